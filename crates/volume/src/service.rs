@@ -1,0 +1,183 @@
+//! The contract between whatever offers blocks (a volume) and whatever asks for them (an attach
+//! point, a benchmark, a program).
+//!
+//! It says nothing of device addresses, segments or records: an attach point cannot see below it.
+//!
+//! # Contract
+//! - **Order.** Requests of one session are *accepted* in the order of submission; they complete
+//!   in any order. A write that overlaps another one whose completion was not yet seen may land
+//!   before or after it, as on any disk.
+//! - **Visibility.** A read that is submitted after a write's completion sees that write.
+//! - **Durability.** A completed write survives the death of this process, and a power cut once a
+//!   later `Flush` has completed, or if it was a `Write { fua: true }`. `Flush` covers every write
+//!   that had *completed* when it was submitted, of all sessions.
+//! - **Atomicity.** A write of at most [`ATOMIC_WRITE_SIZE_MAX`] bytes, aligned to 4096, appears
+//!   whole or not at all after a crash.
+//! - **Errors.** A request either completes with `Ok` and did all that it says, or completes with
+//!   an error; after a failed write or flush the whole service is read-only.
+//! - **Every request completes exactly once**, its buffer handed back, even when the service shuts
+//!   down.
+
+use crate::buffer::Buffer;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// The unit of mapping in bytes, advertised to hosts as the preferred block size.
+pub const BLOCK_SIZE: u64 = 4096;
+
+/// The smallest unit of a request in bytes. Requests that are not multiples of [`BLOCK_SIZE`] are
+/// read-modify-writes.
+pub const SECTOR_SIZE: u64 = 512;
+
+/// The largest write in bytes that is atomic over a crash.
+pub const ATOMIC_WRITE_SIZE_MAX: u64 = 1 << 20;
+
+/// The largest single read or write in bytes that a session accepts. `Discard` and `WriteZeroes`
+/// may be as long as the volume.
+pub const REQUEST_SIZE_MAX: u64 = 32 << 20;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Fill the buffer from the volume. Unmapped blocks read as zeros.
+    Read,
+    /// Store the buffer. With `fua` the write is durable when it completes.
+    Write {
+        /// Force unit access: durable at completion.
+        fua: bool,
+    },
+    /// Make every completed write durable. Offset and length are ignored.
+    Flush,
+    /// Unmap the range; it reads as zeros afterwards. Durable after `Flush`. Parts of blocks at
+    /// the ends are zeroed.
+    Discard,
+    /// The same as `Discard` here: zeros need no space in a log. With `fua`, durable at completion.
+    WriteZeroes {
+        /// Force unit access: durable at completion.
+        fua: bool,
+    },
+    /// Report which parts of the range are mapped; see [`Completion::extents`].
+    Extents,
+}
+
+/// One request. `tag` is the caller's and comes back with the completion.
+#[derive(Debug)]
+pub struct Request {
+    /// Chosen by the caller; need not be unique.
+    pub tag: u64,
+    /// What is asked.
+    pub operation: Operation,
+    /// First byte in the volume; a multiple of [`SECTOR_SIZE`].
+    pub offset: u64,
+    /// Bytes; a multiple of [`SECTOR_SIZE`]. For `Read` and `Write` equal to `buffer.len()`.
+    pub length: u64,
+    /// The data of a `Write`, the room for a `Read`, empty otherwise.
+    pub buffer: Buffer,
+}
+
+/// A run of bytes that are all mapped or all unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub length: u64,
+    /// Whether data is stored there. Unmapped bytes read as zeros.
+    pub mapped: bool,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub struct Completion {
+    /// The request's tag.
+    pub tag: u64,
+    /// Whether all of the request was done.
+    pub result: Result<(), RequestError>,
+    /// The request's buffer, filled for a successful `Read`.
+    pub buffer: Buffer,
+    /// For a successful `Extents` request: runs from `offset` on that cover at least one byte and
+    /// at most `length` bytes in all. Empty for every other operation.
+    pub extents: Vec<Extent>,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The range ends beyond the volume.
+    OutOfRange,
+    /// Offset or length is not a multiple of [`SECTOR_SIZE`], the buffer does not match the
+    /// length, or the request exceeds [`REQUEST_SIZE_MAX`].
+    Invalid,
+    /// The volume was opened read-only, or became so after a failed write or flush.
+    ReadOnly,
+    /// A block's content does not match its checksum.
+    Corrupt {
+        /// The host block whose data is damaged.
+        block: u64,
+    },
+    /// The device reported an error.
+    Device {
+        /// The operating system's error number.
+        errno: i32,
+    },
+    /// The service is shutting down.
+    Closed,
+}
+
+impl RequestError {
+    /// The error number that a host should be given.
+    pub fn errno(self) -> i32 {
+        match self {
+            RequestError::OutOfRange | RequestError::Invalid => libc::EINVAL,
+            RequestError::ReadOnly => libc::EROFS,
+            RequestError::Corrupt { .. } => libc::EIO,
+            RequestError::Device { errno } => errno,
+            RequestError::Closed => libc::ESHUTDOWN,
+        }
+    }
+}
+
+impl std::fmt::Display for RequestError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RequestError::OutOfRange => write!(f, "the range ends beyond the volume"),
+            RequestError::Invalid => write!(f, "offset or length is not a multiple of 512"),
+            RequestError::ReadOnly => write!(f, "the volume is read-only"),
+            RequestError::Corrupt { block } => {
+                write!(f, "the data of block {block} does not match its checksum")
+            }
+            RequestError::Device { errno } => {
+                write!(f, "the device failed: {}", std::io::Error::from_raw_os_error(*errno))
+            }
+            RequestError::Closed => write!(f, "the volume is shutting down"),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}
+
+/// Something that serves blocks to any number of sessions.
+pub trait BlockService: Send + Sync {
+    /// Size in bytes, a multiple of [`BLOCK_SIZE`].
+    fn size(&self) -> u64;
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool;
+    /// A new, independent queue of requests. A session belongs to one thread at a time.
+    fn connect(&self) -> Box<dyn Session>;
+}
+
+/// A queue of requests and completions.
+pub trait Session: Send {
+    /// Queues a request. Nothing is guaranteed to start before [`Session::kick`].
+    fn submit(&mut self, request: Request);
+    /// Starts all that was queued; wakes the service only if it sleeps.
+    fn kick(&mut self);
+    /// Moves the completions that are there to `out`. Waits up to `timeout` for the first one when
+    /// there is none, for ever if `None`; `Some(Duration::ZERO)` never waits. Kicks by itself.
+    /// Returns at once when no request of the session is outstanding.
+    fn complete(&mut self, out: &mut Vec<Completion>, timeout: Option<Duration>);
+    /// A descriptor that is readable while completions wait to be taken, for callers that sleep in
+    /// `poll` or `epoll` on other things too. It is level-triggered and reset by `complete`.
+    fn completion_fd(&self) -> BorrowedFd<'_>;
+    /// Requests submitted whose completions were not yet taken.
+    fn outstanding(&self) -> usize;
+}
