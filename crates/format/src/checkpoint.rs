@@ -1,0 +1,391 @@
+//! The checkpoint's body: from here recovery replays.
+//!
+//! It lies in the log like any other payload, contiguous, and a superblock names its place, size
+//! and checksum. It lists every piece of metadata that is not found through the map: the heads of
+//! the streams, the segments that may be opened next, the root pages, the pages of the segment
+//! table, and the runs of updates that no leaf page contains yet.
+//!
+//! ```text
+//! offset size field
+//!      0    4 magic "CCKP"
+//!      4    2 version
+//!      6    2 stream_count
+//!      8    8 sequence        every record up to this one is contained
+//!     16    8 write_clock     user blocks written since creation
+//!     24    8 sweep_position  leaf key from which the sweep goes on
+//!     32    8 sweep_cycle     how often the sweep began anew
+//!     40    8 next_run        number of the next run
+//!     48    4 reserved_count
+//!     52    4 root_count
+//!     56    4 table_count
+//!     60    4 run_count
+//!     64      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
+//!      …      reserved        × reserved_count  segment u32, in the order of opening
+//!      …      root            × root_count      key u64, pba u32, checksum u32; by key
+//!      …      table           × table_count     pba u32, checksum u32
+//!      …      run             × run_count       number u64, sweep_cycle u64, sweep_position u64,
+//!                                               block_count u32, zero u32, then
+//!                                               block_count × (pba u32, checksum u32)
+//! ```
+
+use crate::bytes::{Reader, Writer};
+use crate::{BlockPointer, Corrupt, Pba, Reason, Structure};
+
+const MAGIC: [u8; 4] = *b"CCKP";
+const VERSION: u16 = 1;
+
+/// Streams at most.
+pub const STREAM_COUNT_MAX: usize = 16;
+
+/// Bytes of a body at most: the payload of one record.
+pub const BODY_SIZE_MAX: u32 = (crate::record::PAYLOAD_BLOCKS_MAX * crate::BLOCK_SIZE) as u32;
+
+const NO_SEGMENT: u32 = u32::MAX;
+
+/// The fixed part of a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointHeader {
+    /// Every record up to this sequence is contained.
+    pub sequence: u64,
+    /// User blocks written since creation; the clock by which data ages.
+    pub write_clock: u64,
+    /// Where the sweep goes on.
+    pub sweep: SweepPosition,
+    /// Number of the next run.
+    pub next_run: u64,
+}
+
+/// A place in the endless sweep over the leaf pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SweepPosition {
+    /// How often the sweep began anew.
+    pub cycle: u64,
+    /// The leaf key that comes next.
+    pub leaf: u64,
+}
+
+/// Where a stream appends next: a segment, and the block in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The open segment.
+    pub segment: u32,
+    /// The next block in it.
+    pub offset: u32,
+}
+
+/// One run, without its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunHeader {
+    /// The run's number; a higher one is newer.
+    pub number: u64,
+    /// Where the sweep stood when the run was written: leaves swept since contain its updates.
+    pub sweep: SweepPosition,
+    /// Blocks.
+    pub block_count: u32,
+}
+
+/// Writes a body piece by piece. The pieces must come in the order of the format: heads, reserved
+/// segments, roots, table pages, runs; the counts are filled in at the end.
+#[derive(Debug)]
+pub struct BodyWriter<'a> {
+    bytes: Writer<'a>,
+}
+
+/// How many of each piece a body has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Stream heads.
+    pub streams: u16,
+    /// Reserved segments.
+    pub reserved: u32,
+    /// Root pages.
+    pub roots: u32,
+    /// Pages of the segment table.
+    pub table: u32,
+    /// Runs.
+    pub runs: u32,
+}
+
+impl<'a> BodyWriter<'a> {
+    /// Begins a body of so many pieces.
+    pub fn new(header: &CheckpointHeader, counts: &Counts, out: &'a mut [u8]) -> BodyWriter<'a> {
+        let mut bytes = Writer::new(out);
+        bytes.put(&MAGIC);
+        bytes.u16(VERSION);
+        bytes.u16(counts.streams);
+        bytes.u64(header.sequence);
+        bytes.u64(header.write_clock);
+        bytes.u64(header.sweep.leaf);
+        bytes.u64(header.sweep.cycle);
+        bytes.u64(header.next_run);
+        bytes.u32(counts.reserved);
+        bytes.u32(counts.roots);
+        bytes.u32(counts.table);
+        bytes.u32(counts.runs);
+        BodyWriter { bytes }
+    }
+
+    /// A stream's head, or that it has none.
+    pub fn head(&mut self, head: Option<Head>) {
+        let head = head.unwrap_or(Head { segment: NO_SEGMENT, offset: 0 });
+        self.bytes.u32(head.segment);
+        self.bytes.u32(head.offset);
+    }
+
+    /// A segment that may be opened after this checkpoint.
+    pub fn reserved(&mut self, segment: u32) {
+        self.bytes.u32(segment);
+    }
+
+    /// A root page.
+    pub fn root(&mut self, key: u64, pointer: BlockPointer) {
+        self.bytes.u64(key);
+        self.pointer(pointer);
+    }
+
+    /// A page of the segment table, or a block of the run begun last.
+    pub fn pointer(&mut self, pointer: BlockPointer) {
+        self.bytes.u32(pointer.pba.0);
+        self.bytes.u32(pointer.checksum);
+    }
+
+    /// Begins a run; `block_count` pointers must follow.
+    pub fn run(&mut self, run: &RunHeader) {
+        self.bytes.u64(run.number);
+        self.bytes.u64(run.sweep.cycle);
+        self.bytes.u64(run.sweep.leaf);
+        self.bytes.u32(run.block_count);
+        self.bytes.u32(0);
+    }
+
+    /// Bytes of the body, or `None` if they did not fit.
+    pub fn finish(self) -> Option<usize> {
+        self.bytes.finish()
+    }
+}
+
+/// A body that was found intact.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyView<'a> {
+    header: CheckpointHeader,
+    counts: Counts,
+    heads: &'a [u8],
+    reserved: &'a [u8],
+    roots: &'a [u8],
+    table: &'a [u8],
+    runs: &'a [u8],
+}
+
+impl<'a> BodyView<'a> {
+    /// Reads a body whose checksum was verified against the superblock.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it is no checkpoint, of another version, or its pieces do not add up.
+    pub fn decode(bytes: &'a [u8]) -> Result<BodyView<'a>, Corrupt> {
+        let corrupt = |reason| Corrupt { structure: Structure::Checkpoint, reason };
+        let mut reader = Reader::new(bytes);
+        if reader.take() != Some(MAGIC) {
+            return Err(corrupt(Reason::Magic));
+        }
+        match reader.u16() {
+            Some(VERSION) => {}
+            other => return Err(corrupt(Reason::Version(other.unwrap_or(0).into()))),
+        }
+        let view = Self::decode_pieces(reader).ok_or(corrupt(Reason::Field("size")))?;
+        if usize::from(view.counts.streams) > STREAM_COUNT_MAX {
+            return Err(corrupt(Reason::Field("stream_count")));
+        }
+        if view.runs().count() != view.counts.runs as usize {
+            return Err(corrupt(Reason::Field("run_count")));
+        }
+        Ok(view)
+    }
+
+    fn decode_pieces(mut reader: Reader<'a>) -> Option<BodyView<'a>> {
+        let streams = reader.u16()?;
+        let sequence = reader.u64()?;
+        let write_clock = reader.u64()?;
+        let leaf = reader.u64()?;
+        let cycle = reader.u64()?;
+        let next_run = reader.u64()?;
+        let counts = Counts {
+            streams,
+            reserved: reader.u32()?,
+            roots: reader.u32()?,
+            table: reader.u32()?,
+            runs: reader.u32()?,
+        };
+        let sweep = SweepPosition { cycle, leaf };
+        let header = CheckpointHeader { sequence, write_clock, sweep, next_run };
+        let heads = reader.take_slice(usize::from(streams) * 8)?;
+        let reserved = reader.take_slice((counts.reserved as usize).checked_mul(4)?)?;
+        let roots = reader.take_slice((counts.roots as usize).checked_mul(16)?)?;
+        let table = reader.take_slice((counts.table as usize).checked_mul(8)?)?;
+        let runs = reader.rest();
+        let mut probe = Reader::new(runs);
+        let mut length = 0usize;
+        for _ in 0..counts.runs {
+            let (_, blocks) = read_run(&mut probe)?;
+            length = length.checked_add(RUN_HEADER_SIZE)?.checked_add(blocks.len())?;
+        }
+        let runs = runs.get(..length)?;
+        Some(BodyView { header, counts, heads, reserved, roots, table, runs })
+    }
+
+    /// The fixed part.
+    pub fn header(&self) -> CheckpointHeader {
+        self.header
+    }
+
+    /// How many of each piece there are.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The heads in order of stream.
+    pub fn heads(&self) -> impl Iterator<Item = Option<Head>> + use<'a> {
+        pairs(self.heads)
+            .map(|(segment, offset)| (segment != NO_SEGMENT).then_some(Head { segment, offset }))
+    }
+
+    /// The segments that may be opened next, in order.
+    pub fn reserved(&self) -> impl Iterator<Item = u32> + use<'a> {
+        self.reserved.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    /// The root pages by key.
+    pub fn roots(&self) -> impl Iterator<Item = (u64, BlockPointer)> + use<'a> {
+        self.roots.as_chunks::<16>().0.iter().map_while(|bytes| {
+            let mut reader = Reader::new(bytes);
+            Some((reader.u64()?, read_pointer(&mut reader)?))
+        })
+    }
+
+    /// The pages of the segment table.
+    pub fn table(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        pairs(self.table).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
+    }
+
+    /// The runs, oldest first, each with its blocks.
+    pub fn runs(&self) -> Runs<'a> {
+        Runs { reader: Reader::new(self.runs) }
+    }
+}
+
+const RUN_HEADER_SIZE: usize = 32;
+
+fn pairs(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> + '_ {
+    bytes.as_chunks::<8>().0.iter().map_while(|bytes| {
+        let mut reader = Reader::new(bytes);
+        Some((reader.u32()?, reader.u32()?))
+    })
+}
+
+fn read_pointer(reader: &mut Reader<'_>) -> Option<BlockPointer> {
+    Some(BlockPointer { pba: Pba(reader.u32()?), checksum: reader.u32()? })
+}
+
+fn read_run<'a>(reader: &mut Reader<'a>) -> Option<(RunHeader, &'a [u8])> {
+    let number = reader.u64()?;
+    let cycle = reader.u64()?;
+    let leaf = reader.u64()?;
+    let block_count = reader.u32()?;
+    let _zero = reader.u32()?;
+    let blocks = reader.take_slice((block_count as usize).checked_mul(8)?)?;
+    Some((RunHeader { number, sweep: SweepPosition { cycle, leaf }, block_count }, blocks))
+}
+
+/// The runs of a body. Made by [`BodyView::runs`].
+#[derive(Debug)]
+pub struct Runs<'a> {
+    reader: Reader<'a>,
+}
+
+/// The blocks of a run, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct RunBlocks<'a>(&'a [u8]);
+
+impl<'a> RunBlocks<'a> {
+    /// Pointers in order.
+    pub fn iter(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        pairs(self.0).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = (RunHeader, RunBlocks<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (header, blocks) = read_run(&mut self.reader)?;
+        Some((header, RunBlocks(blocks)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::vec::Vec;
+
+    fn pointer(i: u32) -> BlockPointer {
+        BlockPointer { pba: Pba(i), checksum: i ^ 0xffff }
+    }
+
+    fn example(bytes: &mut [u8]) -> usize {
+        let header = CheckpointHeader {
+            sequence: 11,
+            write_clock: 22,
+            sweep: SweepPosition { cycle: 3, leaf: 44 },
+            next_run: 9,
+        };
+        let counts = Counts { streams: 2, reserved: 3, roots: 2, table: 1, runs: 2 };
+        let mut writer = BodyWriter::new(&header, &counts, bytes);
+        writer.head(Some(Head { segment: 4, offset: 17 }));
+        writer.head(None);
+        (5..8).for_each(|segment| writer.reserved(segment));
+        writer.root(0, pointer(100));
+        writer.root(7, pointer(101));
+        writer.pointer(pointer(102));
+        for (number, block_count) in [(7, 3), (8, 0)] {
+            writer.run(&RunHeader { number, sweep: header.sweep, block_count });
+            (0..block_count).for_each(|i| writer.pointer(pointer(200 + i)));
+        }
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn a_body_survives_the_round_trip() {
+        let mut bytes = [0; 4096];
+        let size = example(&mut bytes);
+        let view = BodyView::decode(&bytes[..size]).unwrap();
+        assert_eq!(view.header().sequence, 11);
+        assert_eq!(view.header().sweep, SweepPosition { cycle: 3, leaf: 44 });
+        let heads: Vec<_> = view.heads().collect();
+        assert_eq!(heads, [Some(Head { segment: 4, offset: 17 }), None]);
+        assert_eq!(view.reserved().collect::<Vec<_>>(), [5, 6, 7]);
+        assert_eq!(view.roots().collect::<Vec<_>>(), [(0, pointer(100)), (7, pointer(101))]);
+        assert_eq!(view.table().collect::<Vec<_>>(), [pointer(102)]);
+        let runs: Vec<_> =
+            view.runs().map(|(run, blocks)| (run.number, blocks.iter().count())).collect();
+        assert_eq!(runs, [(7, 3), (8, 0)]);
+    }
+
+    #[test]
+    fn a_truncated_body_is_refused_at_every_length() {
+        let mut bytes = [0; 4096];
+        let size = example(&mut bytes);
+        for length in 0..size {
+            assert!(BodyView::decode(&bytes[..length]).is_err(), "length {length}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_does_not_fit_is_refused() {
+        let mut bytes = [0; 4096];
+        let size = example(&mut bytes);
+        let header = CheckpointHeader::default();
+        let mut writer = BodyWriter::new(&header, &Counts::default(), &mut bytes[..size.min(66)]);
+        writer.reserved(1);
+        assert_eq!(writer.finish(), None);
+    }
+}

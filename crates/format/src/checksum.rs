@@ -1,0 +1,111 @@
+//! CRC-32C, and how it is bound to an address.
+//!
+//! The checksum of a block is kept *beside its address* (in the map, a root page or a checkpoint),
+//! never inside it. A block that is torn, rotten, stale (an older version) or misdirected (another
+//! block's content) therefore fails the comparison: the pointer expects the newest content of this
+//! very block. Binding the key and the kind in as well catches a pointer that was itself mixed up.
+
+use crate::Block;
+
+/// What kind of block a key belongs to; part of the checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// Host data; the key is the host address.
+    Data = 1,
+    /// A range of host addresses that is unmapped; has no blocks.
+    Discard = 2,
+    /// A leaf page of the map; the key is the host address of its first entry / 512.
+    Leaf = 3,
+    /// A root page of the map; the key is the key of its first leaf / 512.
+    Root = 4,
+    /// A page of the segment table; the key is its index.
+    SegmentTable = 5,
+    /// A block of a run; the key is the run's number × 2^20 + the block's index.
+    Run = 6,
+    /// A block of a checkpoint's body; the key is its index.
+    Checkpoint = 7,
+    /// Host data that lies elsewhere (a remote record); the key is the host address.
+    Remote = 8,
+}
+
+impl Kind {
+    /// The kind of a code on disk.
+    pub const fn from_code(code: u8) -> Option<Kind> {
+        Some(match code {
+            1 => Kind::Data,
+            2 => Kind::Discard,
+            3 => Kind::Leaf,
+            4 => Kind::Root,
+            5 => Kind::SegmentTable,
+            6 => Kind::Run,
+            7 => Kind::Checkpoint,
+            8 => Kind::Remote,
+            _ => return None,
+        })
+    }
+
+    /// Whether entries of this kind occupy blocks in their record's payload.
+    pub const fn has_payload(self) -> bool {
+        !matches!(self, Kind::Discard | Kind::Remote)
+    }
+}
+
+#[cfg(not(feature = "std"))]
+const TABLES: crc::Crc<u32, crc::Table<16>> =
+    crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
+
+/// CRC-32C of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    #[cfg(feature = "std")]
+    return crc_fast::crc32_iscsi(bytes);
+    #[cfg(not(feature = "std"))]
+    return TABLES.checksum(bytes);
+}
+
+/// The checksum of a block as a pointer holds it.
+///
+/// A remote block is host data: it is checksummed as [`Kind::Data`], wherever it lies.
+pub fn block(kind: Kind, key: u64, content: &Block) -> u32 {
+    crc32c(content) ^ binding(kind, key)
+}
+
+/// A 32-bit mix of kind and key (SplitMix64's finaliser). XOR with it is as strong as hashing the
+/// key in front of the content, since a CRC is linear, and it leaves the inner loop alone.
+fn binding(kind: Kind, key: u64) -> u32 {
+    let kind = if matches!(kind, Kind::Remote) { Kind::Data } else { kind };
+    let mut mixed = key ^ ((kind as u64) << 56) ^ 0x9e37_79b9_7f4a_7c15;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    (mixed >> 32) as u32 ^ mixed as u32
+}
+
+/// The checksum of a structure that stores it inside itself: CRC-32C of the bytes around the
+/// field, mixed with the salt.
+pub(crate) fn sealed<const FIELD: usize>(content: &Block, salt: u32) -> u32 {
+    let mut copy = *content;
+    crate::bytes::put::<FIELD, 4>(&mut copy, salt.to_le_bytes());
+    crc32c(&copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crc32c_matches_the_published_check_value() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        // RFC 3720, appendix B.4: 32 bytes of zeros.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+    }
+
+    #[test]
+    fn the_same_content_has_another_checksum_at_another_address_or_of_another_kind() {
+        let content = [7; crate::BLOCK_SIZE];
+        let here = block(Kind::Data, 10, &content);
+        assert_ne!(here, block(Kind::Data, 11, &content));
+        assert_ne!(here, block(Kind::Leaf, 10, &content));
+        assert_eq!(here, block(Kind::Remote, 10, &content));
+    }
+}

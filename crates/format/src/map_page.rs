@@ -1,0 +1,53 @@
+//! Map pages: 512 pointers and nothing else, so that a page covers exactly 2 MiB of host space.
+//!
+//! A page carries no header. Its kind, key and checksum are held by whatever points at it, and the
+//! version by the record that it was written in.
+//!
+//! ```text
+//! leaf page: entry i → host block  key × 512 + i
+//! root page: entry i → leaf page   key × 512 + i
+//! ```
+
+use crate::{Block, BlockPointer, Pba};
+
+/// Entries in a map page.
+pub const ENTRIES_PER_PAGE: usize = 512;
+
+const _: () = assert!(ENTRIES_PER_PAGE * 8 == crate::BLOCK_SIZE);
+
+/// The page's entries in order.
+pub fn decode(page: &Block) -> impl Iterator<Item = BlockPointer> + '_ {
+    page.as_chunks::<8>().0.iter().map(|[a, b, c, d, e, f, g, h]| BlockPointer {
+        pba: Pba(u32::from_le_bytes([*a, *b, *c, *d])),
+        checksum: u32::from_le_bytes([*e, *f, *g, *h]),
+    })
+}
+
+/// Writes entries in order; those that the iterator does not give point nowhere.
+pub fn encode(entries: impl Iterator<Item = BlockPointer>, page: &mut Block) {
+    let (slots, _) = page.as_chunks_mut::<8>();
+    let mut entries = entries;
+    for slot in slots {
+        let entry = entries.next().unwrap_or(BlockPointer::NOWHERE);
+        let [a, b, c, d] = entry.pba.0.to_le_bytes();
+        let [e, f, g, h] = entry.checksum.to_le_bytes();
+        *slot = [a, b, c, d, e, f, g, h];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_the_round_trip_and_missing_ones_point_nowhere() {
+        let mut page = [0xff; crate::BLOCK_SIZE];
+        let pointer = |i: u32| BlockPointer { pba: Pba(i + 1), checksum: i * 3 };
+        encode((0..100).map(pointer), &mut page);
+        for (index, entry) in decode(&page).enumerate() {
+            let expected = if index < 100 { pointer(index as u32) } else { BlockPointer::NOWHERE };
+            assert_eq!(entry, expected);
+        }
+        assert_eq!(decode(&page).count(), ENTRIES_PER_PAGE);
+    }
+}

@@ -1,0 +1,477 @@
+//! Records: one atomic append each.
+//!
+//! A record is a header block, followed by its payload blocks. The header lists extents in the
+//! order in which they take effect, and a checksum for every block.
+//!
+//! ```text
+//! offset size field
+//!      0    8 magic "CRECORD\0"
+//!      8    2 version
+//!     10    1 stream
+//!     11    1 zero
+//!     12    4 checksum          CRC-32C of the header block, this field taken as the store's salt
+//!     16   16 uuid
+//!     32    8 epoch
+//!     40    8 sequence
+//!     48    8 durable_sequence  every record up to this one was durable when this was written
+//!     56    4 pba               of this header
+//!     60    2 payload_size      blocks that follow
+//!     62    2 extent_count
+//!     64   32 zero
+//!     96   12 extent            × extent_count
+//!      …      block word(s)     for every block of every extent, in order
+//!
+//! extent: 0  8 key         host address, or a metadata key (see checksum::Kind)
+//!         8  2 count       blocks
+//!        10  1 kind        checksum::Kind
+//!        11  1 relocated   1: moved by the cleaner; applies only while the source is current
+//!
+//! block:  0  4 checksum    none for a discard
+//!         4  4 address     only if relocated (where it was) or remote (where it is)
+//! ```
+
+use crate::bytes::{Reader, Writer, at, put, u16_at, u32_at, u64_at};
+use crate::checksum::{self, Kind};
+use crate::{BLOCK_SIZE, Block, Corrupt, Pba, Reason, StoreId, Structure};
+
+const MAGIC: [u8; 8] = *b"CRECORD\0";
+const VERSION: u16 = 1;
+const EXTENTS_START: usize = 96;
+const EXTENT_SIZE: usize = 12;
+
+/// Payload blocks of a record at most: 1 MiB, the atomic write size.
+pub const PAYLOAD_BLOCKS_MAX: usize = 256;
+
+/// Bytes of a header that extents and block words share.
+pub const BODY_SIZE: usize = BLOCK_SIZE - EXTENTS_START;
+
+/// Blocks that one discard extent covers at most.
+pub const DISCARD_BLOCKS_MAX: u16 = u16::MAX;
+
+/// The fixed part of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// The log head that the record was appended to.
+    pub stream: u8,
+    /// The store's epoch.
+    pub epoch: u64,
+    /// The record's place in the total order.
+    pub sequence: u64,
+    /// Every record up to this sequence was durable when the header was written.
+    pub durable_sequence: u64,
+    /// The header's own address.
+    pub pba: Pba,
+    /// Blocks that follow the header.
+    pub payload_size: u16,
+}
+
+/// A run of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First key: a host address, or what [`Kind`] says.
+    pub key: u64,
+    /// Blocks.
+    pub count: u16,
+    /// What the blocks are.
+    pub kind: Kind,
+    /// Whether the cleaner moved them.
+    pub relocated: bool,
+}
+
+impl Extent {
+    /// Bytes that each block of the extent takes in the header, besides the extent.
+    pub const fn block_cost(&self) -> usize {
+        match self.kind {
+            Kind::Discard => 0,
+            Kind::Remote => 8,
+            _ if self.relocated => 8,
+            _ => 4,
+        }
+    }
+
+    /// Bytes that the extent takes in the header, its blocks included.
+    pub const fn cost(&self) -> usize {
+        EXTENT_SIZE + self.block_cost() * self.count as usize
+    }
+
+    /// Bytes of the extent alone.
+    pub const FIXED_COST: usize = EXTENT_SIZE;
+}
+
+/// What the header says of one block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockWord {
+    /// The block's checksum.
+    pub checksum: u32,
+    /// Where a relocated block was, or where a remote one is; else nowhere.
+    pub address: Pba,
+}
+
+/// A header whose extents do not fit, or whose parts disagree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// Writes a header. `words` holds one entry for every block of every extent that is no discard.
+///
+/// # Errors
+/// [`TooLarge`] if the parts do not fit into a block or `words` has another length than the
+/// extents; the writer is expected to have counted with [`Extent::cost`].
+pub fn encode(
+    header: &RecordHeader,
+    store: &StoreId,
+    extents: &[Extent],
+    words: &[BlockWord],
+    block: &mut Block,
+) -> Result<(), TooLarge> {
+    block.fill(0);
+    put::<0, 8>(block, MAGIC);
+    put::<8, 2>(block, VERSION.to_le_bytes());
+    put::<10, 1>(block, [header.stream]);
+    put::<16, 16>(block, store.uuid);
+    put::<32, 8>(block, header.epoch.to_le_bytes());
+    put::<40, 8>(block, header.sequence.to_le_bytes());
+    put::<48, 8>(block, header.durable_sequence.to_le_bytes());
+    put::<56, 4>(block, header.pba.0.to_le_bytes());
+    put::<60, 2>(block, header.payload_size.to_le_bytes());
+    put::<62, 2>(block, (extents.len() as u16).to_le_bytes());
+    encode_body(extents, words, block)?;
+    let sum = checksum::sealed::<12>(block, store.salt);
+    put::<12, 4>(block, sum.to_le_bytes());
+    Ok(())
+}
+
+fn encode_body(extents: &[Extent], words: &[BlockWord], block: &mut Block) -> Result<(), TooLarge> {
+    let mut writer = Writer::new(block.get_mut(EXTENTS_START..).unwrap_or(&mut []));
+    for extent in extents {
+        writer.u64(extent.key);
+        writer.u16(extent.count);
+        writer.u8(extent.kind as u8);
+        writer.u8(u8::from(extent.relocated));
+    }
+    let mut words = words.iter();
+    for extent in extents {
+        let cost = extent.block_cost();
+        if cost == 0 {
+            continue;
+        }
+        for _ in 0..extent.count {
+            let word = words.next().ok_or(TooLarge)?;
+            writer.u32(word.checksum);
+            if cost == 8 {
+                writer.u32(word.address.0);
+            }
+        }
+    }
+    if words.next().is_some() {
+        return Err(TooLarge);
+    }
+    writer.finish().map(|_| ()).ok_or(TooLarge)
+}
+
+/// A header that was found intact.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordView<'a> {
+    header: RecordHeader,
+    block: &'a Block,
+    extent_count: usize,
+}
+
+/// One block, or one discarded range, of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key of the block, or the first key of a discarded range.
+    pub key: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Whether the cleaner moved it.
+    pub relocated: bool,
+    /// Blocks covered: 1, save for discards.
+    pub count: u16,
+    /// Checksum, and the source or remote address.
+    pub word: BlockWord,
+    /// Where the block lies: in the payload, or where a remote record says. Nowhere for a discard.
+    pub pba: Pba,
+}
+
+impl<'a> RecordView<'a> {
+    /// Reads a header that is expected at `pba`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] unless the block is an intact header of this very store, written for this very
+    /// address. Anything may stand where a record could have been: an error is no alarm by itself.
+    pub fn decode(block: &'a Block, store: &StoreId, pba: Pba) -> Result<RecordView<'a>, Corrupt> {
+        let corrupt = |reason| Corrupt { structure: Structure::RecordHeader, reason };
+        if at::<0, 8>(block) != MAGIC {
+            return Err(corrupt(Reason::Magic));
+        }
+        if checksum::sealed::<12>(block, store.salt) != u32_at::<12>(block) {
+            return Err(corrupt(Reason::Checksum));
+        }
+        let version = u16_at::<8>(block);
+        if version != VERSION {
+            return Err(corrupt(Reason::Version(version.into())));
+        }
+        if at::<16, 16>(block) != store.uuid {
+            return Err(corrupt(Reason::Store));
+        }
+        if u32_at::<56>(block) != pba.0 {
+            return Err(corrupt(Reason::Address));
+        }
+        let header = RecordHeader {
+            stream: at::<10, 1>(block)[0],
+            epoch: u64_at::<32>(block),
+            sequence: u64_at::<40>(block),
+            durable_sequence: u64_at::<48>(block),
+            pba,
+            payload_size: u16_at::<60>(block),
+        };
+        let extent_count = usize::from(u16_at::<62>(block));
+        let view = RecordView { header, block, extent_count };
+        view.check().map_err(|name| corrupt(Reason::Field(name)))?;
+        Ok(view)
+    }
+
+    /// The fixed part.
+    pub fn header(&self) -> RecordHeader {
+        self.header
+    }
+
+    /// The extents in order.
+    pub fn extents(&self) -> impl Iterator<Item = Extent> + use<'a> {
+        let bytes = self.block.get(EXTENTS_START..).unwrap_or(&[]);
+        bytes.as_chunks::<EXTENT_SIZE>().0.iter().take(self.extent_count).map_while(decode_extent)
+    }
+
+    /// Every block and discarded range in order.
+    pub fn entries(&self) -> Entries<'a> {
+        let words = EXTENTS_START + self.extent_count * EXTENT_SIZE;
+        Entries {
+            block: self.block,
+            next_extent: 0,
+            extent_count: self.extent_count,
+            current: None,
+            words: Reader::new(self.block.get(words..).unwrap_or(&[])),
+            payload: self.header.pba.plus(1),
+        }
+    }
+
+    /// The extents must be known, fit the block, and have as many payload blocks as the header
+    /// says.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.extent_count * EXTENT_SIZE > BODY_SIZE {
+            return Err("extent_count");
+        }
+        let mut cost = 0;
+        let mut payload = 0;
+        let mut count = 0;
+        for extent in self.extents() {
+            count += 1;
+            cost += extent.cost();
+            payload += if extent.kind.has_payload() { usize::from(extent.count) } else { 0 };
+            if extent.count == 0 || extent.key >= crate::address::LBA_LIMIT {
+                return Err("extent");
+            }
+        }
+        if count != self.extent_count {
+            return Err("kind");
+        }
+        if cost > BODY_SIZE {
+            return Err("extent_count");
+        }
+        let size = usize::from(self.header.payload_size);
+        if payload != size || size > PAYLOAD_BLOCKS_MAX {
+            return Err("payload_size");
+        }
+        Ok(())
+    }
+}
+
+fn decode_extent(bytes: &[u8; EXTENT_SIZE]) -> Option<Extent> {
+    let mut reader = Reader::new(bytes);
+    let key = reader.u64()?;
+    let count = reader.u16()?;
+    let kind = Kind::from_code(reader.u8()?)?;
+    let relocated = match reader.u8()? {
+        0 => false,
+        1 if kind.has_payload() => true,
+        _ => return None,
+    };
+    Some(Extent { key, count, kind, relocated })
+}
+
+/// The blocks of a record, in order. Made by [`RecordView::entries`].
+#[derive(Debug)]
+pub struct Entries<'a> {
+    block: &'a Block,
+    next_extent: usize,
+    extent_count: usize,
+    current: Option<Extent>,
+    words: Reader<'a>,
+    payload: Pba,
+}
+
+impl Entries<'_> {
+    fn next_extent(&mut self) -> Option<Extent> {
+        if self.next_extent == self.extent_count {
+            return None;
+        }
+        let start = EXTENTS_START + self.next_extent * EXTENT_SIZE;
+        self.next_extent += 1;
+        decode_extent(self.block.get(start..)?.first_chunk()?)
+    }
+
+    fn take_block(&mut self, extent: &mut Extent) -> Option<Entry> {
+        let checksum = self.words.u32()?;
+        let named = extent.block_cost() == 8;
+        let address = if named { Pba(self.words.u32()?) } else { Pba::NOWHERE };
+        let pba = if extent.kind.has_payload() { self.payload } else { address };
+        if extent.kind.has_payload() {
+            self.payload = self.payload.plus(1);
+        }
+        let entry = Entry {
+            key: extent.key,
+            kind: extent.kind,
+            relocated: extent.relocated,
+            count: 1,
+            word: BlockWord { checksum, address },
+            pba,
+        };
+        extent.key += 1;
+        extent.count -= 1;
+        Some(entry)
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        let mut extent = match self.current.take() {
+            Some(extent) => extent,
+            None => self.next_extent()?,
+        };
+        if extent.kind == Kind::Discard {
+            return Some(Entry {
+                key: extent.key,
+                kind: extent.kind,
+                relocated: false,
+                count: extent.count,
+                word: BlockWord::default(),
+                pba: Pba::NOWHERE,
+            });
+        }
+        let entry = self.take_block(&mut extent)?;
+        if extent.count > 0 {
+            self.current = Some(extent);
+        }
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::vec::Vec;
+
+    const STORE: StoreId = StoreId { uuid: [9; 16], salt: 1234 };
+
+    fn header(payload_size: u16) -> RecordHeader {
+        RecordHeader {
+            stream: 1,
+            epoch: 4,
+            sequence: 1000,
+            durable_sequence: 990,
+            pba: Pba(5000),
+            payload_size,
+        }
+    }
+
+    fn example() -> ([Extent; 4], Vec<BlockWord>) {
+        let extents = [
+            Extent { key: 70, count: 2, kind: Kind::Data, relocated: false },
+            Extent { key: 10, count: 300, kind: Kind::Discard, relocated: false },
+            Extent { key: 5, count: 1, kind: Kind::Data, relocated: true },
+            Extent { key: 6, count: 1, kind: Kind::Remote, relocated: false },
+        ];
+        let word = |i: u32, address| BlockWord { checksum: i, address: Pba(address) };
+        (extents, [word(1, 0), word(2, 0), word(3, 777), word(4, 888)].to_vec())
+    }
+
+    #[test]
+    fn entries_come_back_in_order_with_their_addresses() {
+        let (extents, words) = example();
+        let mut block = [0xff; BLOCK_SIZE];
+        encode(&header(3), &STORE, &extents, &words, &mut block).unwrap();
+        let view = RecordView::decode(&block, &STORE, Pba(5000)).unwrap();
+        assert_eq!(view.header(), header(3));
+        assert_eq!(view.extents().collect::<Vec<_>>(), extents);
+        let places: Vec<_> = view.entries().map(|e| (e.key, e.pba.0, e.word.checksum)).collect();
+        assert_eq!(places, [(70, 5001, 1), (71, 5002, 2), (10, 0, 0), (5, 5003, 3), (6, 888, 4)]);
+        assert_eq!(view.entries().nth(3).unwrap().word.address, Pba(777));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let (extents, words) = example();
+        let mut block = [0; BLOCK_SIZE];
+        encode(&header(3), &STORE, &extents, &words, &mut block).unwrap();
+        for bit in 0..BLOCK_SIZE * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert!(RecordView::decode(&block, &STORE, Pba(5000)).is_err(), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_header_is_refused_at_another_address_and_in_another_store() {
+        let (extents, words) = example();
+        let mut block = [0; BLOCK_SIZE];
+        encode(&header(3), &STORE, &extents, &words, &mut block).unwrap();
+        let reason = |store, pba| RecordView::decode(&block, store, pba).unwrap_err().reason;
+        assert_eq!(reason(&STORE, Pba(5001)), Reason::Address);
+        assert_eq!(reason(&StoreId { uuid: [8; 16], ..STORE }, Pba(5000)), Reason::Store);
+        assert_eq!(reason(&StoreId { salt: 5, ..STORE }, Pba(5000)), Reason::Checksum);
+    }
+
+    #[test]
+    fn two_hundred_and_fifty_single_blocks_fit_and_more_are_refused() {
+        let extents: Vec<_> = (0..251u64)
+            .map(|key| Extent { key: key * 3, count: 1, kind: Kind::Data, relocated: false })
+            .collect();
+        let words = std::vec![BlockWord::default(); 251];
+        let mut block = [0; BLOCK_SIZE];
+        let fits = encode(&header(250), &STORE, &extents[..250], &words[..250], &mut block);
+        assert_eq!(fits, Ok(()));
+        assert_eq!(encode(&header(251), &STORE, &extents, &words, &mut block), Err(TooLarge));
+        assert_eq!(
+            encode(&header(2), &STORE, &extents[..2], &words[..3], &mut block),
+            Err(TooLarge)
+        );
+    }
+
+    #[test]
+    fn random_bytes_behind_a_valid_checksum_never_panic() {
+        let mut state = 88172645463325252u64;
+        for _ in 0..2000 {
+            let mut block = [0u8; BLOCK_SIZE];
+            for byte in &mut block[60..] {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *byte = state as u8;
+            }
+            block[62] &= 0x7f;
+            block[63] = 0;
+            put::<0, 8>(&mut block, MAGIC);
+            put::<8, 2>(&mut block, VERSION.to_le_bytes());
+            put::<16, 16>(&mut block, STORE.uuid);
+            put::<56, 4>(&mut block, 1u32.to_le_bytes());
+            let sum = checksum::sealed::<12>(&block, STORE.salt);
+            put::<12, 4>(&mut block, sum.to_le_bytes());
+            if let Ok(view) = RecordView::decode(&block, &STORE, Pba(1)) {
+                assert!(view.entries().count() <= BLOCK_SIZE);
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Superblocks: what a store is, and where its newest checkpoint lies.
+//!
+//! Two copies, far apart, written alternately: generation `g` goes to copy `g mod 2`, so the copy
+//! that is being written is never the newest valid one. The newest valid copy wins.
+//!
+//! ```text
+//! offset size field
+//!      0    8 magic "COULTER\0"
+//!      8    4 version
+//!     12    4 checksum               CRC-32C of the block, this field taken as zero
+//!     16   16 uuid
+//!     32    8 generation
+//!     40    4 salt
+//!     44    4 incompatible_features  a reader that does not know a set bit must refuse
+//!     48    4 compatible_features    a reader may ignore these
+//!     52    4 segment_size           blocks
+//!     56    4 segment_count
+//!     60    4 first_segment          block
+//!     64    4 second_superblock      block
+//!     68    4 flags                  bit 0: closed cleanly
+//!     72    8 device_size            blocks
+//!     80    8 volume_size            blocks
+//!     88    8 epoch                  of the records that may follow the checkpoint
+//!     96    8 recovery_map_size      bytes of map memory that recovery needs at most
+//!    104    4 journal_size           map updates between two checkpoints at most
+//!    108    4 run_count_limit        runs alive at most
+//!    112    8 checkpoint_sequence    every record up to this one is in the checkpoint
+//!    120    4 checkpoint_pba         first block of its body
+//!    124    4 checkpoint_size        bytes of its body
+//!    128    4 checkpoint_checksum    CRC-32C of those bytes
+//!    132   60 zero
+//!    192   64 label                  UTF-8, padded with zeros
+//! ```
+
+use crate::bytes::{at, put, u32_at, u64_at};
+use crate::{Block, Corrupt, FORMAT_VERSION, Pba, Reason, StoreId, Structure, checksum};
+
+/// The first bytes of a store.
+pub const MAGIC: [u8; 8] = *b"COULTER\0";
+
+/// Where superblock A lies. B lies at [`Superblock::second_superblock`].
+pub const FIRST_SUPERBLOCK: Pba = Pba(0);
+
+/// Bytes of a label.
+pub const LABEL_SIZE: usize = 64;
+
+const FLAG_CLEAN: u32 = 1;
+
+/// What never changes after creation, except by `grow`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks on the device that belong to the store.
+    pub device_size: u64,
+    /// Blocks that the volume exports.
+    pub volume_size: u64,
+    /// Blocks in a segment; a power of two.
+    pub segment_size: u32,
+    /// Segments.
+    pub segment_count: u32,
+    /// The first block of segment 0.
+    pub first_segment: Pba,
+    /// The block of superblock B.
+    pub second_superblock: Pba,
+}
+
+/// Bounds that recovery relies on, fixed at creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryBudget {
+    /// Bytes of map memory that recovery needs at most.
+    pub map_size: u64,
+    /// Map updates between two checkpoints at most.
+    pub journal_size: u32,
+    /// Runs alive at most.
+    pub run_count_limit: u32,
+}
+
+/// Where a checkpoint lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointLocation {
+    /// Every record up to this sequence is contained in it.
+    pub sequence: u64,
+    /// First block of its body, which is contiguous.
+    pub pba: Pba,
+    /// Bytes of its body.
+    pub size: u32,
+    /// CRC-32C of its body.
+    pub checksum: u32,
+}
+
+/// A superblock's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity.
+    pub store: StoreId,
+    /// Higher is newer.
+    pub generation: u64,
+    /// Sizes and places.
+    pub geometry: Geometry,
+    /// Bounds for recovery.
+    pub budget: RecoveryBudget,
+    /// The epoch of the records that may follow the checkpoint.
+    pub epoch: u64,
+    /// The newest durable checkpoint.
+    pub checkpoint: CheckpointLocation,
+    /// Whether nothing was written after the checkpoint.
+    pub clean: bool,
+    /// The store's label, padded with zeros.
+    pub label: [u8; LABEL_SIZE],
+}
+
+impl Superblock {
+    /// Where the copy of this generation lies.
+    pub fn location(&self) -> Pba {
+        if self.generation.is_multiple_of(2) {
+            FIRST_SUPERBLOCK
+        } else {
+            self.geometry.second_superblock
+        }
+    }
+
+    /// Writes the superblock.
+    pub fn encode(&self, block: &mut Block) {
+        block.fill(0);
+        put::<0, 8>(block, MAGIC);
+        put::<8, 4>(block, FORMAT_VERSION.to_le_bytes());
+        put::<16, 16>(block, self.store.uuid);
+        put::<32, 8>(block, self.generation.to_le_bytes());
+        put::<40, 4>(block, self.store.salt.to_le_bytes());
+        put::<52, 4>(block, self.geometry.segment_size.to_le_bytes());
+        put::<56, 4>(block, self.geometry.segment_count.to_le_bytes());
+        put::<60, 4>(block, self.geometry.first_segment.0.to_le_bytes());
+        put::<64, 4>(block, self.geometry.second_superblock.0.to_le_bytes());
+        put::<68, 4>(block, (if self.clean { FLAG_CLEAN } else { 0 }).to_le_bytes());
+        put::<72, 8>(block, self.geometry.device_size.to_le_bytes());
+        put::<80, 8>(block, self.geometry.volume_size.to_le_bytes());
+        put::<88, 8>(block, self.epoch.to_le_bytes());
+        put::<96, 8>(block, self.budget.map_size.to_le_bytes());
+        put::<104, 4>(block, self.budget.journal_size.to_le_bytes());
+        put::<108, 4>(block, self.budget.run_count_limit.to_le_bytes());
+        put::<112, 8>(block, self.checkpoint.sequence.to_le_bytes());
+        put::<120, 4>(block, self.checkpoint.pba.0.to_le_bytes());
+        put::<124, 4>(block, self.checkpoint.size.to_le_bytes());
+        put::<128, 4>(block, self.checkpoint.checksum.to_le_bytes());
+        put::<192, LABEL_SIZE>(block, self.label);
+        let sum = checksum::sealed::<12>(block, 0);
+        put::<12, 4>(block, sum.to_le_bytes());
+    }
+
+    /// Reads a superblock.
+    ///
+    /// # Errors
+    /// [`Reason::Magic`] when the block is no superblock at all, [`Reason::Version`] when another
+    /// version wrote it, [`Reason::Checksum`] when it is damaged, and [`Reason::Field`] when its
+    /// geometry contradicts itself.
+    pub fn decode(block: &Block) -> Result<Superblock, Corrupt> {
+        let corrupt = |reason| Corrupt { structure: Structure::Superblock, reason };
+        if at::<0, 8>(block) != MAGIC {
+            return Err(corrupt(Reason::Magic));
+        }
+        if checksum::sealed::<12>(block, 0) != u32_at::<12>(block) {
+            return Err(corrupt(Reason::Checksum));
+        }
+        let version = u32_at::<8>(block);
+        if version != FORMAT_VERSION {
+            return Err(corrupt(Reason::Version(version)));
+        }
+        if u32_at::<44>(block) != 0 {
+            return Err(corrupt(Reason::Field("incompatible_features")));
+        }
+        let superblock = Self::decode_fields(block);
+        superblock.check_fields().map_err(|name| corrupt(Reason::Field(name)))?;
+        Ok(superblock)
+    }
+
+    fn decode_fields(block: &Block) -> Superblock {
+        Superblock {
+            store: StoreId { uuid: at::<16, 16>(block), salt: u32_at::<40>(block) },
+            generation: u64_at::<32>(block),
+            geometry: Geometry {
+                device_size: u64_at::<72>(block),
+                volume_size: u64_at::<80>(block),
+                segment_size: u32_at::<52>(block),
+                segment_count: u32_at::<56>(block),
+                first_segment: Pba(u32_at::<60>(block)),
+                second_superblock: Pba(u32_at::<64>(block)),
+            },
+            budget: RecoveryBudget {
+                map_size: u64_at::<96>(block),
+                journal_size: u32_at::<104>(block),
+                run_count_limit: u32_at::<108>(block),
+            },
+            epoch: u64_at::<88>(block),
+            checkpoint: CheckpointLocation {
+                sequence: u64_at::<112>(block),
+                pba: Pba(u32_at::<120>(block)),
+                size: u32_at::<124>(block),
+                checksum: u32_at::<128>(block),
+            },
+            clean: u32_at::<68>(block) & FLAG_CLEAN != 0,
+            label: at::<192, LABEL_SIZE>(block),
+        }
+    }
+
+    /// The name of the first field that contradicts the others.
+    fn check_fields(&self) -> Result<(), &'static str> {
+        let geometry = &self.geometry;
+        let check = |holds: bool, name| if holds { Ok(()) } else { Err(name) };
+        let size = geometry.segment_size;
+        check(size.is_power_of_two() && (256..=1 << 18).contains(&size), "segment_size")?;
+        let log = u64::from(size) * u64::from(geometry.segment_count);
+        let end = u64::from(geometry.first_segment.0) + log;
+        check(end <= geometry.device_size && end <= 1 << 32, "segment_count")?;
+        check(geometry.first_segment.0 >= 2, "first_segment")?;
+        let second = geometry.second_superblock;
+        check(second.0 > 0 && second < geometry.first_segment, "second_superblock")?;
+        check(geometry.volume_size > 0 && geometry.volume_size < log, "volume_size")?;
+        check(self.budget.journal_size > 0, "journal_size")?;
+        check(self.budget.run_count_limit > 0, "run_count_limit")?;
+        let body = self.checkpoint;
+        let blocks = u64::from(body.size).div_ceil(crate::BLOCK_SIZE as u64);
+        check(body.size > 0 && body.size <= crate::checkpoint::BODY_SIZE_MAX, "checkpoint_size")?;
+        let inside = body.pba >= geometry.first_segment && u64::from(body.pba.0) + blocks <= end;
+        check(inside, "checkpoint_pba")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn example() -> Superblock {
+        Superblock {
+            store: StoreId { uuid: [3; 16], salt: 77 },
+            generation: 5,
+            geometry: Geometry {
+                device_size: 10_000,
+                volume_size: 8_000,
+                segment_size: 256,
+                segment_count: 38,
+                first_segment: Pba(256),
+                second_superblock: Pba(128),
+            },
+            budget: RecoveryBudget { map_size: 1 << 20, journal_size: 100, run_count_limit: 8 },
+            epoch: 2,
+            checkpoint: CheckpointLocation {
+                sequence: 99,
+                pba: Pba(300),
+                size: 5000,
+                checksum: 0xabcd,
+            },
+            clean: true,
+            label: [b'x'; LABEL_SIZE],
+        }
+    }
+
+    #[test]
+    fn a_superblock_survives_the_round_trip() {
+        let mut block = [0xff; crate::BLOCK_SIZE];
+        example().encode(&mut block);
+        assert_eq!(Superblock::decode(&block), Ok(example()));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let mut block = [0; crate::BLOCK_SIZE];
+        example().encode(&mut block);
+        for bit in 0..crate::BLOCK_SIZE * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&block).is_err(), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut block = [0; crate::BLOCK_SIZE];
+        example().encode(&mut block);
+        block[8] = 9;
+        let sum = checksum::sealed::<12>(&block, 0);
+        put::<12, 4>(&mut block, sum.to_le_bytes());
+        let error = Superblock::decode(&block).unwrap_err();
+        assert_eq!(error.reason, Reason::Version(9));
+    }
+
+    #[test]
+    fn a_geometry_that_contradicts_itself_is_refused() {
+        let mut wrong = example();
+        wrong.geometry.segment_count = 39;
+        let mut block = [0; crate::BLOCK_SIZE];
+        wrong.encode(&mut block);
+        let error = Superblock::decode(&block).unwrap_err();
+        assert_eq!(error.reason, Reason::Field("segment_count"));
+    }
+}
