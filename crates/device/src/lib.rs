@@ -1,1 +1,23 @@
-//! device
+//! What Coulter's engine writes to: memory, files and disks, and devices around devices.
+//!
+//! Start at [`Device`] and its [contract]. [`MemoryStore`] makes devices in memory. [`wrap`] holds
+//! devices around devices, for measuring and for faults.
+
+pub mod aligned;
+pub mod blocking;
+pub mod contract;
+pub mod device_error;
+pub mod memory;
+pub mod open_error;
+mod random;
+mod slots;
+pub mod wake;
+
+pub use aligned::AlignedMemory;
+pub use contract::{
+    ALIGNMENT_MAX, Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
+};
+pub use device_error::{DeviceError, DeviceErrorKind};
+pub use memory::{MemoryDevice, MemoryStore};
+pub use open_error::OpenError;
+pub use wake::Waker;

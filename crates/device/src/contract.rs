@@ -1,0 +1,340 @@
+//! The contract between the engine's driver and whatever stores its bytes.
+//!
+//! It says nothing of host addresses, records or segments: a device stores sectors.
+//!
+//! # Threading contract
+//! A device is made on one thread and may be moved, once, to the thread that uses it: from the
+//! first [`Device::submit`] or [`Device::poll`] on, every call and the drop happen on that thread.
+//! Only a [`Waker`] is shared. Nothing on the way of a command is locked or allocated.
+//!
+//! # Command contract
+//! - A command is refused (it completes with an error and nothing is done) when offset, length or
+//!   memory is not a multiple of [`Properties::alignment`], when it is empty, when it ends past
+//!   [`Properties::size`], or when it would change a read-only device.
+//! - Every command completes exactly once. Tags are the caller's and need not be unique.
+//! - At most [`Properties::queue_depth`] commands are executed at once. More may be submitted;
+//!   they wait inside the device, which costs memory.
+//! - A device that is dropped abandons what it has not started and waits for what it has.
+//!
+//! # Ordering contract
+//! - Commands are executed, completed and made durable in any order, whatever the order of
+//!   submission. Order between two commands is had only by submitting the second after the first
+//!   has completed.
+//! - A read that is submitted after a write's completion sees that write. A read that overlaps a
+//!   write in flight returns old or new bytes, sector by sector.
+//! - Two overlapping writes in flight at once leave either, sector by sector.
+//!
+//! # Durability contract
+//! - A completed write may still be lost to a power cut (never to the death of this process), if
+//!   [`Properties::volatile_cache`] says that the device has such a cache.
+//! - A completed `Flush` has made durable every write and discard that *completed* before the
+//!   flush was *submitted*. It says nothing of others.
+//! - A discarded range reads as zeros or as what it held before, until it is written again.
+//!   A discard is a hint: it may do nothing.
+//!
+//! # Power-loss contract
+//! - A power cut leaves, for each 512-byte sector, what was last made durable or what any later
+//!   command wrote, whether it completed or not: any subset of unflushed sectors survives, each
+//!   on its own. A sector is never torn.
+//! - Sectors that no command in flight or unflushed names keep their content.
+//!
+//! # Error contract
+//! - A command that ends with `Ok` did all that it says. Short transfers are continued inside the
+//!   device until they are whole or fail; a read past the end of what is there is an error
+//!   ([`DeviceErrorKind::ShortRead`](crate::DeviceErrorKind::ShortRead)), never zeros.
+//! - A failed read leaves the memory with unspecified bytes. A failed write leaves every sector
+//!   of its range old or new.
+//! - A failed write or flush is reported once and never retried. After a failed flush nothing
+//!   unflushed may be assumed: it may be lost even if a later flush succeeds.
+
+use crate::device_error::{DeviceError, DeviceErrorKind};
+use crate::wake::Waker;
+use std::io;
+use std::time::Duration;
+
+/// The unit that is written whole or not at all, in bytes.
+pub const SECTOR_SIZE: u64 = 512;
+
+/// The largest [`Properties::alignment`], in bytes.
+pub const ALIGNMENT_MAX: u64 = 4096;
+
+/// Something that stores bytes in sectors; see the [module's contract](self).
+pub trait Device: Send {
+    /// What the device is and can do. Constant, save that `discard` may turn false.
+    fn properties(&self) -> &Properties;
+
+    /// Hands over memory that later commands will use, so that the device can pin it once and not
+    /// at every command. It replaces what was registered before; an empty slice undoes it.
+    /// A device that cannot pin it (`RLIMIT_MEMLOCK`) goes on without: that is not an error.
+    ///
+    /// # Errors
+    /// When called from a thread other than the one that uses the device.
+    ///
+    /// # Safety
+    /// No command is outstanding. The memory stays allocated until the device is dropped or
+    /// `register` is called again.
+    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()>;
+
+    /// Queues one command. It is started at the latest by the next [`Device::poll`].
+    ///
+    /// # Safety
+    /// `buffer` is valid for `length` bytes (to read from for a write, to write to for a read)
+    /// and nothing else writes to it, nor for a read looks at it, until the completion was taken
+    /// or the device was dropped on the thread that uses it.
+    unsafe fn submit(&mut self, command: Command);
+
+    /// Starts what is queued and appends completions to `out`. If there are none it sleeps
+    /// according to `wait`, until there is one, or until a [`Waker`] is used. It may return early
+    /// with nothing.
+    ///
+    /// # Errors
+    /// When the machinery itself fails; the device is of no use afterwards. What a command meets
+    /// is told in its completion.
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()>;
+
+    /// A handle that ends a sleep in [`Device::poll`] from any thread.
+    fn waker(&self) -> Waker;
+}
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn properties(&self) -> &Properties {
+        (**self).properties()
+    }
+    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
+        // SAFETY: the caller's promises are the same.
+        unsafe { (**self).register(regions) }
+    }
+    unsafe fn submit(&mut self, command: Command) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { (**self).submit(command) }
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        (**self).poll(out, wait)
+    }
+    fn waker(&self) -> Waker {
+        (**self).waker()
+    }
+}
+
+/// How long [`Device::poll`] sleeps when there is no completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// At most so long. Zero is the same as `No`.
+    For(Duration),
+    /// Until there is a completion or a waker is used.
+    Forever,
+}
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CommandKind {
+    /// Fill the memory from the device.
+    Read,
+    /// Store the memory.
+    Write,
+    /// Make durable every write that completed before; offset, length and memory are ignored.
+    Flush,
+    /// The range is no longer needed.
+    Discard,
+}
+
+impl CommandKind {
+    /// Every kind, in order.
+    pub const ALL: [CommandKind; 4] =
+        [CommandKind::Read, CommandKind::Write, CommandKind::Flush, CommandKind::Discard];
+
+    /// Whether the command alters what the device holds.
+    pub fn changes_content(self) -> bool {
+        matches!(self, CommandKind::Write | CommandKind::Discard)
+    }
+
+    /// The name in traces: `read`, `write`, `flush` or `discard`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CommandKind::Read => "read",
+            CommandKind::Write => "write",
+            CommandKind::Flush => "flush",
+            CommandKind::Discard => "discard",
+        }
+    }
+}
+
+/// One command.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// The caller's; comes back with the completion.
+    pub tag: u64,
+    /// What to do.
+    pub kind: CommandKind,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The memory; null for `Flush` and `Discard`.
+    pub buffer: *mut u8,
+}
+
+// SAFETY: a command is only a description. Whoever follows its pointer does so under the promises
+// made to `Device::submit`, which hold on every thread.
+unsafe impl Send for Command {}
+
+impl Command {
+    /// A command that fills `length` bytes at `buffer` from `offset`.
+    pub fn read(tag: u64, offset: u64, length: u64, buffer: *mut u8) -> Command {
+        Command { tag, kind: CommandKind::Read, offset, length, buffer }
+    }
+
+    /// A command that stores `length` bytes at `buffer` to `offset`.
+    pub fn write(tag: u64, offset: u64, length: u64, buffer: *mut u8) -> Command {
+        Command { tag, kind: CommandKind::Write, offset, length, buffer }
+    }
+
+    /// A command that makes completed writes durable.
+    pub fn flush(tag: u64) -> Command {
+        Command {
+            tag,
+            kind: CommandKind::Flush,
+            offset: 0,
+            length: 0,
+            buffer: std::ptr::null_mut(),
+        }
+    }
+
+    /// A command that gives up `length` bytes from `offset`.
+    pub fn discard(tag: u64, offset: u64, length: u64) -> Command {
+        Command { tag, kind: CommandKind::Discard, offset, length, buffer: std::ptr::null_mut() }
+    }
+}
+
+/// The end of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The command's tag.
+    pub tag: u64,
+    /// Whether all of it was done.
+    pub result: Result<(), DeviceError>,
+}
+
+/// Memory that commands will use.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// The first byte.
+    pub start: *mut u8,
+    /// Bytes.
+    pub length: usize,
+}
+
+// SAFETY: as for `Command`: a description that is followed only under the promises to `register`.
+unsafe impl Send for Region {}
+
+/// What a device is and can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Bytes; a multiple of `alignment`.
+    pub size: u64,
+    /// Offset, length and memory of every command are multiples of it: 512 or 4096 bytes.
+    pub alignment: u64,
+    /// Whether a completed write may be lost to a power cut before the next flush.
+    pub volatile_cache: bool,
+    /// Whether `Discard` does anything. Where it does not it still completes with `Ok`.
+    pub discard: bool,
+    /// Whether `Write` and `Discard` are refused.
+    pub read_only: bool,
+    /// Commands that are executed at once.
+    pub queue_depth: usize,
+    /// What the device is and where, for people: a path, or a kind.
+    pub description: String,
+    /// What people should know of it, such as why it is slower than it might be.
+    pub note: Option<String>,
+}
+
+impl Properties {
+    /// Whether the device may execute `command`.
+    ///
+    /// # Errors
+    /// The error that the command completes with if it may not.
+    #[inline]
+    pub fn check(&self, command: &Command) -> Result<(), DeviceError> {
+        if command.kind == CommandKind::Flush {
+            return Ok(());
+        }
+        let transfers = command.kind != CommandKind::Discard;
+        let address = if transfers { command.buffer as u64 } else { self.alignment };
+        let misaligned = (command.offset | command.length | address) & (self.alignment - 1);
+        if misaligned != 0 || command.length == 0 || address == 0 {
+            return Err(DeviceError::of(DeviceErrorKind::Misaligned));
+        }
+        match command.offset.checked_add(command.length) {
+            Some(end) if end <= self.size => {}
+            _ => return Err(DeviceError::of(DeviceErrorKind::OutOfRange)),
+        }
+        if self.read_only && command.kind.changes_content() {
+            return Err(DeviceError::of(DeviceErrorKind::ReadOnly));
+        }
+        Ok(())
+    }
+
+    /// Stops at properties that contradict each other.
+    ///
+    /// # Panics
+    /// When they do: that is a bug in the device.
+    pub fn assert_consistent(&self) {
+        assert!(matches!(self.alignment, SECTOR_SIZE | ALIGNMENT_MAX), "512 or 4096");
+        assert!(self.size > 0, "a device stores something");
+        assert!(self.size.is_multiple_of(self.alignment), "a device ends on a whole sector");
+        assert!(self.queue_depth > 0, "a device takes commands");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn properties() -> Properties {
+        Properties {
+            size: 1 << 20,
+            alignment: 512,
+            volatile_cache: false,
+            discard: true,
+            read_only: false,
+            queue_depth: 1,
+            description: "test".to_string(),
+            note: None,
+        }
+    }
+
+    fn kind_of(properties: &Properties, command: Command) -> Option<DeviceErrorKind> {
+        properties.check(&command).err().map(|error| error.kind)
+    }
+
+    #[test]
+    fn only_whole_sectors_inside_the_device_pass() {
+        let properties = properties();
+        let memory = 4096 as *mut u8;
+        assert_eq!(kind_of(&properties, Command::read(0, 0, 512, memory)), None);
+        assert_eq!(kind_of(&properties, Command::flush(0)), None);
+        assert_eq!(kind_of(&properties, Command::discard(0, 512, 1024)), None);
+        let misaligned = Some(DeviceErrorKind::Misaligned);
+        assert_eq!(kind_of(&properties, Command::read(0, 1, 512, memory)), misaligned);
+        assert_eq!(kind_of(&properties, Command::read(0, 0, 511, memory)), misaligned);
+        assert_eq!(kind_of(&properties, Command::read(0, 0, 0, memory)), misaligned);
+        assert_eq!(kind_of(&properties, Command::read(0, 0, 512, 4097 as *mut u8)), misaligned);
+        let null = std::ptr::null_mut();
+        assert_eq!(kind_of(&properties, Command::write(0, 0, 512, null)), misaligned);
+        let outside = Some(DeviceErrorKind::OutOfRange);
+        assert_eq!(kind_of(&properties, Command::read(0, 1 << 20, 512, memory)), outside);
+        assert_eq!(kind_of(&properties, Command::discard(0, !511, 1024)), outside);
+    }
+
+    #[test]
+    fn a_read_only_device_refuses_change() {
+        let properties = Properties { read_only: true, ..properties() };
+        let memory = 4096 as *mut u8;
+        let refused = Some(DeviceErrorKind::ReadOnly);
+        assert_eq!(kind_of(&properties, Command::write(0, 0, 512, memory)), refused);
+        assert_eq!(kind_of(&properties, Command::discard(0, 0, 512)), refused);
+        assert_eq!(kind_of(&properties, Command::read(0, 0, 512, memory)), None);
+    }
+}
