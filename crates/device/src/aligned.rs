@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 /// The unit of allocation. Its alignment is the point.
 #[repr(align(4096))]
 #[derive(Clone)]
-struct Page([u8; 4096]);
+struct Page(#[expect(dead_code, reason = "reached by pointer only")] [u8; 4096]);
 
 const _: () = assert!(align_of::<Page>() as u64 == crate::ALIGNMENT_MAX);
 const _: () = assert!(size_of::<Page>() == 4096);

@@ -14,7 +14,8 @@
 //! - Every command completes exactly once. Tags are the caller's and need not be unique.
 //! - At most [`Properties::queue_depth`] commands are executed at once. More may be submitted;
 //!   they wait inside the device, which costs memory.
-//! - A device that is dropped abandons what it has not started and waits for what it has.
+//! - A device that is dropped waits for what it has started; what it has not started may or may
+//!   not be done.
 //!
 //! # Ordering contract
 //! - Commands are executed, completed and made durable in any order, whatever the order of

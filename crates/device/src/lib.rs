@@ -5,12 +5,19 @@
 
 pub mod aligned;
 pub mod blocking;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod contract;
 pub mod device_error;
 pub mod memory;
+pub mod open;
 pub mod open_error;
 mod random;
 mod slots;
+mod target;
+mod threads;
+mod transfer;
+mod uring;
 pub mod wake;
 
 pub use aligned::AlignedMemory;
@@ -19,5 +26,8 @@ pub use contract::{
 };
 pub use device_error::{DeviceError, DeviceErrorKind};
 pub use memory::{MemoryDevice, MemoryStore};
+pub use open::{Engine, OpenOptions, open_path};
 pub use open_error::OpenError;
+pub use threads::ThreadDevice;
+pub use uring::UringDevice;
 pub use wake::Waker;

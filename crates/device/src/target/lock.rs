@@ -1,0 +1,81 @@
+//! Locks on files, and who holds them.
+//!
+//! `flock` and not `fcntl`: it belongs to the open file, works within one process too, and the
+//! kernel names its holder.
+
+use crate::open_error::OpenError;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Locks a file against everybody, or only against writers if it is for reading.
+pub(super) fn lock(
+    file: &File,
+    path: &Path,
+    metadata: &Metadata,
+    read_only: bool,
+) -> Result<(), OpenError> {
+    let mode = if read_only { libc::LOCK_SH } else { libc::LOCK_EX };
+    // SAFETY: no pointers; the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    let path = path.to_path_buf();
+    if source.kind() == io::ErrorKind::WouldBlock {
+        return Err(OpenError::InUse { path, by: holder(metadata) });
+    }
+    Err(OpenError::Io { path, doing: "lock", source })
+}
+
+/// Gives the lock up, whoever else still has a copy of the descriptor.
+pub(super) fn unlock(file: &File) {
+    // SAFETY: no pointers; the descriptor is open. It cannot fail for a lock that is held.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+}
+
+/// The process that holds a lock on the file, such as `process 17 (coulter)`.
+fn holder(metadata: &Metadata) -> Option<String> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    let process = holder_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino()))?;
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    Some(match name.trim() {
+        "" => format!("process {process}"),
+        name => format!("process {process} ({name})"),
+    })
+}
+
+/// Finds the number of the process in lines such as
+/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
+fn holder_in(locks: &str, file: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        // A line of one who waits has an arrow here.
+        if words.next()? != "FLOCK" {
+            return None;
+        }
+        let process = words.nth(2)?;
+        if words.next()? == file { process.parse().ok() } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_among_other_locks() {
+        let locks = "\
+1: POSIX  ADVISORY  WRITE 11 fe:00:42 0 EOF
+2: FLOCK  ADVISORY  WRITE 12 fe:00:41 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 13 fe:00:42 0 EOF
+3: FLOCK  ADVISORY  READ  14 fe:00:42 0 EOF
+";
+        assert_eq!(holder_in(locks, "fe:00:42"), Some(14));
+        assert_eq!(holder_in(locks, "fe:00:43"), None);
+        assert_eq!(holder_in("nonsense\n\n", "fe:00:42"), None);
+    }
+}

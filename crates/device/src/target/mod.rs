@@ -1,0 +1,304 @@
+//! A file or a disk, open and locked, with all that is to be known of it before the first command.
+//!
+//! What it does not do: transfers in any number or order; that is for the devices built on it.
+//!
+//! Invariants:
+//! - whoever writes is alone. A file carries a `flock`, exclusive for writing and shared for
+//!   reading; a disk is opened with `O_EXCL`, which also excludes mounted file systems;
+//! - the lock of a file is given up in `drop`, not when the kernel closes the last copy of the
+//!   descriptor, which for io_uring happens later and elsewhere.
+
+mod alignment;
+mod disk;
+mod lock;
+
+use crate::contract::{ALIGNMENT_MAX, Properties, SECTOR_SIZE};
+use crate::open::OpenOptions;
+use crate::open_error::OpenError;
+use std::fs::{self, File, FileType};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A file or a disk, open and locked.
+#[derive(Debug)]
+pub(crate) struct Target {
+    file: File,
+    path: PathBuf,
+    kind: TargetKind,
+    size: u64,
+    alignment: u64,
+    volatile_cache: bool,
+    discard: bool,
+    read_only: bool,
+    notes: Vec<String>,
+}
+
+/// What is at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetKind {
+    /// A regular file.
+    File,
+    /// A block device: a disk or a part of one.
+    Disk,
+}
+
+impl Target {
+    /// Opens and locks what is at `path`, and finds out what it can do.
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Target, OpenError> {
+        if let Some(size) = options.create_size {
+            create(path, size)?;
+        }
+        let metadata = fs::metadata(path).map_err(|source| open_failed(path, options, source))?;
+        let kind = kind_of(path, metadata.file_type())?;
+        let (mut file, direct) = open_file(path, kind, options)?;
+        let metadata = file.metadata().map_err(|source| failed(path, "look at", source))?;
+        if kind_of(path, metadata.file_type())? != kind {
+            return Err(OpenError::NotABlockDeviceOrFile { path: path.to_path_buf() });
+        }
+        if kind == TargetKind::File {
+            lock::lock(&file, path, &metadata, options.read_only)?;
+        }
+        // From here on a failure drops the file, which gives up the lock.
+        let end = file.seek(SeekFrom::End(0)).map_err(|source| failed(path, "measure", source))?;
+        let too_small =
+            |size_min| OpenError::TooSmall { path: path.to_path_buf(), size: end, size_min };
+        if end < options.size_min.max(ALIGNMENT_MAX) {
+            return Err(too_small(options.size_min.max(ALIGNMENT_MAX)));
+        }
+        let mut target = Target {
+            file,
+            path: path.to_path_buf(),
+            kind,
+            size: end,
+            alignment: SECTOR_SIZE,
+            volatile_cache: true,
+            discard: false,
+            read_only: options.read_only,
+            notes: Vec::new(),
+        };
+        match kind {
+            TargetKind::File => target.examine_file(options, direct)?,
+            TargetKind::Disk => target.examine_disk(metadata.rdev(), options, direct)?,
+        }
+        target.size -= target.size % target.alignment;
+        if target.size < options.size_min {
+            return Err(too_small(options.size_min));
+        }
+        Ok(target)
+    }
+
+    fn examine_file(&mut self, options: &OpenOptions, direct: bool) -> Result<(), OpenError> {
+        self.discard = !self.read_only && punches_holes(&self.file, self.size);
+        if options.direct && !direct {
+            self.note_buffered();
+        }
+        if !direct {
+            return Ok(());
+        }
+        match alignment::of_direct(&self.file) {
+            Some(alignment) => self.alignment = alignment,
+            None => {
+                set_buffered(&self.file).map_err(|source| failed(&self.path, "open", source))?;
+                self.note_buffered();
+            }
+        }
+        Ok(())
+    }
+
+    fn examine_disk(
+        &mut self,
+        number: u64,
+        options: &OpenOptions,
+        direct: bool,
+    ) -> Result<(), OpenError> {
+        let facts = disk::facts(&self.file, number);
+        let facts = facts.map_err(|source| failed(&self.path, "examine", source))?;
+        if facts.logical_block_size > ALIGNMENT_MAX {
+            return Err(OpenError::BlocksTooLarge {
+                path: self.path.clone(),
+                logical_block_size: facts.logical_block_size,
+            });
+        }
+        if facts.read_only && !self.read_only {
+            return Err(OpenError::ReadOnlyMedium { path: self.path.clone() });
+        }
+        self.alignment =
+            if facts.logical_block_size > SECTOR_SIZE { ALIGNMENT_MAX } else { SECTOR_SIZE };
+        self.discard = facts.discard && !self.read_only;
+        self.volatile_cache = facts.volatile_cache || !direct;
+        if options.direct && !direct {
+            self.note_buffered();
+        }
+        Ok(())
+    }
+
+    fn note_buffered(&mut self) {
+        self.notes.push("through the page cache: the file system refuses O_DIRECT".to_string());
+    }
+
+    /// What a device on this target, driven by `engine`, says of itself.
+    pub(crate) fn properties(
+        &self,
+        engine: &str,
+        queue_depth: usize,
+        note: Option<String>,
+    ) -> Properties {
+        let what = match self.kind {
+            TargetKind::File => "file",
+            TargetKind::Disk => "disk",
+        };
+        let mut notes = self.notes.clone();
+        notes.extend(note);
+        let properties = Properties {
+            size: self.size,
+            alignment: self.alignment,
+            volatile_cache: self.volatile_cache,
+            discard: self.discard,
+            read_only: self.read_only,
+            queue_depth,
+            description: format!("{what} {} by {engine}", self.path.display()),
+            note: if notes.is_empty() { None } else { Some(notes.join("; ")) },
+        };
+        properties.assert_consistent();
+        properties
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn kind(&self) -> TargetKind {
+        self.kind
+    }
+
+    pub(crate) fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.kind == TargetKind::File {
+            lock::unlock(&self.file);
+        }
+    }
+}
+
+/// Makes a file if there is nothing, durably: its name survives a power cut too.
+fn create(path: &Path, size: u64) -> Result<(), OpenError> {
+    let creation = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = match creation {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(source) => {
+            let options = OpenOptions::default();
+            return Err(open_failed(path, &options, source));
+        }
+    };
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let made = file
+        .set_len(size)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| File::open(directory)?.sync_all());
+    made.map_err(|source| {
+        // It is this call's own, and of no use.
+        let _ = fs::remove_file(path);
+        failed(path, "create", source)
+    })
+}
+
+fn kind_of(path: &Path, file_type: FileType) -> Result<TargetKind, OpenError> {
+    if file_type.is_file() {
+        Ok(TargetKind::File)
+    } else if file_type.is_block_device() {
+        Ok(TargetKind::Disk)
+    } else {
+        Err(OpenError::NotABlockDeviceOrFile { path: path.to_path_buf() })
+    }
+}
+
+/// Opens the file, past the page cache if that is wanted and possible; says whether it was.
+fn open_file(
+    path: &Path,
+    kind: TargetKind,
+    options: &OpenOptions,
+) -> Result<(File, bool), OpenError> {
+    let exclusive = if kind == TargetKind::Disk { libc::O_EXCL } else { 0 };
+    let open = |flags| {
+        let mut open = fs::OpenOptions::new();
+        open.read(true).write(!options.read_only).custom_flags(exclusive | flags);
+        open.open(path)
+    };
+    let opened = if options.direct {
+        match open(libc::O_DIRECT) {
+            Ok(file) => return Ok((file, true)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+            Err(error) => Err(error),
+        }
+    } else {
+        open(0)
+    };
+    let file = opened.map_err(|source| open_failed(path, options, source))?;
+    Ok((file, false))
+}
+
+/// What an error of `open` means.
+fn open_failed(path: &Path, options: &OpenOptions, source: io::Error) -> OpenError {
+    let path = path.to_path_buf();
+    let writing = !options.read_only;
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => OpenError::NotFound { path },
+        Some(libc::EROFS) => OpenError::ReadOnlyMedium { path },
+        Some(libc::EACCES | libc::EPERM) if writing && disk::is_read_only(&path) => {
+            OpenError::ReadOnlyMedium { path }
+        }
+        Some(libc::EACCES | libc::EPERM) => OpenError::PermissionDenied { path, writing },
+        Some(libc::EBUSY) => {
+            let by = disk::holder(&path);
+            OpenError::InUse { path, by }
+        }
+        Some(libc::ETXTBSY) => {
+            OpenError::InUse { path, by: Some("a program that runs from it".to_string()) }
+        }
+        Some(libc::EISDIR) => OpenError::NotABlockDeviceOrFile { path },
+        _ => OpenError::Io { path, doing: "open", source },
+    }
+}
+
+fn failed(path: &Path, doing: &'static str, source: io::Error) -> OpenError {
+    OpenError::Io { path: path.to_path_buf(), doing, source }
+}
+
+/// Whether ranges can be given back. Tried past the end, where there is nothing to lose.
+fn punches_holes(file: &File, size: u64) -> bool {
+    let (Ok(offset), length) = (i64::try_from(size.next_multiple_of(ALIGNMENT_MAX)), 4096) else {
+        return false;
+    };
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no pointers; the descriptor is open.
+    unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset, length) == 0 }
+}
+
+/// Sends transfers through the page cache from now on.
+fn set_buffered(file: &File) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    // SAFETY: no pointers; the descriptor is open.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! A file or a disk through io_uring.
+//!
+//! ```text
+//! submit -> [waiting] -> ring's submission queue -> kernel -> completion queue -> poll's `out`
+//!            only beyond queue_depth
+//! ```
+//! A wake from another thread arrives as the answer to a read of an event descriptor, which is
+//! under way whenever the ring sleeps.
+//!
+//! What it does not do: keep commands in any order, or wait for one before another.
+//!
+//! Invariants:
+//! - at most `queue_depth` commands are with the kernel, so neither of the ring's queues can
+//!   overflow;
+//! - every entry's number is that of a slot, or [`EVENT`], or [`CANCEL`];
+//! - memory that the kernel may still write to is never given up: `drop` waits.
+
+mod flights;
+mod pinned;
+mod ring;
+
+use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::target::Target;
+use crate::wake::{Awake, Deadline, Sleeper, Waker};
+use flights::{DiscardMethod, Flights, Outcome};
+use io_uring::{opcode, types};
+use pinned::Pinned;
+use ring::Ring;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+
+/// The number of the read of the event descriptor.
+const EVENT: u64 = u64::MAX;
+
+/// The number of that read's cancellation.
+const CANCEL: u64 = u64::MAX - 1;
+
+/// A file or a disk through io_uring. Made by [`open_path`](crate::open_path).
+pub struct UringDevice {
+    ring: Ring,
+    flights: Flights,
+    properties: Properties,
+    /// Commands beyond the queue depth.
+    waiting: VecDeque<Command>,
+    /// Completions of commands that never reached the kernel.
+    done: Vec<Completion>,
+    sleeper: Sleeper,
+    event: File,
+    /// Where the kernel puts what it reads from the event descriptor.
+    event_count: Box<u64>,
+    /// Whether that read is under way.
+    is_listening: bool,
+    /// Open for as long as the ring uses it.
+    _target: Target,
+}
+
+impl UringDevice {
+    /// A device on a target; gives the target back if the system refuses io_uring.
+    pub(crate) fn new(
+        target: Target,
+        queue_depth: usize,
+    ) -> Result<UringDevice, (Target, io::Error)> {
+        match make_ring(&target, queue_depth) {
+            Ok((ring, sleeper, event)) => {
+                let properties = target.properties("io_uring", queue_depth, None);
+                let method = DiscardMethod::of(target.kind(), properties.discard);
+                Ok(UringDevice {
+                    ring,
+                    flights: Flights::new(queue_depth, target.kind(), target.alignment(), method),
+                    properties,
+                    waiting: VecDeque::new(),
+                    done: Vec::with_capacity(queue_depth),
+                    sleeper,
+                    event,
+                    event_count: Box::new(0),
+                    is_listening: false,
+                    _target: target,
+                })
+            }
+            Err(error) => Err((target, error)),
+        }
+    }
+
+    /// Queues a command that the device has room for.
+    ///
+    /// # Safety
+    /// As for [`Device::submit`].
+    #[inline]
+    unsafe fn start(&mut self, command: Command) {
+        if command.kind == CommandKind::Discard && !self.properties.discard {
+            self.done.push(Completion { tag: command.tag, result: Ok(()) });
+            return;
+        }
+        let entry = self.flights.start(command);
+        // SAFETY: the caller's promise covers the command's memory.
+        unsafe { self.ring.push(&entry) };
+    }
+
+    /// Queues what was waiting for room.
+    fn start_waiting(&mut self) {
+        while self.flights.count() < self.properties.queue_depth {
+            let Some(command) = self.waiting.pop_front() else { break };
+            // SAFETY: promised when the command was submitted; it has not ended.
+            unsafe { self.start(command) };
+        }
+    }
+
+    /// Takes every answer that is there.
+    fn take_answers(&mut self, out: &mut Vec<Completion>) {
+        out.append(&mut self.done);
+        let (_, mut submission, mut completion) = self.ring.inner().split();
+        completion.sync();
+        for answer in &mut completion {
+            match answer.user_data() {
+                EVENT => self.is_listening = false,
+                CANCEL => {}
+                index => match self.flights.settle(index, answer.result()) {
+                    Outcome::Ended(completion) => out.push(completion),
+                    Outcome::Further(entry) => {
+                        // SAFETY: promised when the command was submitted; it has not ended.
+                        let pushed = unsafe { submission.push(&entry) };
+                        assert!(pushed.is_ok(), "the ring has room for every command in flight");
+                    }
+                },
+            }
+        }
+        drop(completion);
+        drop(submission);
+        if self.flights.method() == DiscardMethod::Nothing {
+            self.properties.discard = false;
+        }
+    }
+
+    /// Makes sure that the event descriptor is being read.
+    fn listen(&mut self) {
+        if self.is_listening {
+            return;
+        }
+        let fd = types::Fd(self.event.as_raw_fd());
+        let target: *mut u64 = &mut *self.event_count;
+        let entry = opcode::Read::new(fd, target.cast(), 8).build().user_data(EVENT);
+        // SAFETY: the memory lives until `drop`, which waits for the answer or leaks it.
+        unsafe { self.ring.push(&entry) };
+        self.is_listening = true;
+    }
+
+    /// Sleeps until there is a completion, a wake, or time is over.
+    fn sleep(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let (before, deadline) = (out.len(), Deadline::after(wait));
+        loop {
+            if self.sleeper.begin().is_some() {
+                break;
+            }
+            self.listen();
+            let slept = self.ring.sleep(deadline.left());
+            let awake = self.sleeper.end();
+            slept?;
+            self.take_answers(out);
+            self.start_waiting();
+            // An answer to the event alone may be the echo of a wake that was taken before.
+            let has_completions = out.len() > before || !self.done.is_empty();
+            let is_over = has_completions || awake == Awake::Woken;
+            if is_over || deadline.left() == Wait::No {
+                break;
+            }
+        }
+        self.ring.advance()?;
+        self.take_answers(out);
+        Ok(())
+    }
+
+    /// Waits until the kernel has nothing left that points to memory.
+    fn drain(&mut self) -> io::Result<()> {
+        if self.is_listening {
+            let cancel = opcode::AsyncCancel::new(EVENT).build().user_data(CANCEL);
+            // SAFETY: the entry points to nothing.
+            unsafe { self.ring.push(&cancel) };
+        }
+        let mut scratch = Vec::new();
+        while self.is_listening || self.flights.count() > 0 {
+            self.ring.sleep(Wait::Forever)?;
+            self.take_answers(&mut scratch);
+        }
+        Ok(())
+    }
+}
+
+/// A ring with the target's file registered, and the means to be woken.
+fn make_ring(target: &Target, queue_depth: usize) -> io::Result<(Ring, Sleeper, File)> {
+    // One entry more for the event, and one for its cancellation.
+    let mut ring = Ring::new(queue_depth + 2)?;
+    ring.inner().submitter().register_files(&[target.fd()])?;
+    let (sleeper, event) = Sleeper::with_event()?;
+    Ok((ring, sleeper, event))
+}
+
+impl Device for UringDevice {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
+        let outstanding = self.flights.count() + self.waiting.len();
+        assert_eq!(outstanding, 0, "memory is registered between commands");
+        let submitter = self.ring.inner().submitter();
+        if !self.flights.pinned.is_empty() {
+            submitter.unregister_buffers()?;
+            self.flights.pinned = Pinned::default();
+        }
+        let pieces = Pinned::pieces(regions);
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the caller promises that the memory stays until the next call or the drop, which
+        // unregisters or closes the ring.
+        match unsafe { submitter.register_buffers(&pieces) } {
+            Ok(()) => self.flights.pinned = Pinned::of(&pieces),
+            // Another thread than the one that the ring belongs to.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Err(error),
+            // It cannot be pinned; commands will carry plain addresses.
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn submit(&mut self, command: Command) {
+        if let Err(error) = self.properties.check(&command) {
+            self.done.push(Completion { tag: command.tag, result: Err(error) });
+        } else if self.waiting.is_empty() && self.flights.count() < self.properties.queue_depth {
+            // SAFETY: the caller's promises are the same.
+            unsafe { self.start(command) };
+        } else {
+            self.waiting.push_back(command);
+        }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        self.ring.enable()?;
+        let before = out.len();
+        self.take_answers(out);
+        self.start_waiting();
+        let may_sleep = !matches!(wait, Wait::No) && out.len() == before && self.done.is_empty();
+        if may_sleep {
+            return self.sleep(out, wait);
+        }
+        self.ring.advance()?;
+        self.take_answers(out);
+        Ok(())
+    }
+
+    fn waker(&self) -> Waker {
+        self.sleeper.waker()
+    }
+}
+
+impl Drop for UringDevice {
+    fn drop(&mut self) {
+        self.waiting.clear();
+        if !self.ring.is_enabled() {
+            // The kernel was never given anything.
+            return;
+        }
+        if self.drain().is_err() {
+            // Dropped on a foreign thread: the kernel may yet write there.
+            mem::forget(mem::take(&mut self.event_count));
+        }
+        // The ring closes later than its descriptor; the file is not to stay open so long.
+        let _ = self.ring.inner().submitter().unregister_files();
+    }
+}
+
+impl std::fmt::Debug for UringDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UringDevice")
+            .field("properties", &self.properties)
+            .field("in_flight", &self.flights.count())
+            .finish_non_exhaustive()
+    }
+}
