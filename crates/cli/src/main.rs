@@ -1,1 +1,79 @@
-fn main() {}
+//! `coulter`: the command line.
+//!
+//! Each verb has a file in `verbs`. What they share: `store` and `format_store` stand between the
+//! verbs and the library, `daemon` is the life of an attached volume, `state` and `control` are
+//! how commands find and talk to daemons, `terminal` and `error` are how the program speaks.
+//!
+//! Contract: facts go to standard output, everything else to standard error; the exit code is 0
+//! when all was done, 1 when something failed or a fault was found, 2 for a wrong command line.
+
+mod attach_point;
+mod command;
+mod control;
+mod daemon;
+mod demo;
+mod error;
+mod format_store;
+mod holders;
+mod logging;
+mod mounts;
+mod process;
+mod reclaim;
+mod signatures;
+mod size;
+mod state;
+mod status;
+mod store;
+mod table;
+mod terminal;
+mod tool;
+mod trace;
+mod verbs;
+
+use clap::Parser;
+use command::{CommandLine, Verb};
+use error::CliError;
+use log::LevelFilter;
+use state::StateDirectory;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    logging::start(match &line.verb {
+        Verb::Daemon(_) | Verb::Serve(_) => LevelFilter::Info,
+        Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
+        _ => LevelFilter::Warn,
+    });
+    // A daemon has told the command that started it what is wrong.
+    let silent = matches!(line.verb, Verb::Daemon(_));
+    match run(line) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let report = error.report();
+            if !silent {
+                terminal::print_error(&report);
+            }
+            ExitCode::from(report.exit_code)
+        }
+    }
+}
+
+fn run(line: CommandLine) -> Result<(), CliError> {
+    let state = || StateDirectory::open(line.state_directory.clone());
+    match &line.verb {
+        Verb::Create(verb) => verb.run(),
+        Verb::Attach(verb) => verb.run(&state()?),
+        Verb::Detach(verb) => verb.run(&state()?),
+        Verb::List(verb) => verb.run(&state()?),
+        Verb::Mount(verb) => verb.run(&state()?),
+        Verb::Umount(verb) => verb.run(&state()?),
+        Verb::Serve(verb) => verb.run(&state()?),
+        Verb::Status(verb) => verb.run(&state()?),
+        Verb::Check(verb) => verb.run(),
+        Verb::Dump(verb) => verb.run(),
+        Verb::Bench(verb) => verb.run(),
+        Verb::Demo(verb) => verb.run(),
+        Verb::Daemon(verb) => verb.run(&state()?),
+        Verb::Generate(verb) => verb.run(),
+    }
+}

@@ -1,0 +1,94 @@
+//! The command line as one definition: parsing, help, man pages and completions all come from it.
+
+use crate::verbs;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Random writes in, one sequential log out.
+///
+/// Coulter sits between whatever writes and whatever stores. It turns every write into one
+/// sequential log on a file or a disk, the *store*, and shows the host an ordinary block device,
+/// the *volume*.
+#[derive(Debug, Parser)]
+#[command(
+    name = "coulter",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = AFTER_HELP
+)]
+pub(crate) struct CommandLine {
+    /// Where the daemons of attached volumes are recorded [default: /run/coulter for root, else
+    /// $XDG_RUNTIME_DIR/coulter]
+    #[arg(long, global = true, env = "COULTER_STATE_DIRECTORY", hide_env = true)]
+    #[arg(value_name = "DIR", help_heading = "Global options")]
+    pub(crate) state_directory: Option<PathBuf>,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  coulter create disk.img --size 10G        make a store in a file
+  coulter mount disk.img /mnt --mkfs ext4   make a file system on it and mount it
+  coulter status                            see what it does
+  coulter umount /mnt                       unmount and detach it
+  coulter demo                              see it work, with numbers and a picture
+
+Exit codes: 0 done, 1 failed or found a fault, 2 wrong usage.
+Sizes are binary: 4K, 32M, 10G. NO_COLOR switches colours off.";
+
+/// The verbs, in the order in which one meets them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Create(verbs::create::Create),
+    Attach(verbs::attach::Attach),
+    Detach(verbs::detach::Detach),
+    List(verbs::list::List),
+    Mount(verbs::mount::Mount),
+    Umount(verbs::umount::Umount),
+    Serve(verbs::serve::Serve),
+    Status(verbs::status::StatusOf),
+    Check(verbs::check::Check),
+    Dump(verbs::dump::Dump),
+    Bench(verbs::bench::Bench),
+    Demo(verbs::demo::Demo),
+    #[command(hide = true)]
+    Daemon(verbs::daemon::Daemon),
+    #[command(hide = true)]
+    Generate(verbs::generate::Generate),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_an_explanation_and_examples() {
+        for verb in CommandLine::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            let name = verb.get_name();
+            assert!(verb.get_about().is_some(), "{name} does not say what it does");
+            let examples = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(examples.contains(&format!("coulter {name}")), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn every_option_is_explained() {
+        for verb in CommandLine::command().get_subcommands() {
+            for argument in verb.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {}", verb.get_name(), argument.get_id());
+            }
+        }
+    }
+}

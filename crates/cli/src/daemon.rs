@@ -1,0 +1,127 @@
+//! The life of one attached volume: claim, open, serve, and a clean end.
+//!
+//! The same function runs in the foreground (`attach --foreground`, `serve`) and in the process
+//! that `attach` starts.
+//!
+//! Invariants:
+//! - at most one process serves a store: the store's own lock sees to it, the state directory
+//!   only explains it;
+//! - the entry becomes visible as attached after the device answers, and goes after everything is
+//!   durable and the device is gone;
+//! - signals TERM, INT and HUP end the service cleanly whatever it is doing, even when the device
+//!   is in use: then mounted file systems are written out first.
+
+mod claim;
+mod events;
+pub(crate) mod launch;
+mod serving;
+
+use crate::control::Reply;
+use crate::error::CliError;
+use crate::state::{Entry, StateDirectory};
+use events::{Client, Signals};
+use serving::Serving;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// What a daemon is to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Absolute path of the store.
+    pub(crate) store: PathBuf,
+    /// The name that the user chose.
+    pub(crate) name: Option<String>,
+    /// What the host shall see.
+    pub(crate) point: Point,
+    /// Most bytes that the map may take.
+    pub(crate) map_memory: Option<u64>,
+    /// Whether to refuse writes.
+    pub(crate) read_only: bool,
+    /// Whether to record addresses over time.
+    pub(crate) trace: bool,
+}
+
+/// An attach point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Point {
+    /// A loop device over a FUSE file.
+    Loop,
+    /// An NBD server on a socket in the state directory.
+    NbdInState,
+    /// An NBD server at an address of the user's.
+    Nbd(NbdAddress),
+}
+
+/// Where an NBD server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NbdAddress {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+/// Serves `job` until it is told to end. `ready` is called once the device answers.
+///
+/// # Errors
+/// What kept the volume from being served, or from being closed cleanly. An error of `ready` ends
+/// the service: nobody knows of it.
+pub(crate) fn run(
+    state: &StateDirectory,
+    job: Job,
+    ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    // Before the first thread, so that every thread inherits the mask.
+    let signals = Signals::take_over()?;
+    let mut entry = claim::claim(state, &job)?;
+    let ended = serve(state, &job, &mut entry, &signals, ready);
+    let result = ended.result.and(claim::release(state, &entry));
+    match &result {
+        Ok(()) => log::info!("ended cleanly name={}", entry.name),
+        Err(error) => log::error!("ended name={}: {error}", entry.name),
+    }
+    if let Some(client) = ended.asked_by {
+        client
+            .answer(&result.as_ref().map_or_else(|e| Reply::Failed(e.report()), |()| Reply::Done));
+    }
+    result
+}
+
+/// How a service came to its end.
+struct Ended {
+    result: Result<(), CliError>,
+    /// Who asked for it and waits to hear the result.
+    asked_by: Option<Client>,
+}
+
+fn serve(
+    state: &StateDirectory,
+    job: &Job,
+    entry: &mut Entry,
+    signals: &Signals,
+    ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
+) -> Ended {
+    let mut serving = match Serving::start(state, job, entry) {
+        Ok(serving) => serving,
+        Err(error) => return Ended { result: Err(error), asked_by: None },
+    };
+    log::info!(
+        "serving name={} store={} device={} pid={}",
+        entry.name,
+        entry.store.display(),
+        entry.device.as_deref().unwrap_or_default(),
+        entry.process.pid
+    );
+    let (result, asked_by) = match ready(entry) {
+        Ok(()) => serving.answer_until_told_to_end(signals),
+        Err(error) => (Err(error), None),
+    };
+    Ended { result: result.and(serving.end()), asked_by }
+}
+
+/// Leaves the terminal's session, so that neither its end nor its Ctrl-C reaches this process.
+pub(crate) fn leave_session() {
+    // Fails only for the leader of a session, which is what this asks for.
+    let _ = nix::unistd::setsid();
+    let _ = std::env::set_current_dir("/");
+}

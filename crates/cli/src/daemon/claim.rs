@@ -1,0 +1,166 @@
+//! Taking a name for a store in the state directory, and giving it back.
+
+use super::{Job, Point};
+use crate::error::{CliError, StateError};
+use crate::process::Process;
+use crate::reclaim;
+use crate::state::{Entry, StateDirectory, StateLock, Via, name_of_store};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Records that this process is about to serve the store of `job`. What ended daemons of the same
+/// store or name have left is cleared away first.
+///
+/// # Errors
+/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::StaleMount`].
+pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError> {
+    let lock = state.lock()?;
+    let mut alive = Vec::new();
+    for entry in state.entries()? {
+        if entry.process.is_alive() {
+            alive.push(entry);
+        } else if let Err(error) = reclaim::reclaim(state, &lock, &entry) {
+            if entry.store == job.store || job.name.as_ref() == Some(&entry.name) {
+                return Err(error);
+            }
+            log::warn!("{error}");
+            alive.push(entry);
+        }
+    }
+    if let Some(other) = alive.iter().find(|entry| entry.store == job.store) {
+        return Err(StateError::AlreadyAttached {
+            store: job.store.clone(),
+            name: other.name.clone(),
+            device: other.device.clone(),
+        }
+        .into());
+    }
+    let name = choose_name(state, job, &alive)?;
+    let entry = Entry {
+        name,
+        store: job.store.clone(),
+        device: None,
+        via: match job.point {
+            Point::Loop => Via::Loop,
+            Point::NbdInState | Point::Nbd(_) => Via::Nbd,
+        },
+        process: Process::current(),
+        uuid: String::new(),
+        volume_size_bytes: 0,
+        read_only: job.read_only,
+        attached_at_unix_seconds: unix_seconds(),
+    };
+    state.write(&lock, &entry)?;
+    Ok(entry)
+}
+
+/// The user's name, or one made from the file name with a number if that is taken.
+fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<String, CliError> {
+    let owner = |name: &str| taken.iter().find(|entry| entry.name == name);
+    let name = match &job.name {
+        Some(name) => match owner(name) {
+            Some(entry) => {
+                let (name, store) = (name.clone(), entry.store.clone());
+                return Err(StateError::NameTaken { name, store }.into());
+            }
+            None => name.clone(),
+        },
+        None => {
+            let stem = name_of_store(&job.store);
+            // One more candidate than there are names taken: one of them is free.
+            let numbered = (2..taken.len() + 3).map(|number| format!("{stem}-{number}"));
+            let mut candidates = std::iter::once(stem.clone()).chain(numbered);
+            candidates.find(|name| owner(name).is_none()).unwrap_or(stem)
+        }
+    };
+    state.check_name(&name)?;
+    Ok(name)
+}
+
+/// Publishes the facts that are known once the volume is served.
+///
+/// # Errors
+/// When the entry cannot be written.
+pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    let lock: StateLock = state.lock()?;
+    state.write(&lock, entry)
+}
+
+/// Gives the name back.
+///
+/// # Errors
+/// When the entry cannot be removed.
+pub(super) fn release(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    let lock = state.lock()?;
+    state.remove(&lock, &entry.name)
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::{Path, PathBuf};
+    use tempfile::TempDir;
+
+    fn directory() -> (TempDir, StateDirectory) {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
+        (parent, state)
+    }
+
+    fn job(store: &str, name: Option<&str>) -> Job {
+        Job {
+            store: PathBuf::from(store),
+            name: name.map(str::to_owned),
+            point: Point::NbdInState,
+            map_memory: None,
+            read_only: false,
+            trace: false,
+        }
+    }
+
+    #[test]
+    fn a_store_is_claimed_once_and_again_after_release() {
+        let (_parent, state) = directory();
+        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it");
+        assert_eq!(first.name, "a");
+        let again = claim(&state, &job("/srv/a.img", Some("b")));
+        assert!(matches!(again, Err(CliError::State(StateError::AlreadyAttached { .. }))));
+        release(&state, &first).expect("it was claimed");
+        claim(&state, &job("/srv/a.img", Some("b"))).expect("it was released");
+    }
+
+    #[test]
+    fn equal_file_names_get_numbers_and_equal_chosen_names_are_refused() {
+        let (_parent, state) = directory();
+        let names: Vec<String> = ["/1/a.img", "/2/a.img", "/3/a.img"]
+            .map(|store| claim(&state, &job(store, None)).expect("the store is free").name)
+            .into();
+        assert_eq!(names, ["a", "a-2", "a-3"]);
+        let taken = claim(&state, &job("/4/x.img", Some("a-2")));
+        assert!(matches!(taken, Err(CliError::State(StateError::NameTaken { .. }))));
+    }
+
+    #[test]
+    fn what_an_ended_daemon_left_does_not_stand_in_the_way() {
+        let (_parent, state) = directory();
+        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it");
+        let dead = Process { pid: 1, start_ticks: u64::MAX };
+        publish(&state, &Entry { process: dead, ..first }).expect("the directory is writable");
+        let socket = state.file("a", "sock");
+        std::fs::write(&socket, b"").expect("the directory is writable");
+        let second = claim(&state, &job("/srv/a.img", None)).expect("its daemon has ended");
+        assert_eq!(second.name, "a");
+        assert!(!Path::new(&socket).exists(), "the dead daemon's socket is still there");
+    }
+
+    #[test]
+    fn a_chosen_name_is_checked() {
+        let (_parent, state) = directory();
+        let refused = claim(&state, &job("/srv/a.img", Some("../a")));
+        assert!(matches!(refused, Err(CliError::State(StateError::NameInvalid { .. }))));
+        assert_eq!(state.entries().expect("it is readable"), []);
+    }
+}

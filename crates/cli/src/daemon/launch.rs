@@ -1,0 +1,170 @@
+//! Starting a daemon and hearing from it.
+//!
+//! The daemon's standard output is a pipe to the command that started it. One line of JSON comes
+//! through it, when the volume is served or when it cannot be, and then it is closed; so the
+//! command never prints a device that does not answer yet. If the command is gone by then, the
+//! daemon ends: nobody would know of it.
+
+use crate::control;
+use crate::error::{CliError, DaemonError, Report};
+use crate::state::{Entry, StateDirectory};
+use crate::terminal;
+use crate::verbs::attach::{Options, ViaChoice};
+use nix::unistd::dup2_stdout;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// What comes through the pipe.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Message {
+    Serving(Box<Entry>),
+    Failed(Report),
+}
+
+/// Starts a daemon for the store at `path` and waits until it serves.
+///
+/// # Errors
+/// Whatever kept the daemon from serving.
+pub(crate) fn launch(
+    state: &StateDirectory,
+    path: &Path,
+    options: &Options,
+) -> Result<Entry, CliError> {
+    let failed = |source| CliError::io("start", Path::new("/proc/self/exe"), source);
+    // This very program, even if its file was replaced since it was started.
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("coulter")
+        .args(arguments(state, path, options))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let spinner = terminal::spinner("attaching");
+    let message = child.stdout.take().map(control::read_line::<Message>);
+    spinner.finish_and_clear();
+    match message {
+        Some(Ok(Message::Serving(entry))) => Ok(*entry),
+        Some(Ok(Message::Failed(report))) => {
+            let _ = child.wait();
+            Err(DaemonError::Daemon(report).into())
+        }
+        _ => Err(died(child, state)),
+    }
+}
+
+fn died(mut child: Child, state: &StateDirectory) -> CliError {
+    let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    DaemonError::DaemonDied { directory: state.path().to_owned(), how }.into()
+}
+
+/// The command line of the daemon.
+fn arguments(state: &StateDirectory, path: &Path, options: &Options) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec![
+        "--state-directory".into(),
+        state.path().into(),
+        "daemon".into(),
+        "--via".into(),
+        match options.via {
+            ViaChoice::Auto => "auto",
+            ViaChoice::Ublk => "ublk",
+            ViaChoice::Nbd => "nbd",
+            ViaChoice::Loop => "loop",
+        }
+        .into(),
+    ];
+    if let Some(name) = &options.name {
+        arguments.push(format!("--name={name}").into());
+    }
+    if let Some(size) = options.map_memory {
+        arguments.push(format!("--map-memory={}", size.0).into());
+    }
+    if options.read_only {
+        arguments.push("--read-only".into());
+    }
+    if options.trace {
+        arguments.push("--trace".into());
+    }
+    arguments.push("--".into());
+    // The daemon works in another directory.
+    arguments.push(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into());
+    arguments
+}
+
+/// The daemon's end of the pipe.
+pub(crate) struct Readiness {
+    told: bool,
+}
+
+impl Readiness {
+    /// The pipe is this process's standard output.
+    pub(crate) fn on_standard_output() -> Readiness {
+        Readiness { told: false }
+    }
+
+    /// Says that the volume is served.
+    ///
+    /// # Errors
+    /// When nobody listens any more.
+    pub(crate) fn tell_success(&mut self, entry: &Entry) -> Result<(), CliError> {
+        self.tell(&Message::Serving(Box::new(entry.clone()))).map_err(|source| {
+            CliError::io("answer", Path::new("the command that started it"), source)
+        })
+    }
+
+    /// Says why the volume is not served, unless it was said already that it is.
+    pub(crate) fn tell_failure(&mut self, report: &Report) {
+        if !self.told
+            && let Err(error) = self.tell(&Message::Failed(report.clone()))
+        {
+            log::debug!("nobody took the answer: {error}");
+        }
+    }
+
+    fn tell(&mut self, message: &Message) -> io::Result<()> {
+        self.told = true;
+        let mut out = io::stdout().lock();
+        control::write_line(&mut out, message)?;
+        out.flush()?;
+        // The command waits for the end of the pipe if the line were cut short.
+        dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{CommandLine, Verb};
+    use crate::size::Size;
+    use clap::Parser;
+
+    #[test]
+    fn the_daemon_understands_the_command_line_that_it_is_given() {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
+        let options = Options {
+            via: ViaChoice::Nbd,
+            name: Some("a".into()),
+            map_memory: Some(Size(12_345_678)),
+            read_only: true,
+            trace: true,
+        };
+        let path = Path::new("/srv/-odd name.img");
+        let words =
+            [OsString::from("coulter")].into_iter().chain(arguments(&state, path, &options));
+        let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");
+        let Verb::Daemon(daemon) = parsed.verb else { panic!("another verb: {:?}", parsed.verb) };
+        assert_eq!(daemon.path, path);
+        assert_eq!(daemon.options.via, options.via);
+        assert_eq!(daemon.options.name, options.name);
+        assert_eq!(daemon.options.map_memory, options.map_memory);
+        assert!(daemon.options.read_only);
+        assert!(daemon.options.trace);
+    }
+}

@@ -1,0 +1,166 @@
+//! A volume that is served: the open store, its attach point and its control socket.
+
+use super::events::{self, Client, Event, Signals};
+use super::{Job, claim};
+use crate::attach_point::AttachPoint;
+use crate::control::{Reply, Request};
+use crate::error::{CliError, DaemonError};
+use crate::holders::{self, Holder};
+use crate::mounts;
+use crate::state::{Entry, StateDirectory, Via};
+use crate::store::OpenStore;
+use crate::trace::TraceLog;
+use std::fs::File;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Everything that has to be taken down again.
+pub(super) struct Serving {
+    store: OpenStore,
+    point: AttachPoint,
+    listener: UnixListener,
+    trace: Option<Arc<TraceLog>>,
+    entry: Entry,
+    since: Instant,
+}
+
+impl Serving {
+    /// Opens the store, attaches it and publishes its entry.
+    ///
+    /// # Errors
+    /// Whatever one of these steps reports; what was set up before it is taken down.
+    pub(super) fn start(
+        state: &StateDirectory,
+        job: &Job,
+        entry: &mut Entry,
+    ) -> Result<Serving, CliError> {
+        let trace = job.trace.then(|| Arc::new(TraceLog::new()));
+        let store = OpenStore::open(job, trace.clone())?;
+        let service = store.service(trace.as_ref());
+        let point = match AttachPoint::start(state, &job.point, entry, service) {
+            Ok(point) => point,
+            Err(error) => return Err(store.close().err().unwrap_or(error)),
+        };
+        entry.device = Some(point.device());
+        entry.uuid = store.uuid();
+        entry.volume_size_bytes = store.volume_size();
+        entry.read_only = store.read_only();
+        let listener = events::listen(&state.file(&entry.name, "sock"))
+            .and_then(|listener| claim::publish(state, entry).map(|()| listener));
+        let listener = match listener {
+            Ok(listener) => listener,
+            Err(error) => {
+                let _ = point.stop(true);
+                let _ = store.close();
+                return Err(error);
+            }
+        };
+        Ok(Serving { store, point, listener, trace, entry: entry.clone(), since: Instant::now() })
+    }
+
+    /// Answers commands until one of them, a signal or the end of the attach point ends the
+    /// service. The client that asked for it, if there is one, still waits for its answer.
+    pub(super) fn answer_until_told_to_end(
+        &mut self,
+        signals: &Signals,
+    ) -> (Result<(), CliError>, Option<Client>) {
+        loop {
+            match events::next(signals, &self.listener) {
+                Ok(Event::Signal(signal)) => {
+                    log::info!("ending on signal={signal}");
+                    self.write_out_file_systems();
+                    return (self.point.detach(true), None);
+                }
+                Ok(Event::Request(Request::Detach { force }, client)) => match self.detach(force) {
+                    Ok(()) => return (Ok(()), Some(client)),
+                    Err(error) => client.answer(&Reply::Failed(error.report())),
+                },
+                Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
+                Ok(Event::Heartbeat) => {
+                    if let Some(error) = self.point.failure(&self.entry.store) {
+                        return (Err(error), None);
+                    }
+                }
+                Err(source) => {
+                    let path = Path::new("the control socket");
+                    return (Err(CliError::io("wait on", path, source)), None);
+                }
+            }
+        }
+    }
+
+    /// Takes the device away, unless somebody uses it and `force` does not allow that.
+    fn detach(&mut self, force: bool) -> Result<(), CliError> {
+        let holders = self.holders();
+        if !holders.is_empty() && !force {
+            let (name, device) = (self.entry.name.clone(), self.point.device());
+            return Err(DaemonError::Busy { name, device, holders }.into());
+        }
+        if force {
+            self.write_out_file_systems();
+        }
+        log::info!("detaching force={force}");
+        self.point.detach(force)
+    }
+
+    fn answer(&self, request: &Request) -> Reply {
+        let result = match (request, &self.trace) {
+            (Request::Status, _) => {
+                let status = self.store.status(&self.entry, self.since.elapsed());
+                return Reply::Status(Box::new(status));
+            }
+            (Request::TraceStart, Some(trace)) => {
+                trace.start();
+                Ok(())
+            }
+            (Request::TraceWrite { path }, Some(trace)) => {
+                trace.write(path).map_err(|source| CliError::io("write the trace", path, source))
+            }
+            (Request::TraceStart | Request::TraceWrite { .. }, None) => {
+                Err(DaemonError::NotTracing { name: self.entry.name.clone() }.into())
+            }
+            (Request::Detach { .. }, _) => Ok(()),
+        };
+        result.map_or_else(|error| Reply::Failed(error.report()), |()| Reply::Done)
+    }
+
+    /// Who uses the device. An NBD server's clients are not asked: they reconnect or fail.
+    fn holders(&self) -> Vec<Holder> {
+        match self.entry.via {
+            Via::Loop => {
+                let device = PathBuf::from(self.point.device());
+                holders::holders_of_device(&device, std::process::id()).unwrap_or_default()
+            }
+            Via::Nbd => Vec::new(),
+        }
+    }
+
+    /// Before the device goes away under mounted file systems: their dirty pages reach the store,
+    /// so that they are as whole as their own journals can make them.
+    fn write_out_file_systems(&self) {
+        if self.entry.via != Via::Loop {
+            return;
+        }
+        for mount in mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default() {
+            let path = mount.mount_point;
+            log::warn!("taking the device away under the file system at {}", path.display());
+            let synced =
+                File::open(&path).and_then(|directory| Ok(nix::unistd::syncfs(directory)?));
+            if let Err(error) = synced {
+                log::error!("cannot write out the file system at {}: {error}", path.display());
+            }
+        }
+    }
+
+    /// Flushes the volume, writes a checkpoint and closes the store.
+    ///
+    /// # Errors
+    /// What kept it from that; then the next opening replays the log.
+    pub(super) fn end(self) -> Result<(), CliError> {
+        let stopped = self.point.stop(true);
+        let closed = self.store.close();
+        stopped.and(closed)
+    }
+}

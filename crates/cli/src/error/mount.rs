@@ -1,0 +1,68 @@
+//! About file systems on volumes.
+
+use super::report::{Report, fault, listed, usage};
+use crate::holders::Holder;
+use std::path::PathBuf;
+
+/// About file systems on volumes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub(crate) enum MountError {
+    /// Nothing, or nothing of ours, is mounted there.
+    NotOurMount { directory: PathBuf, source: Option<PathBuf> },
+    /// The directory to mount on is no directory, or already a mount point.
+    MountPointUnfit { directory: PathBuf, reason: &'static str },
+    /// Processes use files of the mounted file system.
+    MountBusy { directory: PathBuf, holders: Vec<Holder> },
+    /// The volume holds no file system, and none was asked for.
+    NoFileSystem { store: PathBuf, device: String },
+    /// `--mkfs` on a volume that holds something else than a file system.
+    VolumeHoldsData { store: PathBuf, device: String, what: &'static str },
+    /// The volume is reached over a socket, so that nothing can be mounted from it.
+    NotABlockDevice { name: String, device: String },
+}
+
+impl MountError {
+    /// What, why, and what to do.
+    pub(crate) fn report(&self) -> Report {
+        match self {
+            MountError::NotOurMount { directory, source } => {
+                let why = match source {
+                    Some(source) => format!("{} is mounted there", source.display()),
+                    None => "nothing is mounted there".to_owned(),
+                };
+                fault(format!("{} is not a mount point of a volume", directory.display()))
+                    .why(why)
+                    .help("`coulter list` shows the volumes, `findmnt` what is mounted")
+            }
+            MountError::MountPointUnfit { directory, reason } => {
+                usage(format!("cannot mount on {}", directory.display()))
+                    .why(*reason)
+                    .help("name an empty directory")
+            }
+            MountError::MountBusy { directory, holders } => {
+                let held = if holders.is_empty() {
+                    "something uses it that is not to be seen from here".to_owned()
+                } else {
+                    listed(holders)
+                };
+                fault(format!("{} is busy", directory.display()))
+                    .why(held)
+                    .help("end what uses it, or leave the directory, and try again")
+            }
+            MountError::NoFileSystem { store, device } => {
+                fault(format!("cannot mount {}", store.display()))
+                    .why(format!("its volume at {device} holds no file system"))
+                    .help("add --mkfs ext4, --mkfs xfs or --mkfs btrfs to make one")
+            }
+            MountError::VolumeHoldsData { store, device, what } => {
+                fault(format!("cannot mount {}", store.display()))
+                    .why(format!("its volume at {device} holds {what}"))
+                    .help("attach it and use the device instead")
+            }
+            MountError::NotABlockDevice { name, device } => fault(format!("cannot mount '{name}'"))
+                .why(format!("it is served at {device}, which is no block device"))
+                .help(format!("run `coulter detach {name}`, then mount it as root")),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! About the state directory and the names of volumes.
+
+use super::report::{Report, fault, listed, mount_point, usage};
+use crate::holders::Holder;
+use std::path::PathBuf;
+
+/// About the state directory and the names of volumes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub(crate) enum StateError {
+    /// The state directory belongs to somebody else.
+    ForeignStateDirectory { path: PathBuf, owner: u32 },
+    /// A volume name with letters that a file name or a shell would trip over.
+    NameInvalid { name: String },
+    /// The control socket would not fit into a socket address.
+    SocketPathTooLong { path: PathBuf },
+    /// Another volume has that name.
+    NameTaken { name: String, store: PathBuf },
+    /// No volume of that name, store or device.
+    NotAttached { name: String, attached: Vec<String> },
+    /// The store is already served.
+    AlreadyAttached { store: PathBuf, name: String, device: Option<String> },
+    /// A killed daemon's block device still carries a mounted file system.
+    StaleMount { name: String, holders: Vec<Holder> },
+}
+
+impl StateError {
+    /// What, why, and what to do.
+    pub(crate) fn report(&self) -> Report {
+        match self {
+            StateError::ForeignStateDirectory { path, owner } => {
+                fault(format!("cannot use the state directory {}", path.display()))
+                    .why(format!("it belongs to user {owner}"))
+                    .help("remove it, or name another one with --state-directory")
+            }
+            StateError::NameInvalid { name } => usage(format!("'{name}' cannot name a volume"))
+                .why("a name is 1 to 64 letters, digits or ._-+, and starts with a letter or digit")
+                .help("choose one with --name"),
+            StateError::SocketPathTooLong { path } => {
+                usage(format!("cannot make the control socket {}", path.display()))
+                    .why("the path is longer than 107 bytes, the most that a socket can have")
+                    .help("choose a shorter --name or --state-directory")
+            }
+            StateError::NameTaken { name, store } => usage(format!("the name '{name}' is taken"))
+                .why(format!("{} is attached under it", store.display()))
+                .help("choose another one with --name"),
+            StateError::NotAttached { name, attached } => {
+                let why = match attached.as_slice() {
+                    [] => "nothing is attached".to_owned(),
+                    names => format!("attached are: {}", names.join(", ")),
+                };
+                fault(format!("'{name}' is not attached"))
+                    .why(why)
+                    .help("name a volume, its store or its device; `coulter list` shows them")
+            }
+            StateError::AlreadyAttached { store, name, device } => {
+                let why = match device {
+                    Some(device) => format!("it is served as '{name}' at {device}"),
+                    None => format!("it is being attached as '{name}'"),
+                };
+                fault(format!("{} is already attached", store.display()))
+                    .why(why)
+                    .help(format!("use it there, or first run `coulter detach {name}`"))
+            }
+            StateError::StaleMount { name, holders } => {
+                fault(format!("cannot clear away what the ended daemon of '{name}' left"))
+                    .why(listed(holders))
+                    .help(match mount_point(holders) {
+                        Some(path) => format!("first run `umount {}`", path.display()),
+                        None => "first end what uses it".to_owned(),
+                    })
+            }
+        }
+    }
+}

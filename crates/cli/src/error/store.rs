@@ -1,0 +1,82 @@
+//! About making and opening stores.
+
+use super::report::{Report, fault, usage};
+use crate::signatures::Signature;
+use crate::size::Size;
+use std::path::PathBuf;
+
+/// About making and opening stores.
+#[derive(Debug)]
+#[non_exhaustive]
+pub(crate) enum StoreError {
+    /// Something is on the target already.
+    HoldsData { path: PathBuf, signatures: Vec<Signature> },
+    /// A file has to be made, but how large?
+    SizeNeeded { path: PathBuf },
+    /// `--size` with a disk.
+    SizeOfDisk { path: PathBuf },
+    /// `--size` smaller than the file that is there.
+    SizeShrinks { path: PathBuf, size: u64, present: u64 },
+    /// Neither a regular file nor a block device.
+    NotAStorePath { path: PathBuf },
+    /// There is no store to open at that path.
+    StoreMissing { path: PathBuf },
+    /// The library refused to format a store.
+    Create { path: PathBuf, reason: String, help: Option<String> },
+    /// The library refused to open a store.
+    Open { path: PathBuf, reason: String, help: Option<String> },
+    /// A volume failed while it was used.
+    Volume { path: PathBuf, action: &'static str, reason: String },
+}
+
+impl StoreError {
+    /// What, why, and what to do.
+    pub(crate) fn report(&self) -> Report {
+        match self {
+            StoreError::HoldsData { path, signatures } => {
+                let found: Vec<String> = signatures
+                    .iter()
+                    .take(3)
+                    .map(|found| format!("{} (at byte {})", found.what, found.offset))
+                    .collect();
+                fault(format!("will not format {}", path.display()))
+                    .why(format!("it holds {}", found.join(", ")))
+                    .help("if that may be destroyed, add --force")
+            }
+            StoreError::SizeNeeded { path } => usage(format!("cannot make {}", path.display()))
+                .why("it does not exist, and its size is not given")
+                .help("add --size, for instance --size 10G"),
+            StoreError::SizeOfDisk { path } => usage(format!("cannot resize {}", path.display()))
+                .why("--size is for files; a disk is used whole")
+                .help("leave --size away; --volume-size makes the volume smaller"),
+            StoreError::SizeShrinks { path, size, present } => {
+                usage(format!("will not shrink {} to {}", path.display(), Size(*size)))
+                    .why(format!("it is {} long", Size(*present)))
+                    .help("leave --size away, or remove the file first")
+            }
+            StoreError::NotAStorePath { path } => {
+                usage(format!("cannot keep a store in {}", path.display()))
+                    .why("it is neither a regular file nor a block device")
+                    .help("name a file or a disk")
+            }
+            StoreError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
+                .why("there is no such file or disk")
+                .help(format!("make a store with `coulter create {} --size 10G`", path.display())),
+            StoreError::Create { path, reason, help } => {
+                fault(format!("cannot format {}", path.display()))
+                    .why(reason.as_str())
+                    .maybe_help(help.as_ref())
+            }
+            StoreError::Open { path, reason, help } => {
+                fault(format!("cannot open the store {}", path.display()))
+                    .why(reason.as_str())
+                    .maybe_help(help.as_ref())
+            }
+            StoreError::Volume { path, action, reason } => {
+                fault(format!("cannot {action} the volume of {}", path.display()))
+                    .why(reason.as_str())
+                    .help(format!("look for damage with `coulter check {}`", path.display()))
+            }
+        }
+    }
+}

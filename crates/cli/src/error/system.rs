@@ -1,0 +1,55 @@
+//! About the system around the program.
+
+use super::report::{Report, fault, help_on, reason_of};
+use std::io;
+use std::path::PathBuf;
+
+/// About the system around the program.
+#[derive(Debug)]
+#[non_exhaustive]
+pub(crate) enum SystemError {
+    /// An operation of the system failed on a path.
+    Io {
+        /// What was tried, as a verb phrase that the path completes: `open`.
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// Nothing but root may do this.
+    NeedsRoot { what: &'static str, help: &'static str },
+    /// A program that is needed is not installed.
+    ToolMissing { tool: String, package: &'static str },
+    /// A program failed.
+    ToolFailed { command: String, how: String, output: String },
+    /// The person pressed Ctrl-C, or the process was told to end.
+    Interrupted,
+    /// A step of the demonstration did not give what it must.
+    DemoFailed { step: &'static str, reason: String },
+}
+
+impl SystemError {
+    /// What, why, and what to do.
+    pub(crate) fn report(&self) -> Report {
+        match self {
+            SystemError::Io { action, path, source } => {
+                fault(format!("cannot {action} {}", path.display()))
+                    .why(reason_of(source))
+                    .maybe_help(help_on(source, path).as_ref())
+            }
+            SystemError::NeedsRoot { what, help } => {
+                fault(format!("{what} needs root")).help(*help)
+            }
+            SystemError::ToolMissing { tool, package } => fault(format!("{tool} is not installed"))
+                .help(format!("install it, on Debian and Ubuntu with `apt install {package}`")),
+            SystemError::ToolFailed { command, how, output } => {
+                let output = output.trim();
+                let report = fault(format!("`{command}` failed"));
+                report.why(if output.is_empty() { how.clone() } else { format!("{how}: {output}") })
+            }
+            SystemError::Interrupted => Report { exit_code: 1, ..fault("interrupted") },
+            SystemError::DemoFailed { step, reason } => {
+                fault(format!("the demonstration failed at: {step}")).why(reason.as_str())
+            }
+        }
+    }
+}

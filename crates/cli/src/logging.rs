@@ -1,0 +1,130 @@
+//! The daemon's log: one line per event, `time level target: words key=value …`.
+//!
+//! It goes to standard error in the foreground, else to a file in the state directory. The file
+//! is cut in two when it grows past [`LOG_SIZE_MAX`], so that a long life cannot fill `/run`.
+//! `COULTER_LOG` sets the level: error, warn, info (the default), debug or trace.
+
+use crate::error::CliError;
+use log::{LevelFilter, Log, Metadata, Record};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes after which a log file becomes `NAME.log.1` and a new one is begun.
+const LOG_SIZE_MAX: u64 = 1 << 20;
+
+static LOGGER: Logger = Logger { destination: Mutex::new(Destination::StandardError) };
+
+enum Destination {
+    StandardError,
+    File { path: PathBuf, file: File, size: u64 },
+}
+
+struct Logger {
+    destination: Mutex<Destination>,
+}
+
+/// Starts logging to standard error, only warnings unless this is a daemon.
+pub(crate) fn start(default: LevelFilter) {
+    let chosen = std::env::var("COULTER_LOG").ok().and_then(|level| level.parse().ok());
+    log::set_max_level(chosen.unwrap_or(default));
+    // Fails only when a logger is set already, and this is the only place that sets one.
+    let _ = log::set_logger(&LOGGER);
+}
+
+/// From now on logs to the file at `path`, and sends there what a panic prints.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub(crate) fn move_to_file(path: &Path) -> Result<(), CliError> {
+    let failed = |source| CliError::io("write the log", path, source);
+    let file = open(path).map_err(failed)?;
+    nix::unistd::dup2_stderr(&file).map_err(|errno| failed(errno.into()))?;
+    let size = file.metadata().map_err(failed)?.len();
+    let mut destination = LOGGER.destination.lock().unwrap_or_else(PoisonError::into_inner);
+    *destination = Destination::File { path: path.to_owned(), file, size };
+    Ok(())
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+impl Destination {
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let Destination::File { path, file, size } = self else {
+            return io::stderr().write_all(line.as_bytes());
+        };
+        if *size + line.len() as u64 > LOG_SIZE_MAX {
+            let mut old = path.clone().into_os_string();
+            old.push(".1");
+            fs::rename(&*path, old)?;
+            *file = open(path)?;
+            nix::unistd::dup2_stderr(&*file)?;
+            *size = 0;
+        }
+        file.write_all(line.as_bytes())?;
+        *size += line.len() as u64;
+        Ok(())
+    }
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let line = format!(
+            "{} {:<5} {}: {}\n",
+            timestamp(time.as_secs(), time.subsec_millis()),
+            record.level(),
+            record.target(),
+            record.args()
+        );
+        let mut destination = self.destination.lock().unwrap_or_else(PoisonError::into_inner);
+        // A log that cannot be written must not stop a volume that can.
+        let _ = destination.write(&line);
+    }
+
+    fn flush(&self) {}
+}
+
+/// `2026-11-20T19:03:16.042Z`, from seconds since 1970.
+fn timestamp(seconds: u64, milliseconds: u32) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days counted from 0000-03-01, so that the leap day ends a year (Howard Hinnant's
+    // `civil_from_days`).
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc_dates() {
+        assert_eq!(timestamp(0, 0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(timestamp(951_827_696, 7), "2000-02-29T12:34:56.007Z");
+        assert_eq!(timestamp(1_735_689_599, 999), "2024-12-31T23:59:59.999Z");
+        assert_eq!(timestamp(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
+    }
+}

@@ -1,0 +1,95 @@
+//! Which process is meant, even after its number was given to another one.
+//!
+//! A pid alone is reused; together with the time at which the process started it is unique until
+//! the next boot, and the state directory does not outlive a boot.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// A process, told apart from any later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// Its number.
+    pub(crate) pid: u32,
+    /// When it started, in clock ticks since boot.
+    #[serde(rename = "process_start_ticks")]
+    pub(crate) start_ticks: u64,
+}
+
+impl Process {
+    /// The running process with this number, if there is one.
+    pub(crate) fn with_pid(pid: u32) -> Option<Process> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, start_ticks) = state_and_start(&stat)?;
+        // A zombie holds nothing any more: its files are closed and its locks gone.
+        (state != 'Z').then_some(Process { pid, start_ticks })
+    }
+
+    /// This process.
+    pub(crate) fn current() -> Process {
+        let pid = std::process::id();
+        Process::with_pid(pid).unwrap_or(Process { pid, start_ticks: 0 })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(self) -> bool {
+        Process::with_pid(self.pid) == Some(self)
+    }
+
+    /// Waits until it has ended; `false` if it still runs after `limit`.
+    pub(crate) fn wait_for_end(self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.is_alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+}
+
+/// Fields 3 and 22 of `/proc/PID/stat`. The second field is the command in brackets, which may
+/// itself hold spaces and brackets, so counting starts behind the last one.
+fn state_and_start(stat: &str) -> Option<(char, u64)> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let state = rest.chars().next()?;
+    let start = rest.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some((state, start))
+}
+
+/// The command of a process as `ps` would print it, or `?` if it has just ended.
+pub(crate) fn command_of(pid: u32) -> String {
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => name.trim_end().to_owned(),
+        Err(_) => "?".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_with_brackets_does_not_shift_the_fields() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
+        assert_eq!(state_and_start(stat), Some(('S', 4711)));
+        assert_eq!(state_and_start("7 (a"), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_one_with_another_start_is_not() {
+        let current = Process::current();
+        assert!(current.is_alive());
+        assert!(!Process { start_ticks: current.start_ticks + 1, ..current }.is_alive());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_not_alive_even_as_a_zombie() {
+        let mut child = std::process::Command::new("true").spawn().expect("`true` can be run");
+        let process = Process { pid: child.id(), start_ticks: 0 };
+        assert!(process.wait_for_end(Duration::from_secs(10)));
+        child.wait().expect("the child can be reaped");
+    }
+}

@@ -1,0 +1,117 @@
+//! What is already on a file or disk, known by its magic bytes.
+//!
+//! This guards `create` against overwriting somebody's data, tells `mount` whether a volume holds
+//! a file system yet, and lets `create --force` erase the old marks so that no tool takes the new
+//! store for what was there before. It is not a validator: a damaged file system counts as one.
+//!
+//! Invariants:
+//! - the target is only read, save by [`erase`];
+//! - a target that is too short for a signature cannot carry it: no row ever reads out of range;
+//! - every row lies in the first or the last mebibyte, so two reads see all of them.
+
+mod table;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use table::{Place, ROWS, Row};
+
+/// Bytes at either end that are looked at.
+const WINDOW_SIZE: u64 = 1 << 20;
+
+/// A signature that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Signature {
+    /// What it stands for, with its article: `an XFS file system`.
+    pub(crate) what: &'static str,
+    /// The name that `mount -t` knows, for a file system that can be mounted as it is.
+    pub(crate) mount_type: Option<&'static str>,
+    /// First byte of the magic in the target.
+    pub(crate) offset: u64,
+    /// Bytes of the magic.
+    pub(crate) length: u64,
+}
+
+/// The two ends of a target, as the table's checks see them.
+pub(crate) struct Ends {
+    size: u64,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Ends {
+    fn read(file: &File, size: u64) -> io::Result<Ends> {
+        let length = size.min(WINDOW_SIZE);
+        let mut ends =
+            Ends { size, head: vec![0; length as usize], tail: vec![0; length as usize] };
+        file.read_exact_at(&mut ends.head, 0)?;
+        file.read_exact_at(&mut ends.tail, size - length)?;
+        Ok(ends)
+    }
+
+    /// The bytes from `offset` on, if both ends of the range are in one of the windows.
+    pub(crate) fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        let tail_start = self.size - self.tail.len() as u64;
+        let (window, start) =
+            if offset >= tail_start { (&self.tail, tail_start) } else { (&self.head, 0) };
+        let first = usize::try_from(offset - start).ok()?;
+        window.get(first..first.checked_add(length)?)
+    }
+
+    /// A little-endian 32-bit number, or 0 beyond the target.
+    pub(crate) fn u32_at(&self, offset: u64) -> u32 {
+        let bytes = self.bytes(offset, 4).and_then(|bytes| bytes.try_into().ok());
+        u32::from_le_bytes(bytes.unwrap_or([0; 4]))
+    }
+
+    fn holds(&self, offset: u64, row: &Row) -> bool {
+        self.bytes(offset, row.magic.len()) == Some(row.magic)
+            && row.plausible.is_none_or(|plausible| plausible(self))
+    }
+}
+
+impl Place {
+    /// The byte where the magic has to be in a target of `size` bytes.
+    fn offset(self, size: u64) -> Option<u64> {
+        match self {
+            Place::Start(offset) => Some(offset),
+            Place::End(back) => size.checked_sub(back),
+            Place::EndAligned { back, alignment } => {
+                (size - size % alignment).checked_sub(back).map(|at| at - at % alignment)
+            }
+        }
+    }
+}
+
+/// Every known signature in the first `size` bytes of `file`, most telling first.
+///
+/// # Errors
+/// When either end of the target cannot be read.
+pub(crate) fn detect(file: &File, size: u64) -> io::Result<Vec<Signature>> {
+    let ends = Ends::read(file, size)?;
+    let found = ROWS.iter().filter_map(|row| {
+        let offset = row.place.offset(size)?;
+        ends.holds(offset, row).then_some(Signature {
+            what: row.what,
+            mount_type: row.mount_type,
+            offset,
+            length: row.magic.len() as u64,
+        })
+    });
+    Ok(found.chain(table::zfs_uberblocks(&ends)).collect())
+}
+
+/// Zeroes the magic bytes of `signatures` and makes that durable.
+///
+/// # Errors
+/// When the target cannot be written.
+pub(crate) fn erase(file: &File, signatures: &[Signature]) -> io::Result<()> {
+    for signature in signatures {
+        file.write_all_at(&vec![0; signature.length as usize], signature.offset)?;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+//! The state directory: what is attached now, and by which process.
+//!
+//! It holds, for an attached volume NAME, `NAME.json` (the [`Entry`]), `NAME.sock` (the control
+//! socket), `NAME.log` and whatever an attach point needs to keep, such as `NAME.mount`. It is on a
+//! file system that does not outlive a boot, and nothing in it is needed to open a store.
+//!
+//! Invariants:
+//! - an entry is written to a temporary file and renamed, so a reader sees all of it or none;
+//! - entries are added and removed only under the lock of the directory;
+//! - an entry whose process has ended is *stale*: it is never reported as attached, and whoever
+//!   takes the lock next may reclaim it.
+
+use crate::error::{CliError, StateError};
+use crate::process::Process;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Uid;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Longest name of a volume, so that its socket's path fits into a socket address.
+const NAME_SIZE_MAX: usize = 64;
+
+/// Longest path that a unix socket address can hold, without its closing zero.
+pub(crate) const SOCKET_PATH_SIZE_MAX: usize = 107;
+
+/// How the host reaches a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Via {
+    /// A block device: a loop device over a FUSE file.
+    Loop,
+    /// An NBD server on a socket.
+    Nbd,
+}
+
+impl std::fmt::Display for Via {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Via::Loop => "loop",
+            Via::Nbd => "nbd",
+        })
+    }
+}
+
+/// One attached volume. Its field names are documented in `docs/cli.md`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// What `detach` and `status` call it.
+    pub(crate) name: String,
+    /// Absolute path of the store.
+    pub(crate) store: PathBuf,
+    /// The block device, or the URI of the NBD server. `None` until it serves.
+    pub(crate) device: Option<String>,
+    /// The attach point.
+    pub(crate) via: Via,
+    /// The process that serves it.
+    #[serde(flatten)]
+    pub(crate) process: Process,
+    /// Identity of the store. Empty until it serves.
+    pub(crate) uuid: String,
+    /// Bytes that the host sees. 0 until it serves.
+    pub(crate) volume_size_bytes: u64,
+    /// Whether writes are refused from the start.
+    pub(crate) read_only: bool,
+    /// Seconds since 1970 at which it was attached.
+    pub(crate) attached_at_unix_seconds: u64,
+}
+
+/// The directory.
+#[derive(Clone, Debug)]
+pub(crate) struct StateDirectory {
+    path: PathBuf,
+}
+
+/// Holding this, no other process adds or removes entries.
+pub(crate) struct StateLock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
+
+impl StateDirectory {
+    /// Opens the directory at `path`, or the one of this user, and creates it if it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be created, or belongs to another user, who could then pose as a daemon.
+    pub(crate) fn open(path: Option<PathBuf>) -> Result<StateDirectory, CliError> {
+        let path = path.unwrap_or_else(default_path);
+        let failed = |source| CliError::io("use the state directory", &path, source);
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+        let path = path.canonicalize().map_err(failed)?;
+        let owner = fs::metadata(&path).map_err(failed)?.uid();
+        if owner != Uid::effective().as_raw() {
+            return Err(StateError::ForeignStateDirectory { path, owner }.into());
+        }
+        Ok(StateDirectory { path })
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of the volume `name` with this suffix: `json`, `sock`, `log`, `mount`, `nbd`.
+    pub(crate) fn file(&self, name: &str, suffix: &str) -> PathBuf {
+        self.path.join(format!("{name}.{suffix}"))
+    }
+
+    /// Waits for the lock of the directory.
+    ///
+    /// # Errors
+    /// When the lock file cannot be opened or locked.
+    pub(crate) fn lock(&self) -> Result<StateLock, CliError> {
+        let path = self.path.join("lock");
+        let failed = |source| CliError::io("lock", &path, source);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match Flock::lock(file, FlockArg::LockExclusive) {
+            Ok(lock) => Ok(StateLock(lock)),
+            Err((_, errno)) => Err(failed(errno.into())),
+        }
+    }
+
+    /// Every entry, stale ones included, sorted by name. Files that are no entries are passed
+    /// over with a line in the log: they were not put there by this program.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>, CliError> {
+        let failed = |source| CliError::io("read the state directory", &self.path, source);
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.path).map_err(failed)? {
+            let path = file.map_err(failed)?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            // The file may go away between the listing and this.
+            let Ok(text) = fs::read(&path) else { continue };
+            match serde_json::from_slice::<Entry>(&text) {
+                Ok(entry) if self.file(&entry.name, "json") == path => entries.push(entry),
+                _ => log::warn!("{} is not an entry of this program", path.display()),
+            }
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// The entries whose daemons run and serve.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::entries`].
+    pub(crate) fn attached(&self) -> Result<Vec<Entry>, CliError> {
+        let mut entries = self.entries()?;
+        entries.retain(|entry| entry.device.is_some() && entry.process.is_alive());
+        Ok(entries)
+    }
+
+    /// The attached volume that `text` means: a name, the path of a store, or a device.
+    ///
+    /// # Errors
+    /// [`StateError::NotAttached`] when there is none.
+    pub(crate) fn find(&self, text: &str) -> Result<Entry, CliError> {
+        let path = Path::new(text).canonicalize().ok();
+        let attached = self.attached()?;
+        let names = attached.iter().map(|entry| entry.name.clone()).collect();
+        attached
+            .into_iter()
+            .find(|entry| {
+                entry.name == text
+                    || path.as_ref() == Some(&entry.store)
+                    || entry.device.as_deref() == Some(text)
+                    || entry.device.as_deref().map(Path::new) == path.as_deref()
+            })
+            .ok_or_else(|| {
+                StateError::NotAttached { name: text.to_owned(), attached: names }.into()
+            })
+    }
+
+    /// Writes `entry`, replacing one of the same name. The caller holds the lock.
+    ///
+    /// # Errors
+    /// When the file cannot be written or renamed.
+    pub(crate) fn write(&self, _lock: &StateLock, entry: &Entry) -> Result<(), CliError> {
+        let path = self.file(&entry.name, "json");
+        let temporary = self.path.join(format!(".{}.json.new", entry.name));
+        let failed = |source| CliError::io("write", &path, source);
+        let text = serde_json::to_string_pretty(entry).map_err(|e| failed(e.into()))?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        fs::rename(&temporary, &path).map_err(failed)
+    }
+
+    /// Removes the entry `name` and its sockets; the log stays. The caller holds the lock.
+    ///
+    /// # Errors
+    /// When a file is there and cannot be removed.
+    pub(crate) fn remove(&self, _lock: &StateLock, name: &str) -> Result<(), CliError> {
+        for suffix in ["sock", "nbd", "json"] {
+            let path = self.file(name, suffix);
+            match fs::remove_file(&path) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(CliError::io("remove", &path, source));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a name that the user chose, and that its socket will have a valid address.
+    ///
+    /// # Errors
+    /// [`StateError::NameInvalid`] or [`StateError::SocketPathTooLong`].
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), CliError> {
+        let letters = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
+        let first = name.chars().next();
+        if name.len() > NAME_SIZE_MAX
+            || !name.chars().all(letters)
+            || !first.is_some_and(|c| c.is_ascii_alphanumeric())
+        {
+            return Err(StateError::NameInvalid { name: name.to_owned() }.into());
+        }
+        let socket = self.file(name, "sock");
+        if socket.as_os_str().len() > SOCKET_PATH_SIZE_MAX {
+            return Err(StateError::SocketPathTooLong { path: socket }.into());
+        }
+        Ok(())
+    }
+}
+
+/// `/run/coulter` for root; else the user's runtime directory, or one under `/tmp`.
+fn default_path() -> PathBuf {
+    let uid = Uid::effective();
+    if uid.is_root() {
+        return PathBuf::from("/run/coulter");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
+        Some(runtime) => PathBuf::from(runtime).join("coulter"),
+        None => PathBuf::from(format!("/tmp/coulter-{uid}")),
+    }
+}
+
+/// A valid name made from the file name of a store: `/srv/my disk.img` becomes `my-disk`.
+pub(crate) fn name_of_store(store: &Path) -> String {
+    let stem = store.file_stem().unwrap_or_default().to_string_lossy();
+    let mut name: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect();
+    name.truncate(NAME_SIZE_MAX - 4);
+    let name = name.trim_matches(['-', '_']);
+    if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn directory() -> (TempDir, StateDirectory) {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let state =
+            StateDirectory::open(Some(parent.path().join("state"))).expect("it can be made");
+        (parent, state)
+    }
+
+    fn entry(name: &str, process: Process) -> Entry {
+        Entry {
+            name: name.to_owned(),
+            store: PathBuf::from("/srv").join(name),
+            device: Some(format!("/dev/{name}")),
+            via: Via::Loop,
+            process,
+            uuid: String::new(),
+            volume_size_bytes: 4096,
+            read_only: false,
+            attached_at_unix_seconds: 1,
+        }
+    }
+
+    fn dead() -> Process {
+        Process { pid: 1, start_ticks: u64::MAX }
+    }
+
+    #[test]
+    fn an_entry_comes_back_as_it_was_written_and_goes_when_removed() {
+        let (_parent, state) = directory();
+        let lock = state.lock().expect("nobody holds the lock");
+        let written = entry("alpha", Process::current());
+        state.write(&lock, &written).expect("the directory is writable");
+        assert_eq!(state.entries().expect("it is readable"), [written]);
+        state.remove(&lock, "alpha").expect("the directory is writable");
+        assert_eq!(state.entries().expect("it is readable"), []);
+        state.remove(&lock, "alpha").expect("removing twice is no error");
+    }
+
+    #[test]
+    fn only_entries_of_living_processes_that_serve_are_attached() {
+        let (_parent, state) = directory();
+        let lock = state.lock().expect("nobody holds the lock");
+        let starting = Entry { device: None, ..entry("starting", Process::current()) };
+        let alive = entry("alive", Process::current());
+        for entry in [&starting, &alive, &entry("stale", dead())] {
+            state.write(&lock, entry).expect("the directory is writable");
+        }
+        assert_eq!(state.entries().expect("it is readable").len(), 3);
+        assert_eq!(state.attached().expect("it is readable"), [alive]);
+    }
+
+    #[test]
+    fn a_volume_is_found_by_name_device_and_store() {
+        let (parent, state) = directory();
+        let lock = state.lock().expect("nobody holds the lock");
+        let store = parent.path().canonicalize().expect("it exists").join("store.img");
+        fs::write(&store, b"").expect("the directory is writable");
+        let written = Entry { store: store.clone(), ..entry("alpha", Process::current()) };
+        state.write(&lock, &written).expect("the directory is writable");
+        for text in ["alpha", "/dev/alpha", store.to_str().expect("the path is text")] {
+            assert_eq!(state.find(text).expect("it is attached"), written, "{text}");
+        }
+        assert!(matches!(state.find("alp"), Err(CliError::State(StateError::NotAttached { .. }))));
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_do_no_harm() {
+        let (_parent, state) = directory();
+        for (name, text) in [("a.json", "{"), ("b.json", "[]"), ("c.txt", "x"), ("d.json", "")] {
+            fs::write(state.path().join(name), text).expect("the directory is writable");
+        }
+        // An entry under another name would make `detach` act on the wrong files.
+        let text = serde_json::to_string(&entry("other", Process::current())).expect("it is JSON");
+        fs::write(state.path().join("e.json"), text).expect("the directory is writable");
+        assert_eq!(state.entries().expect("it is readable"), []);
+    }
+
+    #[test]
+    fn names_that_leave_the_directory_are_refused() {
+        let (_parent, state) = directory();
+        for name in ["", ".", "..", "../x", "a/b", "-a", ".a", "a b", "ä", &"x".repeat(65)] {
+            let refused = matches!(
+                state.check_name(name),
+                Err(CliError::State(StateError::NameInvalid { .. }))
+            );
+            assert!(refused, "{name:?}");
+        }
+        for name in ["a", "disk0", "a.b-c_d+e", &"x".repeat(40)] {
+            assert!(state.check_name(name).is_ok(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_refused() {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let deep = parent.path().join("d".repeat(100));
+        let state = StateDirectory::open(Some(deep)).expect("it can be made");
+        assert!(matches!(
+            state.check_name("a"),
+            Err(CliError::State(StateError::SocketPathTooLong { .. }))
+        ));
+    }
+
+    #[test]
+    fn every_store_gets_a_valid_name() {
+        let (_parent, state) = directory();
+        for path in ["/srv/my disk.img", "/dev/sdb", "/", "/.hidden", "/a/-", &"x".repeat(200)] {
+            let name = name_of_store(Path::new(path));
+            assert!(state.check_name(&name).is_ok(), "{path} gives {name}");
+        }
+        assert_eq!(name_of_store(Path::new("/srv/my disk.img")), "my-disk");
+        assert_eq!(name_of_store(Path::new("/dev/sdb")), "sdb");
+    }
+
+    #[test]
+    fn the_lock_excludes_a_second_holder() {
+        let (_parent, state) = directory();
+        let lock = state.lock().expect("nobody holds the lock");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let second = state.clone();
+        let waiter = std::thread::spawn(move || {
+            let _lock = second.lock().expect("the lock becomes free");
+            sender.send(()).expect("the test waits");
+        });
+        let early = receiver.recv_timeout(std::time::Duration::from_millis(50));
+        assert!(early.is_err(), "two processes hold the lock");
+        drop(lock);
+        receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("the lock was freed");
+        waiter.join().expect("the waiter does not panic");
+    }
+}

@@ -1,0 +1,58 @@
+//! Text in columns, as wide as they need to be.
+
+use crate::terminal::BOLD;
+use std::fmt;
+
+/// A heading and rows of cells.
+#[derive(Debug)]
+pub(crate) struct Table {
+    heading: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns and no rows.
+    pub(crate) fn new(heading: &[&str]) -> Table {
+        Table { heading: heading.iter().map(ToString::to_string).collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: &[String]) {
+        assert_eq!(cells.len(), self.heading.len(), "a row has as many cells as the heading");
+        self.rows.push(cells.to_vec());
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| &row[column]);
+        cells.chain([&self.heading[column]]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+
+    fn line(&self, cells: &[String]) -> String {
+        let padded: Vec<String> = cells
+            .iter()
+            .enumerate()
+            .map(|(column, cell)| format!("{cell:<width$}", width = self.width(column)))
+            .collect();
+        padded.join("  ").trim_end().to_owned()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{BOLD}{}{BOLD:#}", self.line(&self.heading))?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{}", self.line(row)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["A", "LONG", "B"]);
+        table.row(&["wide one".to_owned(), "x".to_owned(), "ü".to_owned()]);
+        let text = anstream::adapter::strip_str(&table.to_string()).to_string();
+        assert_eq!(text, "A         LONG  B\nwide one  x     ü\n");
+    }
+}

@@ -1,0 +1,16 @@
+//! One file per verb: its arguments, its help, and what it does.
+
+pub(crate) mod attach;
+pub(crate) mod bench;
+pub(crate) mod check;
+pub(crate) mod create;
+pub(crate) mod daemon;
+pub(crate) mod demo;
+pub(crate) mod detach;
+pub(crate) mod dump;
+pub(crate) mod generate;
+pub(crate) mod list;
+pub(crate) mod mount;
+pub(crate) mod serve;
+pub(crate) mod status;
+pub(crate) mod umount;

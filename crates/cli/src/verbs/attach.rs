@@ -1,0 +1,126 @@
+//! `coulter attach`: serves a volume to this host from a process of its own.
+
+use crate::daemon::{self, Job, Point, launch};
+use crate::error::{CliError, DaemonError};
+use crate::size::Size;
+use crate::state::{Entry, StateDirectory};
+use crate::terminal;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Attach a store: print the block device by which this host reaches its volume.
+///
+/// A daemon serves it until `coulter detach`. Signals TERM and INT make the daemon flush, write a
+/// checkpoint and end; nothing acknowledged as durable is lost if it is killed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter attach disk.img                  prints, for instance, /dev/loop0
+  coulter attach /dev/sdb --name fast
+  coulter attach disk.img --via nbd        prints an nbd+unix:// URI; needs no root")]
+pub(crate) struct Attach {
+    /// Store to attach
+    pub(crate) path: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) options: Options,
+
+    /// Stay in the foreground and log to standard error
+    #[arg(long)]
+    pub(crate) foreground: bool,
+
+    /// Print the entry that `list --json` would show
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How to attach; shared with the hidden verb that the daemon runs as, and with `mount`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// What the host sees: a loop device over a FUSE file (needs root) or an NBD server on a
+    /// unix socket; auto takes the best that there is
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) via: ViaChoice,
+
+    /// Name for `detach` and `status` [default: made from the file name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Most memory that the map may take [default: the whole map]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) map_memory: Option<Size>,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Record addresses over time, for the picture of the demonstration
+    #[arg(long, hide = true)]
+    pub(crate) trace: bool,
+}
+
+/// What may be written behind `--via`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ViaChoice {
+    Auto,
+    #[value(hide = true)]
+    Ublk,
+    Nbd,
+    Loop,
+}
+
+impl Options {
+    /// The attach point that was asked for, or the best one for `auto`.
+    ///
+    /// # Errors
+    /// When this version does not have it, or it needs root.
+    pub(crate) fn point(&self) -> Result<Point, CliError> {
+        let root = nix::unistd::Uid::effective().is_root();
+        match self.via {
+            ViaChoice::Ublk => Err(DaemonError::ViaUnsupported { via: "ublk" }.into()),
+            ViaChoice::Nbd => Ok(Point::NbdInState),
+            ViaChoice::Auto if !root || !crate::attach_point::loop_is_possible() => {
+                Ok(Point::NbdInState)
+            }
+            ViaChoice::Auto => Ok(Point::Loop),
+            ViaChoice::Loop if !root => Err(CliError::needs_root(
+                "a loop device",
+                "run it with sudo, or use --via nbd, which needs no root",
+            )),
+            ViaChoice::Loop => Ok(Point::Loop),
+        }
+    }
+
+    /// What the daemon is to do.
+    ///
+    /// # Errors
+    /// As [`Options::point`], and when there is nothing at `path`.
+    pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
+        Ok(Job {
+            store: crate::store::existing(path)?,
+            name: self.name.clone(),
+            point: self.point()?,
+            map_memory: self.map_memory.map(|size| size.0),
+            read_only: self.read_only,
+            trace: self.trace,
+        })
+    }
+}
+
+impl Attach {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let job = self.options.job(&self.path)?;
+        if self.foreground {
+            return daemon::run(state, job, &mut |entry| self.tell(entry));
+        }
+        let entry = launch::launch(state, &self.path, &self.options)?;
+        self.tell(&entry)
+    }
+
+    fn tell(&self, entry: &Entry) -> Result<(), CliError> {
+        if self.json {
+            return terminal::print_json(entry);
+        }
+        terminal::print(entry.device.as_deref().unwrap_or_default())
+    }
+}

@@ -1,0 +1,104 @@
+//! `coulter create`: formats a file or a disk as a store.
+
+use crate::error::CliError;
+use crate::format_store::{self, Target};
+use crate::size::Size;
+use crate::terminal;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Format a file or a disk as a store.
+///
+/// A file that does not exist is made, sparse unless --preallocate is given. Whatever is on the
+/// target is lost; one that carries a known signature (a file system, a partition table, LUKS,
+/// LVM, RAID, another store) is refused unless --force is given.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter create disk.img --size 10G       a sparse file; the volume gets what the spare leaves
+  coulter create /dev/sdb                  a whole disk
+  coulter create disk.img --size 1T --segment-size 256M --spare 10%")]
+pub(crate) struct Create {
+    /// File or disk to format
+    pub(crate) path: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+
+    /// Format even though the target carries a known signature, and erase that
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print the geometry as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a new store looks like; shared with `mount`, which may make one.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Shape {
+    /// Size of the file that holds the store; needed when it does not exist
+    #[arg(long)]
+    pub(crate) size: Option<Size>,
+
+    /// Size that the host sees [default: all that the spare leaves]
+    #[arg(long)]
+    pub(crate) volume_size: Option<Size>,
+
+    /// Unit of allocation and cleaning, a power of two from 1M to 1G; a multiple of the flash
+    /// erase unit or zone serves a device best
+    #[arg(long, default_value = "32M")]
+    pub(crate) segment_size: Size,
+
+    /// Space kept free for cleaning, as a share of the volume; more means less copying
+    #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) spare: u32,
+
+    /// A name that is kept in the store, at most 32 bytes
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(crate) label: String,
+
+    /// Reserve the space of a file at once instead of when it is written
+    #[arg(long)]
+    pub(crate) preallocate: bool,
+}
+
+fn parse_percent(text: &str) -> Result<u32, String> {
+    let number = text.trim().trim_end_matches('%').trim_end();
+    match number.parse() {
+        Ok(percent) if percent <= 1000 => Ok(percent),
+        Ok(_) => Err("more than ten times the volume".to_owned()),
+        Err(_) => Err("write a whole number of percent, such as 20%".to_owned()),
+    }
+}
+
+impl Create {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let target = Target::prepare(&self.path, &self.shape, self.force)?;
+        let made = format_store::format(target, &self.shape)?;
+        if self.json {
+            return terminal::print_json(&made);
+        }
+        terminal::print(&format!(
+            "{}: a store of {} for a volume of {}",
+            self.path.display(),
+            Size(made.store_size_bytes),
+            Size(made.volume_size_bytes),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_written_with_or_without_its_sign() {
+        assert_eq!(parse_percent("20%"), Ok(20));
+        assert_eq!(parse_percent("7"), Ok(7));
+        assert_eq!(parse_percent("7 %"), Ok(7));
+        for text in ["", "%", "-1", "1.5%", "x", "1001"] {
+            assert!(parse_percent(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `coulter daemon` (hidden): the process behind `attach`.
+//!
+//! It leaves the session of the terminal, tells the command that started it over its standard
+//! output, in one line of JSON, whether the volume is served, and then logs to a file.
+
+use crate::daemon::{self, launch::Readiness};
+use crate::error::CliError;
+use crate::logging;
+use crate::state::StateDirectory;
+use crate::verbs::attach::Options;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Serve a volume in a process of its own (used by `attach`).
+#[derive(Debug, Args)]
+pub(crate) struct Daemon {
+    /// Store to attach
+    pub(crate) path: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+impl Daemon {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let mut readiness = Readiness::on_standard_output();
+        let result = self.serve(state, &mut readiness);
+        if let Err(error) = &result {
+            log::error!("{error}");
+            readiness.tell_failure(&error.report());
+        }
+        result
+    }
+
+    fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
+        daemon::leave_session();
+        let job = self.options.job(&self.path)?;
+        daemon::run(state, job, &mut |entry| {
+            readiness.tell_success(entry)?;
+            logging::move_to_file(&state.file(&entry.name, "log"))
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! `coulter detach`: ends the daemon of a volume cleanly.
+
+use crate::control::{self, Request};
+use crate::error::{CliError, DaemonError};
+use crate::state::{Entry, StateDirectory};
+use clap::Args;
+use std::time::Duration;
+
+/// How long the process may take to end after it has said that all is durable.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Detach a volume: flush it, write a checkpoint, end its daemon.
+///
+/// It is refused while somebody uses the device.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter detach disk                      by name
+  coulter detach disk.img                  by store
+  coulter detach /dev/loop0                by device")]
+pub(crate) struct Detach {
+    /// Name, store or device of the volume
+    #[arg(value_name = "NAME|PATH|DEVICE")]
+    pub(crate) volume: String,
+
+    /// Detach even though it is in use; whoever uses it gets I/O errors
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl Detach {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let entry = state.find(&self.volume)?;
+        detach(state, &entry, self.force)
+    }
+}
+
+/// Asks the daemon of `entry` to end, and waits until it has.
+///
+/// # Errors
+/// [`DaemonError::Busy`] as the daemon tells it; whatever kept the volume from closing cleanly.
+pub(crate) fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Result<(), CliError> {
+    control::ask(state, entry, &Request::Detach { force })?;
+    if entry.process.wait_for_end(END_PATIENCE) {
+        return Ok(());
+    }
+    Err(DaemonError::DaemonSilent { name: entry.name.clone(), pid: entry.process.pid }.into())
+}

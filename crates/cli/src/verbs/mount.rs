@@ -1,0 +1,234 @@
+//! `coulter mount`: from a path to a mounted file system in one step.
+//!
+//! What this command itself has set up is undone when a later step fails; a store that it made
+//! stays, since it is a result by itself.
+
+use crate::daemon::launch;
+use crate::error::{CliError, MountError, StateError};
+use crate::format_store::{self, Target};
+use crate::mounts;
+use crate::signatures;
+use crate::state::{Entry, StateDirectory, Via};
+use crate::terminal;
+use crate::tool;
+use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::create::Shape;
+use crate::verbs::detach::detach;
+use clap::{Args, ValueEnum};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// Mount a file system that lies on a volume.
+///
+/// The store is made if it does not exist (with --size), attached if it is not, and gets a file
+/// system if it has none (with --mkfs). `coulter umount` takes all of that back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter mount disk.img /mnt --size 10G --mkfs ext4   from nothing to a mounted file system
+  coulter mount disk.img /mnt                          the same one again
+  coulter mount /dev/sdb /srv --options noatime,discard")]
+pub(crate) struct Mount {
+    /// Store whose volume holds, or shall hold, the file system
+    pub(crate) path: PathBuf,
+
+    /// Directory to mount it on
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+
+    /// Make this file system if the volume holds none
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) mkfs: Option<FileSystem>,
+
+    /// Mount options, as for `mount -o`
+    #[arg(long, short, value_name = "LIST")]
+    pub(crate) options: Option<String>,
+
+    /// Name for `detach` and `status` [default: made from the file name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Most memory that the map may take [default: the whole map]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) map_memory: Option<crate::size::Size>,
+
+    #[command(flatten, next_help_heading = "Options for a store that does not exist yet")]
+    pub(crate) shape: Shape,
+
+    /// Print the entry that `list --json` would show
+    #[arg(long, help_heading = "Options")]
+    pub(crate) json: bool,
+
+    /// Record addresses over time, for the picture of the demonstration
+    #[arg(long, hide = true)]
+    pub(crate) trace: bool,
+}
+
+/// File systems that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileSystem {
+    Ext4,
+    Xfs,
+    Btrfs,
+}
+
+impl FileSystem {
+    /// The program that makes it, its quiet options, and the package it is in.
+    fn maker(self) -> (&'static str, &'static [&'static str], &'static str) {
+        match self {
+            FileSystem::Ext4 => ("mkfs.ext4", &["-q"], "e2fsprogs"),
+            FileSystem::Xfs => ("mkfs.xfs", &["-q"], "xfsprogs"),
+            FileSystem::Btrfs => ("mkfs.btrfs", &["-q"], "btrfs-progs"),
+        }
+    }
+}
+
+impl Mount {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        if !nix::unistd::Uid::effective().is_root() {
+            let help = "run it with sudo, or use `coulter serve`, which needs no root";
+            return Err(CliError::needs_root("mounting", help));
+        }
+        let directory = self.mount_point()?;
+        if !self.path.exists() {
+            let target = Target::prepare(&self.path, &self.shape, false)?;
+            format_store::format(target, &self.shape)?;
+        }
+        let (entry, attached_here) = self.attached(state)?;
+        let mounted = self.mount(&entry, &directory);
+        if let (Err(_), true) = (&mounted, attached_here)
+            && let Err(error) = detach(state, &entry, false)
+        {
+            log::warn!("cannot take the attachment back: {error}");
+        }
+        mounted?;
+        if self.json {
+            return terminal::print_json(&entry);
+        }
+        Ok(())
+    }
+
+    /// The directory, absolute, if something may be mounted there.
+    fn mount_point(&self) -> Result<PathBuf, CliError> {
+        let unfit =
+            |reason| MountError::MountPointUnfit { directory: self.directory.clone(), reason };
+        let directory =
+            self.directory.canonicalize().map_err(|_| unfit("there is no such directory"))?;
+        if !directory.is_dir() {
+            return Err(unfit("it is not a directory").into());
+        }
+        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        if mounts::mount_at(&directory).map_err(failed)?.is_some() {
+            return Err(unfit("something is mounted there already").into());
+        }
+        let mut files =
+            fs::read_dir(&directory).map_err(|e| CliError::io("read", &directory, e))?;
+        match files.next() {
+            Some(_) => Err(unfit("it is not empty, and its files would be hidden").into()),
+            None => Ok(directory),
+        }
+    }
+
+    /// The store's entry, and whether it had to be attached for this.
+    fn attached(&self, state: &StateDirectory) -> Result<(Entry, bool), CliError> {
+        let text = self.path.to_string_lossy();
+        match state.find(&text) {
+            Ok(entry) => return Ok((entry, false)),
+            Err(CliError::State(StateError::NotAttached { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        let options = Options {
+            via: ViaChoice::Loop,
+            name: self.name.clone(),
+            map_memory: self.map_memory,
+            read_only: false,
+            trace: self.trace,
+        };
+        Ok((launch::launch(state, &self.path, &options)?, true))
+    }
+
+    fn mount(&self, entry: &Entry, directory: &Path) -> Result<(), CliError> {
+        let device = block_device(entry)?;
+        if let Some(mount) = mounts::mounts_of(&device)
+            .map_err(|source| CliError::io("read", Path::new("/proc/self/mountinfo"), source))?
+            .first()
+        {
+            let holders =
+                vec![crate::holders::Holder::Mount { mount_point: mount.mount_point.clone() }];
+            let (name, device) = (entry.name.clone(), device.display().to_string());
+            return Err(crate::error::DaemonError::Busy { name, device, holders }.into());
+        }
+        let kind = match self.file_system_on(entry, &device)? {
+            Some(kind) => kind,
+            None => self.make_file_system(entry, &device)?,
+        };
+        let options = self.options.as_deref().unwrap_or("defaults");
+        tool::run(
+            "mount",
+            "mount",
+            &[
+                "-t".as_ref(),
+                kind.as_ref(),
+                "-o".as_ref(),
+                options.as_ref(),
+                device.as_os_str(),
+                directory.as_os_str(),
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// The kind of the file system on the volume, if it holds one.
+    fn file_system_on(
+        &self,
+        entry: &Entry,
+        device: &Path,
+    ) -> Result<Option<&'static str>, CliError> {
+        let failed = |source| CliError::io("read", device, source);
+        let file = File::open(device).map_err(failed)?;
+        let found = signatures::detect(&file, entry.volume_size_bytes).map_err(failed)?;
+        match found.first() {
+            None => Ok(None),
+            Some(first) => match found.iter().find_map(|found| found.mount_type) {
+                Some(kind) => Ok(Some(kind)),
+                None => Err(MountError::VolumeHoldsData {
+                    store: self.path.clone(),
+                    device: device.display().to_string(),
+                    what: first.what,
+                }
+                .into()),
+            },
+        }
+    }
+
+    fn make_file_system(&self, entry: &Entry, device: &Path) -> Result<&'static str, CliError> {
+        let Some(kind) = self.mkfs else {
+            let device = entry.device.clone().unwrap_or_default();
+            return Err(MountError::NoFileSystem { store: self.path.clone(), device }.into());
+        };
+        let (program, options, package) = kind.maker();
+        let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(|o| o.as_ref()).collect();
+        arguments.push(device.as_os_str());
+        tool::run(program, package, &arguments)?;
+        Ok(match kind {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        })
+    }
+}
+
+/// The entry's block device.
+///
+/// # Errors
+/// [`MountError::NotABlockDevice`] for an NBD socket.
+fn block_device(entry: &Entry) -> Result<PathBuf, CliError> {
+    match (&entry.device, entry.via) {
+        (Some(device), Via::Loop) => Ok(PathBuf::from(device)),
+        (device, _) => Err(MountError::NotABlockDevice {
+            name: entry.name.clone(),
+            device: device.clone().unwrap_or_default(),
+        }
+        .into()),
+    }
+}
