@@ -1,0 +1,42 @@
+# Each target is a command that one could type. `make help` lists them.
+
+CARGO ?= cargo
+COULTER = $(CARGO) run --quiet --release --package coulter-cli --
+# Where `make man` and `make completions` put what they make.
+GENERATED = target/generated
+
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## the program, optimised: target/release/coulter
+	scripts/setup.sh build
+	$(CARGO) build --release --package coulter-cli
+
+demo: ## see it work: random writes against a plain file, a crash, a picture
+	scripts/setup.sh demo
+	$(CARGO) build --release --package coulter-cli
+	$(COULTER) demo $(ARGUMENTS)
+
+test: ## everything: format, lints, documentation, bare-metal builds, tests
+	scripts/setup.sh test
+	scripts/test.sh
+
+lint: ## format, lints and documentation only
+	scripts/setup.sh build
+	scripts/test.sh format lint docs
+
+bench: ## the figures of docs/benchmarking.md
+	scripts/setup.sh build
+	$(COULTER) bench volume $(ARGUMENTS)
+	$(COULTER) bench engine $(ARGUMENTS)
+	$(COULTER) bench recovery $(ARGUMENTS)
+
+man: ## manual pages, in target/generated/man
+	$(COULTER) generate man $(GENERATED)/man
+
+completions: ## completions for bash, zsh and fish, in target/generated/completions
+	$(COULTER) generate completions $(GENERATED)/completions
+
+.PHONY: help build demo test lint bench man completions

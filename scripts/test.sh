@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change goes in; `make test` and `.ci/run` call it.
+#
+# Parts, in order of cost: format, lints, documentation, bare-metal builds, tests.
+# `scripts/test.sh PART…` runs only some of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
+
+readonly bare_target=x86_64-unknown-none
+
+part_format() {
+  cargo fmt --all -- --check
+}
+
+part_lint() {
+  cargo clippy --workspace --all-targets --all-features -- -D warnings
+}
+
+part_docs() {
+  RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+}
+
+# The engine has to run where there is no operating system: a build for such a target proves it.
+part_bare() {
+  if ! rustc --print target-libdir --target "$bare_target" 2>/dev/null | xargs test -d; then
+    command -v rustup >/dev/null || {
+      echo "test: missing: the Rust target $bare_target, and rustup to add it" >&2
+      return 1
+    }
+    rustup target add "$bare_target"
+  fi
+  cargo build -p coulter-format -p coulter-engine --no-default-features --target "$bare_target"
+}
+
+# Tests that need root, a loop device or FUSE print `SKIPPED: …` where these are not to be had;
+# the lines are repeated at the end so that nobody takes a skipped test for a passed one.
+part_tests() {
+  local log status=0
+  log=$(mktemp)
+  cargo test --workspace -- --show-output 2>&1 | tee "$log" || status=$?
+  if grep -q 'SKIPPED' "$log"; then
+    echo
+    echo "Not tested on this machine:"
+    grep -h 'SKIPPED' "$log" | sort -u
+  fi
+  # The sum of all the test programs, since the last one alone says little.
+  awk '/^test result:/ {passed += $4; failed += $6; ignored += $8}
+    END {print "\ntest result: " (failed ? "FAILED" : "ok") ". " passed + 0 " passed; " \
+      failed + 0 " failed; " ignored + 0 " ignored"}' "$log"
+  rm -f "$log"
+  return "$status"
+}
+
+parts=("$@")
+((${#parts[@]})) || parts=(format lint docs bare tests)
+for part in "${parts[@]}"; do
+  echo "== $part" >&2
+  "part_$part"
+done
