@@ -1,1 +1,14 @@
-//! attach
+//! Attach points: what a host talks to, in front of whatever serves blocks.
+//!
+//! - [`nbd`]: a server for any NBD client, virtual machines included. Needs no privilege.
+//! - [`fuse`]: one file in a FUSE mount. Needs root.
+//! - [`loop_device`]: a block device over that file. Needs root.
+//!
+//! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
+//! and completions only ([`coulter::service`]), never where data lies.
+
+pub mod memory;
+pub mod nbd;
+pub mod point;
+
+mod pool;

@@ -1,0 +1,138 @@
+//! The socket that a server listens on, and what it leaves in the file system.
+//!
+//! # Invariants
+//! - A socket file is removed only if nothing listens there any more, or if it is our own.
+//! - A TCP port beyond the loopback is opened only when the caller says so: there is no TLS.
+
+use super::address::Address;
+use super::server::ServeError;
+use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+pub(super) struct Listener {
+    socket: OwnedFd,
+    /// Where it really listens: with the port that the system chose.
+    address: Address,
+    file: Option<SocketFile>,
+}
+
+/// The socket file that we made.
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Listener {
+    pub(super) fn bind(
+        address: &Address,
+        socket_mode: u32,
+        allow_remote: bool,
+    ) -> Result<Listener, ServeError> {
+        match address {
+            Address::Unix(path) => Listener::bind_unix(path, socket_mode),
+            Address::Tcp { host, port } => Listener::bind_tcp(host, *port, allow_remote),
+        }
+    }
+
+    fn bind_unix(path: &Path, socket_mode: u32) -> Result<Listener, ServeError> {
+        let error = |source: io::Error| ServeError::Bind {
+            address: Address::Unix(path.to_owned()),
+            source,
+        };
+        let errno = |errno: Errno| error(errno.into());
+        let name = SocketAddrUnix::new(path).map_err(errno)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(errno)?;
+        // The file takes its permissions from the socket, so that it is never open to others.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(socket_mode)).map_err(errno)?;
+        match rustix::net::bind(&socket, &name) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => {
+                remove_stale(path, &name).map_err(error)?;
+                rustix::net::bind(&socket, &name).map_err(errno)?;
+            }
+            Err(other) => return Err(errno(other)),
+        }
+        let identity = identity(path).map_err(error)?;
+        let file = Some(SocketFile { path: path.to_owned(), identity });
+        let listener = Listener { socket, address: Address::Unix(path.to_owned()), file };
+        rustix::net::listen(&listener.socket, BACKLOG).map_err(errno)?;
+        Ok(listener)
+    }
+
+    fn bind_tcp(host: &str, port: u16, allow_remote: bool) -> Result<Listener, ServeError> {
+        let address = || Address::Tcp { host: host.to_owned(), port };
+        let error = |source: io::Error| ServeError::Bind { address: address(), source };
+        let found: Vec<_> = (host, port).to_socket_addrs().map_err(error)?.collect();
+        if !allow_remote && !found.iter().all(|found| found.ip().is_loopback()) {
+            return Err(ServeError::Remote { address: address() });
+        }
+        let listener = TcpListener::bind(&found[..]).map_err(error)?;
+        listener.set_nonblocking(true).map_err(error)?;
+        let local = listener.local_addr().map_err(error)?;
+        let address = Address::Tcp { host: local.ip().to_string(), port: local.port() };
+        Ok(Listener { socket: listener.into(), address, file: None })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The next client, as a socket that does not block.
+    pub(super) fn accept(&self) -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::accept_with(&self.socket, flags)?;
+        if matches!(self.address, Address::Tcp { .. }) {
+            // A reply must not wait for the next one. Best effort: it is only slower without.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+            let _ = rustix::net::sockopt::set_socket_keepalive(&socket, true);
+        }
+        Ok(socket)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(SocketFile { path, identity: ours }) = &self.file
+            && identity(path).is_ok_and(|found| found == *ours)
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let status = rustix::fs::lstat(path)?;
+    Ok((status.st_dev, status.st_ino))
+}
+
+/// Removes a socket file that a dead server left. Anything else in its place is an error.
+fn remove_stale(path: &Path, name: &SocketAddrUnix) -> io::Result<()> {
+    let status = rustix::fs::lstat(path)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
+        let text = "something that is not a socket is in its place";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&probe, name) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
+        // Accepted, or the backlog is full: someone lives there.
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
+    }
+}

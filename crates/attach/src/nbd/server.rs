@@ -1,0 +1,372 @@
+//! The NBD server: listens, starts a thread for each client, counts them, and ends in good order.
+//!
+//! # Invariants
+//! - At most [`ServerOptions::connections_max`] clients at a time; one more is hung up on.
+//! - [`Server::shutdown`] returns when no thread of the server is left and the socket file is gone;
+//!   every request that a client had sent and the server had read is answered, unless the client
+//!   does not listen for [`ServerOptions::shutdown_timeout`].
+
+use super::address::Address;
+use super::connection::{self, Context};
+use super::export::Export;
+use super::listener::Listener;
+use super::wire::Malformed;
+use crate::point::{AttachPoint, Detach, DetachError};
+use coulter::service::REQUEST_SIZE_MAX;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Stack of a connection's thread in bytes.
+const STACK_SIZE: usize = 256 << 10;
+/// Pause after the system could not accept a client, for instance for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How a server behaves.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Clients at a time.
+    pub connections_max: usize,
+    /// Bytes of buffers held for one client; [`REQUEST_SIZE_MAX`] at least.
+    pub connection_memory_max: usize,
+    /// Time that a client has to choose an export.
+    pub handshake_timeout: Duration,
+    /// Time that a client has to take its last replies when the server ends.
+    pub shutdown_timeout: Duration,
+    /// Listen on addresses that other machines reach. There is no TLS and no password.
+    pub allow_remote: bool,
+    /// Permissions of a unix socket.
+    pub socket_mode: u32,
+    /// Told of clients that come and go, from the server's threads.
+    pub observer: Option<Arc<dyn Fn(Event) + Send + Sync>>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            connections_max: 64,
+            connection_memory_max: 64 << 20,
+            handshake_timeout: Duration::from_secs(30),
+            shutdown_timeout: Duration::from_secs(5),
+            allow_remote: false,
+            socket_mode: 0o600,
+            observer: None,
+        }
+    }
+}
+
+/// Something that happened to a client.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// It connected, as the connection of this number.
+    Opened(u64),
+    /// It was hung up on because there are too many, or no thread could be had.
+    Refused,
+    /// The connection of this number ended.
+    Closed(u64, CloseReason),
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The client said goodbye.
+    Disconnected,
+    /// The client went away without a word.
+    Lost,
+    /// The server ends.
+    Shutdown,
+    /// The client did not choose an export in time.
+    HandshakeTimeout,
+    /// The client sent what no answer could mend.
+    Protocol(Malformed),
+    /// The socket failed.
+    Io(io::Error),
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CloseReason::Disconnected => write!(f, "the client disconnected"),
+            CloseReason::Lost => write!(f, "the client went away"),
+            CloseReason::Shutdown => write!(f, "the server is shutting down"),
+            CloseReason::HandshakeTimeout => write!(f, "the client did not choose an export"),
+            CloseReason::Protocol(malformed) => write!(f, "protocol error: {malformed}"),
+            CloseReason::Io(error) => write!(f, "the socket failed: {error}"),
+        }
+    }
+}
+
+/// Why a server could not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address could not be listened on.
+    Bind {
+        /// The address.
+        address: Address,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address can be reached from other machines, and that was not allowed.
+    Remote {
+        /// The address.
+        address: Address,
+    },
+    /// The options or exports make no sense.
+    Options(&'static str),
+    /// The system has no more descriptors or threads.
+    System(io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Bind { address, source } => {
+                write!(f, "cannot listen on {address}: {source}")
+            }
+            ServeError::Remote { address } => write!(
+                f,
+                "{address} can be reached from other machines, and NBD here has neither TLS nor \
+                 passwords; listen on 127.0.0.1, or allow remote clients explicitly"
+            ),
+            ServeError::Options(text) => f.write_str(text),
+            ServeError::System(error) => write!(f, "cannot start the NBD server: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ServeError::Bind { source, .. } | ServeError::System(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// What a server has seen so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Clients now.
+    pub connections: u64,
+    /// Clients that were let in.
+    pub opened: u64,
+    /// Clients that were hung up on at once.
+    pub refused: u64,
+    /// Connections that ended because the client broke the protocol.
+    pub protocol_errors: u64,
+}
+
+/// A running NBD server. Dropping it shuts it down.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: Address,
+    wake: Arc<OwnedFd>,
+    listener: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    context: Context,
+    clients: Mutex<Clients>,
+    all_gone: Condvar,
+    opened: AtomicU64,
+    refused: AtomicU64,
+    protocol_errors: AtomicU64,
+}
+
+#[derive(Default)]
+struct Clients {
+    /// The sockets of live connections, to wake their threads by.
+    sockets: BTreeMap<u64, Arc<OwnedFd>>,
+}
+
+impl Server {
+    /// Starts to serve `exports`, the first of which is the default one, at `address`.
+    pub fn start(
+        address: &Address,
+        exports: Vec<Export>,
+        options: ServerOptions,
+    ) -> Result<Server, ServeError> {
+        if exports.is_empty() {
+            return Err(ServeError::Options("an NBD server needs an export"));
+        }
+        if (options.connection_memory_max as u64) < REQUEST_SIZE_MAX {
+            return Err(ServeError::Options("a connection needs at least 32 MiB of buffers"));
+        }
+        let listener = Listener::bind(address, options.socket_mode, options.allow_remote)?;
+        let address = listener.address().clone();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| ServeError::System(error.into()))?);
+        let stopping = AtomicBool::new(false);
+        let shared = Arc::new(Shared {
+            context: Context { exports: exports.into(), options, stopping },
+            clients: Mutex::default(),
+            all_gone: Condvar::new(),
+            opened: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            protocol_errors: AtomicU64::new(0),
+        });
+        let thread = std::thread::Builder::new().name("nbd-listen".into()).stack_size(STACK_SIZE);
+        let (for_thread, wake_for_thread) = (shared.clone(), wake.clone());
+        let listener = thread
+            .spawn(move || listen(&listener, &wake_for_thread, &for_thread))
+            .map_err(ServeError::System)?;
+        Ok(Server { shared, address, wake, listener: Some(listener) })
+    }
+
+    /// Where it listens; with the port that the system chose, if it was asked to.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What it has seen so far.
+    pub fn statistics(&self) -> Statistics {
+        let shared = &self.shared;
+        Statistics {
+            connections: shared.clients().sockets.len() as u64,
+            opened: shared.opened.load(Ordering::SeqCst),
+            refused: shared.refused.load(Ordering::SeqCst),
+            protocol_errors: shared.protocol_errors.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Stops listening, finishes what clients have asked for, and hangs up on them.
+    pub fn shutdown(&mut self) {
+        let Some(listener) = self.listener.take() else { return };
+        self.shared.context.stopping.store(true, Ordering::SeqCst);
+        // An eventfd's counter cannot overflow from one write.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        // The listener's thread reports nothing; a panic in it was printed by the panic hook.
+        let _ = listener.join();
+        let mut clients = self.shared.clients();
+        for socket in clients.sockets.values() {
+            // Wakes a thread that sleeps; it sees the end of its input.
+            let _ = rustix::net::shutdown(&**socket, Shutdown::Read);
+        }
+        while !clients.sockets.is_empty() {
+            clients = match self.shared.all_gone.wait(clients) {
+                Ok(clients) => clients,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl AttachPoint for Server {
+    fn kind(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn address(&self) -> String {
+        self.address.uri(&self.shared.context.exports[0].name)
+    }
+
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        let connections = self.statistics().connections;
+        if how == Detach::IfIdle && connections > 0 {
+            let holders = vec![format!("{connections} NBD client(s)")];
+            return Err(DetachError::Busy { address: AttachPoint::address(self), holders });
+        }
+        self.shutdown();
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        match self.clients.lock() {
+            Ok(clients) => clients,
+            // The map is whole after every statement, so a panic elsewhere does not matter.
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    fn observe(&self, event: Event) {
+        if let Some(observer) = &self.context.options.observer {
+            observer(event);
+        }
+    }
+}
+
+fn listen(listener: &Listener, wake: &OwnedFd, shared: &Arc<Shared>) {
+    while !shared.context.stopping.load(Ordering::SeqCst) {
+        match listener.accept() {
+            Ok(socket) => admit(socket, shared),
+            Err(Errno::AGAIN) => {
+                let mut fds =
+                    [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+                // An interrupted or failed sleep only means one more turn.
+                let _ = poll(&mut fds, None);
+            }
+            // The client was gone before it was let in.
+            Err(Errno::CONNABORTED | Errno::INTR) => {}
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+}
+
+fn admit(socket: OwnedFd, shared: &Arc<Shared>) {
+    let mut clients = shared.clients();
+    if clients.sockets.len() >= shared.context.options.connections_max {
+        drop(clients);
+        return refuse(shared);
+    }
+    let number = shared.opened.fetch_add(1, Ordering::SeqCst) + 1;
+    let socket = Arc::new(socket);
+    clients.sockets.insert(number, socket.clone());
+    drop(clients);
+    let guest = Guest { shared: shared.clone(), number };
+    let thread = std::thread::Builder::new().name(format!("nbd-{number}")).stack_size(STACK_SIZE);
+    let spawned = thread.spawn(move || {
+        let shared = guest.shared.clone();
+        shared.observe(Event::Opened(number));
+        let reason = connection::serve(&socket, &shared.context);
+        // Now the list has the last handle, and taking the guest off it closes the socket.
+        drop(socket);
+        if matches!(reason, CloseReason::Protocol(_)) {
+            shared.protocol_errors.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(guest);
+        shared.observe(Event::Closed(number, reason));
+    });
+    if spawned.is_err() {
+        refuse(shared);
+    }
+}
+
+fn refuse(shared: &Shared) {
+    shared.refused.fetch_add(1, Ordering::SeqCst);
+    shared.observe(Event::Refused);
+}
+
+/// Takes a connection off the list however its thread ends.
+struct Guest {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut clients = self.shared.clients();
+        clients.sockets.remove(&self.number);
+        if clients.sockets.is_empty() {
+            self.shared.all_gone.notify_all();
+        }
+    }
+}

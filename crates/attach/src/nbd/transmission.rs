@@ -1,0 +1,377 @@
+//! The transmission phase of one connection: requests out of bytes, to the session; completions
+//! of the session, to replies. It knows no socket, so that bytes of any kind can be thrown at it.
+//!
+//! # Invariants
+//! - No bytes make it panic. A request that cannot be served is answered with an error and the
+//!   stream stays in step, unless the protocol leaves no way; then [`Malformed`] ends it.
+//! - Buffers held for the client never exceed [`Limits::memory_max`], nor requests
+//!   [`REQUEST_COUNT_MAX`]. At a limit the socket is not read, which stops the client.
+//! - Every submitted request is answered once.
+
+use super::errno::{self, EINVAL, EOVERFLOW, EPERM};
+use super::export::Export;
+use super::handshake::{Agreement, BASE_ALLOCATION_ID};
+use super::outgoing::Outgoing;
+use super::receive::Receiver;
+use super::reply;
+use super::wire::{Malformed, RequestHeader, command, command_flag as flag, extent_state};
+use crate::pool::BufferPool;
+use coulter::buffer::Buffer;
+use coulter::service::{
+    Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, SECTOR_SIZE, Session,
+};
+use std::time::Duration;
+
+/// Requests of one connection that are with the session at a time.
+pub(super) const REQUEST_COUNT_MAX: usize = 512;
+/// Bytes of a refused write that are read and dropped; a longer one ends the connection.
+const SKIP_MAX: u32 = 2 * REQUEST_SIZE_MAX as u32;
+/// Unsent bytes of reply headers at which the socket is no longer read.
+const REPLY_HEADERS_MAX: usize = 256 << 10;
+/// Extents of one answer.
+const EXTENT_COUNT_MAX: usize = 4096;
+/// Bytes of idle buffers that a connection keeps for its next requests.
+const IDLE_BYTES_MAX: usize = 8 << 20;
+
+pub(super) struct Limits {
+    /// Bytes of buffers held for a client, [`REQUEST_SIZE_MAX`] at least.
+    pub(super) memory_max: usize,
+}
+
+pub(super) struct Transmission {
+    pub(super) receiver: Receiver,
+    pub(super) replies: Outgoing,
+    session: Box<dyn Session>,
+    pool: BufferPool,
+    memory_max: usize,
+    memory_held: usize,
+    size: u64,
+    refuses_writes: bool,
+    structured_replies: bool,
+    block_status: bool,
+    /// Requests with the session, by tag.
+    pending: Vec<Pending>,
+    idle_tags: Vec<u64>,
+    /// The write whose payload is being received.
+    arriving: Option<Pending>,
+    completions: Vec<Completion>,
+    /// No more requests are taken: the client said goodbye, or is gone.
+    ended: bool,
+    blocked: bool,
+    submitted: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Pending {
+    cookie: u64,
+    operation: Operation,
+    offset: u64,
+    length: u64,
+    one_extent: bool,
+}
+
+/// An error for the client, and a text that explains it.
+struct Refusal(u32, &'static str);
+
+impl Transmission {
+    pub(super) fn new(
+        export: &Export,
+        agreement: Agreement,
+        leftover: &[u8],
+        limits: Limits,
+    ) -> Transmission {
+        assert!(limits.memory_max as u64 >= REQUEST_SIZE_MAX, "one request always fits");
+        let nothing = Pending {
+            cookie: 0,
+            operation: Operation::Flush,
+            offset: 0,
+            length: 0,
+            one_extent: false,
+        };
+        Transmission {
+            receiver: Receiver::new(leftover),
+            replies: Outgoing::default(),
+            session: export.service.connect(),
+            pool: BufferPool::new(IDLE_BYTES_MAX),
+            memory_max: limits.memory_max,
+            memory_held: 0,
+            size: export.service.size(),
+            refuses_writes: export.refuses_writes(),
+            structured_replies: agreement.structured_replies,
+            block_status: agreement.block_status,
+            pending: vec![nothing; REQUEST_COUNT_MAX],
+            idle_tags: (0..REQUEST_COUNT_MAX as u64).rev().collect(),
+            arriving: None,
+            completions: Vec::with_capacity(REQUEST_COUNT_MAX),
+            ended: false,
+            blocked: false,
+            submitted: 0,
+        }
+    }
+
+    /// Whether the socket is to be read.
+    pub(super) fn wants_input(&self) -> bool {
+        !self.ended && !self.blocked
+    }
+
+    /// Whether requests that have arrived wait for room.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Whether every request is answered and every answer sent, after the end of input.
+    pub(super) fn is_finished(&self) -> bool {
+        self.ended && self.replies.is_empty() && self.session.outstanding() == 0
+    }
+
+    /// Ends the input: what was submitted is still answered, half a request is forgotten.
+    pub(super) fn end_input(&mut self) {
+        self.ended = true;
+        self.arriving = None;
+        if let Some(buffer) = self.receiver.abandon_payload() {
+            self.release(buffer);
+        }
+    }
+
+    /// Takes all requests that have arrived and starts them.
+    pub(super) fn handle_input(&mut self) -> Result<(), Malformed> {
+        let outcome = self.take_requests();
+        if self.submitted > 0 {
+            self.submitted = 0;
+            self.session.kick();
+        }
+        outcome
+    }
+
+    fn take_requests(&mut self) -> Result<(), Malformed> {
+        self.blocked = false;
+        while !self.ended && self.receiver.skipped() {
+            if let Some(pending) = self.arriving {
+                let Some(buffer) = self.receiver.take_payload() else { break };
+                self.arriving = None;
+                self.submit(pending, buffer);
+                continue;
+            }
+            let Some(header) = self.receiver.peek()? else { break };
+            if !self.has_room_for(&header) {
+                self.blocked = true;
+                break;
+            }
+            self.receiver.consume_header();
+            self.begin(header)?;
+        }
+        Ok(())
+    }
+
+    /// Answers what the session has completed; whether that was anything.
+    pub(super) fn handle_completions(&mut self) -> bool {
+        if self.session.outstanding() == 0 {
+            return false;
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.session.complete(&mut completions, Some(Duration::ZERO));
+        let any = !completions.is_empty();
+        completions.drain(..).for_each(|completion| self.answer(completion));
+        self.completions = completions;
+        any
+    }
+
+    /// Takes note of `count` bytes of replies sent.
+    pub(super) fn handle_sent(&mut self, count: usize) {
+        let (pool, held) = (&mut self.pool, &mut self.memory_held);
+        self.replies.sent(count, |_, buffer| {
+            *held -= buffer.capacity();
+            pool.give(buffer);
+        });
+    }
+
+    /// The session, for a caller that sleeps until it has something to say.
+    pub(super) fn session(&self) -> &dyn Session {
+        &*self.session
+    }
+
+    /// Ends everything for a client that is gone: nothing more is sent, and the call returns
+    /// once the session has handed every buffer back.
+    pub(super) fn abandon(&mut self) {
+        self.end_input();
+        while self.session.outstanding() > 0 {
+            self.session.complete(&mut self.completions, Some(Duration::from_millis(100)));
+            self.completions.clear();
+        }
+        self.replies.clear(|_, _| {});
+    }
+
+    fn has_room_for(&self, header: &RequestHeader) -> bool {
+        let carries = matches!(header.command, command::READ | command::WRITE);
+        let legal = u64::from(header.length) <= REQUEST_SIZE_MAX;
+        let cost = if carries && legal { BufferPool::cost(header.length as usize) } else { 0 };
+        !self.idle_tags.is_empty()
+            && self.replies.header_bytes() < REPLY_HEADERS_MAX
+            && self.memory_held + cost <= self.memory_max
+    }
+
+    fn begin(&mut self, header: RequestHeader) -> Result<(), Malformed> {
+        if header.command == command::DISC {
+            self.end_input();
+            return Ok(());
+        }
+        match self.check(&header) {
+            Ok(pending) => {
+                let carries =
+                    matches!(pending.operation, Operation::Read | Operation::Write { .. });
+                let length = if carries { header.length as usize } else { 0 };
+                let buffer = self.pool.take(length);
+                self.memory_held += buffer.capacity();
+                if matches!(pending.operation, Operation::Write { .. }) {
+                    self.receiver.begin_payload(buffer);
+                    self.arriving = Some(pending);
+                } else {
+                    self.submit(pending, buffer);
+                }
+                Ok(())
+            }
+            Err(Refusal(error, text)) => {
+                if header.command == command::WRITE {
+                    if header.length > SKIP_MAX {
+                        return Err(Malformed("a write is far longer than any that is allowed"));
+                    }
+                    self.receiver.begin_skip(header.length as usize);
+                }
+                self.push_error(header.cookie, error, text);
+                Ok(())
+            }
+        }
+    }
+
+    fn check(&self, header: &RequestHeader) -> Result<Pending, Refusal> {
+        let fua = header.flags & flag::FUA != 0;
+        let (operation, flags) = match header.command {
+            command::READ => {
+                let df = if self.structured_replies { flag::DF } else { 0 };
+                (Operation::Read, df)
+            }
+            command::WRITE => (Operation::Write { fua }, 0),
+            command::FLUSH => (Operation::Flush, 0),
+            // A discard has no FUA in the contract; zeroing does the same and has.
+            command::TRIM if fua => (Operation::WriteZeroes { fua }, 0),
+            command::TRIM => (Operation::Discard, 0),
+            command::WRITE_ZEROES => {
+                (Operation::WriteZeroes { fua }, flag::NO_HOLE | flag::FAST_ZERO)
+            }
+            command::BLOCK_STATUS => (Operation::Extents, flag::REQ_ONE),
+            _ => return Err(Refusal(EINVAL, "unknown command")),
+        };
+        // FUA is valid for every command once it is advertised.
+        if header.flags & !(flags | flag::FUA) != 0 {
+            return Err(Refusal(EINVAL, "a flag that this command does not know"));
+        }
+        self.check_range(header, operation)?;
+        Ok(Pending {
+            cookie: header.cookie,
+            operation,
+            offset: header.offset,
+            length: u64::from(header.length),
+            one_extent: header.flags & flag::REQ_ONE != 0,
+        })
+    }
+
+    fn check_range(&self, header: &RequestHeader, operation: Operation) -> Result<(), Refusal> {
+        let length = u64::from(header.length);
+        if operation == Operation::Flush {
+            let empty = header.offset == 0 && length == 0;
+            return if empty { Ok(()) } else { Err(Refusal(EINVAL, "a flush has no range")) };
+        }
+        let changes = !matches!(operation, Operation::Read | Operation::Extents);
+        if changes && self.refuses_writes {
+            return Err(Refusal(EPERM, "the export is read-only"));
+        }
+        if operation == Operation::Extents && !self.block_status {
+            return Err(Refusal(EINVAL, "no metadata context was agreed on"));
+        }
+        let carries = matches!(operation, Operation::Read | Operation::Write { .. });
+        if carries && length > REQUEST_SIZE_MAX {
+            let unfragmented = header.flags & flag::DF != 0;
+            let error = if unfragmented { EOVERFLOW } else { EINVAL };
+            return Err(Refusal(error, "longer than the maximum block size"));
+        }
+        if length == 0 {
+            return Err(Refusal(EINVAL, "a request of no bytes"));
+        }
+        if !header.offset.is_multiple_of(SECTOR_SIZE) || length % SECTOR_SIZE != 0 {
+            return Err(Refusal(EINVAL, "offset and length must be multiples of 512"));
+        }
+        match header.offset.checked_add(length) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(Refusal(errno::out_of_range(operation), "beyond the end of the export")),
+        }
+    }
+
+    fn submit(&mut self, pending: Pending, buffer: Buffer) {
+        let Some(tag) = self.idle_tags.pop() else {
+            unreachable!("room was checked before the request was taken")
+        };
+        self.pending[tag as usize] = pending;
+        self.submitted += 1;
+        let Pending { operation, offset, length, .. } = pending;
+        self.session.submit(Request { tag, operation, offset, length, buffer });
+    }
+
+    fn answer(&mut self, completion: Completion) {
+        let Completion { tag, result, buffer, extents } = completion;
+        let pending = self.pending[tag as usize];
+        self.idle_tags.push(tag);
+        assert!(self.idle_tags.len() <= REQUEST_COUNT_MAX, "a request completes once");
+        let Pending { cookie, operation, .. } = pending;
+        match (result, operation) {
+            (Ok(()), Operation::Read) => {
+                let offset = self.structured_replies.then_some(pending.offset);
+                reply::push_data(&mut self.replies, cookie, offset, buffer);
+                return;
+            }
+            (Ok(()), Operation::Extents) => self.push_extents(pending, &extents),
+            (Ok(()), _) => reply::push_simple(&mut self.replies, cookie, 0),
+            (Err(error), _) => {
+                let number = errno::from_request_error(error, operation);
+                self.push_error(cookie, number, &error.to_string());
+            }
+        }
+        self.release(buffer);
+    }
+
+    fn push_extents(&mut self, pending: Pending, extents: &[Extent]) {
+        let replies = &mut self.replies;
+        let mut left = pending.length;
+        let within = extents.iter().take_while(|extent| {
+            let fits = left > 0 && extent.length > 0;
+            left = left.saturating_sub(extent.length);
+            fits
+        });
+        let count = within.count().min(if pending.one_extent { 1 } else { EXTENT_COUNT_MAX });
+        if count == 0 {
+            // "May be data" is always a true answer.
+            let whole = std::iter::once((pending.length as u32, 0));
+            return reply::push_block_status(replies, pending.cookie, BASE_ALLOCATION_ID, whole);
+        }
+        let mut left = pending.length;
+        let states = extents[..count].iter().map(|extent| {
+            let length = extent.length.min(left);
+            left -= length;
+            let hole = extent_state::HOLE | extent_state::ZERO;
+            (length as u32, if extent.mapped { 0 } else { hole })
+        });
+        reply::push_block_status(replies, pending.cookie, BASE_ALLOCATION_ID, states);
+    }
+
+    fn push_error(&mut self, cookie: u64, error: u32, text: &str) {
+        if self.structured_replies {
+            reply::push_error_chunk(&mut self.replies, cookie, error, text);
+        } else {
+            reply::push_simple(&mut self.replies, cookie, error);
+        }
+    }
+
+    fn release(&mut self, buffer: Buffer) {
+        self.memory_held -= buffer.capacity();
+        self.pool.give(buffer);
+    }
+}

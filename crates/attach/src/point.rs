@@ -1,0 +1,78 @@
+//! The contract that all attach points keep, whatever their height in the system.
+//!
+//! # Contract
+//! - An attach point serves the blocks of one or more services from the moment it exists.
+//! - It answers every request once, and never says that something is durable before the service
+//!   has.
+//! - [`AttachPoint::detach`] leaves nothing behind: no mount, no device, no socket, no thread.
+//!   Requests that hosts had made are finished first.
+//! - Dropping it does what [`Detach::Always`] does.
+//! - It never flushes or closes the service: that is for whoever owns it, afterwards.
+
+use std::fmt;
+use std::io;
+
+/// Whether the users of an attach point have a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detach {
+    /// Refuse while somebody uses it.
+    IfIdle,
+    /// Go, whoever uses it; to them it is as if a disk were pulled out.
+    Always,
+}
+
+/// Something that hosts talk to.
+pub trait AttachPoint: Send {
+    /// The word for it: `nbd`, `file` or `loop`.
+    fn kind(&self) -> &'static str;
+
+    /// What a host opens: an NBD URI, or a path.
+    fn address(&self) -> String;
+
+    /// Ends it. Once it has succeeded, or when there is nothing left to end, it does nothing.
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError>;
+}
+
+/// Why an attach point could not be ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DetachError {
+    /// Somebody uses it.
+    Busy {
+        /// What is used.
+        address: String,
+        /// Who uses it, for people to read; never empty.
+        holders: Vec<String>,
+    },
+    /// The system refused a step.
+    System {
+        /// Which step.
+        step: &'static str,
+        /// On what.
+        target: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for DetachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DetachError::Busy { address, holders } => {
+                write!(f, "{address} is in use: {}", holders.join("; "))
+            }
+            DetachError::System { step, target, source } => {
+                write!(f, "cannot {step} {target}: {source}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DetachError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            DetachError::Busy { .. } => None,
+            DetachError::System { source, .. } => Some(source),
+        }
+    }
+}
