@@ -1,2 +1,346 @@
+//! Coulter's engine: a log, a map over it, and what keeps both in order.
+//!
+//! It does no I/O, reads no clock, starts no thread and draws no random number. It is a state
+//! machine: a driver feeds it requests and completions and takes device commands and responses
+//! out. The same machine runs in a daemon, in a simulator that cuts the power between any two
+//! steps, and needs nothing that a kernel lacks.
+//!
+//! # How to drive it
+//! Methods are of four kinds:
+//! - *inputs*: [`Engine::handle_request`], [`Engine::handle_completion`];
+//! - *outputs*: [`Engine::poll_io`], then [`Engine::poll_response`], each until it is empty, after
+//!   any batch of inputs;
+//! - *commands* of the operator; and *views*, which change nothing.
+//!
+//! Opening is a phase of the same machine: poll after [`Engine::open`] and go on until
+//! [`Engine::phase`] says [`Phase::Running`] (or `Failed`).
+//!
+//! # Power-loss contract
+//! Device commands that are out together may be executed in any order; wherever one must be durable
+//! before another, the other is not issued until a `Flush` between them has completed. There are
+//! two such places: checkpoint contents before the superblock that names them, and that superblock
+//! before any segment is reused that only older checkpoints count on.
+//!
+//! # Invariants
+//! - A write is answered only after its record and all before it have completed.
+//! - A flush is answered only after a device flush that began when all records to be covered had
+//!   completed.
+//! - The map never points at a block that was not written by a completed record.
+//! - After a failed write or flush nothing is written any more.
+//!
+//! # Does not
+//! touch user data: it tells the driver what to copy where ([`Buffers`]).
+
 #![no_std]
-//! engine
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+pub mod api;
+mod apply;
+mod checkpoint;
+mod cleaner;
+pub mod config;
+pub mod create;
+mod flush;
+mod ios;
+mod loads;
+mod log;
+mod map;
+mod pacing;
+pub mod policy;
+mod reads;
+mod recovery;
+mod requests;
+mod segments;
+pub mod statistics;
+mod sweeper;
+pub mod units;
+mod writes;
+
+pub use api::{
+    BufferRef, Buffers, Busy, Command, Failure, Io, IoId, IoResult, OpenError, PageRef, Phase,
+    RECORD_BLOCKS, RecordRef, Request, RequestId, Response, Target,
+};
+pub use config::Config;
+pub use map::MapStatistics;
+pub use statistics::Statistics;
+
+use alloc::collections::VecDeque;
+use checkpoint::Checkpointer;
+use cleaner::Cleaner;
+use coulter_format::superblock::{Geometry, Superblock};
+use coulter_format::{Lba, StoreId};
+use flush::Flusher;
+use ios::Ios;
+use loads::Loads;
+use log::Log;
+use map::Map;
+use pacing::Pacing;
+use recovery::Recovery;
+use requests::Requests;
+use segments::Segments;
+use sweeper::Sweeper;
+use units::Stream;
+
+/// The engine. See the crate's documentation for how to drive it.
+pub struct Engine {
+    config: Config,
+    phase: Phase,
+    /// Set once something could not be written: the error number.
+    poisoned: Option<i32>,
+    device_size: u64,
+    superblock: Superblock,
+    segments: Segments,
+    map: Map,
+    log: Log,
+    ios: Ios,
+    requests: Requests,
+    responses: VecDeque<Response>,
+    loads: Loads,
+    flusher: Flusher,
+    sweeper: Sweeper,
+    cleaner: Cleaner,
+    checkpointer: Checkpointer,
+    pacing: Pacing,
+    recovery: Option<Recovery>,
+    statistics: Statistics,
+}
+
+impl Engine {
+    /// Begins to open the store on a device of `device_size` blocks.
+    ///
+    /// # Panics
+    /// If `config` is below its own minima.
+    pub fn open(config: Config, device_size: u64) -> Engine {
+        assert!(config.record_count >= Config::RECORD_COUNT_MIN, "too few record buffers");
+        assert!(config.page_count >= Config::PAGE_COUNT_MIN, "too few page buffers");
+        assert!(config.batch_depth >= 1, "one record must be able to go out");
+        let superblock = create::placeholder();
+        let segments = Segments::new(superblock.geometry);
+        let map = Map::new(1, u64::from(u16::MAX) * 8, superblock.budget);
+        Engine {
+            phase: Phase::Opening,
+            poisoned: None,
+            device_size,
+            segments,
+            map: map.expect("the placeholder is small"),
+            log: Log::new(config.record_count),
+            ios: Ios::new(config.request_count as usize * 2),
+            requests: Requests::new(config.request_count),
+            responses: VecDeque::with_capacity(config.request_count as usize),
+            loads: Loads::new(config.page_count),
+            flusher: Flusher::default(),
+            sweeper: Sweeper::default(),
+            cleaner: Cleaner::default(),
+            checkpointer: Checkpointer::default(),
+            pacing: Pacing::default(),
+            recovery: Some(Recovery::new(config.record_count)),
+            statistics: Statistics::default(),
+            superblock,
+            config,
+        }
+    }
+
+    /// Takes a request. `Busy` is no failure: offer it again after the next completion.
+    ///
+    /// # Panics
+    /// If the range is empty or ends beyond 2^63, or a write exceeds 256 blocks: the driver checks.
+    pub fn handle_request(
+        &mut self,
+        id: RequestId,
+        request: Request,
+        buffers: &mut impl Buffers,
+    ) -> Result<(), Busy> {
+        let readable = matches!(
+            self.phase,
+            Phase::Recovered | Phase::Running | Phase::ShuttingDown | Phase::Closed
+        );
+        if !readable {
+            return Err(Busy);
+        }
+        let taken = match request {
+            Request::Read { lba, count, buffer } => {
+                assert_range(lba, u64::from(count));
+                self.accept_read(id, lba, count, buffer, buffers)
+            }
+            Request::Write { .. } | Request::Discard { .. } if self.refuses_writes() => {
+                self.respond(id, Err(Failure::ReadOnly));
+                Ok(())
+            }
+            Request::Write { lba, count, buffer, fua } => {
+                assert_range(lba, u64::from(count));
+                assert!(count as usize <= coulter_format::record::PAYLOAD_BLOCKS_MAX);
+                self.accept_write(id, lba, count, buffer, fua, buffers)
+            }
+            Request::Discard { lba, count, fua } => {
+                assert_range(lba, count);
+                self.accept_discard(id, lba, count, fua, buffers)
+            }
+            Request::Flush => self.accept_flush(id),
+            Request::Shutdown => {
+                self.accept_shutdown(id);
+                Ok(())
+            }
+        };
+        self.statistics.busy += u64::from(taken.is_err());
+        taken
+    }
+
+    /// Takes the end of a device command.
+    ///
+    /// # Panics
+    /// If the command is not out: a driver completes each once.
+    pub fn handle_completion(&mut self, id: IoId, result: IoResult, buffers: &mut impl Buffers) {
+        let purpose = self.ios.complete(id);
+        match purpose {
+            ios::Purpose::Read(part) => self.read_completed(part, id, result, buffers),
+            ios::Purpose::Record(record) => self.record_completed(record, result),
+            ios::Purpose::Load(load) => self.load_completed(load, result, buffers),
+            ios::Purpose::Flush => self.flush_completed(result),
+            ios::Purpose::Checkpoint => self.checkpoint_io_completed(result, buffers),
+            ios::Purpose::Trim(segment) => self.segments.trimmed(segment),
+            ios::Purpose::Clean => self.clean_read_completed(result, buffers),
+            ios::Purpose::Recover(job) => self.recovery_completed(job, result, buffers),
+        }
+        self.ios.recycle(id);
+    }
+
+    /// The next device command, if there is one.
+    pub fn poll_io(&mut self, buffers: &mut impl Buffers) -> Option<Io> {
+        if self.ios.is_empty() {
+            self.pump(buffers);
+        }
+        self.ios.take()
+    }
+
+    /// The next response, if there is one. Responses come in the order in which requests ended.
+    pub fn poll_response(&mut self) -> Option<Response> {
+        self.responses.pop_front()
+    }
+
+    /// What the engine is doing about its store.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether writes are refused: opened so, or after a failure (then with the error number).
+    pub fn read_only(&self) -> Option<i32> {
+        self.poisoned.or(self.config.read_only.then_some(0))
+    }
+
+    /// Sizes and places. Meaningless while opening.
+    pub fn geometry(&self) -> &Geometry {
+        &self.superblock.geometry
+    }
+
+    /// The newest superblock. Meaningless while opening.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Whether a block is mapped; what is not in memory counts as mapped.
+    pub fn is_mapped(&mut self, lba: Lba) -> bool {
+        self.map.is_mapped(lba)
+    }
+
+    /// Requests and device commands under way. Zero means that nothing will happen by itself.
+    pub fn activity(&self) -> usize {
+        self.requests.count() + self.ios.out_count()
+    }
+
+    /// Counters as of now.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = self.statistics;
+        statistics.map = self.map.statistics;
+        statistics.map_bytes = self.map.size();
+        statistics.map_bytes_limit = self.map_size();
+        statistics.segment_count = u64::from(self.superblock.geometry.segment_count);
+        statistics.segment_size = u64::from(self.superblock.geometry.segment_size);
+        statistics.segments_empty = u64::from(self.segments.empty_count());
+        statistics.valid_blocks =
+            self.segments.iter().map(|(_, segment)| u64::from(segment.valid)).sum();
+        statistics.run_count = self.checkpointer.run_count() as u64;
+        statistics.applied_sequence = self.log.applied;
+        statistics.durable_sequence = self.log.durable;
+        statistics
+    }
+
+    fn map_size(&self) -> u64 {
+        self.config.map_size.unwrap_or(self.superblock.budget.map_size)
+    }
+
+    fn store(&self) -> StoreId {
+        self.superblock.store
+    }
+
+    fn refuses_writes(&self) -> bool {
+        self.config.read_only
+            || self.poisoned.is_some()
+            || matches!(self.phase, Phase::ShuttingDown | Phase::Closed)
+    }
+
+    fn respond(&mut self, id: RequestId, result: Result<(), Failure>) {
+        self.responses.push_back(Response { id, result });
+    }
+
+    /// Lets every part do what it can. Runs until nothing is left to be started.
+    fn pump(&mut self, buffers: &mut impl Buffers) {
+        if self.recovery.is_some() {
+            self.pump_recovery(buffers);
+            return;
+        }
+        self.apply_completed(buffers);
+        self.retry_starved(buffers);
+        if let Some(errno) = self.poisoned {
+            self.give_up_shutdown(errno);
+        } else if !self.config.read_only {
+            self.pump_checkpoint(buffers);
+            self.pump_sweep(buffers);
+            self.pump_cleaner(buffers);
+            self.seal_ready(buffers);
+        }
+        self.pump_flush();
+        self.apply_completed(buffers);
+        self.statistics.map_bytes_peak = self.statistics.map_bytes_peak.max(self.map.size());
+    }
+
+    /// Nothing more will be written: a write or flush failed with this error number.
+    fn poison(&mut self, errno: i32) {
+        if self.poisoned.is_none() {
+            self.poisoned = Some(errno);
+        }
+    }
+
+    /// Sends off partly filled records that should not wait.
+    fn seal_ready(&mut self, buffers: &mut impl Buffers) {
+        let batch = self.log.in_flight(Stream::User) < self.config.batch_depth;
+        if self.log.filling(Stream::User).is_some() && batch {
+            self.seal(Stream::User, buffers);
+        }
+    }
+
+    fn seal(&mut self, stream: Stream, buffers: &mut impl Buffers) {
+        let store = self.store();
+        let record = self.log.seal(&mut self.segments, stream, &store, buffers);
+        self.ios.start(
+            ios::Purpose::Record(record),
+            Command::Write {
+                pba: self.log.record(record).header_pba,
+                count: 1 + self.log.record(record).payload,
+                source: Target::Record(record),
+            },
+        );
+        self.statistics.records += 1;
+        *match stream {
+            Stream::User => &mut self.statistics.user_header_blocks,
+            Stream::Cleaning => &mut self.statistics.cleaning_header_blocks,
+            Stream::Metadata => &mut self.statistics.metadata_header_blocks,
+        } += 1;
+    }
+}
+
+fn assert_range(lba: Lba, count: u64) {
+    assert!(count > 0, "a request covers a block at least");
+    assert!(lba.0.checked_add(count).is_some_and(|end| end <= coulter_format::address::LBA_LIMIT));
+}

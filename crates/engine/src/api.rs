@@ -1,0 +1,267 @@
+//! What goes in and what comes out: requests, device commands, responses, buffers.
+
+use crate::units::SegmentIndex;
+use coulter_format::{Block, Corrupt, Lba, Pba};
+
+/// The driver's name for a request. Comes back with the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub u64);
+
+/// A host buffer in the driver's keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BufferRef(pub u32);
+
+/// A record buffer in the driver's keeping: one header block and 256 payload blocks, contiguous,
+/// so that a record is one device write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecordRef(pub u16);
+
+/// A one-block buffer in the driver's keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRef(pub u16);
+
+/// Blocks in a record buffer.
+pub const RECORD_BLOCKS: usize = 1 + coulter_format::record::PAYLOAD_BLOCKS_MAX;
+
+/// Memory that the engine names but does not own.
+///
+/// User data never passes through the engine: it tells the driver which bytes go where, and gets
+/// checksums back.
+pub trait Buffers {
+    /// Copies `checksums.len()` blocks of a host buffer, from its block `source_block` on, into a
+    /// record's payload from `payload_block` on, and writes each block's checksum
+    /// ([`coulter_format::checksum::block`], kind `Data`, key `lba`, `lba + 1`, …) in that same
+    /// pass.
+    fn stage(
+        &mut self,
+        source: BufferRef,
+        source_block: u32,
+        target: RecordRef,
+        payload_block: u32,
+        lba: Lba,
+        checksums: &mut [u32],
+    );
+
+    /// Compares blocks of a host buffer that a device read has filled with the checksums that the
+    /// map expects. Returns the index of the first that differs.
+    fn verify(
+        &mut self,
+        buffer: BufferRef,
+        first_block: u32,
+        lba: Lba,
+        expected: &[u32],
+    ) -> Result<(), u32>;
+
+    /// Fills blocks of a host buffer with zeros.
+    fn zero(&mut self, buffer: BufferRef, first_block: u32, count: u32);
+
+    /// Copies one block of a record buffer (counted from its start, header included) into another
+    /// record's payload.
+    fn relocate(
+        &mut self,
+        source: RecordRef,
+        source_block: u32,
+        target: RecordRef,
+        payload_block: u32,
+    );
+
+    /// The blocks of a record buffer: header, then payload.
+    fn record(&self, record: RecordRef) -> &[Block];
+
+    /// The same, to be written by the engine (headers and metadata).
+    fn record_mut(&mut self, record: RecordRef) -> &mut [Block];
+
+    /// A one-block buffer.
+    fn page(&self, page: PageRef) -> &Block;
+
+    /// The same, to be written by the engine.
+    fn page_mut(&mut self, page: PageRef) -> &mut Block;
+}
+
+/// What the host asks for. Addresses and counts are in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Fill `buffer` with `count` blocks.
+    Read {
+        /// First block.
+        lba: Lba,
+        /// Blocks; at least 1.
+        count: u32,
+        /// Where the blocks go.
+        buffer: BufferRef,
+    },
+    /// Store `count` blocks from `buffer`, as a whole or not at all after a crash.
+    Write {
+        /// First block.
+        lba: Lba,
+        /// Blocks; 1 to 256.
+        count: u32,
+        /// Where the blocks are. Staged before `handle_request` returns.
+        buffer: BufferRef,
+        /// Durable when it completes.
+        fua: bool,
+    },
+    /// Unmap `count` blocks; they read as zeros.
+    Discard {
+        /// First block.
+        lba: Lba,
+        /// Blocks; at least 1.
+        count: u64,
+        /// Durable when it completes.
+        fua: bool,
+    },
+    /// Make everything that completed before durable.
+    Flush,
+    /// Write a checkpoint, so that opening has nothing to replay. The engine accepts no writes
+    /// afterwards.
+    Shutdown,
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The request.
+    pub id: RequestId,
+    /// Whether all of it was done.
+    pub result: Result<(), Failure>,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The content of a block does not match its checksum, or the map page that leads to it is
+    /// damaged.
+    Corrupt(Lba),
+    /// The device reported this error number.
+    Device(i32),
+    /// The engine was opened read-only, became so after a failed write or flush, or has shut down.
+    ReadOnly,
+}
+
+/// A request cannot be taken now; try again after the next completion or timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// The engine's name for a device command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IoId(pub u32);
+
+/// A device command. Commands that are out together may be executed in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Io {
+    /// Comes back with the completion.
+    pub id: IoId,
+    /// What to do.
+    pub command: Command,
+}
+
+/// What the device is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Read blocks.
+    Read {
+        /// First block on the device.
+        pba: Pba,
+        /// Blocks.
+        count: u32,
+        /// Where they go.
+        target: Target,
+    },
+    /// Write blocks.
+    Write {
+        /// First block on the device.
+        pba: Pba,
+        /// Blocks.
+        count: u32,
+        /// Where they are.
+        source: Target,
+    },
+    /// Make every completed write durable.
+    Flush,
+    /// Tell the device that blocks are no longer needed. Its failure is ignored.
+    Discard {
+        /// First block on the device.
+        pba: Pba,
+        /// Blocks.
+        count: u32,
+    },
+}
+
+/// Memory that a device command reads or fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A host buffer, from this block on.
+    Request {
+        /// The buffer.
+        buffer: BufferRef,
+        /// First block in it.
+        block: u32,
+    },
+    /// A record buffer, from its start.
+    Record(RecordRef),
+    /// A one-block buffer.
+    Page(PageRef),
+}
+
+/// How a device command ended: done, or the device's error number.
+pub type IoResult = Result<(), i32>;
+
+/// Why a store could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Neither superblock is one of a store.
+    NotAStore,
+    /// A superblock is there, but of another format version.
+    Version(u32),
+    /// The device ends before the store does; blocks needed and there.
+    Truncated {
+        /// Blocks that the store needs.
+        needed: u64,
+        /// Blocks that the device has.
+        found: u64,
+    },
+    /// Metadata that recovery needs is damaged.
+    Damaged {
+        /// What is wrong.
+        corrupt: Corrupt,
+        /// Where.
+        pba: Pba,
+    },
+    /// A record that was durable cannot be found any more: opening would lose it.
+    DurableRecordMissing {
+        /// The first sequence that is missing.
+        sequence: u64,
+        /// Durable up to here.
+        durable: u64,
+    },
+    /// The device reported this error number.
+    Device(i32),
+    /// The map memory is less than recovery may need.
+    MapMemory {
+        /// Bytes needed.
+        needed: u64,
+    },
+}
+
+/// What the engine is doing about its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading checkpoint and log. No requests are accepted.
+    Opening,
+    /// Reads are served; writes wait for the first checkpoint.
+    Recovered,
+    /// All is accepted.
+    Running,
+    /// A shutdown was asked for; writes are refused.
+    ShuttingDown,
+    /// The last checkpoint is durable.
+    Closed,
+    /// Opening failed.
+    Failed(OpenError),
+}
+
+/// A freed segment that the device may forget; see [`Command::Discard`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trim(pub(crate) SegmentIndex);

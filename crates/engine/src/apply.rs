@@ -1,0 +1,140 @@
+//! Completed records take effect, in order of sequence.
+
+use crate::Engine;
+use crate::api::{Buffers, Failure, IoResult, RecordRef};
+use crate::log::RecordState;
+use crate::map::IfUnknown;
+use crate::requests::Work;
+use crate::units::Sequence;
+use coulter_format::checksum::Kind;
+use coulter_format::record::{BlockWord, Extent};
+use coulter_format::{BlockPointer, Lba};
+
+impl Engine {
+    pub(crate) fn record_completed(&mut self, record: RecordRef, result: IoResult) {
+        assert_eq!(self.log.record(record).state, RecordState::InFlight, "a record completes once");
+        self.log.record_mut(record).state = RecordState::Done(result);
+    }
+
+    /// Applies every record that has completed together with all before it.
+    pub(crate) fn apply_completed(&mut self, _buffers: &mut impl Buffers) {
+        while let Some(record) = self.log.take_completed() {
+            if let RecordState::Done(Err(errno)) = self.log.record(record).state {
+                self.poison(errno);
+            }
+            match self.poisoned {
+                None => self.apply(record),
+                // Also for a record that was written: an earlier one is missing, so this one would
+                // be dropped after a crash.
+                Some(errno) => self.give_up(record, errno),
+            }
+        }
+    }
+
+    fn apply(&mut self, record_ref: RecordRef) {
+        let record = self.log.record_mut(record_ref);
+        let sequence = record.sequence;
+        let extents = core::mem::take(&mut record.extents);
+        let words = core::mem::take(&mut record.words);
+        let requests = core::mem::take(&mut record.requests);
+        let (reserved, user_blocks) = (record.reserved, record.user_blocks);
+        let payload = record.header_pba.plus(1);
+        assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
+        let mut next_payload = payload;
+        let mut next_word = 0;
+        for extent in &extents {
+            if extent.kind == Kind::Discard {
+                self.apply_discard(Lba(extent.key), u64::from(extent.count));
+                continue;
+            }
+            for offset in 0..u64::from(extent.count) {
+                let word = words[next_word];
+                next_word += 1;
+                let pointer = BlockPointer { pba: next_payload, checksum: word.checksum };
+                next_payload = next_payload.plus(1);
+                self.apply_block(extent, extent.key + offset, word, pointer, sequence);
+            }
+        }
+        self.map.unreserve(reserved);
+        self.log.write_clock += user_blocks;
+        self.log.retire(&mut self.segments, record_ref);
+        self.log.applied = sequence;
+        for slot in &requests {
+            self.part_done(*slot, sequence);
+        }
+        let record = self.log.record_mut(record_ref);
+        (record.extents, record.words, record.requests) = (extents, words, requests);
+    }
+
+    fn apply_block(
+        &mut self,
+        extent: &Extent,
+        key: u64,
+        word: BlockWord,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) {
+        let (map, segments) = (&mut self.map, &mut self.segments);
+        let source = word.address;
+        let moved = match (extent.kind, extent.relocated) {
+            (Kind::Data, false) => {
+                map.update(segments, Lba(key), pointer, now);
+                return;
+            }
+            (Kind::Data, true) => {
+                let panic = IfUnknown::Panic;
+                let moved = map.update_if(segments, Lba(key), source, pointer, panic, now);
+                map.relocation_ended(Lba(key));
+                moved
+            }
+            (Kind::Leaf, false) => {
+                map.leaf_written(segments, key, pointer, now);
+                return;
+            }
+            (Kind::Leaf, true) => map.leaf_relocated(segments, key, source, pointer, now),
+            (Kind::Root, false) => {
+                map.root_written(segments, key, pointer, now);
+                return;
+            }
+            (Kind::Root, true) => map.root_relocated(segments, key, source, pointer, now),
+            (kind, relocated) => {
+                let source = relocated.then_some(source);
+                self.checkpointer.block_written(segments, kind, key, source, pointer, now)
+            }
+        };
+        self.statistics.relocations_dropped += u64::from(!moved);
+    }
+
+    /// A record of the request was applied.
+    fn part_done(&mut self, slot: u32, sequence: Sequence) {
+        let (done, fua) = match &mut self.requests.slot(slot).work {
+            Work::Write { parts, fua } => {
+                *parts -= 1;
+                (*parts == 0, *fua)
+            }
+            Work::Discard { parts, next, end, fua } => {
+                *parts -= 1;
+                (*parts == 0 && next == end, *fua)
+            }
+            other => panic!("{other:?} has no records"),
+        };
+        if done && fua && self.poisoned.is_none() {
+            self.flusher.wait_for(slot, sequence);
+        } else if done {
+            self.finish_request(slot);
+        }
+    }
+
+    /// The record will never take effect.
+    fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
+        let record = self.log.record_mut(record_ref);
+        let requests = core::mem::take(&mut record.requests);
+        let reserved = record.reserved;
+        self.map.unreserve(reserved);
+        for slot in requests {
+            self.fail_request(slot, Failure::Device(errno));
+            self.part_done(slot, 0);
+        }
+        self.log.retire(&mut self.segments, record_ref);
+    }
+}

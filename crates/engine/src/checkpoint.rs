@@ -1,0 +1,508 @@
+//! Checkpoints: from time to time the whole state becomes durable, so that recovery has little to
+//! replay and freed segments may be written again.
+//!
+//! ```text
+//! Quiesce     relocations and leaf pages on their way arrive
+//! ─ cut ─     everything applied up to here is in the checkpoint; images are taken in memory
+//! Images      run, root pages, table pages go into the metadata stream
+//! Body        the lists of all those places, in one record
+//! Flush       … makes all of it durable
+//! Superblock  names the body; alternating copies
+//! LastFlush   … makes the superblock durable: the checkpoint counts
+//! ```
+//!
+//! # Power-loss contract
+//! Until the last flush the older checkpoint counts, and nothing that it points to has been
+//! overwritten: segments are reused only after `LastFlush`. A superblock is written only after
+//! everything that it leads to is durable.
+
+use crate::Engine;
+use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
+use crate::ios::Purpose;
+use crate::map::{Map, RunBuilder};
+use crate::segments::{Segments, State};
+use crate::units::{Sequence, Stream};
+use alloc::vec::Vec;
+use coulter_format::checkpoint::{
+    BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+};
+use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
+use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::superblock::{CheckpointLocation, Superblock};
+use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba};
+
+/// Blocks of a run that a key can number.
+pub(crate) const RUN_KEY_SHIFT: u32 = 20;
+
+/// Error number when the lists do not fit into a body (ENOSPC); see `create` for why they do.
+const ERRNO_TOO_LARGE: i32 = 28;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Idle,
+    Quiesce,
+    Images,
+    Body,
+    Flush,
+    Superblock,
+    LastFlush,
+}
+
+/// A run on the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) number: u64,
+    pub(crate) sweep: SweepPosition,
+    pub(crate) blocks: Vec<BlockPointer>,
+}
+
+/// What was true at the cut.
+#[derive(Clone, Debug, Default)]
+struct Cut {
+    sequence: Sequence,
+    write_clock: u64,
+    sweep: SweepPosition,
+    heads: [Option<Head>; Stream::COUNT],
+    reserved: Vec<u32>,
+    clean: bool,
+}
+
+/// The checkpoint being written, and the lists of the newest one.
+#[derive(Default)]
+pub(crate) struct Checkpointer {
+    stage: Stage,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) table: Vec<BlockPointer>,
+    pub(crate) next_run: u64,
+    /// First block and count of the durable body, and of the one being written.
+    pub(crate) body: (Pba, u32),
+    new_body: (Pba, u32),
+    new_location: Option<CheckpointLocation>,
+    images: Vec<Block>,
+    image_keys: Vec<(Kind, u64)>,
+    next_image: usize,
+    cut: Cut,
+    next_superblock: Option<Superblock>,
+    /// A checkpoint must be written even if nothing calls for it.
+    pub(crate) wanted: bool,
+    shutdown: Option<RequestId>,
+    /// The sequence of the last cut, and of the last flush that a checkpoint began.
+    flushing: Sequence,
+}
+
+impl Checkpointer {
+    /// Whether one is under way; the sweep waits.
+    pub(crate) fn is_active(&self) -> bool {
+        self.stage != Stage::Idle
+    }
+
+    /// Whether relocations must not be started.
+    pub(crate) fn is_quiescing(&self) -> bool {
+        self.stage == Stage::Quiesce
+    }
+
+    pub(crate) fn has_runs(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    pub(crate) fn run_count(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Where a piece lies that the checkpoint lists, if the cleaner may move it.
+    pub(crate) fn pointer(&self, kind: Kind, key: u64) -> Option<BlockPointer> {
+        match kind {
+            Kind::SegmentTable => self.table.get(key as usize).copied(),
+            Kind::Run => {
+                let number = key >> RUN_KEY_SHIFT;
+                let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
+                let run = self.runs.iter().find(|run| run.number == number)?;
+                run.blocks.get(index).copied()
+            }
+            _ => None,
+        }
+    }
+
+    fn pointer_mut(&mut self, kind: Kind, key: u64) -> Option<&mut BlockPointer> {
+        match kind {
+            Kind::SegmentTable => self.table.get_mut(key as usize),
+            Kind::Run => {
+                let number = key >> RUN_KEY_SHIFT;
+                let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
+                let run = self.runs.iter_mut().find(|run| run.number == number)?;
+                run.blocks.get_mut(index)
+            }
+            _ => None,
+        }
+    }
+
+    /// A piece arrived on the device: written, or relocated from `source`. Returns whether it
+    /// counts.
+    pub(crate) fn block_written(
+        &mut self,
+        segments: &mut Segments,
+        kind: Kind,
+        key: u64,
+        source: Option<Pba>,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) -> bool {
+        if kind == Kind::Checkpoint {
+            segments.retain(pointer.pba);
+            let first = if key == 0 { pointer.pba } else { self.new_body.0 };
+            self.new_body = (first, key as u32 + 1);
+            return true;
+        }
+        let Some(slot) = self.pointer_mut(kind, key) else { return false };
+        if source.is_some_and(|source| slot.pba != source) {
+            return false;
+        }
+        let old = core::mem::replace(slot, pointer);
+        segments.retain(pointer.pba);
+        if old.is_mapped() {
+            segments.release(old.pba, now);
+        }
+        true
+    }
+
+    /// Every block that the checkpoint lists, its own body included.
+    pub(crate) fn listed<'a>(&'a self, map: &'a Map) -> impl Iterator<Item = Pba> + 'a {
+        let table = self.table.iter().map(|pointer| pointer.pba);
+        let runs = self.runs.iter().flat_map(|run| run.blocks.iter().map(|pointer| pointer.pba));
+        let roots = map.root_pages().map(|(_, pointer)| pointer.pba);
+        let body = (0..self.body.1).map(|offset| self.body.0.plus(offset));
+        table.chain(runs).chain(roots).chain(body).filter(|pba| *pba != Pba::NOWHERE)
+    }
+}
+
+impl Engine {
+    pub(crate) fn accept_shutdown(&mut self, id: RequestId) {
+        if self.poisoned.is_some() || self.config.read_only || self.phase == Phase::Closed {
+            self.phase = Phase::Closed;
+            let result = self.poisoned.map_or(Ok(()), |errno| Err(crate::Failure::Device(errno)));
+            self.respond(id, result);
+            return;
+        }
+        self.phase = Phase::ShuttingDown;
+        self.checkpointer.shutdown = Some(id);
+    }
+
+    pub(crate) fn pump_checkpoint(&mut self, buffers: &mut impl Buffers) {
+        if self.checkpointer.stage == Stage::Idle && self.checkpoint_is_due() {
+            self.checkpointer.stage = Stage::Quiesce;
+        }
+        if self.checkpointer.stage == Stage::Quiesce {
+            self.quiesce(buffers);
+        }
+        if self.checkpointer.stage == Stage::Images {
+            self.write_images(buffers);
+        }
+        if self.checkpointer.stage == Stage::Body {
+            self.write_body(buffers);
+        }
+    }
+
+    fn checkpoint_is_due(&mut self) -> bool {
+        if self.checkpointer.shutdown.is_some() {
+            return self.phase == Phase::ShuttingDown && self.log.is_quiet(Stream::User);
+        }
+        if self.log.applied == self.checkpointer.cut.sequence && !self.checkpointer.wanted {
+            return false;
+        }
+        if self.runs_are_too_many() {
+            return false;
+        }
+        let journal_size = self.superblock.budget.journal_size as usize;
+        let marks = self.pacing.marks();
+        let freed = self.segments.freed_count();
+        let scarce = self.segments.empty_count() - freed <= marks.low && freed > 0;
+        let queue_is_short = self.segments.usable_count() <= marks.kept_by_user as usize + 1
+            && self.segments.queue_could_grow();
+        self.checkpointer.wanted
+            || self.map.journal_length() >= journal_size
+            || self.log.blocks_since_cut >= 4 * journal_size as u64
+            || scarce
+            || queue_is_short
+            || (self.sweeper.wanted_memory && self.map.is_tight())
+    }
+
+    /// Whether the oldest run must die before another one is written; then the sweep hurries.
+    fn runs_are_too_many(&mut self) -> bool {
+        let position = self.map.sweep_position();
+        let alive = self.checkpointer.runs.iter();
+        let alive = alive.filter(|run| !Map::run_is_dead(run.sweep, position)).count();
+        self.sweeper.hurry = alive >= self.superblock.budget.run_count_limit as usize;
+        self.sweeper.hurry
+    }
+
+    fn quiesce(&mut self, buffers: &mut impl Buffers) {
+        for stream in [Stream::Cleaning, Stream::Metadata] {
+            if self.log.filling(stream).is_some() {
+                self.seal(stream, buffers);
+            }
+        }
+        if self.log.is_quiet(Stream::Cleaning) && self.log.is_quiet(Stream::Metadata) {
+            self.cut();
+            self.checkpointer.stage = Stage::Images;
+        }
+    }
+
+    /// Takes the images. Everything applied is in them, nothing else.
+    fn cut(&mut self) {
+        let sequence = self.log.applied;
+        let position = self.map.sweep_position();
+        let checkpointer = &mut self.checkpointer;
+        for run in checkpointer.runs.extract_if(.., |run| Map::run_is_dead(run.sweep, position)) {
+            let written = run.blocks.iter().filter(|pointer| pointer.is_mapped());
+            written.for_each(|pointer| self.segments.release(pointer.pba, sequence));
+        }
+        checkpointer.images.clear();
+        checkpointer.image_keys.clear();
+        checkpointer.next_image = 0;
+        let mut run = RunBuilder::new(&mut checkpointer.images);
+        self.map.cut_run(&mut run);
+        run.finish();
+        let number = checkpointer.next_run;
+        let block_count = checkpointer.images.len();
+        assert!(block_count < 1 << RUN_KEY_SHIFT, "a key numbers every block of a run");
+        if block_count > 0 {
+            let blocks = alloc::vec![BlockPointer::NOWHERE; block_count];
+            checkpointer.runs.push(Run { number, sweep: position, blocks });
+            checkpointer.next_run += 1;
+        }
+        let keys =
+            (0..block_count as u64).map(|index| (Kind::Run, number << RUN_KEY_SHIFT | index));
+        checkpointer.image_keys.extend(keys);
+        let (images, image_keys) = (&mut checkpointer.images, &mut checkpointer.image_keys);
+        self.map.cut_roots(|key, page| {
+            images.push(page);
+            image_keys.push((Kind::Root, key));
+        });
+        let queue_length = self.queue_length();
+        self.segments.fill_queue(queue_length);
+        let (heads, opened) = self.log.cut_heads(&self.segments);
+        let queued = self.segments.queue();
+        let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
+        self.cut_table(&opened);
+        let clean = self.checkpointer.shutdown.is_some();
+        let write_clock = self.log.write_clock;
+        let sweep = position;
+        self.checkpointer.cut = Cut { sequence, write_clock, sweep, heads, reserved, clean };
+        self.checkpointer.wanted = false;
+        self.checkpointer.new_location = None;
+        self.sweeper.quota = self.map.sweep_quota();
+    }
+
+    /// Segments that should wait in the queue: enough for twice the journal.
+    fn queue_length(&self) -> usize {
+        let size = u64::from(self.superblock.geometry.segment_size);
+        let journal = u64::from(self.superblock.budget.journal_size);
+        let length = (4 * journal).div_ceil(size) as usize + self.pacing.kept_by_user() + 4;
+        length.min(crate::create::RESERVED_MAX)
+    }
+
+    /// Images of the table pages that changed.
+    fn cut_table(&mut self, opened: &[crate::units::SegmentIndex]) {
+        let mut counts: Vec<u32> = self.segments.iter().map(|(_, segment)| segment.valid).collect();
+        for pba in self.checkpointer.listed(&self.map) {
+            counts[self.segments.of(pba).index()] -= 1;
+        }
+        let entry = |(index, segment): (crate::units::SegmentIndex, &crate::segments::Segment)| {
+            let state = match segment.state {
+                State::Open if !opened.contains(&index) => SegmentState::Open,
+                State::Closed if !opened.contains(&index) => SegmentState::Closed,
+                _ => SegmentState::Free,
+            };
+            let valid = counts[index.index()];
+            SegmentEntry { valid, state, stream: segment.stream, clock: segment.clock }
+        };
+        let entries: Vec<_> = self.segments.iter().map(entry).collect();
+        for (key, chunk) in entries.chunks(SEGMENTS_PER_PAGE).enumerate() {
+            let mut page = [0; BLOCK_SIZE];
+            segment_table::encode(chunk.iter().copied(), &mut page);
+            let checksum = checksum::block(Kind::SegmentTable, key as u64, &page);
+            if self.checkpointer.table[key].checksum != checksum {
+                self.checkpointer.images.push(page);
+                self.checkpointer.image_keys.push((Kind::SegmentTable, key as u64));
+            }
+        }
+    }
+
+    fn write_images(&mut self, buffers: &mut impl Buffers) {
+        while let Some((kind, key)) =
+            self.checkpointer.image_keys.get(self.checkpointer.next_image).copied()
+        {
+            let extent = Extent { key, count: 1, kind, relocated: false };
+            let Some(record) = self.metadata_record(1, extent.cost(), buffers) else { return };
+            let place = 1 + self.log.record(record).payload as usize;
+            let image = &self.checkpointer.images[self.checkpointer.next_image];
+            let checksum = checksum::block(kind, key, image);
+            buffers.record_mut(record)[place] = *image;
+            self.push_metadata(record, extent, checksum);
+            self.checkpointer.next_image += 1;
+            *match kind {
+                Kind::Run => &mut self.statistics.run_blocks,
+                Kind::Root => &mut self.statistics.root_blocks,
+                _ => &mut self.statistics.table_blocks,
+            } += 1;
+        }
+        if self.log.filling(Stream::Metadata).is_some() {
+            self.seal(Stream::Metadata, buffers);
+        }
+        if self.log.is_quiet(Stream::Metadata) {
+            self.checkpointer.stage = Stage::Body;
+        }
+    }
+
+    fn write_body(&mut self, buffers: &mut impl Buffers) {
+        if self.checkpointer.new_location.is_some() {
+            if self.log.is_quiet(Stream::Metadata) {
+                self.checkpoint_flush(Stage::Flush);
+            }
+            return;
+        }
+        let mut bytes = alloc::vec![0; PAYLOAD_BLOCKS_MAX * BLOCK_SIZE];
+        let Some(size) = self.encode_body(&mut bytes) else {
+            self.poison(ERRNO_TOO_LARGE);
+            return;
+        };
+        let count = size.div_ceil(BLOCK_SIZE) as u32;
+        let extent =
+            Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
+        let Some(record) = self.metadata_record(count, extent.cost(), buffers) else { return };
+        let (blocks, _) = bytes.as_chunks::<BLOCK_SIZE>();
+        let payload = &mut buffers.record_mut(record)[1..=count as usize];
+        for (index, (target, block)) in payload.iter_mut().zip(blocks).enumerate() {
+            *target = *block;
+            let checksum = checksum::block(Kind::Checkpoint, index as u64, block);
+            let word = BlockWord { checksum, address: Pba::NOWHERE };
+            self.log.record_mut(record).words.push(word);
+        }
+        self.log.record_mut(record).push_extent(extent);
+        self.statistics.checkpoint_blocks += u64::from(count) + 1;
+        self.checkpointer.new_location = Some(CheckpointLocation {
+            sequence: self.checkpointer.cut.sequence,
+            pba: self.log.record(record).header_pba.plus(1),
+            size: size as u32,
+            checksum: crc32c(&bytes[..size]),
+        });
+        self.seal(Stream::Metadata, buffers);
+    }
+
+    fn encode_body(&self, bytes: &mut [u8]) -> Option<usize> {
+        let Checkpointer { runs, table, next_run, cut, .. } = &self.checkpointer;
+        let header = CheckpointHeader {
+            sequence: cut.sequence,
+            write_clock: cut.write_clock,
+            sweep: cut.sweep,
+            next_run: *next_run,
+        };
+        let counts = Counts {
+            streams: Stream::COUNT as u16,
+            reserved: cut.reserved.len() as u32,
+            roots: self.map.root_pages().count() as u32,
+            table: table.len() as u32,
+            runs: runs.len() as u32,
+        };
+        let mut writer = BodyWriter::new(&header, &counts, bytes);
+        cut.heads.iter().for_each(|head| writer.head(*head));
+        cut.reserved.iter().for_each(|segment| writer.reserved(*segment));
+        self.map.root_pages().for_each(|(key, pointer)| writer.root(key, pointer));
+        table.iter().for_each(|pointer| writer.pointer(*pointer));
+        for run in runs {
+            let Run { number, sweep, blocks } = run;
+            let block_count = blocks.len() as u32;
+            writer.run(&RunHeader { number: *number, sweep: *sweep, block_count });
+            blocks.iter().for_each(|pointer| writer.pointer(*pointer));
+        }
+        writer.finish()
+    }
+
+    fn checkpoint_flush(&mut self, stage: Stage) {
+        self.checkpointer.stage = stage;
+        self.checkpointer.flushing = self.log.applied;
+        self.statistics.device_flushes += 1;
+        self.ios.start(Purpose::Checkpoint, Command::Flush);
+    }
+
+    pub(crate) fn checkpoint_io_completed(&mut self, result: IoResult, buffers: &mut impl Buffers) {
+        if let Err(errno) = result {
+            self.poison(errno);
+        }
+        if let Some(errno) = self.poisoned {
+            self.give_up_shutdown(errno);
+            return;
+        }
+        match self.checkpointer.stage {
+            Stage::Flush => {
+                self.durable_up_to(self.checkpointer.flushing);
+                self.write_superblock(buffers);
+            }
+            Stage::Superblock => self.checkpoint_flush(Stage::LastFlush),
+            Stage::LastFlush => {
+                self.durable_up_to(self.checkpointer.flushing);
+                self.checkpoint_is_durable();
+            }
+            stage => panic!("no command is out in {stage:?}"),
+        }
+    }
+
+    fn write_superblock(&mut self, buffers: &mut impl Buffers) {
+        let superblock = Superblock {
+            generation: self.superblock.generation + 1,
+            epoch: self.log.epoch,
+            checkpoint: self.checkpointer.new_location.expect("the body was written"),
+            clean: self.checkpointer.cut.clean,
+            ..self.superblock
+        };
+        let page = self.loads.superblock_page();
+        superblock.encode(buffers.page_mut(page));
+        self.checkpointer.stage = Stage::Superblock;
+        let (pba, source) = (superblock.location(), Target::Page(page));
+        self.checkpointer.next_superblock = Some(superblock);
+        self.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source });
+    }
+
+    /// The new checkpoint counts: what only the old one needed may go.
+    fn checkpoint_is_durable(&mut self) {
+        let superblock = self.checkpointer.next_superblock.take();
+        self.superblock = superblock.expect("a superblock was written");
+        let (old, count) = self.checkpointer.body;
+        let now = self.log.now();
+        for offset in 0..count {
+            self.segments.release(old.plus(offset), now);
+        }
+        self.checkpointer.body = self.checkpointer.new_body;
+        self.segments.queue_is_durable();
+        let (trim, ios) = (self.config.trim, &mut self.ios);
+        let geometry = self.superblock.geometry;
+        self.segments.checkpoint_is_durable(self.checkpointer.cut.sequence, |segment| {
+            if trim {
+                let pba = crate::units::segment_start(&geometry, segment);
+                let count = geometry.segment_size;
+                ios.start(Purpose::Trim(segment), Command::Discard { pba, count });
+            }
+            trim
+        });
+        self.statistics.checkpoints += 1;
+        self.checkpointer.stage = Stage::Idle;
+        if self.phase == Phase::Recovered {
+            self.phase = Phase::Running;
+        }
+        if self.checkpointer.cut.clean
+            && let Some(id) = self.checkpointer.shutdown.take()
+        {
+            self.phase = Phase::Closed;
+            self.respond(id, Ok(()));
+        }
+    }
+
+    pub(crate) fn give_up_shutdown(&mut self, errno: i32) {
+        if let Some(id) = self.checkpointer.shutdown.take() {
+            self.phase = Phase::Closed;
+            self.respond(id, Err(crate::Failure::Device(errno)));
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The cleaner: copies what is still valid out of a segment, so that the segment becomes free.
+//!
+//! A victim is read in chunks of whole records. Record headers say what every block was written
+//! as; the map (or the checkpoint's lists) says whether it still lies there. What does is copied
+//! into the cleaning stream as a *relocation*: on arrival it takes effect only if the source is
+//! still current, so overwrites and reads in the meantime need no lock and no table.
+//!
+//! # Power-loss contract
+//! The source stays intact until the segment is opened again, and that happens only after a
+//! checkpoint is durable in which nothing points into it.
+//!
+//! # Invariants
+//! - A checkpoint is cut only while no relocation is on its way.
+//! - Every address whose old location in the victim may still be counted is settled, so when the
+//!   last relocation arrives, nothing of the victim is counted (save a checkpoint's body, which
+//!   the next checkpoint replaces).
+
+use crate::Engine;
+use crate::api::{Buffers, Command, IoResult, Phase, RECORD_BLOCKS, RecordRef, Target};
+use crate::ios::Purpose;
+use crate::loads::Waiter;
+use crate::map::Lookup;
+use crate::policy::{Candidate, VictimPolicy};
+use crate::segments::State;
+use crate::units::{SegmentIndex, Stream, segment_start};
+use alloc::vec::Vec;
+use coulter_format::checksum::{self, Kind};
+use coulter_format::record::{BlockWord, Extent, RecordView};
+use coulter_format::{Lba, Pba};
+
+/// Leaves loaded ahead of the block in hand.
+const AHEAD: usize = 32;
+
+/// A block of the victim, as its record describes it.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    kind: Kind,
+    key: u64,
+    checksum: u32,
+    pba: Pba,
+    /// Its place in the chunk's buffer.
+    place: u32,
+}
+
+/// Where the cleaner is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Idle,
+    /// The next chunk must be read.
+    Next,
+    Reading,
+    /// Blocks of the chunk are being looked at.
+    Sorting,
+}
+
+/// The cleaner's state.
+#[derive(Default)]
+pub(crate) struct Cleaner {
+    pub(crate) policy: VictimPolicy,
+    stage: Stage,
+    segment: Option<SegmentIndex>,
+    /// The next record's place in the victim.
+    offset: u32,
+    /// No record follows the chunk.
+    last: bool,
+    buffer: Option<RecordRef>,
+    blocks: Vec<Block>,
+    cursor: usize,
+    /// Blocks that the chunk in hand covers, headers included, and how many were copied.
+    covered: u64,
+    copied: u64,
+    /// The chunk was read a second time, because a block did not match its checksum.
+    again: bool,
+    parked: bool,
+    credit: u64,
+    /// Valid blocks of the latest victim, for the credit.
+    latest_valid: u32,
+}
+
+impl Cleaner {
+    pub(crate) fn resume(&mut self) {
+        self.parked = false;
+    }
+
+    /// The host wrote blocks; what that is worth is decided when the cleaner looks.
+    pub(crate) fn earn(&mut self, blocks: u64) {
+        self.credit += blocks;
+    }
+}
+
+impl Engine {
+    pub(crate) fn pump_cleaner(&mut self, buffers: &mut impl Buffers) {
+        self.pacing.update(self.segments.empty_count());
+        if self.phase != Phase::Running || self.checkpointer.is_quiescing() {
+            if self.log.filling(Stream::Cleaning).is_some() {
+                self.seal(Stream::Cleaning, buffers);
+            }
+            return;
+        }
+        let mut turns = 0;
+        while self.cleaning_is_due() && !self.cleaner.parked && turns < 4 {
+            turns += 1;
+            let goes_on = match self.cleaner.stage {
+                Stage::Idle => self.choose_victim(),
+                Stage::Next => self.read_chunk(),
+                Stage::Reading => false,
+                Stage::Sorting => self.sort_blocks(buffers),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        let resting = self.cleaner.stage == Stage::Idle || !self.cleaning_is_due();
+        if resting && self.log.filling(Stream::Cleaning).is_some() {
+            self.seal(Stream::Cleaning, buffers);
+        }
+    }
+
+    /// Whether the cleaner should take its next step.
+    fn cleaning_is_due(&mut self) -> bool {
+        let size = self.superblock.geometry.segment_size;
+        let valid = self.cleaner.latest_valid;
+        let worth = self.pacing.credit_for(self.cleaner.credit, valid, size);
+        if worth == 0 {
+            self.cleaner.credit = 0;
+        }
+        self.pacing.wants_cleaning(worth)
+    }
+
+    fn choose_victim(&mut self) -> bool {
+        let size = self.superblock.geometry.segment_size;
+        let clock = self.log.write_clock;
+        let policy = self.cleaner.policy;
+        let candidates = self.segments.iter().filter(|(_, segment)| {
+            // At least a thirty-second of the segment must be won, or cleaning is running in
+            // circles.
+            segment.state == State::Closed
+                && !segment.exhausted
+                && segment.pending == 0
+                && segment.valid + size / 32 <= size
+        });
+        let scored = candidates.map(|(index, segment)| {
+            let age = clock.saturating_sub(segment.clock);
+            (policy.score(Candidate { valid: segment.valid, size, age }), index)
+        });
+        // The lowest index wins a tie, so that the choice is the same on every run.
+        let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
+        let Some((score, victim)) = best else { return false };
+        if score == 0 {
+            return false;
+        }
+        self.cleaner.latest_valid = self.segments.segment(victim).valid;
+        self.cleaner.segment = Some(victim);
+        self.cleaner.offset = 0;
+        self.cleaner.stage = Stage::Next;
+        true
+    }
+
+    fn read_chunk(&mut self) -> bool {
+        let segment = self.cleaner.segment.expect("a victim was chosen");
+        let Some(buffer) = self.cleaner.buffer.or_else(|| self.log.lend()) else { return false };
+        self.cleaner.buffer = Some(buffer);
+        let size = self.superblock.geometry.segment_size;
+        let count = (size - self.cleaner.offset).min(RECORD_BLOCKS as u32);
+        let pba = segment_start(&self.superblock.geometry, segment).plus(self.cleaner.offset);
+        self.segments.segment_mut(segment).readers += 1;
+        self.cleaner.stage = Stage::Reading;
+        let target = Target::Record(buffer);
+        self.ios.start(Purpose::Clean, Command::Read { pba, count, target });
+        false
+    }
+
+    pub(crate) fn clean_read_completed(&mut self, result: IoResult, buffers: &mut impl Buffers) {
+        let segment = self.cleaner.segment.expect("a victim is being read");
+        self.segments.segment_mut(segment).readers -= 1;
+        if result.is_err() {
+            // What cannot be read cannot be moved. The segment stays as it is; its blocks give
+            // errors when they are read, and the cleaner takes another one.
+            self.end_victim();
+            return;
+        }
+        self.cleaner.stage = Stage::Sorting;
+        if !self.cleaner.again {
+            self.list_blocks(buffers);
+        }
+    }
+
+    /// Lists the blocks of all records that lie wholly in the chunk.
+    fn list_blocks(&mut self, buffers: &mut impl Buffers) {
+        let segment = self.cleaner.segment.expect("a victim is being read");
+        let buffer = self.cleaner.buffer.expect("it was read into a buffer");
+        let store = self.superblock.store;
+        let start = segment_start(&self.superblock.geometry, segment).plus(self.cleaner.offset);
+        let room = self.superblock.geometry.segment_size - self.cleaner.offset;
+        let count = room.min(RECORD_BLOCKS as u32);
+        let cleaner = &mut self.cleaner;
+        cleaner.blocks.clear();
+        (cleaner.cursor, cleaner.copied) = (0, 0);
+        let chunk = buffers.record(buffer);
+        let mut at = 0;
+        cleaner.last = loop {
+            if at == count {
+                break at == room;
+            }
+            let Ok(view) = RecordView::decode(&chunk[at as usize], &store, start.plus(at)) else {
+                break true;
+            };
+            let end = at + 1 + u32::from(view.header().payload_size);
+            if end > count {
+                // The rest of it is in the next chunk, unless it claims to leave the segment.
+                break end > room;
+            }
+            let payload = view.entries().filter(|entry| entry.kind.has_payload());
+            cleaner.blocks.extend(payload.map(|entry| Block {
+                kind: entry.kind,
+                key: entry.key,
+                checksum: entry.word.checksum,
+                pba: entry.pba,
+                place: entry.pba.0 - start.0,
+            }));
+            at = end;
+        };
+        // Nothing readable at all: whatever the rest of the segment was, it is not valid.
+        cleaner.covered = u64::from(if cleaner.last { room } else { at });
+        cleaner.offset += at;
+    }
+
+    /// Looks at the chunk's blocks one by one. False: must wait.
+    fn sort_blocks(&mut self, buffers: &mut impl Buffers) -> bool {
+        while self.cleaner.cursor < self.cleaner.blocks.len() {
+            let block = self.cleaner.blocks[self.cleaner.cursor];
+            let goes_on = match self.is_current(&block) {
+                Standing::Current => self.relocate(&block, buffers),
+                Standing::Outdated => true,
+                Standing::Unknown(leaf) => {
+                    self.cleaner.parked = true;
+                    self.load_for(leaf, Waiter::Cleaner, true);
+                    self.load_ahead_of_cleaner();
+                    false
+                }
+            };
+            if !goes_on {
+                return false;
+            }
+            self.cleaner.cursor += 1;
+        }
+        self.end_chunk();
+        true
+    }
+
+    /// Whether the map, or the checkpoint, says that the block lies there.
+    fn is_current(&mut self, block: &Block) -> Standing {
+        let now = self.log.now();
+        let lies_here = |pointer: Option<coulter_format::BlockPointer>| match pointer {
+            Some(pointer) if pointer.pba == block.pba => Standing::Current,
+            _ => Standing::Outdated,
+        };
+        match block.kind {
+            Kind::Data => {
+                let lba = Lba(block.key);
+                let leaf = block.key / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
+                match self.map.lookup(lba) {
+                    Lookup::Mapped(pointer) if pointer.pba == block.pba => Standing::Current,
+                    Lookup::Miss(leaf) => Standing::Unknown(leaf),
+                    Lookup::Damaged => Standing::Outdated,
+                    _ if self.map.settle(&mut self.segments, lba, now) => Standing::Outdated,
+                    _ => Standing::Unknown(leaf),
+                }
+            }
+            Kind::Leaf => match self.map.leaf_standing(block.key) {
+                Some(pointer) => lies_here(pointer),
+                None => Standing::Unknown(block.key),
+            },
+            Kind::Root => lies_here(self.map.root_page(block.key)),
+            kind => lies_here(self.checkpointer.pointer(kind, block.key)),
+        }
+    }
+
+    fn load_ahead_of_cleaner(&mut self) {
+        let ahead = self.cleaner.cursor + 1..self.cleaner.blocks.len();
+        let mut asked = 0;
+        for index in ahead {
+            let block = self.cleaner.blocks[index];
+            if block.kind != Kind::Data || asked == AHEAD {
+                continue;
+            }
+            if let Lookup::Miss(leaf) = self.map.lookup(Lba(block.key)) {
+                self.load_for(leaf, Waiter::Nobody, true);
+                asked += 1;
+            }
+        }
+    }
+
+    /// Copies a block into the cleaning stream. False: no room now.
+    fn relocate(&mut self, block: &Block, buffers: &mut impl Buffers) -> bool {
+        let buffer = self.cleaner.buffer.expect("the chunk is in a buffer");
+        let content = &buffers.record(buffer)[block.place as usize];
+        if checksum::block(block.kind, block.key, content) != block.checksum {
+            if !self.cleaner.again {
+                // Perhaps the device read badly once. If not, the block is moved as it is, with the
+                // checksum that it should have: it goes on giving an error, never wrong bytes.
+                self.cleaner.again = true;
+                self.read_again();
+                return false;
+            }
+            self.statistics.corrupt_blocks += 1;
+        }
+        let extent = Extent { key: block.key, count: 1, kind: block.kind, relocated: true };
+        let is_data = block.kind == Kind::Data;
+        let Some(target) = self.cleaning_record(extent.cost(), buffers) else { return false };
+        if is_data && !(self.map.admits_relocation() && self.map.reserve(1)) {
+            self.sweeper.wanted_memory = true;
+            if self.log.record(target).extents.is_empty() {
+                self.log.abandon(target);
+            } else {
+                self.seal(Stream::Cleaning, buffers);
+            }
+            return false;
+        }
+        if is_data {
+            self.map.relocation_started(Lba(block.key));
+            self.statistics.relocated_blocks += 1;
+        } else {
+            self.statistics.relocated_metadata_blocks += 1;
+        }
+        let record = self.log.record_mut(target);
+        buffers.relocate(buffer, block.place, target, record.payload);
+        record.reserved += usize::from(is_data);
+        record.words.push(BlockWord { checksum: block.checksum, address: block.pba });
+        record.push_extent(extent);
+        self.cleaner.copied += 1;
+        true
+    }
+
+    fn read_again(&mut self) {
+        let segment = self.cleaner.segment.expect("a victim is being read");
+        let buffer = self.cleaner.buffer.expect("the chunk is in a buffer");
+        let geometry = &self.superblock.geometry;
+        let listed = self.cleaner.blocks.first().expect("a block did not match");
+        let start = Pba(listed.pba.0 - listed.place);
+        let end = segment_start(geometry, segment).plus(geometry.segment_size);
+        let count = (end.0 - start.0).min(RECORD_BLOCKS as u32);
+        self.segments.segment_mut(segment).readers += 1;
+        self.cleaner.stage = Stage::Reading;
+        let target = Target::Record(buffer);
+        self.ios.start(Purpose::Clean, Command::Read { pba: start, count, target });
+    }
+
+    fn cleaning_record(&mut self, cost: usize, buffers: &mut impl Buffers) -> Option<RecordRef> {
+        if let Some(record) = self.log.fitting(Stream::Cleaning, 1, cost) {
+            return Some(record);
+        }
+        if self.log.filling(Stream::Cleaning).is_some() {
+            self.seal(Stream::Cleaning, buffers);
+        }
+        let keep = self.pacing.kept_by_cleaning();
+        self.log.begin(&mut self.segments, Stream::Cleaning, 1, keep)
+    }
+
+    fn end_chunk(&mut self) {
+        let cleaner = &mut self.cleaner;
+        cleaner.again = false;
+        let gained = cleaner.covered.saturating_sub(cleaner.copied);
+        let size = self.superblock.geometry.segment_size;
+        // What was gone through is paid from the credit, in user blocks.
+        let rate = self.pacing.credit_for(1 << 20, cleaner.latest_valid, size);
+        let price = (cleaner.covered << 20).checked_div(rate).unwrap_or(cleaner.credit);
+        cleaner.credit = cleaner.credit.saturating_sub(price);
+        cleaner.stage = Stage::Next;
+        let last = cleaner.last;
+        self.pacing.gain(gained);
+        if last {
+            self.statistics.segments_cleaned += 1;
+            self.end_victim();
+        }
+    }
+
+    fn end_victim(&mut self) {
+        let segment = self.cleaner.segment.take().expect("a victim was being cleaned");
+        self.segments.segment_mut(segment).exhausted = true;
+        if let Some(buffer) = self.cleaner.buffer.take() {
+            self.log.give_back(buffer);
+        }
+        self.cleaner.again = false;
+        self.cleaner.stage = Stage::Idle;
+    }
+}
+
+/// What is known of a block in the victim.
+enum Standing {
+    Current,
+    Outdated,
+    /// The leaf of this key must be loaded first.
+    Unknown(u64),
+}

@@ -1,0 +1,42 @@
+//! What the driver decides when it opens a store.
+
+/// Limits and habits of a running engine. Nothing here changes what is on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes that the map may occupy; `None` for eight bytes per block of the volume.
+    pub map_size: Option<u64>,
+    /// Record buffers that the driver keeps; at least [`Config::RECORD_COUNT_MIN`].
+    pub record_count: u16,
+    /// One-block buffers that the driver keeps; at least [`Config::PAGE_COUNT_MIN`].
+    pub page_count: u16,
+    /// Requests that may be in the engine at once.
+    pub request_count: u32,
+    /// Records of host data in flight up to which a partly filled record is sent off at once.
+    /// Beyond it, requests gather in the record until it is full or one comes back.
+    pub batch_depth: u32,
+    /// Whether freed segments are discarded on the device.
+    pub trim: bool,
+    /// Whether to refuse writes and leave the device untouched.
+    pub read_only: bool,
+}
+
+impl Config {
+    /// Least record buffers: two for each stream, two for the cleaner's reads, the rest in flight.
+    pub const RECORD_COUNT_MIN: u16 = 12;
+    /// Least one-block buffers.
+    pub const PAGE_COUNT_MIN: u16 = 16;
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            map_size: None,
+            record_count: 24,
+            page_count: 64,
+            request_count: 1024,
+            batch_depth: 2,
+            trim: false,
+            read_only: false,
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A new store: its sizes, and the few blocks that make an empty one.
+
+use crate::pacing::{Watermarks, metadata_blocks};
+use crate::units::{SegmentIndex, Stream, segment_start};
+use alloc::vec::Vec;
+use coulter_format::checkpoint::{BodyWriter, CheckpointHeader, Counts};
+use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::record::{self, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader};
+use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::superblock::{
+    CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
+};
+use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
+
+/// Segments that a checkpoint reserves at most.
+pub(crate) const RESERVED_MAX: usize = 256;
+
+/// Map updates between checkpoints: the least that lets any single request through.
+pub const JOURNAL_SIZE_MIN: u32 = 1024;
+
+/// The most that keeps recovery short and a run's list small.
+pub const JOURNAL_SIZE_MAX: u32 = 65_536;
+
+/// Segments of a store at most, so that its table is read and listed quickly.
+pub const SEGMENT_COUNT_MAX: u32 = 1 << 18;
+
+/// What a new store should be like. Sizes are in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Blocks of the device that the store may use.
+    pub device_size: u64,
+    /// Blocks to export; `None` for as many as `spare_percent` leaves.
+    pub volume_size: Option<u64>,
+    /// Blocks in a segment: a power of two from 256 (1 MiB) to 2^18 (1 GiB).
+    pub segment_size: u32,
+    /// Spare space in percent of the exported space, when `volume_size` is `None`.
+    pub spare_percent: u32,
+    /// Identity.
+    pub store: StoreId,
+    /// Label, padded with zeros.
+    pub label: [u8; LABEL_SIZE],
+    /// Bytes of map memory that recovery may need; `None` for eight per exported block.
+    pub map_size: Option<u64>,
+    /// Map updates between two checkpoints; `None` for a size that suits the volume.
+    pub journal_size: Option<u32>,
+    /// Runs alive at most; `None` for 128.
+    pub run_count_limit: Option<u32>,
+}
+
+/// Why a store cannot be laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The segment size is no power of two from 1 MiB to 1 GiB.
+    SegmentSize,
+    /// The device is too small; blocks that it would need.
+    DeviceTooSmall {
+        /// Blocks needed at least.
+        needed: u64,
+    },
+    /// The device has more than 2^32 blocks (16 TiB), or more than 2^18 segments.
+    DeviceTooLarge,
+    /// The volume does not leave enough spare space; blocks that it may have at most.
+    VolumeTooLarge {
+        /// Blocks at most.
+        limit: u64,
+    },
+    /// The volume has no blocks.
+    VolumeEmpty,
+    /// The map memory is too small; bytes that it needs at least.
+    MapTooSmall {
+        /// Bytes needed.
+        needed: u64,
+    },
+    /// The journal is below [`JOURNAL_SIZE_MIN`] or above [`JOURNAL_SIZE_MAX`], or the runs are
+    /// none or too many to be listed.
+    Budget,
+}
+
+/// The volume's share of a log: spare space below this percentage makes cleaning hopeless.
+const SPARE_PERCENT_MIN: u64 = 4;
+
+/// Decides sizes and places.
+///
+/// # Errors
+/// A [`LayoutError`] that says which wish cannot be met and what could.
+pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), LayoutError> {
+    let size = options.segment_size;
+    if !size.is_power_of_two() || !(256..=1 << 18).contains(&size) {
+        return Err(LayoutError::SegmentSize);
+    }
+    if options.device_size > 1 << 32 {
+        return Err(LayoutError::DeviceTooLarge);
+    }
+    // The superblocks take a segment's room, so that segments are aligned to their own size.
+    let segment_count = (options.device_size / u64::from(size)).saturating_sub(1);
+    let segment_count = u32::try_from(segment_count).map_err(|_| LayoutError::DeviceTooLarge)?;
+    if segment_count > SEGMENT_COUNT_MAX {
+        return Err(LayoutError::DeviceTooLarge);
+    }
+    let mut geometry = Geometry {
+        device_size: options.device_size,
+        volume_size: 1,
+        segment_size: size,
+        segment_count,
+        first_segment: Pba(size),
+        second_superblock: Pba(size / 2),
+    };
+    let too_small = LayoutError::DeviceTooSmall { needed: smallest_device(size) };
+    let largest = largest_volume(&geometry, options).ok_or(too_small)?;
+    geometry.volume_size = match options.volume_size {
+        Some(0) => return Err(LayoutError::VolumeEmpty),
+        Some(wanted) if wanted > with_spare(largest, SPARE_PERCENT_MIN) => {
+            return Err(LayoutError::VolumeTooLarge {
+                limit: with_spare(largest, SPARE_PERCENT_MIN),
+            });
+        }
+        Some(wanted) => wanted,
+        None => with_spare(largest, u64::from(options.spare_percent).max(SPARE_PERCENT_MIN)),
+    };
+    if geometry.volume_size == 0 {
+        return Err(too_small);
+    }
+    let budget = budget(options, geometry.volume_size)?;
+    Ok((geometry, budget))
+}
+
+fn with_spare(blocks: u64, percent: u64) -> u64 {
+    blocks * 100 / (100 + percent)
+}
+
+/// Blocks that would serve if no spare space were needed.
+fn largest_volume(geometry: &Geometry, options: &CreateOptions) -> Option<u64> {
+    let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
+    let whole = Geometry { volume_size: log.max(1), ..*geometry };
+    let budget = budget(options, log.max(1)).ok()?;
+    let marks = Watermarks::of(&whole, &budget);
+    let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_size);
+    log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0)
+}
+
+/// A device on which even the smallest volume has room.
+fn smallest_device(segment_size: u32) -> u64 {
+    u64::from(segment_size) * 24
+}
+
+fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, LayoutError> {
+    let suited = (volume_size / 8).clamp(u64::from(JOURNAL_SIZE_MIN), JOURNAL_SIZE_MAX.into());
+    let journal_size = options.journal_size.unwrap_or(suited as u32);
+    let run_count_limit = options.run_count_limit.unwrap_or(128);
+    let journal_fits = (JOURNAL_SIZE_MIN..=JOURNAL_SIZE_MAX).contains(&journal_size);
+    if !journal_fits || !(2..=256).contains(&run_count_limit) {
+        return Err(LayoutError::Budget);
+    }
+    let least = map_size_min(volume_size);
+    let map_size = options.map_size.unwrap_or((volume_size * 8).max(least));
+    if map_size < least {
+        return Err(LayoutError::MapTooSmall { needed: least });
+    }
+    Ok(RecoveryBudget { map_size, journal_size, run_count_limit })
+}
+
+/// Bytes of map memory that a volume needs at least.
+pub fn map_size_min(volume_size: u64) -> u64 {
+    crate::map::directory_size(volume_size)
+        + 2 * crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE
+}
+
+/// Blocks to be written to a device to make an empty store of it, in any order, followed by a
+/// flush. The superblocks come last in the list: writing in order, with a flush before them, never
+/// leaves a superblock that leads nowhere.
+///
+/// # Errors
+/// As [`plan`].
+pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>), LayoutError> {
+    let (geometry, budget) = plan(options)?;
+    let mut blocks = Vec::new();
+    let start = segment_start(&geometry, SegmentIndex(0));
+    let mut log = FirstRecords { store: options.store, next: start, sequence: 1 };
+    let pages = table_pages(geometry.segment_count);
+    let mut table = Vec::new();
+    for (index, chunk) in pages.chunks(PAYLOAD_BLOCKS_MAX).enumerate() {
+        let first = (index * PAYLOAD_BLOCKS_MAX) as u64;
+        table.extend(log.append(Kind::SegmentTable, first, chunk, &mut blocks));
+    }
+    let marks = Watermarks::of(&geometry, &budget);
+    let queue = (marks.high + 4).min(geometry.segment_count - 1).min(RESERVED_MAX as u32);
+    let mut body = alloc::vec![0; PAYLOAD_BLOCKS_MAX * BLOCK_SIZE];
+    let header = CheckpointHeader {
+        // Both kinds of first record are behind the checkpoint: nothing is to be replayed.
+        sequence: log.sequence,
+        next_run: 1,
+        ..CheckpointHeader::default()
+    };
+    let counts = Counts {
+        streams: Stream::COUNT as u16,
+        reserved: queue,
+        table: table.len() as u32,
+        ..Counts::default()
+    };
+    let mut writer = BodyWriter::new(&header, &counts, &mut body);
+    (0..Stream::COUNT).for_each(|_| writer.head(None));
+    (1..=queue).for_each(|segment| writer.reserved(segment));
+    table.iter().for_each(|pointer| writer.pointer(*pointer));
+    let size = writer.finish().expect("the lists of an empty store fit");
+    let (body_blocks, _) = body[..size.next_multiple_of(BLOCK_SIZE)].as_chunks::<BLOCK_SIZE>();
+    let placed = log.append(Kind::Checkpoint, 0, body_blocks, &mut blocks);
+    let checkpoint = CheckpointLocation {
+        sequence: header.sequence,
+        pba: placed[0].pba,
+        size: size as u32,
+        checksum: crc32c(&body[..size]),
+    };
+    let newest = Superblock {
+        store: options.store,
+        generation: 2,
+        geometry,
+        budget,
+        epoch: 1,
+        checkpoint,
+        clean: true,
+        label: options.label,
+    };
+    for superblock in [Superblock { generation: 1, ..newest }, newest] {
+        let mut block = [0; BLOCK_SIZE];
+        superblock.encode(&mut block);
+        blocks.push((superblock.location(), block));
+    }
+    Ok((newest, blocks))
+}
+
+/// Pages of a table in which segment 0 is closed and all others are free. What lies in segment 0
+/// is listed by the checkpoint, so nothing is counted here.
+fn table_pages(segment_count: u32) -> Vec<Block> {
+    let entry = |index: u32| SegmentEntry {
+        valid: 0,
+        state: if index == 0 { SegmentState::Closed } else { SegmentState::Free },
+        stream: Stream::Metadata as u8,
+        clock: 0,
+    };
+    let entries: Vec<_> = (0..segment_count).map(entry).collect();
+    let page = |chunk: &[SegmentEntry]| {
+        let mut page = [0; BLOCK_SIZE];
+        segment_table::encode(chunk.iter().copied(), &mut page);
+        page
+    };
+    entries.chunks(SEGMENTS_PER_PAGE).map(page).collect()
+}
+
+/// The records that a new store begins with.
+struct FirstRecords {
+    store: StoreId,
+    next: Pba,
+    sequence: u64,
+}
+
+impl FirstRecords {
+    fn append(
+        &mut self,
+        kind: Kind,
+        key: u64,
+        payload: &[Block],
+        blocks: &mut Vec<(Pba, Block)>,
+    ) -> Vec<coulter_format::BlockPointer> {
+        let header = RecordHeader {
+            stream: Stream::Metadata as u8,
+            epoch: 1,
+            sequence: self.sequence,
+            durable_sequence: 0,
+            pba: self.next,
+            payload_size: payload.len() as u16,
+        };
+        let extent = Extent { key, count: payload.len() as u16, kind, relocated: false };
+        let checksums =
+            payload.iter().enumerate().map(|(i, b)| checksum::block(kind, key + i as u64, b));
+        let words: Vec<_> =
+            checksums.map(|checksum| BlockWord { checksum, address: Pba::NOWHERE }).collect();
+        let mut block = [0; BLOCK_SIZE];
+        record::encode(&header, &self.store, &[extent], &words, &mut block)
+            .expect("256 blocks of one extent fit");
+        blocks.push((self.next, block));
+        let mut placed = Vec::new();
+        for (offset, (content, word)) in payload.iter().zip(&words).enumerate() {
+            let pba = self.next.plus(1 + offset as u32);
+            blocks.push((pba, *content));
+            placed.push(coulter_format::BlockPointer { pba, checksum: word.checksum });
+        }
+        self.next = self.next.plus(1 + payload.len() as u32);
+        self.sequence += 1;
+        placed
+    }
+}
+
+/// Stands in until the real superblock has been read.
+pub(crate) fn placeholder() -> Superblock {
+    Superblock {
+        store: StoreId { uuid: [0; 16], salt: 0 },
+        generation: 0,
+        geometry: Geometry {
+            device_size: 1024,
+            volume_size: 1,
+            segment_size: 256,
+            segment_count: 1,
+            first_segment: Pba(256),
+            second_superblock: Pba(128),
+        },
+        budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
+        epoch: 0,
+        checkpoint: CheckpointLocation { sequence: 0, pba: Pba(257), size: 1, checksum: 0 },
+        clean: false,
+        label: [0; LABEL_SIZE],
+    }
+}

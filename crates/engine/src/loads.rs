@@ -1,0 +1,175 @@
+//! Map pages on their way into memory, and who waits for them.
+
+use crate::Engine;
+use crate::api::{Buffers, Command, IoResult, PageRef, Target};
+use crate::ios::Purpose;
+use crate::map::LoadStep;
+use crate::units::SegmentIndex;
+use alloc::vec::Vec;
+use coulter_format::BlockPointer;
+use coulter_format::checksum::{self, Kind};
+
+/// Who goes on when a page has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// The read in this request slot.
+    Read(u32),
+    /// The discard in this request slot.
+    Discard(u32),
+    /// The cleaner.
+    Cleaner,
+    /// Nobody: the sweep and prefetching look again by themselves.
+    Nobody,
+}
+
+/// A page being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Load {
+    kind: Kind,
+    key: u64,
+    pointer: BlockPointer,
+    segment: SegmentIndex,
+}
+
+/// The table of loads; one for each page buffer.
+pub(crate) struct Loads {
+    slots: Vec<Option<Load>>,
+    waiters: Vec<(u16, Waiter)>,
+    /// Waiters for which no memory, buffer or table entry was free.
+    starved: Vec<Waiter>,
+    scratch: Vec<Waiter>,
+}
+
+impl Loads {
+    pub(crate) fn new(page_count: u16) -> Loads {
+        Loads {
+            slots: alloc::vec![None; usize::from(page_count)],
+            waiters: Vec::with_capacity(64),
+            starved: Vec::with_capacity(64),
+            scratch: Vec::with_capacity(64),
+        }
+    }
+
+    /// Someone who must try again later.
+    pub(crate) fn starve(&mut self, waiter: Waiter) {
+        if waiter != Waiter::Nobody {
+            self.starved.push(waiter);
+        }
+    }
+
+    /// A page buffer outside loads: the last one is the checkpoint's.
+    pub(crate) fn superblock_page(&self) -> PageRef {
+        PageRef(self.slots.len() as u16 - 1)
+    }
+
+    fn free_slot(&self) -> Option<u16> {
+        let loadable = &self.slots[..self.slots.len() - 1];
+        loadable.iter().position(Option::is_none).map(|index| index as u16)
+    }
+
+    fn find(&self, kind: Kind, key: u64) -> Option<u16> {
+        let wanted = |load: &Option<Load>| load.is_some_and(|l| l.kind == kind && l.key == key);
+        self.slots.iter().position(wanted).map(|index| index as u16)
+    }
+}
+
+impl Engine {
+    /// Sees to it that a leaf comes into memory; `waiter` goes on when something has changed.
+    pub(crate) fn load(&mut self, leaf: u64, waiter: Waiter) {
+        self.load_for(leaf, waiter, false);
+    }
+
+    /// The same; with `to_write`, for the sweep. Returns whether the leaf is ready now.
+    pub(crate) fn load_for(&mut self, leaf: u64, waiter: Waiter, to_write: bool) -> bool {
+        let Some(slot) = self.loads.free_slot() else {
+            self.loads.starve(waiter);
+            return false;
+        };
+        let root_key = leaf / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
+        let waits_on = match self.map.load_step(leaf, to_write) {
+            LoadStep::Ready => {
+                self.loads.starve(waiter);
+                return true;
+            }
+            LoadStep::NoMemory => {
+                self.sweeper.wanted_memory = true;
+                self.loads.starve(waiter);
+                return false;
+            }
+            LoadStep::ReadRoot(key, pointer) => self.start_load(slot, Kind::Root, key, pointer),
+            LoadStep::ReadLeaf(pointer) => self.start_load(slot, Kind::Leaf, leaf, pointer),
+            LoadStep::Wait { root: true } => {
+                self.loads.find(Kind::Root, root_key).expect("a root being loaded is listed")
+            }
+            LoadStep::Wait { root: false } => {
+                self.loads.find(Kind::Leaf, leaf).expect("a leaf being loaded is listed")
+            }
+        };
+        if waiter != Waiter::Nobody {
+            self.loads.waiters.push((waits_on, waiter));
+        }
+        false
+    }
+
+    fn start_load(&mut self, slot: u16, kind: Kind, key: u64, pointer: BlockPointer) -> u16 {
+        let segment = self.segments.of(pointer.pba);
+        self.segments.segment_mut(segment).readers += 1;
+        self.loads.slots[usize::from(slot)] = Some(Load { kind, key, pointer, segment });
+        let target = Target::Page(PageRef(slot));
+        self.ios.start(Purpose::Load(slot), Command::Read { pba: pointer.pba, count: 1, target });
+        slot
+    }
+
+    pub(crate) fn load_completed(
+        &mut self,
+        slot: u16,
+        result: IoResult,
+        buffers: &mut impl Buffers,
+    ) {
+        let load = self.loads.slots[usize::from(slot)].take().expect("a load completes once");
+        self.segments.segment_mut(load.segment).readers -= 1;
+        let page = buffers.page(PageRef(slot));
+        let intact =
+            result.is_ok() && checksum::block(load.kind, load.key, page) == load.pointer.checksum;
+        let page = intact.then_some(page);
+        let now = self.log.now();
+        match load.kind {
+            Kind::Root => self.map.finish_root(load.key, page, &self.superblock.geometry),
+            _ => self.map.finish_leaf(&mut self.segments, load.key, page, now),
+        }
+        let mut woken = core::mem::take(&mut self.loads.scratch);
+        self.loads.waiters.retain(|(waits_on, waiter)| {
+            if *waits_on == slot {
+                woken.push(*waiter);
+            }
+            *waits_on != slot
+        });
+        for waiter in woken.drain(..) {
+            self.wake(waiter, buffers);
+        }
+        self.loads.scratch = woken;
+    }
+
+    /// Lets those try again for whom something was missing.
+    pub(crate) fn retry_starved(&mut self, buffers: &mut impl Buffers) {
+        if self.loads.starved.is_empty() {
+            return;
+        }
+        let mut starved = core::mem::take(&mut self.loads.starved);
+        for waiter in starved.drain(..) {
+            self.wake(waiter, buffers);
+        }
+        // Those that starve again are in the new list; keep the larger allocation.
+        starved.append(&mut self.loads.starved);
+        self.loads.starved = starved;
+    }
+
+    fn wake(&mut self, waiter: Waiter, buffers: &mut impl Buffers) {
+        match waiter {
+            Waiter::Read(slot) => self.continue_read(slot, buffers),
+            Waiter::Discard(slot) => self.continue_discard(slot, buffers),
+            Waiter::Cleaner => self.cleaner.resume(),
+            Waiter::Nobody => {}
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The log's heads and the records on their way.
+//!
+//! # Invariants
+//! - A record gets its sequence when it is sealed; records are applied in order of sequence, each
+//!   only when it and all before it have completed. So the map never points at data that is not on
+//!   the device, and acknowledgements come in the order in which a crash would keep the writes.
+//! - A stream fills at most one record at a time, at its head.
+//! - A record lies inside one segment.
+
+use crate::api::{Buffers, RecordRef};
+use crate::segments::Segments;
+use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use coulter_format::checkpoint::Head;
+use coulter_format::record::{
+    self, BODY_SIZE, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader,
+};
+use coulter_format::{Pba, StoreId};
+
+/// What a record buffer is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordState {
+    Idle,
+    /// Takes blocks.
+    Filling,
+    /// On its way to the device.
+    InFlight,
+    /// Completed; waits for those before it.
+    Done(Result<(), i32>),
+    /// Lent to the cleaner or to recovery for reading.
+    Lent,
+}
+
+/// A record buffer and what is in it.
+pub(crate) struct Record {
+    pub(crate) state: RecordState,
+    pub(crate) stream: Stream,
+    pub(crate) segment: SegmentIndex,
+    pub(crate) header_pba: Pba,
+    pub(crate) sequence: Sequence,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) words: Vec<BlockWord>,
+    pub(crate) payload: u32,
+    /// Request slots to answer when it is applied.
+    pub(crate) requests: Vec<u32>,
+    /// Chunks reserved in the map for its updates.
+    pub(crate) reserved: usize,
+    /// Blocks of host data, for the write clock.
+    pub(crate) user_blocks: u64,
+    capacity: u32,
+    cost: usize,
+}
+
+impl Record {
+    fn new() -> Record {
+        Record {
+            state: RecordState::Idle,
+            stream: Stream::User,
+            segment: SegmentIndex(0),
+            header_pba: Pba::NOWHERE,
+            sequence: 0,
+            extents: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
+            words: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
+            payload: 0,
+            requests: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
+            reserved: 0,
+            user_blocks: 0,
+            capacity: 0,
+            cost: 0,
+        }
+    }
+
+    fn fits(&self, blocks: u32, cost: usize) -> bool {
+        self.payload + blocks <= self.capacity && self.cost + cost <= BODY_SIZE
+    }
+
+    /// Adds an extent; joins it to the last one if it goes on from there. `fits` was asked with a
+    /// cost of at least [`Extent::cost`].
+    pub(crate) fn push_extent(&mut self, extent: Extent) {
+        let blocks = extent.block_cost() * usize::from(extent.count);
+        if extent.kind.has_payload() {
+            self.payload += u32::from(extent.count);
+        }
+        if let Some(last) = self.extents.last_mut() {
+            let joins = last.kind == extent.kind
+                && last.relocated == extent.relocated
+                && last.key + u64::from(last.count) == extent.key
+                && last.count.checked_add(extent.count).is_some();
+            if joins {
+                last.count += extent.count;
+                self.cost += blocks;
+                return;
+            }
+        }
+        self.cost += Extent::FIXED_COST + blocks;
+        self.extents.push(extent);
+    }
+}
+
+/// All streams and records.
+pub(crate) struct Log {
+    records: Vec<Record>,
+    idle: Vec<RecordRef>,
+    heads: [Option<Head>; Stream::COUNT],
+    filling: [Option<RecordRef>; Stream::COUNT],
+    in_flight: [u32; Stream::COUNT],
+    /// Sealed records in order of sequence.
+    pub(crate) order: VecDeque<RecordRef>,
+    /// Segments opened since the last cut, with the sequence of their first record if it is
+    /// sealed.
+    opened: VecDeque<(SegmentIndex, Option<Sequence>)>,
+    pub(crate) next_sequence: Sequence,
+    pub(crate) applied: Sequence,
+    pub(crate) durable: Sequence,
+    pub(crate) epoch: u64,
+    pub(crate) write_clock: u64,
+    /// Blocks written since the last cut.
+    pub(crate) blocks_since_cut: u64,
+}
+
+/// Record buffers that a stream leaves to those that must always get on.
+const IDLE_KEPT_BY_USER: usize = 6;
+const IDLE_KEPT_BY_CLEANING: usize = 3;
+
+impl Log {
+    pub(crate) fn new(record_count: u16) -> Log {
+        let records: Vec<_> = (0..record_count).map(|_| Record::new()).collect();
+        Log {
+            idle: (0..record_count).rev().map(RecordRef).collect(),
+            order: VecDeque::with_capacity(records.len()),
+            opened: VecDeque::with_capacity(64),
+            records,
+            heads: [None; Stream::COUNT],
+            filling: [None; Stream::COUNT],
+            in_flight: [0; Stream::COUNT],
+            next_sequence: 1,
+            applied: 0,
+            durable: 0,
+            epoch: 0,
+            write_clock: 0,
+            blocks_since_cut: 0,
+        }
+    }
+
+    pub(crate) fn record(&self, record: RecordRef) -> &Record {
+        &self.records[record.0 as usize]
+    }
+
+    pub(crate) fn record_mut(&mut self, record: RecordRef) -> &mut Record {
+        &mut self.records[record.0 as usize]
+    }
+
+    pub(crate) fn filling(&self, stream: Stream) -> Option<RecordRef> {
+        self.filling[stream.index()]
+    }
+
+    pub(crate) fn in_flight(&self, stream: Stream) -> u32 {
+        self.in_flight[stream.index()]
+    }
+
+    /// Whether nothing of a stream is being filled or on its way.
+    pub(crate) fn is_quiet(&self, stream: Stream) -> bool {
+        self.filling(stream).is_none() && self.in_flight(stream) == 0
+    }
+
+    /// When what happens now counts as having happened: with the next record to be applied.
+    pub(crate) fn now(&self) -> Sequence {
+        self.applied + 1
+    }
+
+    /// Lends a record buffer for reading, if enough remain for writing.
+    pub(crate) fn lend(&mut self) -> Option<RecordRef> {
+        if self.idle.len() <= IDLE_KEPT_BY_CLEANING {
+            return None;
+        }
+        let record = self.idle.pop()?;
+        self.record_mut(record).state = RecordState::Lent;
+        Some(record)
+    }
+
+    /// Takes a lent buffer back.
+    pub(crate) fn give_back(&mut self, record: RecordRef) {
+        assert_eq!(self.record(record).state, RecordState::Lent, "only what was lent");
+        self.record_mut(record).state = RecordState::Idle;
+        self.idle.push(record);
+    }
+
+    /// The stream's record, if it takes `blocks` more and `cost` more bytes of header.
+    pub(crate) fn fitting(&self, stream: Stream, blocks: u32, cost: usize) -> Option<RecordRef> {
+        self.filling(stream).filter(|record| self.record(*record).fits(blocks, cost))
+    }
+
+    /// Begins a new record that will take at least `blocks`. `keep` usable segments are left to
+    /// others. `None` if there is no buffer or no segment now. The stream must not be filling one.
+    pub(crate) fn begin(
+        &mut self,
+        segments: &mut Segments,
+        stream: Stream,
+        blocks: u32,
+        keep: usize,
+    ) -> Option<RecordRef> {
+        assert!(self.filling(stream).is_none(), "one record at a time");
+        let kept = match stream {
+            Stream::User => IDLE_KEPT_BY_USER,
+            Stream::Cleaning => IDLE_KEPT_BY_CLEANING,
+            Stream::Metadata => 0,
+        };
+        if self.idle.len() <= kept {
+            return None;
+        }
+        let head = self.head_with_room(segments, stream, blocks, keep)?;
+        let record_ref = self.idle.pop()?;
+        let segment = SegmentIndex(head.segment);
+        let room = segments.geometry().segment_size - head.offset - 1;
+        let header_pba = segment_start(segments.geometry(), segment).plus(head.offset);
+        let record = self.record_mut(record_ref);
+        record.extents.clear();
+        record.words.clear();
+        record.requests.clear();
+        (record.payload, record.cost) = (0, 0);
+        (record.reserved, record.user_blocks) = (0, 0);
+        record.capacity = room.min(PAYLOAD_BLOCKS_MAX as u32);
+        record.state = RecordState::Filling;
+        record.stream = stream;
+        record.segment = segment;
+        record.header_pba = header_pba;
+        self.filling[stream.index()] = Some(record_ref);
+        Some(record_ref)
+    }
+
+    fn head_with_room(
+        &mut self,
+        segments: &mut Segments,
+        stream: Stream,
+        blocks: u32,
+        keep: usize,
+    ) -> Option<Head> {
+        let size = segments.geometry().segment_size;
+        assert!(blocks < size, "a record lies inside one segment");
+        if let Some(head) = self.heads[stream.index()] {
+            if size - head.offset > blocks {
+                return Some(head);
+            }
+        }
+        // Opened before the old head is closed: if there is no segment, nothing changes.
+        let segment = segments.open(stream, keep)?;
+        if let Some(full) = self.heads[stream.index()] {
+            segments.close(SegmentIndex(full.segment), self.write_clock, self.now());
+        }
+        self.opened.push_back((segment, None));
+        let head = Head { segment: segment.0, offset: 0 };
+        self.heads[stream.index()] = Some(head);
+        Some(head)
+    }
+
+    /// Gives a record up that was begun and stayed empty.
+    pub(crate) fn abandon(&mut self, record_ref: RecordRef) {
+        let record = self.record_mut(record_ref);
+        assert!(record.extents.is_empty(), "only an empty record is given up");
+        record.state = RecordState::Idle;
+        let stream = record.stream;
+        assert_eq!(self.filling[stream.index()].take(), Some(record_ref), "it was being filled");
+        self.idle.push(record_ref);
+    }
+
+    /// Gives the stream's record its sequence and header. The caller sends it to the device.
+    pub(crate) fn seal(
+        &mut self,
+        segments: &mut Segments,
+        stream: Stream,
+        store: &StoreId,
+        buffers: &mut impl Buffers,
+    ) -> RecordRef {
+        let record_ref = self.filling[stream.index()].take().expect("a record is being filled");
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let (epoch, durable) = (self.epoch, self.durable);
+        let record = self.record_mut(record_ref);
+        assert!(!record.extents.is_empty(), "a record says something");
+        record.sequence = sequence;
+        record.state = RecordState::InFlight;
+        let header = RecordHeader {
+            stream: stream as u8,
+            epoch,
+            sequence,
+            durable_sequence: durable,
+            pba: record.header_pba,
+            payload_size: record.payload as u16,
+        };
+        let block = &mut buffers.record_mut(record_ref)[0];
+        record::encode(&header, store, &record.extents, &record.words, block)
+            .expect("the cost of every extent was counted");
+        let (segment, size) = (record.segment, 1 + record.payload);
+        segments.record_sealed(segment);
+        let head = self.heads[stream.index()].as_mut().expect("the head is open");
+        assert_eq!(head.segment, segment.0, "a record is filled at the head");
+        head.offset += size;
+        for (opened, first) in &mut self.opened {
+            if *opened == segment && first.is_none() {
+                *first = Some(sequence);
+            }
+        }
+        self.in_flight[stream.index()] += 1;
+        self.blocks_since_cut += u64::from(size);
+        self.order.push_back(record_ref);
+        record_ref
+    }
+
+    /// The first record in order, if it has completed; it leaves the order.
+    pub(crate) fn take_completed(&mut self) -> Option<RecordRef> {
+        let record_ref = *self.order.front()?;
+        let RecordState::Done(_) = self.record(record_ref).state else { return None };
+        self.order.pop_front();
+        Some(record_ref)
+    }
+
+    /// The record was applied or given up; its buffer is free.
+    pub(crate) fn retire(&mut self, segments: &mut Segments, record_ref: RecordRef) {
+        let now = self.now();
+        let record = self.record_mut(record_ref);
+        record.state = RecordState::Idle;
+        let (stream, segment) = (record.stream, record.segment);
+        self.in_flight[stream.index()] -= 1;
+        segments.record_applied(segment, now);
+        self.idle.push(record_ref);
+    }
+
+    /// Where recovery must begin in each stream after a cut at `applied`, and the segments opened
+    /// since that have only records behind the cut.
+    pub(crate) fn cut_heads(
+        &mut self,
+        segments: &Segments,
+    ) -> ([Option<Head>; Stream::COUNT], Vec<SegmentIndex>) {
+        let applied = self.applied;
+        self.opened.retain(|(_, first)| first.is_none_or(|first| first > applied));
+        let opened: Vec<_> = self.opened.iter().map(|(segment, _)| *segment).collect();
+        let heads = Stream::ALL.map(|stream| {
+            let records = self.order.iter().map(|record| self.record(*record));
+            let first = records.filter(|record| record.stream == stream).min_by_key(|r| r.sequence);
+            let head = match first {
+                Some(record) => {
+                    let start = segment_start(segments.geometry(), record.segment);
+                    let offset = record.header_pba.0 - start.0;
+                    Head { segment: record.segment.0, offset }
+                }
+                None => self.heads[stream.index()]?,
+            };
+            (!opened.contains(&SegmentIndex(head.segment))).then_some(head)
+        });
+        self.blocks_since_cut = 0;
+        (heads, opened)
+    }
+
+    pub(crate) fn head(&self, stream: Stream) -> Option<Head> {
+        self.heads[stream.index()]
+    }
+
+    /// Sets a head, at recovery.
+    pub(crate) fn restore_head(&mut self, stream: Stream, head: Option<Head>) {
+        self.heads[stream.index()] = head;
+    }
+
+    /// A segment that replay found opened after the checkpoint.
+    pub(crate) fn restore_opened(&mut self, segment: SegmentIndex, first: Sequence) {
+        self.opened.push_back((segment, Some(first)));
+    }
+}

@@ -1,0 +1,176 @@
+//! Update chains: the updates of a leaf whose array is not in memory, or not yet changed.
+//!
+//! A chain is a list of 64-byte chunks with six updates each. Newest first: updates are added to
+//! the first chunk. An address occurs at most once.
+//!
+//! ```text
+//! word 0–5: pointer (pba, checksum)
+//! word 6  : four marks; word 7: two marks, then the next chunk (u32)
+//! mark    : bit 0–8 index in the leaf, bit 14 in use, bit 15 released
+//! ```
+
+use super::frames::{CHUNK_WORDS, ChunkIndex, Frames, pack, unpack};
+use coulter_format::BlockPointer;
+
+/// Updates in a chunk.
+pub(crate) const UPDATES_PER_CHUNK: usize = 6;
+
+const IN_USE: u16 = 1 << 14;
+const RELEASED: u16 = 1 << 15;
+const INDEX_MASK: u16 = 511;
+
+/// One update in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Update {
+    /// Place in the leaf.
+    pub(crate) index: usize,
+    /// Current value.
+    pub(crate) pointer: BlockPointer,
+    /// Whether the leaf page's location for this address is no longer counted.
+    pub(crate) released: bool,
+}
+
+/// Where an update lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    chunk: ChunkIndex,
+    slot: usize,
+}
+
+fn mark(words: &[u64; CHUNK_WORDS], slot: usize) -> u16 {
+    (words[6 + slot / 4] >> (slot % 4 * 16)) as u16
+}
+
+fn set_mark(words: &mut [u64; CHUNK_WORDS], slot: usize, mark: u16) {
+    let shift = slot % 4 * 16;
+    let word = &mut words[6 + slot / 4];
+    *word = *word & !(0xffff << shift) | u64::from(mark) << shift;
+}
+
+fn next(words: &[u64; CHUNK_WORDS]) -> ChunkIndex {
+    ChunkIndex::from_bits((words[7] >> 32) as u32)
+}
+
+fn set_next(words: &mut [u64; CHUNK_WORDS], next: ChunkIndex) {
+    words[7] = words[7] & 0xffff_ffff | u64::from(next.to_bits()) << 32;
+}
+
+fn decode(words: &[u64; CHUNK_WORDS], slot: usize) -> Option<Update> {
+    let mark = mark(words, slot);
+    (mark & IN_USE != 0).then(|| Update {
+        index: usize::from(mark & INDEX_MASK),
+        pointer: unpack(words[slot]),
+        released: mark & RELEASED != 0,
+    })
+}
+
+impl Frames {
+    /// The update of one address.
+    pub(crate) fn chain_find(&self, chain: ChunkIndex, index: usize) -> Option<(Place, Update)> {
+        let wanted = index as u16 | IN_USE;
+        let mut chunk = chain;
+        while chunk.is_some() {
+            let words = self.chunk(chunk);
+            for slot in 0..UPDATES_PER_CHUNK {
+                if mark(words, slot) & !RELEASED == wanted {
+                    let update = decode(words, slot).expect("the mark says that it is in use");
+                    return Some((Place { chunk, slot }, update));
+                }
+            }
+            chunk = next(words);
+        }
+        None
+    }
+
+    /// Changes an update in place.
+    pub(crate) fn chain_set(&mut self, place: Place, update: Update) {
+        let words = self.chunk_mut(place.chunk);
+        words[place.slot] = pack(update.pointer);
+        let released = if update.released { RELEASED } else { 0 };
+        set_mark(words, place.slot, update.index as u16 | IN_USE | released);
+    }
+
+    /// Adds an update of an address that the chain does not have. A chunk must be there: the
+    /// caller reserved it.
+    pub(crate) fn chain_add(&mut self, chain: &mut ChunkIndex, update: Update) {
+        if chain.is_some() {
+            let free =
+                (0..UPDATES_PER_CHUNK).find(|slot| mark(self.chunk(*chain), *slot) & IN_USE == 0);
+            if let Some(slot) = free {
+                self.chain_set(Place { chunk: *chain, slot }, update);
+                return;
+            }
+        }
+        if self.free_chunk_count() == 0 {
+            let grown = self.grow_chunks();
+            assert!(grown, "chunks are reserved before a record is sealed");
+        }
+        let chunk = self.take_chunk().expect("a chunk is free");
+        set_next(self.chunk_mut(chunk), *chain);
+        *chain = chunk;
+        self.chain_set(Place { chunk, slot: 0 }, update);
+    }
+
+    /// All updates, newest chunk first.
+    pub(crate) fn chain_updates(&self, chain: ChunkIndex) -> impl Iterator<Item = Update> + '_ {
+        let mut chunk = chain;
+        let mut slot = 0;
+        core::iter::from_fn(move || {
+            while chunk.is_some() {
+                let words = self.chunk(chunk);
+                while slot < UPDATES_PER_CHUNK {
+                    slot += 1;
+                    if let Some(update) = decode(words, slot - 1) {
+                        return Some(update);
+                    }
+                }
+                slot = 0;
+                chunk = next(words);
+            }
+            None
+        })
+    }
+
+    /// Gives all chunks back.
+    pub(crate) fn chain_release(&mut self, chain: &mut ChunkIndex) {
+        while chain.is_some() {
+            let following = next(self.chunk(*chain));
+            self.release_chunk(*chain);
+            *chain = following;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use coulter_format::Pba;
+
+    fn update(index: usize) -> Update {
+        let pointer = BlockPointer { pba: Pba(index as u32 + 7), checksum: index as u32 * 3 };
+        Update { index, pointer, released: index.is_multiple_of(2) }
+    }
+
+    #[test]
+    fn updates_are_found_changed_listed_and_released() {
+        let mut frames = Frames::new(3);
+        let mut chain = ChunkIndex::NONE;
+        for index in 0..512 {
+            frames.chain_add(&mut chain, update(index));
+        }
+        for index in 0..512 {
+            assert_eq!(frames.chain_find(chain, index).unwrap().1, update(index));
+        }
+        let (place, _) = frames.chain_find(chain, 100).unwrap();
+        let changed = Update { pointer: BlockPointer::NOWHERE, released: false, ..update(100) };
+        frames.chain_set(place, changed);
+        assert_eq!(frames.chain_find(chain, 100).unwrap().1, changed);
+        let mut indices: Vec<_> = frames.chain_updates(chain).map(|update| update.index).collect();
+        indices.sort_unstable();
+        assert!(indices.iter().copied().eq(0..512));
+        frames.chain_release(&mut chain);
+        assert!(!chain.is_some());
+        assert_eq!(frames.free_count(), 3);
+    }
+}

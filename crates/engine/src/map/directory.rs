@@ -1,0 +1,210 @@
+//! The directory: root pages in memory, each with the states of its 512 leaves.
+//!
+//! The host's space is sparse. A root is there from the start for every 2^18 blocks of the volume;
+//! its table of leaves is allocated when it is first needed.
+
+use super::frames::{ChunkIndex, FrameIndex};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::{BlockPointer, Lba};
+
+/// What is known of one leaf: 512 consecutive host blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf {
+    /// The leaf page on the device. Meaningless while the root is not loaded.
+    pub(crate) disk: BlockPointer,
+    /// The array in memory.
+    pub(crate) frame: FrameIndex,
+    /// Updates that are not in the array.
+    pub(crate) chain: ChunkIndex,
+    /// Updates since the sweep last wrote the leaf, saturating at 512: what recovery would find in
+    /// runs and records.
+    pub(crate) unmerged: u16,
+    /// Relocations on their way that will compare this leaf's pointers.
+    pub(crate) relocating: u16,
+    /// The checkpoint interval in which updates went to the array only; see `Map::may_evict`.
+    pub(crate) interval: u16,
+    flags: u8,
+}
+
+/// A condition of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Flag {
+    /// The array holds updates that the leaf page does not.
+    Changed = 1,
+    /// A leaf page is on its way to the device.
+    Writing = 2,
+    /// An update came after the page on its way was made.
+    Touched = 4,
+    /// Every address without an update is unmapped, and the leaf page's locations are still
+    /// counted.
+    Dead = 8,
+    /// Every address without an update is unmapped, and the leaf page's locations are no longer
+    /// counted.
+    Cleared = 16,
+    /// The leaf page is on its way into memory.
+    Loading = 32,
+    /// The leaf page is damaged.
+    Damaged = 64,
+}
+
+impl Leaf {
+    const EMPTY: Leaf = Leaf {
+        disk: BlockPointer::NOWHERE,
+        frame: FrameIndex::NONE,
+        chain: ChunkIndex::NONE,
+        unmerged: 0,
+        relocating: 0,
+        interval: 0,
+        flags: 0,
+    };
+
+    pub(crate) fn is(&self, flag: Flag) -> bool {
+        self.flags & flag as u8 != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: Flag, on: bool) {
+        if on {
+            self.flags |= flag as u8;
+        } else {
+            self.flags &= !(flag as u8);
+        }
+    }
+
+    /// Whether the addresses without an update are known to be unmapped.
+    pub(crate) fn base_is_gone(&self) -> bool {
+        self.is(Flag::Dead) || self.is(Flag::Cleared)
+    }
+}
+
+/// Whether the pointers to a root's leaf pages are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RootState {
+    /// They are in the leaves.
+    Loaded,
+    /// They are on the device.
+    OnDevice,
+    /// They are on their way.
+    Loading,
+    /// They are damaged on the device.
+    Damaged,
+}
+
+/// One root page: 512 leaves, 1 GiB of host space.
+pub(crate) struct Root {
+    pub(crate) key: u64,
+    /// The root page on the device.
+    pub(crate) disk: BlockPointer,
+    pub(crate) state: RootState,
+    /// A leaf page moved since the root page was last written.
+    pub(crate) changed: bool,
+    pub(crate) leaves: Option<Box<[Leaf; ENTRIES_PER_PAGE]>>,
+}
+
+impl Root {
+    fn empty(key: u64) -> Root {
+        Root {
+            key,
+            disk: BlockPointer::NOWHERE,
+            state: RootState::Loaded,
+            changed: false,
+            leaves: None,
+        }
+    }
+}
+
+/// A leaf's place in the directory. Valid until a root is inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeafPlace {
+    pub(crate) root: usize,
+    pub(crate) slot: usize,
+}
+
+/// Leaf key and index of a host address.
+pub(crate) fn split(lba: Lba) -> (u64, usize) {
+    (lba.0 / ENTRIES_PER_PAGE as u64, (lba.0 % ENTRIES_PER_PAGE as u64) as usize)
+}
+
+/// All roots, by key.
+pub(crate) struct Directory {
+    roots: Vec<Root>,
+    /// Roots `0..dense` have their index as key.
+    dense: u64,
+    pub(crate) leaf_tables: usize,
+}
+
+/// Bytes of a root's table of leaves.
+pub(crate) const LEAF_TABLE_SIZE: usize = core::mem::size_of::<[Leaf; ENTRIES_PER_PAGE]>();
+
+impl Directory {
+    pub(crate) fn new(volume_size: u64) -> Directory {
+        let dense = volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64);
+        Directory { roots: (0..dense).map(Root::empty).collect(), dense, leaf_tables: 0 }
+    }
+
+    pub(crate) fn roots(&self) -> &[Root] {
+        &self.roots
+    }
+
+    pub(crate) fn roots_mut(&mut self) -> &mut [Root] {
+        &mut self.roots
+    }
+
+    pub(crate) fn find_root(&self, key: u64) -> Option<usize> {
+        if key < self.dense {
+            return Some(key as usize);
+        }
+        self.roots.binary_search_by_key(&key, |root| root.key).ok()
+    }
+
+    /// The root of this key, made if there is none.
+    pub(crate) fn root_index(&mut self, key: u64) -> usize {
+        if key < self.dense {
+            return key as usize;
+        }
+        match self.roots.binary_search_by_key(&key, |root| root.key) {
+            Ok(index) => index,
+            Err(index) => {
+                self.roots.insert(index, Root::empty(key));
+                index
+            }
+        }
+    }
+
+    /// The place of a leaf whose root has a table.
+    pub(crate) fn find(&self, leaf: u64) -> Option<LeafPlace> {
+        let root = self.find_root(leaf / ENTRIES_PER_PAGE as u64)?;
+        self.roots[root].leaves.as_ref()?;
+        Some(LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize })
+    }
+
+    /// The place of a leaf, made if it is not there.
+    pub(crate) fn place(&mut self, leaf: u64) -> LeafPlace {
+        let root = self.root_index(leaf / ENTRIES_PER_PAGE as u64);
+        if self.roots[root].leaves.is_none() {
+            self.roots[root].leaves = Some(Box::new([Leaf::EMPTY; ENTRIES_PER_PAGE]));
+            self.leaf_tables += 1;
+        }
+        LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize }
+    }
+
+    pub(crate) fn leaf(&self, place: LeafPlace) -> &Leaf {
+        &self.roots[place.root].leaves.as_ref().expect("a place has a table")[place.slot]
+    }
+
+    pub(crate) fn leaf_mut(&mut self, place: LeafPlace) -> &mut Leaf {
+        &mut self.roots[place.root].leaves.as_mut().expect("a place has a table")[place.slot]
+    }
+
+    /// Whether the leaf's page pointer is known.
+    pub(crate) fn is_loaded(&self, place: LeafPlace) -> bool {
+        self.roots[place.root].state == RootState::Loaded
+    }
+
+    /// The key of a leaf.
+    pub(crate) fn key(&self, place: LeafPlace) -> u64 {
+        self.roots[place.root].key * ENTRIES_PER_PAGE as u64 + place.slot as u64
+    }
+}

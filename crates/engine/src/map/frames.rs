@@ -1,0 +1,289 @@
+//! The map's memory: a fixed number of 4 KiB frames, each either the array of one leaf or 64 chunks
+//! of update chains.
+//!
+//! # Invariants
+//! - All memory is allocated at open; the count of frames never changes.
+//! - A frame is free, or a leaf's, or holds chunks of which at least one is in use.
+//! - A pinned frame is never given away.
+
+use alloc::vec::Vec;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::{BlockPointer, Pba};
+
+/// A frame's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameIndex(u32);
+
+/// A chunk's number: its frame × 64 + its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkIndex(u32);
+
+impl FrameIndex {
+    /// For a field that may hold no frame.
+    pub(crate) const NONE: FrameIndex = FrameIndex(u32::MAX);
+
+    pub(crate) fn is_some(self) -> bool {
+        self != FrameIndex::NONE
+    }
+}
+
+impl ChunkIndex {
+    /// For a field that may hold no chunk.
+    pub(crate) const NONE: ChunkIndex = ChunkIndex(u32::MAX);
+
+    pub(crate) fn is_some(self) -> bool {
+        self != ChunkIndex::NONE
+    }
+
+    pub(super) fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    pub(super) fn from_bits(bits: u32) -> ChunkIndex {
+        ChunkIndex(bits)
+    }
+}
+
+/// Eight-byte words in a chunk.
+pub(super) const CHUNK_WORDS: usize = 8;
+/// Chunks in a frame.
+pub(crate) const CHUNKS_PER_FRAME: usize = ENTRIES_PER_PAGE / CHUNK_WORDS;
+
+const _: () = assert!(CHUNKS_PER_FRAME == 64, "a frame's chunks are counted in one u64");
+
+type Words = [u64; ENTRIES_PER_PAGE];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Free,
+    /// The array of the leaf of this key.
+    Leaf {
+        key: u64,
+        pinned: bool,
+        referenced: bool,
+    },
+    /// Bit i set: chunk i is in use.
+    Chunks {
+        used: u64,
+        listed: bool,
+    },
+}
+
+/// The pool.
+pub(crate) struct Frames {
+    words: Vec<Words>,
+    uses: Vec<Use>,
+    free: Vec<FrameIndex>,
+    /// Chunk frames with room.
+    partial: Vec<FrameIndex>,
+    free_chunks: usize,
+    leaf_count: usize,
+    pinned_count: usize,
+    hand: usize,
+}
+
+impl Frames {
+    pub(crate) fn new(count: usize) -> Frames {
+        Frames {
+            words: alloc::vec![[0; ENTRIES_PER_PAGE]; count],
+            uses: alloc::vec![Use::Free; count],
+            free: (0..count as u32).rev().map(FrameIndex).collect(),
+            partial: Vec::with_capacity(count),
+            free_chunks: 0,
+            leaf_count: 0,
+            pinned_count: 0,
+            hand: 0,
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.uses.len()
+    }
+
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Leaf frames that could be given away.
+    pub(crate) fn evictable_count(&self) -> usize {
+        self.leaf_count - self.pinned_count
+    }
+
+    /// A zeroed, pinned frame for a leaf, if one is free.
+    pub(crate) fn take_free(&mut self, key: u64) -> Option<FrameIndex> {
+        let frame = self.free.pop()?;
+        self.words[frame.0 as usize] = [0; ENTRIES_PER_PAGE];
+        self.uses[frame.0 as usize] = Use::Leaf { key, pinned: true, referenced: true };
+        self.leaf_count += 1;
+        self.pinned_count += 1;
+        Some(frame)
+    }
+
+    /// A leaf whose frame is not pinned and was not used lately: the second chance of a clock. The
+    /// hand stands behind it afterwards.
+    pub(crate) fn evict_candidate(&mut self) -> Option<u64> {
+        if self.evictable_count() == 0 {
+            return None;
+        }
+        // Two rounds: the first may only clear reference bits.
+        for _ in 0..2 * self.uses.len() {
+            let index = self.hand;
+            self.hand = (self.hand + 1) % self.uses.len();
+            if let Use::Leaf { key, pinned: false, referenced } = &mut self.uses[index] {
+                if !core::mem::replace(referenced, false) {
+                    return Some(*key);
+                }
+            }
+        }
+        unreachable!("an evictable frame is found within two rounds")
+    }
+
+    /// Gives a leaf's frame back.
+    pub(crate) fn release(&mut self, frame: FrameIndex) {
+        let Use::Leaf { pinned, .. } = self.uses[frame.0 as usize] else {
+            panic!("only a leaf's frame is released")
+        };
+        self.pinned_count -= usize::from(pinned);
+        self.leaf_count -= 1;
+        self.uses[frame.0 as usize] = Use::Free;
+        self.free.push(frame);
+    }
+
+    /// Whether the frame must stay.
+    pub(crate) fn pin(&mut self, frame: FrameIndex, pin: bool) {
+        let Use::Leaf { pinned, .. } = &mut self.uses[frame.0 as usize] else {
+            panic!("only a leaf's frame is pinned")
+        };
+        match (*pinned, pin) {
+            (false, true) => self.pinned_count += 1,
+            (true, false) => self.pinned_count -= 1,
+            _ => {}
+        }
+        *pinned = pin;
+    }
+
+    pub(crate) fn entry(&self, frame: FrameIndex, index: usize) -> BlockPointer {
+        unpack(self.words[frame.0 as usize][index])
+    }
+
+    /// The entry, and remembers that the frame was used.
+    pub(crate) fn touch(&mut self, frame: FrameIndex, index: usize) -> BlockPointer {
+        if let Use::Leaf { referenced, .. } = &mut self.uses[frame.0 as usize] {
+            *referenced = true;
+        }
+        self.entry(frame, index)
+    }
+
+    pub(crate) fn set_entry(&mut self, frame: FrameIndex, index: usize, pointer: BlockPointer) {
+        self.words[frame.0 as usize][index] = pack(pointer);
+    }
+
+    /// Takes a chunk, filled with zeros, if there is room. See [`Frames::grow_chunks`].
+    pub(super) fn take_chunk(&mut self) -> Option<ChunkIndex> {
+        let frame = *self.partial.last()?;
+        let Use::Chunks { used, listed } = &mut self.uses[frame.0 as usize] else {
+            panic!("a listed frame holds chunks")
+        };
+        let place = (!*used).trailing_zeros();
+        *used |= 1 << place;
+        if *used == u64::MAX {
+            *listed = false;
+            self.partial.pop();
+        }
+        self.free_chunks -= 1;
+        let chunk = ChunkIndex(frame.0 * CHUNKS_PER_FRAME as u32 + place);
+        *self.chunk_mut(chunk) = [0; CHUNK_WORDS];
+        Some(chunk)
+    }
+
+    /// Gives a chunk back; the last one of a frame gives the frame back.
+    pub(super) fn release_chunk(&mut self, chunk: ChunkIndex) {
+        let frame = FrameIndex(chunk.0 / CHUNKS_PER_FRAME as u32);
+        let place = chunk.0 % CHUNKS_PER_FRAME as u32;
+        let Use::Chunks { used, listed } = &mut self.uses[frame.0 as usize] else {
+            panic!("a chunk lies in a chunk frame")
+        };
+        assert!(*used & (1 << place) != 0, "a chunk is released once");
+        *used &= !(1 << place);
+        self.free_chunks += 1;
+        if *used == 0 {
+            if *listed {
+                let position = self.partial.iter().position(|listed| *listed == frame);
+                self.partial.swap_remove(position.expect("a listed frame is in the list"));
+            }
+            self.free_chunks -= CHUNKS_PER_FRAME;
+            self.uses[frame.0 as usize] = Use::Free;
+            self.free.push(frame);
+        } else if !*listed {
+            *listed = true;
+            self.partial.push(frame);
+        }
+    }
+
+    /// Turns a free frame into chunks; false if none is free.
+    pub(crate) fn grow_chunks(&mut self) -> bool {
+        let Some(frame) = self.free.pop() else { return false };
+        self.uses[frame.0 as usize] = Use::Chunks { used: 0, listed: true };
+        // At the front, so that chunks come from the frames that are used already.
+        self.partial.insert(0, frame);
+        self.free_chunks += CHUNKS_PER_FRAME;
+        true
+    }
+
+    pub(crate) fn free_chunk_count(&self) -> usize {
+        self.free_chunks
+    }
+
+    pub(super) fn chunk(&self, chunk: ChunkIndex) -> &[u64; CHUNK_WORDS] {
+        let frame = &self.words[chunk.0 as usize / CHUNKS_PER_FRAME];
+        let start = chunk.0 as usize % CHUNKS_PER_FRAME * CHUNK_WORDS;
+        frame[start..].first_chunk().expect("a chunk lies inside its frame")
+    }
+
+    pub(super) fn chunk_mut(&mut self, chunk: ChunkIndex) -> &mut [u64; CHUNK_WORDS] {
+        let frame = &mut self.words[chunk.0 as usize / CHUNKS_PER_FRAME];
+        let start = chunk.0 as usize % CHUNKS_PER_FRAME * CHUNK_WORDS;
+        frame[start..].first_chunk_mut().expect("a chunk lies inside its frame")
+    }
+}
+
+pub(super) fn pack(pointer: BlockPointer) -> u64 {
+    u64::from(pointer.pba.0) | u64::from(pointer.checksum) << 32
+}
+
+pub(super) fn unpack(word: u64) -> BlockPointer {
+    BlockPointer { pba: Pba(word as u32), checksum: (word >> 32) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_give_their_frame_back_when_the_last_one_goes() {
+        let mut frames = Frames::new(2);
+        assert!(frames.take_chunk().is_none());
+        assert!(frames.grow_chunks());
+        let chunks: Vec<_> = (0..64).map(|_| frames.take_chunk().unwrap()).collect();
+        assert!(frames.take_chunk().is_none());
+        assert_eq!(frames.free_count(), 1);
+        for chunk in chunks {
+            frames.release_chunk(chunk);
+        }
+        assert_eq!(frames.free_count(), 2);
+        assert_eq!(frames.free_chunk_count(), 0);
+    }
+
+    #[test]
+    fn a_pinned_frame_is_never_evicted_and_a_used_one_gets_a_second_chance() {
+        let mut frames = Frames::new(3);
+        let [a, b, c] = [10, 20, 30].map(|key| frames.take_free(key).unwrap());
+        assert_eq!(frames.evict_candidate(), None);
+        for frame in [a, b, c] {
+            frames.pin(frame, false);
+        }
+        assert_eq!(frames.evict_candidate(), Some(10), "all were used: the first goes");
+        frames.touch(b, 0);
+        assert_eq!(frames.evict_candidate(), Some(30));
+    }
+}

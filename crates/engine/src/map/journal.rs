@@ -1,0 +1,272 @@
+//! From the journal to a run and, at recovery, from runs to chains; and the root pages.
+//!
+//! A journal entry names an address (× 2), or a whole leaf (its first address × 2 + 1). Sorting
+//! brings a leaf's mark right behind its first address; whatever follows of that leaf is covered
+//! by the mark.
+
+use super::directory::{Flag, LeafPlace, RootState, split};
+use super::{ENTRIES_PER_PAGE, Map, Update};
+use crate::segments::Segments;
+use crate::units::Sequence;
+use alloc::vec::Vec;
+use coulter_format::checkpoint::SweepPosition;
+use coulter_format::run::{RunBlockWriter, RunEntry};
+use coulter_format::{Block, BlockPointer, Lba, Pba, map_page};
+
+/// Collects the blocks of a run.
+pub(crate) struct RunBuilder<'a> {
+    blocks: &'a mut Vec<Block>,
+    writer: Option<RunBlockWriter>,
+    pub(crate) entry_count: usize,
+}
+
+impl RunBuilder<'_> {
+    pub(crate) fn new(blocks: &mut Vec<Block>) -> RunBuilder<'_> {
+        RunBuilder { blocks, writer: None, entry_count: 0 }
+    }
+
+    fn push(&mut self, entry: &RunEntry) {
+        self.entry_count += 1;
+        if let (Some(writer), Some(block)) = (&mut self.writer, self.blocks.last_mut()) {
+            if writer.push(entry, block) {
+                return;
+            }
+            if let Some(full) = self.writer.take() {
+                full.finish(block);
+            }
+        }
+        let mut block = [0; coulter_format::BLOCK_SIZE];
+        let mut writer = RunBlockWriter::new(entry.lba, &mut block);
+        assert!(writer.push(entry, &mut block), "an empty block takes an entry");
+        self.blocks.push(block);
+        self.writer = Some(writer);
+    }
+
+    pub(crate) fn finish(mut self) -> usize {
+        if let (Some(writer), Some(block)) = (self.writer.take(), self.blocks.last_mut()) {
+            writer.finish(block);
+        }
+        self.entry_count
+    }
+}
+
+impl Map {
+    /// Journal entries since the last cut.
+    pub(crate) fn journal_length(&self) -> usize {
+        self.journal.len()
+    }
+
+    /// Entries that the journal can still take.
+    pub(crate) fn journal_room(&self) -> usize {
+        self.journal.capacity() - self.journal.len()
+    }
+
+    /// Cuts the journal: writes its addresses with their current values as a run.
+    pub(crate) fn cut_run(&mut self, run: &mut RunBuilder<'_>) {
+        let mut journal =
+            core::mem::replace(&mut self.journal, core::mem::take(&mut self.journal_spare));
+        journal.sort_unstable();
+        let mut covered = None;
+        let mut previous = None;
+        for entry in &journal {
+            let lba = Lba(entry >> 1);
+            let (key, index) = split(lba);
+            if covered == Some(key) || previous == Some(*entry) {
+                continue;
+            }
+            previous = Some(*entry);
+            let Some(place) = self.directory.find(key) else { continue };
+            if self.directory.leaf(place).unmerged == 0 {
+                continue;
+            }
+            if entry & 1 == 1 {
+                covered = Some(key);
+                self.emit_leaf(place, run);
+            } else {
+                self.emit_address(place, index, run);
+            }
+        }
+        journal.clear();
+        self.journal_spare = journal;
+        self.interval = self.interval.wrapping_add(1);
+    }
+
+    fn emit_address(&self, place: LeafPlace, index: usize, run: &mut RunBuilder<'_>) {
+        let leaf = self.directory.leaf(place);
+        let lba = Lba(self.directory.key(place) * ENTRIES_PER_PAGE as u64 + index as u64);
+        let (pointer, released) = match self.frames.chain_find(leaf.chain, index) {
+            Some((_, update)) => (update.pointer, update.released),
+            None if leaf.frame.is_some() && !leaf.is(Flag::Loading) => {
+                (self.frames.entry(leaf.frame, index), true)
+            }
+            // Only whole-leaf discards leave neither; their mark says the rest.
+            None => return,
+        };
+        run.push(&RunEntry { lba, count: 1, pointer, released });
+    }
+
+    fn emit_leaf(&self, place: LeafPlace, run: &mut RunBuilder<'_>) {
+        let leaf = self.directory.leaf(place);
+        let start = Lba(self.directory.key(place) * ENTRIES_PER_PAGE as u64);
+        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        if in_memory || leaf.base_is_gone() {
+            let count = ENTRIES_PER_PAGE as u32;
+            let released = in_memory || leaf.is(Flag::Cleared);
+            assert!(!in_memory || !leaf.base_is_gone(), "an array tells all of its leaf");
+            run.push(&RunEntry { lba: start, count, pointer: BlockPointer::NOWHERE, released });
+        }
+        for index in 0..ENTRIES_PER_PAGE {
+            let update = self.frames.chain_find(leaf.chain, index).map(|(_, update)| update);
+            let lba = Lba(start.0 + index as u64);
+            let (pointer, released) = match update {
+                Some(update) => (update.pointer, update.released),
+                None if in_memory => (self.frames.entry(leaf.frame, index), true),
+                None => continue,
+            };
+            // The range above may already say just that.
+            let said = !pointer.is_mapped() && released && !leaf.is(Flag::Dead);
+            if !said {
+                run.push(&RunEntry { lba, count: 1, pointer, released });
+            }
+        }
+    }
+
+    /// Whether an update of a leaf in a run written at `written` is not yet in the leaf's page, the
+    /// sweep being at `position`.
+    pub(crate) fn run_is_live(written: SweepPosition, position: SweepPosition, leaf: u64) -> bool {
+        let cycle = if leaf >= written.leaf { written.cycle } else { written.cycle + 1 };
+        SweepPosition { cycle, leaf } >= position
+    }
+
+    /// Whether no update of a run written at `written` can be live any more.
+    pub(crate) fn run_is_dead(written: SweepPosition, position: SweepPosition) -> bool {
+        position >= SweepPosition { cycle: written.cycle + 1, leaf: written.leaf }
+    }
+
+    /// Puts an update of a run into a chain, at recovery. Runs must come oldest first. Returns
+    /// false when the memory that the store promised to suffice does not.
+    pub(crate) fn restore_update(&mut self, entry: &RunEntry) -> bool {
+        let whole = entry.count as usize == ENTRIES_PER_PAGE
+            && entry.lba.0.is_multiple_of(ENTRIES_PER_PAGE as u64);
+        if whole && !entry.pointer.is_mapped() {
+            return self.restore_discard(entry);
+        }
+        (0..u64::from(entry.count)).all(|offset| {
+            let (key, index) = split(Lba(entry.lba.0 + offset));
+            if !self.reserve(1) {
+                return false;
+            }
+            let place = self.directory.place(key);
+            self.count_update(place);
+            let update = Update { index, pointer: entry.pointer, released: entry.released };
+            let leaf = self.directory.leaf_mut(place);
+            match self.frames.chain_find(leaf.chain, index) {
+                Some((slot, _)) => self.frames.chain_set(slot, update),
+                None => self.frames.chain_add(&mut leaf.chain, update),
+            }
+            self.unreserve(1);
+            true
+        })
+    }
+
+    fn restore_discard(&mut self, entry: &RunEntry) -> bool {
+        let (key, _) = split(entry.lba);
+        let place = self.directory.place(key);
+        self.count_update(place);
+        if entry.released {
+            self.keep_tombstones(place, false);
+        } else {
+            self.keep_tombstones(place, true);
+        }
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Cleared, entry.released);
+        leaf.set(Flag::Dead, !entry.released);
+        true
+    }
+
+    /// Sets where a root page lies, at recovery.
+    pub(crate) fn restore_root(&mut self, key: u64, pointer: BlockPointer) {
+        let index = self.directory.root_index(key);
+        let root = &mut self.directory.roots_mut()[index];
+        root.disk = pointer;
+        root.state = RootState::OnDevice;
+    }
+
+    /// Takes the images of all root pages that changed, for a checkpoint.
+    pub(crate) fn cut_roots(&mut self, mut image: impl FnMut(u64, Block)) {
+        for root in self.directory.roots_mut() {
+            if !core::mem::replace(&mut root.changed, false) {
+                continue;
+            }
+            let leaves = root.leaves.as_ref().expect("a root that changed has leaves");
+            let mut page = [0; coulter_format::BLOCK_SIZE];
+            map_page::encode(leaves.iter().map(|leaf| leaf.disk), &mut page);
+            image(root.key, page);
+        }
+    }
+
+    /// A root page is on the device.
+    pub(crate) fn root_written(
+        &mut self,
+        segments: &mut Segments,
+        key: u64,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) {
+        let index = self.directory.root_index(key);
+        let root = &mut self.directory.roots_mut()[index];
+        let old = core::mem::replace(&mut root.disk, pointer);
+        segments.retain(pointer.pba);
+        if old.is_mapped() {
+            segments.release(old.pba, now);
+        }
+    }
+
+    /// The cleaner copied a root page. Returns whether the copy is the page now.
+    pub(crate) fn root_relocated(
+        &mut self,
+        segments: &mut Segments,
+        key: u64,
+        source: Pba,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) -> bool {
+        if self.root_page(key).is_none_or(|current| current.pba != source) {
+            return false;
+        }
+        self.root_written(segments, key, pointer, now);
+        true
+    }
+
+    /// Where a root page lies.
+    pub(crate) fn root_page(&self, key: u64) -> Option<BlockPointer> {
+        let index = self.directory.find_root(key)?;
+        Some(self.directory.roots()[index].disk)
+    }
+
+    /// All root pages on the device, by key.
+    pub(crate) fn root_pages(&self) -> impl Iterator<Item = (u64, BlockPointer)> + '_ {
+        let roots = self.directory.roots().iter();
+        roots.filter(|root| root.disk.is_mapped()).map(|root| (root.key, root.disk))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_dies_leaf_by_leaf_as_the_sweep_passes() {
+        let at = |cycle, leaf| SweepPosition { cycle, leaf };
+        let written = at(3, 100);
+        assert!(Map::run_is_live(written, written, 100));
+        assert!(Map::run_is_live(written, written, 50), "comes next cycle");
+        assert!(!Map::run_is_live(written, at(3, 101), 100), "passed");
+        assert!(Map::run_is_live(written, at(3, 101), 99));
+        assert!(!Map::run_is_live(written, at(4, 60), 59));
+        assert!(Map::run_is_live(written, at(4, 60), 60));
+        assert!(!Map::run_is_dead(written, at(4, 99)));
+        assert!(Map::run_is_dead(written, at(4, 100)));
+        assert!(Map::run_is_dead(written, at(5, 0)));
+    }
+}

@@ -1,0 +1,155 @@
+//! Bringing root and leaf pages into memory, without anyone waiting inside the map.
+
+use super::directory::{Flag, RootState};
+use super::{ENTRIES_PER_PAGE, Map, frames};
+use crate::segments::Segments;
+use crate::units::{Sequence, segment_of};
+use coulter_format::superblock::Geometry;
+use coulter_format::{Block, BlockPointer, map_page};
+
+/// What stands between a leaf and being in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadStep {
+    /// Nothing: it can be looked up (or written out), or is known to be damaged.
+    Ready,
+    /// Its root page must be read: key and place. The caller reads it.
+    ReadRoot(u64, BlockPointer),
+    /// Its leaf page must be read. The caller reads it.
+    ReadLeaf(BlockPointer),
+    /// A read that was asked for before is under way: of the root page, or of the leaf page.
+    Wait {
+        /// Whether the root page is what is awaited.
+        root: bool,
+    },
+    /// No memory can be had before the sweep has written something out.
+    NoMemory,
+}
+
+impl Map {
+    /// The next step to bring a leaf into memory; `to_write` if the sweep wants its page.
+    pub(crate) fn load_step(&mut self, key: u64, to_write: bool) -> LoadStep {
+        let root_key = key / ENTRIES_PER_PAGE as u64;
+        let root = self.directory.root_index(root_key);
+        match self.directory.roots()[root].state {
+            RootState::Loaded => {}
+            RootState::Damaged => return LoadStep::Ready,
+            RootState::Loading => return LoadStep::Wait { root: true },
+            RootState::OnDevice => {
+                self.directory.roots_mut()[root].state = RootState::Loading;
+                return LoadStep::ReadRoot(root_key, self.directory.roots()[root].disk);
+            }
+        }
+        let place = self.directory.place(key);
+        let leaf = *self.directory.leaf(place);
+        if leaf.is(Flag::Loading) {
+            return LoadStep::Wait { root: false };
+        }
+        let needless = leaf.frame.is_some()
+            || !leaf.disk.is_mapped()
+            || leaf.is(Flag::Cleared)
+            || leaf.is(Flag::Damaged)
+            || (leaf.is(Flag::Dead) && !to_write);
+        if needless {
+            return LoadStep::Ready;
+        }
+        let Some(frame) = self.take_frame(key) else { return LoadStep::NoMemory };
+        let leaf = self.directory.leaf_mut(place);
+        leaf.frame = frame;
+        leaf.set(Flag::Loading, true);
+        LoadStep::ReadLeaf(leaf.disk)
+    }
+
+    /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
+    /// Frames that promised chunks will need stay.
+    pub(super) fn take_frame(&mut self, key: u64) -> Option<frames::FrameIndex> {
+        loop {
+            let chunks = self.frames.free_chunk_count();
+            let promised = self.reserved_chunks.saturating_sub(chunks);
+            if self.frames.free_count() > promised.div_ceil(frames::CHUNKS_PER_FRAME) {
+                return self.frames.take_free(key);
+            }
+            if !self.evict_one() {
+                return None;
+            }
+        }
+    }
+
+    /// The root page arrived; `None` if it is damaged.
+    pub(crate) fn finish_root(&mut self, key: u64, page: Option<&Block>, geometry: &Geometry) {
+        let index = self.directory.root_index(key);
+        let page = page.filter(|page| points_into_log(page, geometry));
+        let Some(page) = page else {
+            self.directory.roots_mut()[index].state = RootState::Damaged;
+            return;
+        };
+        assert_eq!(self.directory.roots()[index].state, RootState::Loading, "one load at a time");
+        for (slot, pointer) in map_page::decode(page).enumerate() {
+            if pointer.is_mapped() || self.directory.roots()[index].leaves.is_some() {
+                let place = self.directory.place(key * ENTRIES_PER_PAGE as u64 + slot as u64);
+                self.directory.leaf_mut(place).disk = pointer;
+            }
+        }
+        self.directory.roots_mut()[index].state = RootState::Loaded;
+    }
+
+    /// The leaf page arrived; `None` if it is damaged.
+    pub(crate) fn finish_leaf(
+        &mut self,
+        segments: &mut Segments,
+        key: u64,
+        page: Option<&Block>,
+        now: Sequence,
+    ) {
+        let place = self.directory.find(key).expect("a leaf that is loaded has a table");
+        let geometry = *segments.geometry();
+        let page = page.filter(|page| points_into_log(page, &geometry));
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Loading, false);
+        let Some(page) = page else {
+            leaf.set(Flag::Damaged, true);
+            let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+            self.frames.release(frame);
+            return;
+        };
+        let frame = leaf.frame;
+        let dead = leaf.is(Flag::Dead);
+        let cleared = leaf.is(Flag::Cleared);
+        for (index, pointer) in map_page::decode(page).enumerate() {
+            self.frames.set_entry(frame, index, pointer);
+        }
+        self.frames.pin(frame, false);
+        if cleared {
+            (0..ENTRIES_PER_PAGE)
+                .for_each(|index| self.change_in_array(place, index, BlockPointer::NOWHERE));
+            self.directory.leaf_mut(place).set(Flag::Cleared, false);
+        } else if dead {
+            self.bury(segments, place, now);
+        }
+    }
+
+    /// Releases all that a dead leaf's page still counts. Its array is then all zeros.
+    fn bury(&mut self, segments: &mut Segments, place: super::LeafPlace, now: Sequence) {
+        let chain = self.directory.leaf(place).chain;
+        let frame = self.directory.leaf(place).frame;
+        for index in 0..ENTRIES_PER_PAGE {
+            let old = self.frames.entry(frame, index);
+            let update = self.frames.chain_find(chain, index);
+            if let Some((slot, update)) = update {
+                self.frames.chain_set(slot, super::Update { released: true, ..update });
+            }
+            if old.is_mapped() && update.is_none_or(|(_, update)| !update.released) {
+                segments.release(old.pba, now);
+            }
+            self.change_in_array(place, index, BlockPointer::NOWHERE);
+        }
+        self.directory.leaf_mut(place).set(Flag::Dead, false);
+        let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
+        self.journal.push(start << 1 | 1);
+    }
+}
+
+/// Whether every pointer of a map page is one that a store of this geometry can hold.
+fn points_into_log(page: &Block, geometry: &Geometry) -> bool {
+    map_page::decode(page)
+        .all(|pointer| !pointer.is_mapped() || segment_of(geometry, pointer.pba).is_some())
+}

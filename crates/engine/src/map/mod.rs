@@ -1,0 +1,600 @@
+//! The map: host address → device address and checksum, under a hard ceiling of memory.
+//!
+//! A leaf covers 512 host blocks. Its newest values are found in this order:
+//!
+//! ```text
+//! 1. the chain    updates kept apart, a few bytes each
+//! 2. the array    4 KiB in a frame, if the leaf is in memory
+//! 3. the page     on the device; a miss, loaded without blocking anyone else
+//! ```
+//!
+//! A random overwrite of a leaf that is not in memory is one update in a chain: nothing is read.
+//! Every changed address is noted in the journal, and a checkpoint writes the journal's addresses
+//! with their current values as a sorted *run*. Leaf pages are written by the *sweep*, which goes
+//! round all leaves in order, slowly: each page that it writes retires all updates that gathered
+//! since its last visit.
+//!
+//! # Invariants
+//! - Segment counts equal the number of current values, plus, for every address whose old location
+//!   in the leaf page was never looked at, that location ("unreleased").
+//! - The newest value of every address that changed since the sweep's last visit of its leaf is in
+//!   a live run, in the journal, or in a record after the checkpoint.
+//! - A frame whose array is the only place in memory of a value that no run has yet is never given
+//!   up: `may_evict`.
+//! - Nothing here allocates once the tables of leaves are there.
+//!
+//! # Does not
+//! read or write the device (the engine does, on request), or know of records and streams.
+
+mod chain;
+mod directory;
+mod frames;
+mod journal;
+mod load;
+mod sweep;
+
+use crate::segments::Segments;
+use crate::units::Sequence;
+use alloc::vec::Vec;
+use chain::{UPDATES_PER_CHUNK, Update};
+use coulter_format::checkpoint::SweepPosition;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::superblock::RecoveryBudget;
+use coulter_format::{BlockPointer, Lba, Pba};
+use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
+use frames::{CHUNKS_PER_FRAME, Frames};
+pub(crate) use journal::RunBuilder;
+pub(crate) use load::LoadStep;
+pub(crate) use sweep::PageWrite;
+
+/// Bytes of a frame.
+pub(crate) const FRAME_SIZE: u64 = 4096;
+
+/// A chain longer than this is folded into the leaf's array if there is one.
+const CHAIN_LENGTH_MAX: u16 = 48;
+
+/// Recovery counts a leaf with more updates than this as a whole frame.
+const DENSE_LEAF_UPDATES: u16 = (CHUNKS_PER_FRAME * UPDATES_PER_CHUNK) as u16;
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// The block lies there.
+    Mapped(BlockPointer),
+    /// The block reads as zeros.
+    Unmapped,
+    /// The leaf of this key must be loaded first.
+    Miss(u64),
+    /// The leaf, or its root, is damaged on the device.
+    Damaged,
+}
+
+/// The map.
+pub(crate) struct Map {
+    directory: Directory,
+    frames: Frames,
+    /// Changed addresses since the last cut: host address × 2, or leaf start × 2 + 1 for "all of
+    /// the leaf's updates".
+    journal: Vec<u64>,
+    journal_spare: Vec<u64>,
+    budget: RecoveryBudget,
+    /// Chunks that recovery would need for the updates that no swept page contains.
+    recovery_chunks: usize,
+    recovery_chunks_max: usize,
+    /// Chunks promised to blocks in flight.
+    reserved_chunks: usize,
+    /// Relocations on their way.
+    relocating: usize,
+    /// Leaves before it are merged.
+    sweep: SweepPosition,
+    /// Counts cuts; see [`directory::Leaf::interval`].
+    interval: u16,
+    pub(crate) statistics: MapStatistics,
+}
+
+/// Counters of the map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapStatistics {
+    /// Lookups answered from memory.
+    pub hits: u64,
+    /// Lookups that had to load a page.
+    pub misses: u64,
+    /// Leaf pages given up to make room.
+    pub evictions: u64,
+}
+
+/// The least frames that a map works with.
+pub(crate) const FRAME_COUNT_MIN: u64 = 64;
+
+/// Bytes that the directory of a volume of this size can take.
+pub(crate) fn directory_size(volume_size: u64) -> u64 {
+    let roots = volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64);
+    roots * (LEAF_TABLE_SIZE + core::mem::size_of::<directory::Root>()) as u64
+}
+
+impl Map {
+    /// A map without entries, within `map_size` bytes; `None` if that is too little.
+    pub(crate) fn new(volume_size: u64, map_size: u64, budget: RecoveryBudget) -> Option<Map> {
+        let frame_count = map_size.checked_sub(directory_size(volume_size))? / FRAME_SIZE;
+        if frame_count < FRAME_COUNT_MIN {
+            return None;
+        }
+        let budget_frames =
+            budget.map_size.saturating_sub(directory_size(volume_size)) / FRAME_SIZE;
+        // A quarter of what recovery may use is left to the pages that it has to load.
+        let recovery_chunks_max =
+            (budget_frames.max(FRAME_COUNT_MIN) * CHUNKS_PER_FRAME as u64 * 3 / 4) as usize;
+        // Twice the size between cuts; replay may have to take two intervals in one.
+        let journal_capacity = 4 * budget.journal_size as usize;
+        Some(Map {
+            directory: Directory::new(volume_size),
+            frames: Frames::new(frame_count as usize),
+            journal: Vec::with_capacity(journal_capacity),
+            journal_spare: Vec::with_capacity(journal_capacity),
+            budget,
+            recovery_chunks: 0,
+            recovery_chunks_max,
+            reserved_chunks: 0,
+            relocating: 0,
+            sweep: SweepPosition::default(),
+            interval: 1,
+            statistics: MapStatistics::default(),
+        })
+    }
+
+    /// Bytes in use: arrays, chains, directory.
+    pub(crate) fn size(&self) -> u64 {
+        let frames = (self.frames.count() - self.frames.free_count()) as u64;
+        frames * FRAME_SIZE
+            + (self.directory.leaf_tables * LEAF_TABLE_SIZE
+                + core::mem::size_of_val(self.directory.roots())) as u64
+    }
+
+    /// Where a block lies.
+    pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return self.lookup_without_table(key) };
+        let leaf = self.directory.leaf(place);
+        if leaf.chain.is_some()
+            && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
+        {
+            self.statistics.hits += 1;
+            return found(update.pointer);
+        }
+        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
+            self.statistics.hits += 1;
+            return found(self.frames.touch(leaf.frame, index));
+        }
+        if leaf.base_is_gone() {
+            return Lookup::Unmapped;
+        }
+        match self.directory.roots()[place.root].state {
+            RootState::Loaded if !leaf.disk.is_mapped() => Lookup::Unmapped,
+            RootState::Loaded if leaf.is(Flag::Damaged) => Lookup::Damaged,
+            RootState::Damaged => Lookup::Damaged,
+            _ => {
+                self.statistics.misses += 1;
+                Lookup::Miss(key)
+            }
+        }
+    }
+
+    fn lookup_without_table(&self, key: u64) -> Lookup {
+        let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
+        match root.map(|root| self.directory.roots()[root].state) {
+            None | Some(RootState::Loaded) => Lookup::Unmapped,
+            Some(RootState::Damaged) => Lookup::Damaged,
+            Some(_) => Lookup::Miss(key),
+        }
+    }
+
+    /// Whether a block is mapped, without loading anything: what is not in memory counts as
+    /// mapped.
+    pub(crate) fn is_mapped(&mut self, lba: Lba) -> bool {
+        self.lookup(lba) != Lookup::Unmapped
+    }
+
+    /// Sets where a block lies, or that it is unmapped.
+    pub(crate) fn update(
+        &mut self,
+        segments: &mut Segments,
+        lba: Lba,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) {
+        let (key, index) = split(lba);
+        let place = self.directory.place(key);
+        self.note_update(place, lba.0 << 1);
+        if pointer.is_mapped() {
+            segments.retain(pointer.pba);
+        }
+        let old = self.replace(place, index, pointer);
+        if old.is_mapped() {
+            segments.release(old.pba, now);
+        }
+        self.fold_if_long(segments, place, now);
+    }
+
+    /// Sets where a block lies if it lies at `source` now. Returns whether it did. When nothing is
+    /// known of the address in memory, `unknown` decides: see the caller.
+    pub(crate) fn update_if(
+        &mut self,
+        segments: &mut Segments,
+        lba: Lba,
+        source: Pba,
+        pointer: BlockPointer,
+        unknown: IfUnknown,
+        now: Sequence,
+    ) -> bool {
+        let (key, index) = split(lba);
+        let place = self.directory.place(key);
+        let known = self.known(place, index);
+        match (known, unknown) {
+            (Some(current), _) if current.pba != source => return false,
+            (Some(_), _) => self.update(segments, lba, pointer, now),
+            (None, IfUnknown::Panic) => panic!("a leaf with relocations on their way stays known"),
+            (None, IfUnknown::Matches) => {
+                self.note_update(place, lba.0 << 1);
+                segments.retain(pointer.pba);
+                segments.release(source, now);
+                let update = Update { index, pointer, released: true };
+                let mut chain = self.directory.leaf(place).chain;
+                self.frames.chain_add(&mut chain, update);
+                self.directory.leaf_mut(place).chain = chain;
+            }
+        }
+        true
+    }
+
+    /// The current value, if memory tells.
+    fn known(&self, place: LeafPlace, index: usize) -> Option<BlockPointer> {
+        let leaf = self.directory.leaf(place);
+        if leaf.chain.is_some()
+            && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
+        {
+            return Some(update.pointer);
+        }
+        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
+            return Some(self.frames.entry(leaf.frame, index));
+        }
+        let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
+        (leaf.base_is_gone() || nothing_on_device).then_some(BlockPointer::NOWHERE)
+    }
+
+    /// Puts a value into chain or array. Returns the old location if it is known and still
+    /// counted: the caller releases it.
+    fn replace(&mut self, place: LeafPlace, index: usize, pointer: BlockPointer) -> BlockPointer {
+        let (leaf, frames) = (self.directory.leaf(place), &mut self.frames);
+        if leaf.chain.is_some()
+            && let Some((slot, update)) = frames.chain_find(leaf.chain, index)
+        {
+            frames.chain_set(slot, Update { pointer, ..update });
+            return update.pointer;
+        }
+        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
+            let old = frames.entry(leaf.frame, index);
+            if leaf.is(Flag::Changed) || self.is_roomy() {
+                self.change_in_array(place, index, pointer);
+            } else {
+                self.add_to_chain(place, Update { index, pointer, released: true });
+            }
+            return old;
+        }
+        let loaded = self.directory.is_loaded(place);
+        let leaf = self.directory.leaf(place);
+        let nothing_counted = leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped());
+        if nothing_counted && !leaf.is(Flag::Loading) && self.is_roomy() {
+            let key = self.directory.key(place);
+            if let Some(frame) = self.frames.take_free(key) {
+                let leaf = self.directory.leaf_mut(place);
+                leaf.frame = frame;
+                leaf.set(Flag::Cleared, false);
+                leaf.set(Flag::Dead, false);
+                self.change_in_array(place, index, pointer);
+                return BlockPointer::NOWHERE;
+            }
+        }
+        self.add_to_chain(place, Update { index, pointer, released: nothing_counted });
+        BlockPointer::NOWHERE
+    }
+
+    fn add_to_chain(&mut self, place: LeafPlace, update: Update) {
+        let leaf = self.directory.leaf_mut(place);
+        self.frames.chain_add(&mut leaf.chain, update);
+    }
+
+    fn change_in_array(&mut self, place: LeafPlace, index: usize, pointer: BlockPointer) {
+        let interval = self.interval;
+        let leaf = self.directory.leaf_mut(place);
+        leaf.interval = interval;
+        leaf.set(Flag::Changed, true);
+        let frame = leaf.frame;
+        self.frames.set_entry(frame, index, pointer);
+        self.frames.pin(frame, true);
+    }
+
+    /// Whether arrays for all leaves nearly fit, so that a change in place will hardly ever have
+    /// to be written out to make room.
+    fn is_roomy(&self) -> bool {
+        let leaves = self.directory.leaf_tables * ENTRIES_PER_PAGE;
+        self.frames.free_count() * 64 > self.frames.count()
+            || leaves <= self.frames.count() + self.frames.count() / 32 + ENTRIES_PER_PAGE
+    }
+
+    /// Notes in journal and leaf that an address changes.
+    fn note_update(&mut self, place: LeafPlace, journal_entry: u64) {
+        assert!(self.journal.len() < self.journal.capacity(), "room is checked on acceptance");
+        self.journal.push(journal_entry);
+        self.count_update(place);
+    }
+
+    /// Counts an update for the sweep and for what recovery would need.
+    fn count_update(&mut self, place: LeafPlace) {
+        let leaf = self.directory.leaf_mut(place);
+        if leaf.is(Flag::Writing) {
+            leaf.set(Flag::Touched, true);
+        }
+        if leaf.unmerged < ENTRIES_PER_PAGE as u16 {
+            if leaf.unmerged < DENSE_LEAF_UPDATES && leaf.unmerged % UPDATES_PER_CHUNK as u16 == 0 {
+                self.recovery_chunks += 1;
+            }
+            leaf.unmerged += 1;
+        }
+    }
+
+    fn forget_unmerged(&mut self, place: LeafPlace) {
+        let leaf = self.directory.leaf_mut(place);
+        let updates = leaf.unmerged.min(DENSE_LEAF_UPDATES) as usize;
+        self.recovery_chunks -= updates.div_ceil(UPDATES_PER_CHUNK);
+        leaf.unmerged = 0;
+    }
+
+    fn fold_if_long(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
+        let leaf = self.directory.leaf(place);
+        let long = leaf.chain.is_some() && leaf.unmerged > CHAIN_LENGTH_MAX;
+        // Folding may note every update once more.
+        let room = self.journal.capacity() - self.journal.len();
+        if long
+            && leaf.frame.is_some()
+            && !leaf.is(Flag::Loading)
+            && room > self.budget.journal_size as usize
+        {
+            self.fold(segments, place, true, now);
+        }
+    }
+
+    /// Puts a leaf's chain into its array. With `note`, newly released addresses are noted in the
+    /// journal: runs on the device say "unreleased" of them, and a newer one must say otherwise.
+    /// The sweep need not: all older runs are done with a leaf that it has passed.
+    fn fold(&mut self, segments: &mut Segments, place: LeafPlace, note: bool, now: Sequence) {
+        let leaf = *self.directory.leaf(place);
+        assert!(leaf.frame.is_some() && !leaf.is(Flag::Loading), "only into an array");
+        let mut chain = leaf.chain;
+        let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
+        let updates: [Option<Update>; ENTRIES_PER_PAGE] = {
+            let mut updates = [None; ENTRIES_PER_PAGE];
+            for update in self.frames.chain_updates(chain) {
+                updates[update.index] = Some(update);
+            }
+            updates
+        };
+        for update in updates.into_iter().flatten() {
+            if !update.released {
+                let old = self.frames.entry(leaf.frame, update.index);
+                if old.is_mapped() {
+                    segments.release(old.pba, now);
+                }
+                if note {
+                    assert!(self.journal.len() < self.journal.capacity(), "room was checked");
+                    self.journal.push((start + update.index as u64) << 1);
+                }
+            }
+            self.frames.set_entry(leaf.frame, update.index, update.pointer);
+        }
+        self.frames.chain_release(&mut chain);
+        self.frames.pin(leaf.frame, true);
+        let interval = self.interval;
+        let leaf = self.directory.leaf_mut(place);
+        leaf.chain = chain;
+        leaf.interval = interval;
+        leaf.set(Flag::Changed, true);
+    }
+
+    /// Unmaps a whole leaf. Nothing is loaded: if the leaf page is only on the device, its
+    /// locations are released when it is looked at next.
+    pub(crate) fn discard_leaf(&mut self, segments: &mut Segments, key: u64, now: Sequence) {
+        if self.directory.find(key).is_none() && self.lookup_without_table(key) == Lookup::Unmapped
+        {
+            return;
+        }
+        let place = self.directory.place(key);
+        let leaf = *self.directory.leaf(place);
+        let loaded = self.directory.is_loaded(place);
+        if loaded && !leaf.disk.is_mapped() && leaf.unmerged == 0 && !leaf.frame.is_some() {
+            return;
+        }
+        self.note_update(place, (key * ENTRIES_PER_PAGE as u64) << 1 | 1);
+        self.release_updates(segments, place, now);
+        let keep_released = if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
+            self.clear_array(segments, place, now);
+            false
+        } else if leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped()) {
+            self.directory.leaf_mut(place).set(Flag::Cleared, true);
+            false
+        } else {
+            self.directory.leaf_mut(place).set(Flag::Dead, true);
+            true
+        };
+        self.keep_tombstones(place, keep_released);
+    }
+
+    /// Releases the locations of all updates in the chain.
+    fn release_updates(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
+        for update in self.frames.chain_updates(self.directory.leaf(place).chain) {
+            if update.pointer.is_mapped() {
+                segments.release(update.pointer.pba, now);
+            }
+        }
+    }
+
+    /// Releases what the array counts, save where the chain says that it was released before, and
+    /// fills the array with zeros.
+    fn clear_array(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
+        let leaf = *self.directory.leaf(place);
+        for index in 0..ENTRIES_PER_PAGE {
+            let old = self.frames.entry(leaf.frame, index);
+            let update = self.frames.chain_find(leaf.chain, index);
+            let counted = update.is_none_or(|(_, update)| !update.released);
+            if old.is_mapped() && counted {
+                segments.release(old.pba, now);
+            }
+            self.change_in_array(place, index, BlockPointer::NOWHERE);
+        }
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Cleared, false);
+        leaf.set(Flag::Dead, false);
+    }
+
+    /// Empties the chain, or keeps "unmapped" for addresses whose location in the leaf page is
+    /// already released, so that it is not released again.
+    fn keep_tombstones(&mut self, place: LeafPlace, keep_released: bool) {
+        let mut chain = self.directory.leaf(place).chain;
+        let mut kept = frames::ChunkIndex::NONE;
+        if keep_released {
+            let mut released = [false; ENTRIES_PER_PAGE];
+            for update in self.frames.chain_updates(chain) {
+                released[update.index] = update.released;
+            }
+            self.frames.chain_release(&mut chain);
+            for (index, _) in released.iter().enumerate().filter(|(_, released)| **released) {
+                let pointer = BlockPointer::NOWHERE;
+                self.frames.chain_add(&mut kept, Update { index, pointer, released: true });
+            }
+        } else {
+            self.frames.chain_release(&mut chain);
+        }
+        self.directory.leaf_mut(place).chain = kept;
+    }
+
+    /// Unmaps one block.
+    pub(crate) fn discard_block(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) {
+        if self.lookup(lba) != Lookup::Unmapped {
+            self.update(segments, lba, BlockPointer::NOWHERE, now);
+        }
+    }
+
+    /// Whether so many more updates can be promised: the journal and what recovery may need have
+    /// room for them and for all that was promised before.
+    pub(crate) fn admits(&self, updates: usize) -> bool {
+        let promised = self.reserved_chunks + updates;
+        self.journal.len() + promised <= 2 * self.budget.journal_size as usize
+            && !self.recovery_is_full(promised)
+    }
+
+    /// Looks whether an old location of this address is still counted, and releases it.
+    /// Returns false if the leaf must be loaded first.
+    pub(crate) fn settle(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) -> bool {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return true };
+        let leaf = *self.directory.leaf(place);
+        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        let update = self.frames.chain_find(leaf.chain, index);
+        let (slot, update) = match update {
+            Some((slot, update)) if !update.released => (slot, update),
+            Some(_) => return true,
+            None => return in_memory || !leaf.is(Flag::Dead) || leaf.is(Flag::Damaged),
+        };
+        let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
+        if !in_memory && !nothing_on_device {
+            return leaf.is(Flag::Damaged);
+        }
+        if in_memory {
+            let old = self.frames.entry(leaf.frame, index);
+            if old.is_mapped() {
+                segments.release(old.pba, now);
+            }
+        }
+        self.frames.chain_set(slot, Update { released: true, ..update });
+        self.journal.push(lba.0 << 1);
+        true
+    }
+
+    /// A relocation of an address of this leaf is on its way, or has arrived: while one is, the
+    /// leaf stays known, so that the comparison on arrival can be made.
+    pub(crate) fn relocation_started(&mut self, lba: Lba) {
+        let place = self.directory.place(split(lba).0);
+        self.directory.leaf_mut(place).relocating += 1;
+        self.relocating += 1;
+    }
+
+    /// See [`Map::relocation_started`].
+    pub(crate) fn relocation_ended(&mut self, lba: Lba) {
+        let place = self.directory.place(split(lba).0);
+        let leaf = self.directory.leaf_mut(place);
+        assert!(leaf.relocating > 0, "a relocation ends once");
+        leaf.relocating -= 1;
+        self.relocating -= 1;
+    }
+
+    /// Whether one more relocation may be on its way: each keeps a leaf in memory.
+    pub(crate) fn admits_relocation(&self) -> bool {
+        self.relocating < self.frames.count() / 4 && self.journal_room() > self.frames.count() / 4
+    }
+
+    /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
+    pub(crate) fn reserve(&mut self, blocks: usize) -> bool {
+        let needed = self.reserved_chunks + blocks;
+        while self.frames.free_chunk_count() + self.frames.free_count() * CHUNKS_PER_FRAME < needed
+        {
+            if !self.evict_one() {
+                return false;
+            }
+        }
+        self.reserved_chunks = needed;
+        true
+    }
+
+    /// The updates have been made.
+    pub(crate) fn unreserve(&mut self, blocks: usize) {
+        self.reserved_chunks -= blocks;
+    }
+
+    /// Frees one frame; false if every leaf in memory must stay.
+    fn evict_one(&mut self) -> bool {
+        for _ in 0..self.frames.evictable_count() {
+            let Some(key) = self.frames.evict_candidate() else { return false };
+            let place = self.directory.find(key).expect("a leaf with a frame has a table");
+            if self.may_evict(place) {
+                let leaf = self.directory.leaf_mut(place);
+                let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+                self.frames.release(frame);
+                self.statistics.evictions += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a leaf's array may be given up: it equals the page on the device, no comparison
+    /// will need it, and no update of this checkpoint interval is found in it alone (the run must
+    /// be able to say its value).
+    fn may_evict(&self, place: LeafPlace) -> bool {
+        let leaf = self.directory.leaf(place);
+        let busy = leaf.is(Flag::Changed) || leaf.is(Flag::Writing) || leaf.is(Flag::Loading);
+        !busy && leaf.relocating == 0 && leaf.interval != self.interval
+    }
+}
+
+/// What a conditional update assumes of an address of which nothing is known in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfUnknown {
+    /// That cannot be: the leaf is kept in memory until the relocation arrives.
+    Panic,
+    /// It lies at the source. True in replay: an address without update since the checkpoint is
+    /// where the cleaner saw it, for a checkpoint is cut only while no relocation is on its way.
+    Matches,
+}
+
+fn found(pointer: BlockPointer) -> Lookup {
+    if pointer.is_mapped() { Lookup::Mapped(pointer) } else { Lookup::Unmapped }
+}

@@ -1,0 +1,225 @@
+//! The sweep: goes round all leaves in order of address and writes those with updates.
+//!
+//! It is the only writer of leaf pages. Because it goes in order, one position tells of every leaf
+//! whether an old run's updates are in its page yet. Because it is slow, each page that it writes
+//! retires many updates: twice as many as there are on the average leaf.
+
+use super::directory::{Flag, LeafPlace, RootState};
+use super::{ENTRIES_PER_PAGE, Map, Sequence, frames};
+use crate::segments::Segments;
+use coulter_format::checkpoint::SweepPosition;
+use coulter_format::{Block, BlockPointer, Pba, map_page};
+
+/// What became of a leaf that the sweep came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageWrite {
+    /// Its page is in the buffer and must be written.
+    Page,
+    /// All of it is unmapped: it needs no page.
+    Vanished,
+    /// No frame can be had now.
+    NoMemory,
+    /// Its page on the device is damaged; the updates cannot be merged.
+    Damaged,
+}
+
+impl Map {
+    /// Where the sweep stands. All leaves before it are merged.
+    pub(crate) fn sweep_position(&self) -> SweepPosition {
+        self.sweep
+    }
+
+    /// Sets the position, when a store is opened.
+    pub(crate) fn restore_sweep(&mut self, position: SweepPosition) {
+        self.sweep = position;
+    }
+
+    /// Leaves that the sweep must write at least before the next checkpoint, so that a run lives
+    /// for no more than half of the checkpoints that it may.
+    pub(crate) fn sweep_quota(&self) -> usize {
+        let dirty = self.dirty_leaf_count();
+        (2 * dirty).div_ceil(self.budget.run_count_limit as usize)
+    }
+
+    fn dirty_leaf_count(&self) -> usize {
+        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
+        tables.map(|leaves| leaves.iter().filter(|leaf| leaf.unmerged > 0).count()).sum()
+    }
+
+    /// Whether memory, now or at recovery, calls for sweeping faster.
+    pub(crate) fn sweep_is_urgent(&self) -> bool {
+        self.recovery_chunks > self.recovery_chunks_max / 4 * 3 || self.is_tight()
+    }
+
+    /// Whether arrays that must stay take nearly all frames.
+    pub(crate) fn is_tight(&self) -> bool {
+        let spare = self.frames.free_count() + self.frames.evictable_count();
+        spare < self.frames.count() / 32
+    }
+
+    /// Whether no more updates may be taken before the sweep has caught up.
+    pub(crate) fn recovery_is_full(&self, blocks: usize) -> bool {
+        self.recovery_chunks + blocks > self.recovery_chunks_max
+    }
+
+    /// The next leaf that has updates, from the position on; moves the position to it. `None` at
+    /// the end of a round (the position is then at the start of the next one).
+    pub(crate) fn sweep_next(&mut self) -> Option<u64> {
+        let per_root = ENTRIES_PER_PAGE as u64;
+        let first =
+            self.directory.roots().partition_point(|root| root.key < self.sweep.leaf / per_root);
+        for root in &self.directory.roots()[first..] {
+            let Some(leaves) = root.leaves.as_ref() else { continue };
+            let start = self.sweep.leaf.saturating_sub(root.key * per_root).min(per_root);
+            let dirty = leaves[start as usize..].iter().position(|leaf| leaf.unmerged > 0);
+            if let Some(slot) = dirty {
+                self.sweep.leaf = root.key * per_root + start + slot as u64;
+                return Some(self.sweep.leaf);
+            }
+        }
+        self.sweep = SweepPosition { cycle: self.sweep.cycle + 1, leaf: 0 };
+        None
+    }
+
+    /// Leaves with updates behind `key`, in order; returns how many were found.
+    pub(crate) fn sweep_ahead(&self, key: u64, found: &mut [u64]) -> usize {
+        let per_root = ENTRIES_PER_PAGE as u64;
+        let mut count = 0;
+        let first = self.directory.roots().partition_point(|root| root.key < key / per_root);
+        for root in &self.directory.roots()[first..] {
+            let Some(leaves) = root.leaves.as_ref() else { continue };
+            let start = (key + 1).saturating_sub(root.key * per_root).min(per_root) as usize;
+            for (slot, leaf) in leaves.iter().enumerate().skip(start) {
+                if count == found.len() {
+                    return count;
+                }
+                if leaf.unmerged > 0 {
+                    found[count] = root.key * per_root + slot as u64;
+                    count += 1;
+                }
+            }
+        }
+        count
+    }
+
+    /// Makes the page of a leaf that is ready (`load_step`), and moves the position past it.
+    pub(crate) fn sweep_page(
+        &mut self,
+        segments: &mut Segments,
+        key: u64,
+        page: &mut Block,
+        now: Sequence,
+    ) -> PageWrite {
+        let place = self.directory.place(key);
+        let leaf = *self.directory.leaf(place);
+        if leaf.is(Flag::Damaged) || !self.directory.is_loaded(place) {
+            return PageWrite::Damaged;
+        }
+        if !leaf.frame.is_some() {
+            assert!(!leaf.disk.is_mapped() || leaf.is(Flag::Cleared), "its page was loaded");
+            let Some(frame) = self.take_frame(key) else { return PageWrite::NoMemory };
+            let leaf = self.directory.leaf_mut(place);
+            leaf.frame = frame;
+            leaf.set(Flag::Cleared, false);
+            leaf.set(Flag::Dead, false);
+        }
+        assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
+        self.fold(segments, place, false, now);
+        self.forget_unmerged(place);
+        self.sweep.leaf = key + 1;
+        let frame = self.directory.leaf(place).frame;
+        let entries = (0..ENTRIES_PER_PAGE).map(|index| self.frames.entry(frame, index));
+        if entries.clone().all(|entry| !entry.is_mapped()) {
+            self.vanish(segments, place, now);
+            return PageWrite::Vanished;
+        }
+        map_page::encode(entries, page);
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Writing, true);
+        leaf.set(Flag::Touched, false);
+        PageWrite::Page
+    }
+
+    fn vanish(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
+        let leaf = self.directory.leaf_mut(place);
+        let old = core::mem::replace(&mut leaf.disk, BlockPointer::NOWHERE);
+        leaf.set(Flag::Changed, false);
+        let frame = leaf.frame;
+        if leaf.relocating == 0 {
+            leaf.frame = frames::FrameIndex::NONE;
+            self.frames.release(frame);
+        } else {
+            self.frames.pin(frame, false);
+        }
+        if old.is_mapped() {
+            self.directory.roots_mut()[place.root].changed = true;
+            segments.release(old.pba, now);
+        }
+    }
+
+    /// The page is on the device.
+    pub(crate) fn leaf_written(
+        &mut self,
+        segments: &mut Segments,
+        key: u64,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) {
+        let place = self.directory.place(key);
+        self.move_leaf(segments, place, pointer, now);
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Writing, false);
+        if !leaf.is(Flag::Touched) {
+            leaf.set(Flag::Changed, false);
+            let frame = leaf.frame;
+            self.frames.pin(frame, false);
+        }
+        self.directory.leaf_mut(place).set(Flag::Touched, false);
+    }
+
+    /// The cleaner copied a leaf page. Returns whether the copy is the page now.
+    pub(crate) fn leaf_relocated(
+        &mut self,
+        segments: &mut Segments,
+        key: u64,
+        source: Pba,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) -> bool {
+        let place = self.directory.place(key);
+        let current = self.directory.leaf(place).disk;
+        if !self.directory.is_loaded(place) || current.pba != source {
+            return false;
+        }
+        self.move_leaf(segments, place, pointer, now);
+        true
+    }
+
+    fn move_leaf(
+        &mut self,
+        segments: &mut Segments,
+        place: LeafPlace,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) {
+        let old = core::mem::replace(&mut self.directory.leaf_mut(place).disk, pointer);
+        segments.retain(pointer.pba);
+        if old.is_mapped() {
+            segments.release(old.pba, now);
+        }
+        self.directory.roots_mut()[place.root].changed = true;
+    }
+
+    /// Where a leaf's page lies, if it has one; `None` if its root must be loaded first.
+    pub(crate) fn leaf_standing(&self, key: u64) -> Option<Option<BlockPointer>> {
+        let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
+        match root.map(|root| self.directory.roots()[root].state) {
+            None | Some(RootState::Damaged) => Some(None),
+            Some(RootState::OnDevice | RootState::Loading) => None,
+            Some(RootState::Loaded) => {
+                let place = self.directory.find(key);
+                Some(place.map(|place| self.directory.leaf(place).disk))
+            }
+        }
+    }
+}

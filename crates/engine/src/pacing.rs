@@ -1,0 +1,174 @@
+//! How fast the host may write while the cleaner works.
+//!
+//! Empty segments are the currency. The fewer there are, the more the cleaner does for each block
+//! that the host writes; when they run low, the host gets exactly what the cleaner gains, block by
+//! block, so that it slows down and never stops dead.
+//!
+//! ```text
+//! empty segments
+//!   high ─┬─ no cleaning above
+//!         │  the cleaner earns credit with every user block, more the lower
+//!   low  ─┼─ the cleaner works without credit
+//!         │  the user spends tokens that the cleaner gains
+//!   kept ─┴─ left to the cleaner, the sweep and the checkpoint
+//! ```
+
+use coulter_format::superblock::{Geometry, RecoveryBudget};
+use coulter_format::{map_page, record, run};
+
+/// Tokens that may gather: one full record, so that the host is never far ahead.
+const TOKENS_MAX: u64 = 4 * record::PAYLOAD_BLOCKS_MAX as u64;
+
+/// The watermarks of a store, in segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Watermarks {
+    pub(crate) kept_by_cleaning: u32,
+    pub(crate) kept_by_user: u32,
+    pub(crate) low: u32,
+    pub(crate) high: u32,
+}
+
+/// Blocks that one checkpoint can write at most, headers included.
+pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget) -> u64 {
+    // A journal is cut at its size, but may have grown to twice that by then.
+    let run = 2 * u64::from(budget.journal_size).div_ceil(run::ENTRIES_PER_RUN_BLOCK as u64) + 1;
+    let per_page = map_page::ENTRIES_PER_PAGE as u64;
+    let roots = geometry.volume_size.div_ceil(per_page * per_page);
+    let table = u64::from(geometry.segment_count).div_ceil(256);
+    let runs = u64::from(budget.run_count_limit) * (32 + 8 * run);
+    let body =
+        (256 + 4 * u64::from(geometry.segment_count).min(256) + 16 * roots + 8 * table + runs)
+            .div_ceil(4096);
+    let blocks = run + roots + table + body;
+    blocks + blocks.div_ceil(200) + 2
+}
+
+impl Watermarks {
+    /// What suits a store.
+    pub(crate) fn of(geometry: &Geometry, budget: &RecoveryBudget) -> Watermarks {
+        let size = u64::from(geometry.segment_size);
+        let checkpoint = checkpoint_blocks_max(geometry, budget).div_ceil(size) as u32 + 1;
+        let kept_by_cleaning = checkpoint;
+        let kept_by_user = kept_by_cleaning + 2;
+        let low = kept_by_user + 2;
+        let live = geometry.volume_size + metadata_blocks(geometry.volume_size);
+        let live_segments = live.div_ceil(size).min(u64::from(geometry.segment_count)) as u32;
+        let spare = geometry.segment_count - live_segments;
+        let room = spare.saturating_sub(low);
+        let high = low + (room / 4).clamp(1, (geometry.segment_count / 32).max(2));
+        Watermarks { kept_by_cleaning, kept_by_user, low, high }
+    }
+}
+
+/// Blocks of map pages that a volume can need.
+pub(crate) fn metadata_blocks(volume_size: u64) -> u64 {
+    let per_page = map_page::ENTRIES_PER_PAGE as u64;
+    volume_size.div_ceil(per_page) + volume_size.div_ceil(per_page * per_page)
+}
+
+/// The balance between host and cleaner.
+#[derive(Debug, Default)]
+pub(crate) struct Pacing {
+    marks: Watermarks,
+    tokens: u64,
+    /// Whether tokens are asked for.
+    scarce: bool,
+    empty: u32,
+}
+
+impl Pacing {
+    pub(crate) fn new(marks: Watermarks) -> Pacing {
+        Pacing { marks, tokens: TOKENS_MAX, scarce: false, empty: u32::MAX }
+    }
+
+    /// Notes how many segments are empty.
+    pub(crate) fn update(&mut self, empty: u32) {
+        self.empty = empty;
+        let scarce = empty < self.marks.low;
+        if !scarce {
+            self.tokens = TOKENS_MAX;
+        }
+        self.scarce = scarce;
+    }
+
+    /// Whether the host may write so many blocks now. A little more than the tokens is let through
+    /// when there are any, so that a large write does not wait for ever.
+    pub(crate) fn admits(&self, blocks: u64) -> bool {
+        !self.scarce || self.tokens >= blocks.min(TOKENS_MAX)
+    }
+
+    pub(crate) fn spend(&mut self, blocks: u64) {
+        if self.scarce {
+            self.tokens = self.tokens.saturating_sub(blocks);
+        }
+    }
+
+    /// The cleaner has made so many blocks free.
+    pub(crate) fn gain(&mut self, blocks: u64) {
+        self.tokens = (self.tokens + blocks).min(TOKENS_MAX);
+    }
+
+    /// Whether the cleaner should work: always below `low`, with credit below `high`.
+    pub(crate) fn wants_cleaning(&self, credit: u64) -> bool {
+        self.empty < self.marks.low || (self.empty < self.marks.high && credit > 0)
+    }
+
+    /// Blocks that the cleaner may go through for a user block, if a victim has `valid` of `size`.
+    pub(crate) fn credit_for(&self, blocks: u64, valid: u32, size: u32) -> u64 {
+        if self.empty >= self.marks.high {
+            return 0;
+        }
+        let steps = u64::from(self.marks.high - self.marks.low).max(1);
+        let depth = u64::from(self.marks.high.saturating_sub(self.empty)).min(steps);
+        let gain = u64::from(size.saturating_sub(valid)).max(1);
+        blocks * u64::from(size) * 2 * depth / (gain * steps)
+    }
+
+    pub(crate) fn kept_by_user(&self) -> usize {
+        self.marks.kept_by_user as usize
+    }
+
+    pub(crate) fn kept_by_cleaning(&self) -> usize {
+        self.marks.kept_by_cleaning as usize
+    }
+
+    pub(crate) fn kept_by_sweep(&self) -> usize {
+        self.marks.kept_by_cleaning as usize
+    }
+
+    pub(crate) fn marks(&self) -> Watermarks {
+        self.marks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARKS: Watermarks = Watermarks { kept_by_cleaning: 2, kept_by_user: 4, low: 6, high: 10 };
+
+    #[test]
+    fn the_host_writes_freely_until_segments_are_scarce_and_then_what_is_gained() {
+        let mut pacing = Pacing::new(MARKS);
+        pacing.update(6);
+        assert!(pacing.admits(1_000_000));
+        pacing.update(5);
+        pacing.spend(TOKENS_MAX);
+        assert!(!pacing.admits(1));
+        pacing.gain(3);
+        assert!(pacing.admits(3));
+        assert!(!pacing.admits(4));
+    }
+
+    #[test]
+    fn the_cleaner_does_more_for_a_block_the_fewer_segments_are_empty() {
+        let mut pacing = Pacing::new(MARKS);
+        let credits = [10, 9, 8, 7, 6, 3].map(|empty| {
+            pacing.update(empty);
+            pacing.credit_for(100, 50, 100)
+        });
+        assert_eq!(credits[0], 0);
+        assert!(credits.windows(2).all(|pair| pair[0] <= pair[1]), "{credits:?}");
+        assert_eq!(credits[4], 400, "at the low mark, twice what keeps the balance");
+    }
+}

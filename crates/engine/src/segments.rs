@@ -1,0 +1,323 @@
+//! The segment table: how much of each segment is still counted on, and which may be written next.
+//!
+//! # Invariants
+//! - `valid` of a segment is the number of references into it: current locations of host blocks,
+//!   leaf pages, metadata listed by the checkpoint, and the old locations of blocks whose update is
+//!   not yet released (see `map`). It is exact; `verify_map` recounts it under `verify`.
+//! - A segment is opened only from the front of the queue, and only if the checkpoint that is
+//!   durable lists it there: recovery looks at listed segments only.
+//! - A segment enters the queue only if nothing was counted in it at a checkpoint that is durable:
+//!   so no state that recovery could return to points into it.
+//! - A segment is never opened while a read of it is in flight.
+
+use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use coulter_format::Pba;
+use coulter_format::superblock::Geometry;
+
+/// Where a segment is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing counted, in a durable checkpoint too; may be queued.
+    Free,
+    /// Nothing counted since this sequence; waits for a checkpoint that says so.
+    Freed(Sequence),
+    /// Being discarded on the device.
+    Trimming,
+    /// In the queue of segments to be opened.
+    Queued,
+    /// A stream's head.
+    Open,
+    /// Full.
+    Closed,
+}
+
+/// One segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) valid: u32,
+    pub(crate) readers: u32,
+    /// Records sealed into it that are not applied yet.
+    pub(crate) pending: u32,
+    pub(crate) clock: u64,
+    pub(crate) state: State,
+    pub(crate) stream: u8,
+    /// The cleaner went through it and something remained (a checkpoint's body); not again before
+    /// the next checkpoint.
+    pub(crate) exhausted: bool,
+}
+
+/// All segments.
+pub(crate) struct Segments {
+    geometry: Geometry,
+    table: Vec<Segment>,
+    queue: VecDeque<SegmentIndex>,
+    /// How many at the front of the queue are listed by the durable checkpoint.
+    usable: usize,
+    free_count: u32,
+    freed_count: u32,
+}
+
+impl Segments {
+    pub(crate) fn new(geometry: Geometry) -> Segments {
+        let free = Segment {
+            valid: 0,
+            readers: 0,
+            pending: 0,
+            clock: 0,
+            state: State::Free,
+            stream: 0,
+            exhausted: false,
+        };
+        let table = alloc::vec![free; geometry.segment_count as usize];
+        Segments {
+            geometry,
+            free_count: table.len() as u32,
+            freed_count: 0,
+            queue: VecDeque::with_capacity(table.len()),
+            table,
+            usable: 0,
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn segment(&self, segment: SegmentIndex) -> &Segment {
+        &self.table[segment.index()]
+    }
+
+    pub(crate) fn segment_mut(&mut self, segment: SegmentIndex) -> &mut Segment {
+        &mut self.table[segment.index()]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
+        self.table.iter().enumerate().map(|(index, segment)| (SegmentIndex(index as u32), segment))
+    }
+
+    /// The segment of a block that is known to lie in the log.
+    pub(crate) fn of(&self, pba: Pba) -> SegmentIndex {
+        segment_of(&self.geometry, pba).expect("a pointer was checked when it was read")
+    }
+
+    /// One more reference to a block.
+    pub(crate) fn retain(&mut self, pba: Pba) {
+        let segment = self.of(pba);
+        let entry = &mut self.table[segment.index()];
+        entry.valid += 1;
+        assert!(entry.valid <= self.geometry.segment_size, "more references than blocks");
+        debug_assert!(!matches!(entry.state, State::Free | State::Queued | State::Trimming));
+    }
+
+    /// One reference less. A closed segment without any becomes freed at `now`.
+    pub(crate) fn release(&mut self, pba: Pba, now: Sequence) {
+        let segment = self.of(pba);
+        let entry = &mut self.table[segment.index()];
+        assert!(entry.valid > 0, "a reference is released once");
+        entry.valid -= 1;
+        if entry.valid == 0 {
+            self.settle(segment, now);
+        }
+    }
+
+    /// A record was sealed into the segment; it may not be freed before the record is applied.
+    pub(crate) fn record_sealed(&mut self, segment: SegmentIndex) {
+        self.table[segment.index()].pending += 1;
+    }
+
+    /// A record of the segment was applied, or given up.
+    pub(crate) fn record_applied(&mut self, segment: SegmentIndex, now: Sequence) {
+        let entry = &mut self.table[segment.index()];
+        assert!(entry.pending > 0, "a record is applied once");
+        entry.pending -= 1;
+        self.settle(segment, now);
+    }
+
+    /// Frees the segment if it is closed and nothing in it is counted or to come.
+    fn settle(&mut self, segment: SegmentIndex, now: Sequence) {
+        let entry = &mut self.table[segment.index()];
+        if entry.state == State::Closed && entry.valid == 0 && entry.pending == 0 {
+            entry.state = State::Freed(now);
+            self.freed_count += 1;
+        }
+    }
+
+    /// Takes the next segment for a stream, if at least `keep` others remain usable behind it.
+    pub(crate) fn open(&mut self, stream: Stream, keep: usize) -> Option<SegmentIndex> {
+        let next = *self.queue.front()?;
+        if self.usable <= keep || self.table[next.index()].readers > 0 {
+            return None;
+        }
+        self.queue.pop_front();
+        self.usable -= 1;
+        let entry = &mut self.table[next.index()];
+        assert_eq!(entry.state, State::Queued, "only a queued segment is opened");
+        assert_eq!(entry.valid, 0, "nothing is counted in a segment that is opened");
+        entry.state = State::Open;
+        entry.stream = stream as u8;
+        entry.exhausted = false;
+        Some(next)
+    }
+
+    /// A head takes no more.
+    pub(crate) fn close(&mut self, segment: SegmentIndex, clock: u64, now: Sequence) {
+        let entry = &mut self.table[segment.index()];
+        assert_eq!(entry.state, State::Open, "only an open segment is closed");
+        entry.clock = clock;
+        entry.state = State::Closed;
+        self.settle(segment, now);
+    }
+
+    /// Queues free segments until `length` wait. They may be opened once the checkpoint that lists
+    /// them is durable: see [`Segments::queue_is_durable`].
+    pub(crate) fn fill_queue(&mut self, length: usize) {
+        let mut next = 0;
+        while self.queue.len() < length && self.free_count > 0 {
+            while self.table[next].state != State::Free {
+                next += 1;
+            }
+            self.table[next].state = State::Queued;
+            self.free_count -= 1;
+            self.queue.push_back(SegmentIndex(next as u32));
+        }
+    }
+
+    /// The checkpoint that lists the queue is durable. Nothing was queued since its cut; some of
+    /// the front may have been opened.
+    pub(crate) fn queue_is_durable(&mut self) {
+        self.usable = self.queue.len();
+    }
+
+    /// Segments freed up to `sequence` are free now that a checkpoint of it is durable. Calls
+    /// `trim` for each; if it returns true, the segment waits for [`Segments::trimmed`].
+    pub(crate) fn checkpoint_is_durable(
+        &mut self,
+        sequence: Sequence,
+        mut trim: impl FnMut(SegmentIndex) -> bool,
+    ) {
+        for (index, entry) in self.table.iter_mut().enumerate() {
+            entry.exhausted = false;
+            let State::Freed(at) = entry.state else { continue };
+            if at > sequence {
+                continue;
+            }
+            assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");
+            self.freed_count -= 1;
+            if trim(SegmentIndex(index as u32)) {
+                entry.state = State::Trimming;
+            } else {
+                entry.state = State::Free;
+                self.free_count += 1;
+            }
+        }
+    }
+
+    /// The device has forgotten a segment.
+    pub(crate) fn trimmed(&mut self, segment: SegmentIndex) {
+        let entry = &mut self.table[segment.index()];
+        assert_eq!(entry.state, State::Trimming, "a discard was asked for once");
+        entry.state = State::Free;
+        self.free_count += 1;
+    }
+
+    /// Segments in the queue, in order of opening.
+    pub(crate) fn queue(&self) -> impl ExactSizeIterator<Item = SegmentIndex> + '_ {
+        self.queue.iter().copied()
+    }
+
+    /// Segments that may be opened now.
+    pub(crate) fn usable_count(&self) -> usize {
+        self.usable
+    }
+
+    /// Segments that are empty and need no cleaning: queued, free and (soon) freed ones.
+    pub(crate) fn empty_count(&self) -> u32 {
+        self.free_count + self.freed_count + self.queue.len() as u32
+    }
+
+    /// Whether a checkpoint would make more segments usable.
+    pub(crate) fn queue_could_grow(&self) -> bool {
+        self.free_count > 0 || self.usable < self.queue.len()
+    }
+
+    /// Segments that wait for a checkpoint.
+    pub(crate) fn freed_count(&self) -> u32 {
+        self.freed_count
+    }
+
+    /// Sets a segment as a checkpoint describes it.
+    pub(crate) fn restore(
+        &mut self,
+        segment: SegmentIndex,
+        valid: u32,
+        state: State,
+        stream: u8,
+        clock: u64,
+    ) {
+        let entry = &mut self.table[segment.index()];
+        assert_eq!(entry.state, State::Free, "a segment is restored once");
+        (entry.valid, entry.state, entry.stream, entry.clock) = (valid, state, stream, clock);
+        if state != State::Free {
+            self.free_count -= 1;
+        }
+    }
+
+    /// Puts a free segment at the end of the queue as a durable checkpoint lists it.
+    pub(crate) fn restore_queued(&mut self, segment: SegmentIndex) -> bool {
+        let entry = &mut self.table[segment.index()];
+        if entry.state != State::Free || entry.valid != 0 {
+            return false;
+        }
+        entry.state = State::Queued;
+        self.free_count -= 1;
+        self.queue.push_back(segment);
+        self.usable += 1;
+        true
+    }
+
+    /// Takes a segment that replay found in use out of the queue.
+    pub(crate) fn restore_opened(&mut self, segment: SegmentIndex, stream: u8) {
+        let position = self.queue.iter().position(|queued| *queued == segment);
+        self.queue.remove(position.expect("replay only looks at queued segments"));
+        self.usable -= 1;
+        let entry = &mut self.table[segment.index()];
+        entry.state = State::Open;
+        entry.stream = stream;
+    }
+
+    /// A segment that replay found left behind by its stream.
+    pub(crate) fn restore_closed(&mut self, segment: SegmentIndex, clock: u64) {
+        let entry = &mut self.table[segment.index()];
+        if entry.state == State::Open {
+            entry.state = State::Closed;
+            entry.clock = clock;
+        }
+    }
+
+    /// A segment that is a stream's head again, whatever the checkpoint said.
+    pub(crate) fn restore_reopened(&mut self, segment: SegmentIndex) {
+        let entry = &mut self.table[segment.index()];
+        if entry.state == State::Free {
+            self.free_count -= 1;
+        }
+        entry.state = State::Open;
+    }
+
+    /// Open segments that are no stream's head are closed.
+    pub(crate) fn close_headless(&mut self, is_head: impl Fn(SegmentIndex) -> bool) {
+        for (index, entry) in self.table.iter_mut().enumerate() {
+            if entry.state == State::Open && !is_head(SegmentIndex(index as u32)) {
+                entry.state = State::Closed;
+            }
+        }
+    }
+
+    /// After restoring: closed segments in which nothing is counted are freed.
+    pub(crate) fn free_empty(&mut self, now: Sequence) {
+        for index in 0..self.table.len() {
+            self.settle(SegmentIndex(index as u32), now);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Counters. All are totals since open, in the unit that the name says.
+
+use crate::map::MapStatistics;
+
+/// What the engine has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Blocks that the host wrote.
+    pub user_blocks_written: u64,
+    /// Blocks that the host read.
+    pub user_blocks_read: u64,
+    /// Blocks that the host discarded.
+    pub user_blocks_discarded: u64,
+    /// Host blocks that the cleaner wrote again.
+    pub relocated_blocks: u64,
+    /// Metadata blocks that the cleaner wrote again.
+    pub relocated_metadata_blocks: u64,
+    /// Relocated host blocks that had been overwritten in the meantime.
+    pub relocations_dropped: u64,
+    /// Record headers written for host data.
+    pub user_header_blocks: u64,
+    /// Record headers written for relocations.
+    pub cleaning_header_blocks: u64,
+    /// Record headers written for metadata.
+    pub metadata_header_blocks: u64,
+    /// Leaf pages written by the sweep.
+    pub leaf_blocks: u64,
+    /// Root pages written.
+    pub root_blocks: u64,
+    /// Pages of the segment table written.
+    pub table_blocks: u64,
+    /// Blocks of runs written.
+    pub run_blocks: u64,
+    /// Blocks of checkpoint bodies written, and superblocks.
+    pub checkpoint_blocks: u64,
+    /// Records written.
+    pub records: u64,
+    /// Checkpoints made durable.
+    pub checkpoints: u64,
+    /// Flushes sent to the device.
+    pub device_flushes: u64,
+    /// Flush and FUA requests answered.
+    pub flush_requests: u64,
+    /// Segments that the cleaner has gone through.
+    pub segments_cleaned: u64,
+    /// Blocks found damaged by a read or by the cleaner.
+    pub corrupt_blocks: u64,
+    /// Requests that were told to come again.
+    pub busy: u64,
+    /// Records that recovery applied.
+    pub records_replayed: u64,
+    /// Records that recovery found behind the first gap and dropped.
+    pub records_dropped: u64,
+    /// The map's counters.
+    pub map: MapStatistics,
+    /// Bytes that the map occupies.
+    pub map_bytes: u64,
+    /// The most that it occupied.
+    pub map_bytes_peak: u64,
+    /// Bytes that it may occupy.
+    pub map_bytes_limit: u64,
+    /// Segments in all.
+    pub segment_count: u64,
+    /// Segments without anything in them.
+    pub segments_empty: u64,
+    /// Blocks counted in all segments.
+    pub valid_blocks: u64,
+    /// Blocks in a segment.
+    pub segment_size: u64,
+    /// Runs alive.
+    pub run_count: u64,
+    /// Records applied so far; the sequence of the last.
+    pub applied_sequence: u64,
+    /// Records durable so far.
+    pub durable_sequence: u64,
+}
+
+impl Statistics {
+    /// All blocks written to the device for metadata: headers, map, checkpoints.
+    pub fn metadata_blocks(&self) -> u64 {
+        self.user_header_blocks
+            + self.cleaning_header_blocks
+            + self.metadata_header_blocks
+            + self.leaf_blocks
+            + self.root_blocks
+            + self.table_blocks
+            + self.run_blocks
+            + self.checkpoint_blocks
+            + self.relocated_metadata_blocks
+    }
+
+    /// All blocks written to the device.
+    pub fn device_blocks_written(&self) -> u64 {
+        self.user_blocks_written + self.relocated_blocks + self.metadata_blocks()
+    }
+}

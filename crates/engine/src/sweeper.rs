@@ -1,0 +1,131 @@
+//! Drives the sweep: loads leaves in order, writes their pages into the metadata stream.
+
+use crate::Engine;
+use crate::api::{Buffers, RecordRef};
+use crate::loads::Waiter;
+use crate::map::PageWrite;
+use crate::units::Stream;
+use coulter_format::Pba;
+use coulter_format::checksum::{self, Kind};
+use coulter_format::record::{BlockWord, Extent};
+
+/// Leaves loaded ahead of the sweep.
+const AHEAD: usize = 24;
+
+/// Error number when a damaged map page stops the sweep (EIO).
+const ERRNO_DAMAGED: i32 = 5;
+
+/// How much is still to be swept before the next checkpoint.
+#[derive(Default)]
+pub(crate) struct Sweeper {
+    /// Leaves to write.
+    pub(crate) quota: usize,
+    /// A load or a write found no memory.
+    pub(crate) wanted_memory: bool,
+    /// The oldest run must die before another one can be written.
+    pub(crate) hurry: bool,
+}
+
+impl Engine {
+    fn sweep_wanted(&self) -> bool {
+        let sweeper = &self.sweeper;
+        sweeper.quota > 0 || sweeper.hurry || sweeper.wanted_memory || self.map.sweep_is_urgent()
+    }
+
+    pub(crate) fn pump_sweep(&mut self, buffers: &mut impl Buffers) {
+        if self.checkpointer.is_active() {
+            return;
+        }
+        let mut rounds = 0;
+        while self.sweep_wanted() && self.log.in_flight(Stream::Metadata) < 2 {
+            let Some(key) = self.map.sweep_next() else {
+                self.sweeper.wanted_memory = false;
+                rounds += 1;
+                // A whole round found nothing: nothing is left to be swept now.
+                if rounds == 2 || !self.checkpointer.has_runs() {
+                    self.sweeper.quota = 0;
+                    break;
+                }
+                continue;
+            };
+            if !self.load_for(key, Waiter::Nobody, true) {
+                self.load_ahead(key);
+                break;
+            }
+            if !self.sweep_one(key, buffers) {
+                break;
+            }
+        }
+        if self.log.filling(Stream::Metadata).is_some() && !self.sweep_wanted() {
+            self.seal(Stream::Metadata, buffers);
+        }
+    }
+
+    fn load_ahead(&mut self, key: u64) {
+        let mut keys = [0; AHEAD];
+        for index in 0..self.map.sweep_ahead(key, &mut keys) {
+            if self.load_for(keys[index], Waiter::Nobody, true) {
+                continue;
+            }
+        }
+    }
+
+    /// Writes one leaf that is ready. False: no room now.
+    fn sweep_one(&mut self, key: u64, buffers: &mut impl Buffers) -> bool {
+        let extent = Extent { key, count: 1, kind: Kind::Leaf, relocated: false };
+        let Some(record) = self.metadata_record(1, extent.cost(), buffers) else { return false };
+        let place = 1 + self.log.record(record).payload as usize;
+        let now = self.log.now();
+        let page = &mut buffers.record_mut(record)[place];
+        match self.map.sweep_page(&mut self.segments, key, page, now) {
+            PageWrite::Page => {
+                let checksum = checksum::block(Kind::Leaf, key, page);
+                self.push_metadata(record, extent, checksum);
+                self.statistics.leaf_blocks += 1;
+            }
+            PageWrite::Vanished => {}
+            PageWrite::NoMemory => {
+                self.sweeper.wanted_memory = true;
+                self.drop_if_empty(record);
+                return false;
+            }
+            PageWrite::Damaged => {
+                self.poison(ERRNO_DAMAGED);
+                return false;
+            }
+        }
+        self.sweeper.quota = self.sweeper.quota.saturating_sub(1);
+        self.drop_if_empty(record);
+        true
+    }
+
+    fn drop_if_empty(&mut self, record: RecordRef) {
+        if self.log.record(record).extents.is_empty() {
+            self.log.abandon(record);
+        }
+    }
+
+    /// The metadata stream's record with room for so much.
+    pub(crate) fn metadata_record(
+        &mut self,
+        blocks: u32,
+        cost: usize,
+        buffers: &mut impl Buffers,
+    ) -> Option<RecordRef> {
+        if let Some(record) = self.log.fitting(Stream::Metadata, blocks, cost) {
+            return Some(record);
+        }
+        if self.log.filling(Stream::Metadata).is_some() {
+            self.seal(Stream::Metadata, buffers);
+        }
+        let keep = if self.checkpointer.is_active() { 0 } else { self.pacing.kept_by_sweep() };
+        self.log.begin(&mut self.segments, Stream::Metadata, blocks, keep)
+    }
+
+    /// Adds one block whose content is in the buffer.
+    pub(crate) fn push_metadata(&mut self, record: RecordRef, extent: Extent, checksum: u32) {
+        let target = self.log.record_mut(record);
+        target.words.push(BlockWord { checksum, address: Pba::NOWHERE });
+        target.push_extent(extent);
+    }
+}

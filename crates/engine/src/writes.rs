@@ -1,0 +1,173 @@
+//! Host writes and discards: into the record that the user stream is filling.
+
+use crate::Engine;
+use crate::api::{BufferRef, Buffers, Busy, Failure, Phase, RecordRef, RequestId};
+use crate::requests::Work;
+use crate::units::Stream;
+use coulter_format::checksum::Kind;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::record::{BlockWord, DISCARD_BLOCKS_MAX, Extent, PAYLOAD_BLOCKS_MAX};
+use coulter_format::{Lba, Pba};
+
+const LEAF: u64 = ENTRIES_PER_PAGE as u64;
+
+/// Blocks of one discard extent: as many whole leaves as fit.
+const DISCARD_STEP: u64 = DISCARD_BLOCKS_MAX as u64 / LEAF * LEAF;
+
+impl Engine {
+    pub(crate) fn accept_write(
+        &mut self,
+        id: RequestId,
+        lba: Lba,
+        count: u32,
+        buffer: BufferRef,
+        fua: bool,
+        buffers: &mut impl Buffers,
+    ) -> Result<(), Busy> {
+        let extent = Extent { key: lba.0, count: count as u16, kind: Kind::Data, relocated: false };
+        if self.requests.is_full() || !self.pacing.admits(u64::from(count)) {
+            return Err(Busy);
+        }
+        let record = self.user_record(count, extent.cost(), count as usize, buffers).ok_or(Busy)?;
+        let work = Work::Write { parts: 1, fua };
+        let slot = self.requests.insert(id, work).expect("the table was not full");
+        self.pacing.spend(u64::from(count));
+        let target = self.log.record_mut(record);
+        let first = target.payload;
+        let mut checksums = [0; PAYLOAD_BLOCKS_MAX];
+        let checksums = &mut checksums[..count as usize];
+        buffers.stage(buffer, 0, record, first, lba, checksums);
+        let word = |checksum: &u32| BlockWord { checksum: *checksum, address: Pba::NOWHERE };
+        target.words.extend(checksums.iter().map(word));
+        target.push_extent(extent);
+        target.requests.push(slot);
+        target.user_blocks += u64::from(count);
+        self.statistics.user_blocks_written += u64::from(count);
+        self.cleaner.earn(u64::from(count));
+        Ok(())
+    }
+
+    /// The user stream's record with room for so much, the map having promised `updates`.
+    fn user_record(
+        &mut self,
+        blocks: u32,
+        cost: usize,
+        updates: usize,
+        buffers: &mut impl Buffers,
+    ) -> Option<RecordRef> {
+        if self.phase != Phase::Running || !self.map.admits(updates) {
+            return None;
+        }
+        let record = match self.log.fitting(Stream::User, blocks, cost) {
+            Some(record) => record,
+            None => {
+                if self.log.filling(Stream::User).is_some() {
+                    self.seal(Stream::User, buffers);
+                }
+                let keep = self.pacing.kept_by_user();
+                self.log.begin(&mut self.segments, Stream::User, blocks, keep)?
+            }
+        };
+        if !self.map.reserve(updates) {
+            self.sweeper.wanted_memory = true;
+            self.abandon_if_empty(record);
+            return None;
+        }
+        self.log.record_mut(record).reserved += updates;
+        Some(record)
+    }
+
+    /// A record that was begun for nothing must not stay: it would be sealed without content.
+    fn abandon_if_empty(&mut self, record: RecordRef) {
+        if self.log.record(record).extents.is_empty() {
+            self.log.abandon(record);
+        }
+    }
+
+    pub(crate) fn accept_discard(
+        &mut self,
+        id: RequestId,
+        lba: Lba,
+        count: u64,
+        fua: bool,
+        buffers: &mut impl Buffers,
+    ) -> Result<(), Busy> {
+        if self.phase != Phase::Running || self.requests.is_full() {
+            return Err(Busy);
+        }
+        let work = Work::Discard { next: lba, end: Lba(lba.0 + count), parts: 0, fua };
+        let slot = self.requests.insert(id, work).ok_or(Busy)?;
+        self.statistics.user_blocks_discarded += count;
+        self.continue_discard(slot, buffers);
+        Ok(())
+    }
+
+    /// Logs as much of a discard as there is room for; the rest goes on in a later turn.
+    pub(crate) fn continue_discard(&mut self, slot: u32, buffers: &mut impl Buffers) {
+        loop {
+            let Work::Discard { next, end, .. } = self.requests.slot(slot).work else {
+                panic!("only a discard goes on")
+            };
+            if next == end {
+                return;
+            }
+            if self.refuses_writes() && self.poisoned.is_some() {
+                self.abort_discard(slot);
+                return;
+            }
+            let step_end = (next.0 / LEAF * LEAF + DISCARD_STEP).min(end.0);
+            let count = (step_end - next.0) as u16;
+            let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
+            let updates = discard_updates(next, step_end);
+            let Some(record) = self.user_record(0, extent.cost(), updates, buffers) else {
+                self.loads.starve(crate::loads::Waiter::Discard(slot));
+                return;
+            };
+            self.log.record_mut(record).push_extent(extent);
+            self.log.record_mut(record).requests.push(slot);
+            if let Work::Discard { next, parts, .. } = &mut self.requests.slot(slot).work {
+                *next = Lba(step_end);
+                *parts += 1;
+            }
+        }
+    }
+
+    fn abort_discard(&mut self, slot: u32) {
+        self.fail_request(slot, Failure::ReadOnly);
+        if let Work::Discard { next, end, parts, .. } = &mut self.requests.slot(slot).work {
+            *next = *end;
+            if *parts == 0 {
+                self.finish_request(slot);
+            }
+        }
+    }
+
+    /// Applies a discarded range to the map.
+    pub(crate) fn apply_discard(&mut self, lba: Lba, count: u64) {
+        let now = self.log.now();
+        let end = lba.0 + count;
+        let mut next = lba.0;
+        while next < end {
+            let leaf_end = (next / LEAF + 1) * LEAF;
+            if next.is_multiple_of(LEAF) && leaf_end <= end {
+                self.map.discard_leaf(&mut self.segments, next / LEAF, now);
+            } else {
+                for block in next..leaf_end.min(end) {
+                    self.map.discard_block(&mut self.segments, Lba(block), now);
+                }
+            }
+            next = leaf_end.min(end);
+        }
+    }
+}
+
+/// Map updates that a discarded range can cause: one for a whole leaf, else one for each block.
+fn discard_updates(lba: Lba, end: u64) -> usize {
+    let first_whole = lba.0.div_ceil(LEAF) * LEAF;
+    let last_whole = end / LEAF * LEAF;
+    if first_whole >= last_whole {
+        return (end - lba.0) as usize;
+    }
+    let partial = (first_whole - lba.0) + (end - last_whole);
+    (partial + (last_whole - first_whole) / LEAF) as usize
+}
