@@ -1,6 +1,5 @@
 //! What goes in and what comes out: requests, device commands, responses, buffers.
 
-use crate::units::SegmentIndex;
 use coulter_format::{Block, Corrupt, Lba, Pba};
 
 /// The driver's name for a request. Comes back with the response.
@@ -262,6 +261,3 @@ pub enum Phase {
     Failed(OpenError),
 }
 
-/// A freed segment that the device may forget; see [`Command::Discard`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trim(pub(crate) SegmentIndex);

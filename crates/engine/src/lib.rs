@@ -288,7 +288,9 @@ impl Engine {
     fn pump(&mut self, buffers: &mut impl Buffers) {
         if self.recovery.is_some() {
             self.pump_recovery(buffers);
-            return;
+            if self.recovery.is_some() {
+                return;
+            }
         }
         self.apply_completed(buffers);
         self.retry_starved(buffers);

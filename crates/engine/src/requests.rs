@@ -15,8 +15,6 @@ pub(crate) enum Work {
     Discard { next: Lba, end: Lba, parts: u32, fua: bool },
     /// A flush.
     Flush,
-    /// A checkpoint.
-    Shutdown,
 }
 
 /// One request.

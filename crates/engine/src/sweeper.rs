@@ -48,6 +48,9 @@ impl Engine {
                 }
                 continue;
             };
+            if self.map.is_writing(key) {
+                break;
+            }
             if !self.load_for(key, Waiter::Nobody, true) {
                 self.load_ahead(key);
                 break;

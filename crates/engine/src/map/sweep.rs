@@ -81,6 +81,11 @@ impl Map {
         None
     }
 
+    /// Whether the leaf's page is still on its way from the last round.
+    pub(crate) fn is_writing(&self, key: u64) -> bool {
+        self.directory.find(key).is_some_and(|place| self.directory.leaf(place).is(Flag::Writing))
+    }
+
     /// Leaves with updates behind `key`, in order; returns how many were found.
     pub(crate) fn sweep_ahead(&self, key: u64, found: &mut [u64]) -> usize {
         let per_root = ENTRIES_PER_PAGE as u64;

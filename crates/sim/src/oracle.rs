@@ -1,0 +1,198 @@
+//! Which states the promises allow.
+//!
+//! Every accepted write or discard gets a number; a block's content tells the number of the write
+//! that it came from. After a crash the volume must equal the state after some prefix of the
+//! accepted operations, and that prefix must contain everything that a completed flush covers.
+
+/// One accepted operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// First block.
+    pub lba: u64,
+    /// Blocks.
+    pub count: u64,
+    /// A discard instead of a write.
+    pub discard: bool,
+}
+
+/// The promises, as a model.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    /// Content of each block before `operations`: the number of its write, or zero.
+    base: Vec<u64>,
+    /// Number of the first of `operations`.
+    first: u64,
+    operations: Vec<Operation>,
+    completed: Vec<bool>,
+    /// Operations below this number must survive a cut.
+    durable: u64,
+    /// The latest accepted discard of each block.
+    latest_discard: Vec<u64>,
+}
+
+/// What a read must show at least; see [`Oracle::floor`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// The operation that was completed last.
+    pub operation: u64,
+    /// The number that it left in the block.
+    pub content: u64,
+}
+
+/// What the volume shows that no allowed state explains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// A sentence.
+    pub what: String,
+}
+
+impl Oracle {
+    /// An empty volume of so many blocks.
+    pub fn new(volume_size: u64) -> Oracle {
+        Oracle {
+            base: vec![0; volume_size as usize],
+            first: 1,
+            operations: Vec::new(),
+            completed: Vec::new(),
+            durable: 1,
+            latest_discard: vec![0; volume_size as usize],
+        }
+    }
+
+    /// Notes an operation in order of acceptance; returns its number.
+    pub fn accept(&mut self, operation: Operation) -> u64 {
+        self.operations.push(operation);
+        self.completed.push(false);
+        if operation.discard {
+            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
+            let number = self.next_number() - 1;
+            self.latest_discard[range].fill(number);
+        }
+        self.first + self.operations.len() as u64 - 1
+    }
+
+    /// The number that the next accepted operation will get.
+    pub fn next_number(&self) -> u64 {
+        self.first + self.operations.len() as u64
+    }
+
+    /// An operation was acknowledged.
+    pub fn complete(&mut self, number: u64) {
+        self.completed[(number - self.first) as usize] = true;
+    }
+
+    /// Operations below this have all been acknowledged.
+    pub fn completed_prefix(&self) -> u64 {
+        let open = self.completed.iter().position(|completed| !completed);
+        self.first + open.unwrap_or(self.completed.len()) as u64
+    }
+
+    /// Every operation that was complete when a flush was submitted is durable now.
+    pub fn durable_up_to(&mut self, number: u64) {
+        self.durable = self.durable.max(number);
+    }
+
+    /// What a read of a block that is submitted now must show at least: the operation that was
+    /// completed last, and the content that it left.
+    pub fn floor(&self, lba: u64) -> Floor {
+        let mut floor =
+            Floor { operation: self.base_operation(), content: self.base[lba as usize] };
+        for (index, operation) in self.operations.iter().enumerate() {
+            let covers = (operation.lba..operation.lba + operation.count).contains(&lba);
+            if covers && self.completed[index] {
+                let number = self.first + index as u64;
+                let content = if operation.discard { 0 } else { number };
+                floor = Floor { operation: number, content };
+            }
+        }
+        floor
+    }
+
+    fn base_operation(&self) -> u64 {
+        self.first - 1
+    }
+
+    /// Whether a read may show `seen`: its floor, or anything accepted after that. Operations are
+    /// applied in order of acceptance, so nothing older can come back.
+    pub fn allows(&self, lba: u64, floor: Floor, seen: u64) -> bool {
+        seen == floor.content
+            || (seen > floor.operation && seen < self.next_number())
+            || (seen == 0 && self.latest_discard[lba as usize] > floor.operation)
+    }
+
+    /// Compares the volume after a crash. `observed` holds each block's number. Goes on from the
+    /// state that was found. `lossless`: everything acknowledged must be there.
+    ///
+    /// # Errors
+    /// A [`Violation`] if no allowed prefix gives this state.
+    pub fn recover(&mut self, observed: &[u64], lossless: bool) -> Result<(), Violation> {
+        let must = if lossless { self.completed_prefix() } else { self.durable };
+        let mut state = self.base.clone();
+        let mut wrong: usize =
+            state.iter().zip(observed).filter(|(state, seen)| state != seen).count();
+        let mut best = (usize::MAX, 0);
+        let mut found = None;
+        for length in 0..=self.operations.len() {
+            let next = self.first + length as u64;
+            if next >= must && wrong < best.0 {
+                best = (wrong, next);
+            }
+            if next >= must && wrong == 0 {
+                found = Some((length, state.clone()));
+            }
+            let Some(operation) = self.operations.get(length) else { break };
+            let value = if operation.discard { 0 } else { next };
+            for lba in operation.lba..operation.lba + operation.count {
+                let lba = lba as usize;
+                wrong -= usize::from(state[lba] != observed[lba]);
+                state[lba] = value;
+                wrong += usize::from(state[lba] != observed[lba]);
+            }
+        }
+        let Some((_, state)) = found else { return Err(self.explain(observed, must, best)) };
+        self.first += self.operations.len() as u64;
+        self.base = state;
+        self.operations.clear();
+        self.completed.clear();
+        self.durable = self.first;
+        Ok(())
+    }
+
+    fn explain(&self, observed: &[u64], must: u64, best: (usize, u64)) -> Violation {
+        let mut state = self.base.clone();
+        for (index, operation) in self.operations.iter().enumerate() {
+            let number = self.first + index as u64;
+            if number >= best.1 {
+                break;
+            }
+            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
+            state[range].fill(if operation.discard { 0 } else { number });
+        }
+        let differing = state.iter().zip(observed).enumerate().filter(|(_, (a, b))| a != b);
+        let examples: Vec<_> =
+            differing.take(5).map(|(lba, (want, seen))| (lba, *want, *seen)).collect();
+        let (wrong, prefix) = best;
+        Violation {
+            what: format!(
+                "no prefix of operations {}..{} that contains those below {must} gives this \
+                 state; nearest: below {prefix}, {wrong} blocks differ, e.g. (block, expected, \
+                 seen) {examples:?}",
+                self.first,
+                self.first + self.operations.len() as u64
+            ),
+        }
+    }
+
+    /// Forgets operations that are durable and complete, to keep the list short.
+    pub fn settle(&mut self) {
+        let settled = self.durable.min(self.completed_prefix());
+        let count = (settled - self.first) as usize;
+        for (index, operation) in self.operations.drain(..count).enumerate() {
+            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
+            let number = self.first + index as u64;
+            self.base[range].fill(if operation.discard { 0 } else { number });
+        }
+        self.completed.drain(..count);
+        self.first = settled;
+    }
+}

@@ -1,0 +1,32 @@
+//! Many short random lives, each with power cuts.
+
+use coulter_sim::{Plan, World};
+
+fn run(plan: Plan) {
+    let seed = plan.seed;
+    match World::new(plan).run() {
+        Ok(_) => {}
+        Err(violation) => panic!("seed {seed}: {}", violation.what),
+    }
+}
+
+#[test]
+fn random_lives_keep_every_promise() {
+    for seed in 0..40 {
+        run(Plan::small(seed));
+    }
+}
+
+#[test]
+fn lives_with_little_map_memory_keep_every_promise() {
+    for seed in 1000..1020 {
+        run(Plan { device_size: 256 * 400, ..Plan::small(seed) });
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_commands() {
+    let outcome = |seed| World::new(Plan::small(seed)).run().map_err(|v| v.what);
+    assert_eq!(outcome(7), outcome(7));
+    assert_ne!(outcome(7).map(|o| o.fingerprint), outcome(8).map(|o| o.fingerprint));
+}
