@@ -42,7 +42,7 @@
 //! # Error contract
 //! - A command that ends with `Ok` did all that it says. Short transfers are continued inside the
 //!   device until they are whole or fail; a read past the end of what is there is an error
-//!   ([`DeviceErrorKind::ShortRead`](crate::DeviceErrorKind::ShortRead)), never zeros.
+//!   ([`DeviceErrorKind::ShortRead`]), never zeros.
 //! - A failed read leaves the memory with unspecified bytes. A failed write leaves every sector
 //!   of its range old or new.
 //! - A failed write or flush is reported once and never retried. After a failed flush nothing
@@ -61,7 +61,8 @@ pub const ALIGNMENT_MAX: u64 = 4096;
 
 /// Something that stores bytes in sectors; see the [module's contract](self).
 pub trait Device: Send {
-    /// What the device is and can do. Constant, save that `discard` may turn false.
+    /// What the device is and can do. Constant, save that `discard` may turn false, and `note`
+    /// change.
     fn properties(&self) -> &Properties;
 
     /// Hands over memory that later commands will use, so that the device can pin it once and not

@@ -19,6 +19,7 @@ mod threads;
 mod transfer;
 mod uring;
 pub mod wake;
+pub mod wrap;
 
 pub use aligned::AlignedMemory;
 pub use contract::{

@@ -1,10 +1,24 @@
 //! What every device must do, as tests. Each device and each wrapper passes all of them.
 //!
-//! A crate that has a device of its own enables the feature `conformance`, writes a [`Fixture`],
-//! and says
+//! A crate that has a device of its own enables the feature `conformance`, writes a [`Fixture`]
+//! (a closure will do), and names it to [`conformance_suite!`](crate::conformance_suite):
 //!
-//! ```ignore
-//! coulter_device::conformance_suite!(my_device, MyFixture::new());
+//! ```
+//! use coulter_device::conformance::{Access, SIZE_MIN};
+//! use coulter_device::{Device, MemoryStore, OpenError, conformance_suite};
+//!
+//! fn fixture() -> impl Fn(Access) -> Result<Box<dyn Device>, OpenError> {
+//!     let store = MemoryStore::new(SIZE_MIN);
+//!     move |access| {
+//!         Ok(match access {
+//!             Access::ReadWrite => Box::new(store.open()?),
+//!             Access::ReadOnly => Box::new(store.open_read_only()?),
+//!         })
+//!     }
+//! }
+//!
+//! conformance_suite!(my_device, fixture());
+//! # fn main() {}
 //! ```
 //!
 //! What it does not do: cut power; a device that survives this process is not asked about it.

@@ -78,13 +78,6 @@ impl Rig {
         self.completions = completions;
     }
 
-    /// Waits until nothing is outstanding; every command must have succeeded.
-    pub(super) fn finish(&mut self) {
-        while self.outstanding > 0 {
-            self.wait(|_, completion| assert_eq!(completion.result, Ok(())));
-        }
-    }
-
     /// Runs one command and gives its outcome.
     pub(super) fn run(&mut self, command: Command) -> Result<(), DeviceErrorKind> {
         assert_eq!(self.outstanding, 0, "nothing else is under way");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes, far shorter than for ever.
-const TOO_LONG: Duration = Duration::from_secs(20);
+const TOO_LONG: Duration = Duration::from_secs(8);
 
 /// A sleep ends when its time is over, and not much earlier.
 pub fn a_wait_ends_when_its_time_is_over(fixture: &dyn Fixture) {

@@ -5,6 +5,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a disk is waited for that nothing known uses, for the reason that a
+/// [lock](super::lock) is. Not as long: what uses it may be alive and nameless.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What there is to know of a disk.
 #[derive(Debug)]
@@ -44,7 +49,8 @@ pub(super) fn is_read_only(path: &Path) -> bool {
 /// What uses a disk: a mounted file system, or another block device on top.
 pub(super) fn holder(path: &Path) -> Option<String> {
     let number = fs::metadata(path).ok()?.rdev();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Not of the process: each thread may see mounts of its own.
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     if let Some(place) = mounted_at(&mounts, &dev_name(number)) {
         return Some(format!("the file system mounted on {place}"));
     }

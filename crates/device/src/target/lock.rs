@@ -9,6 +9,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a lock is waited for that nobody alive holds. The kernel takes down the ring of a
+/// process that was killed, and with it the file, only once its last transfers have ended.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often it is tried in that time.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// Locks a file against everybody, or only against writers if it is for reading.
 pub(super) fn lock(
@@ -18,16 +27,23 @@ pub(super) fn lock(
     read_only: bool,
 ) -> Result<(), OpenError> {
     let mode = if read_only { libc::LOCK_SH } else { libc::LOCK_EX };
-    // SAFETY: no pointers; the descriptor is open.
-    if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
-        return Ok(());
+    let start = Instant::now();
+    loop {
+        // SAFETY: no pointers; the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let source = io::Error::last_os_error();
+        let path = path.to_path_buf();
+        if source.kind() != io::ErrorKind::WouldBlock {
+            return Err(OpenError::Io { path, doing: "lock", source });
+        }
+        let by = holder(metadata);
+        if by.is_some() || start.elapsed() > PATIENCE {
+            return Err(OpenError::InUse { path, by });
+        }
+        thread::sleep(PAUSE);
     }
-    let source = io::Error::last_os_error();
-    let path = path.to_path_buf();
-    if source.kind() == io::ErrorKind::WouldBlock {
-        return Err(OpenError::InUse { path, by: holder(metadata) });
-    }
-    Err(OpenError::Io { path, doing: "lock", source })
 }
 
 /// Gives the lock up, whoever else still has a copy of the descriptor.
@@ -36,16 +52,23 @@ pub(super) fn unlock(file: &File) {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
-/// The process that holds a lock on the file, such as `process 17 (coulter)`.
+/// The process alive that holds a lock on the file, such as `process 17 (coulter)`.
 fn holder(metadata: &Metadata) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
     let process = holder_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino()))?;
-    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    Some(match name.trim() {
-        "" => format!("process {process}"),
-        name => format!("process {process} ({name})"),
-    })
+    let status = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (name, is_alive) = name_and_life_in(&status)?;
+    is_alive.then(|| format!("process {process} ({name})"))
+}
+
+/// The name in a line such as `17 (coulter) S 1 …`, and whether that process still runs.
+fn name_and_life_in(status: &str) -> Option<(&str, bool)> {
+    // A name may hold parentheses itself.
+    let (before, behind) = status.rsplit_once(')')?;
+    let (_, name) = before.split_once('(')?;
+    let is_alive = !matches!(behind.trim_start().as_bytes().first(), Some(b'Z' | b'X'));
+    Some((name, is_alive))
 }
 
 /// Finds the number of the process in lines such as
@@ -77,5 +100,12 @@ mod tests {
         assert_eq!(holder_in(locks, "fe:00:42"), Some(14));
         assert_eq!(holder_in(locks, "fe:00:43"), None);
         assert_eq!(holder_in("nonsense\n\n", "fe:00:42"), None);
+    }
+
+    #[test]
+    fn a_dead_process_is_told_from_a_live_one() {
+        assert_eq!(name_and_life_in("17 (a (b) c) S 1 17"), Some(("a (b) c", true)));
+        assert_eq!(name_and_life_in("17 (a) Z 1 17"), Some(("a", false)));
+        assert_eq!(name_and_life_in(""), None);
     }
 }

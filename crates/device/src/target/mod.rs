@@ -20,6 +20,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 /// A file or a disk, open and locked.
 #[derive(Debug)]
@@ -149,8 +151,6 @@ impl Target {
             TargetKind::File => "file",
             TargetKind::Disk => "disk",
         };
-        let mut notes = self.notes.clone();
-        notes.extend(note);
         let properties = Properties {
             size: self.size,
             alignment: self.alignment,
@@ -159,10 +159,16 @@ impl Target {
             read_only: self.read_only,
             queue_depth,
             description: format!("{what} {} by {engine}", self.path.display()),
-            note: if notes.is_empty() { None } else { Some(notes.join("; ")) },
+            note: self.note(note),
         };
         properties.assert_consistent();
         properties
+    }
+
+    /// What people should know of the target, and of the engine on it.
+    pub(crate) fn note(&self, of_engine: Option<String>) -> Option<String> {
+        let notes: Vec<String> = self.notes.iter().cloned().chain(of_engine).collect();
+        if notes.is_empty() { None } else { Some(notes.join("; ")) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -233,10 +239,23 @@ fn open_file(
     options: &OpenOptions,
 ) -> Result<(File, bool), OpenError> {
     let exclusive = if kind == TargetKind::Disk { libc::O_EXCL } else { 0 };
+    let start = Instant::now();
     let open = |flags| {
         let mut open = fs::OpenOptions::new();
         open.read(true).write(!options.read_only).custom_flags(exclusive | flags);
-        open.open(path)
+        loop {
+            match open.open(path) {
+                // As with a lock: a ring that is being taken down may have the disk yet.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EBUSY)
+                        && start.elapsed() < disk::PATIENCE
+                        && disk::holder(path).is_none() =>
+                {
+                    thread::sleep(lock::PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
     };
     let opened = if options.direct {
         match open(libc::O_DIRECT) {

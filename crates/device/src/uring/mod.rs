@@ -54,7 +54,7 @@ pub struct UringDevice {
     /// Whether that read is under way.
     is_listening: bool,
     /// Open for as long as the ring uses it.
-    _target: Target,
+    target: Target,
 }
 
 impl UringDevice {
@@ -77,7 +77,7 @@ impl UringDevice {
                     event,
                     event_count: Box::new(0),
                     is_listening: false,
-                    _target: target,
+                    target,
                 })
             }
             Err(error) => Err((target, error)),
@@ -217,11 +217,17 @@ impl Device for UringDevice {
         // SAFETY: the caller promises that the memory stays until the next call or the drop, which
         // unregisters or closes the ring.
         match unsafe { submitter.register_buffers(&pieces) } {
-            Ok(()) => self.flights.pinned = Pinned::of(&pieces),
+            Ok(()) => {
+                self.flights.pinned = Pinned::of(&pieces);
+                self.properties.note = self.target.note(None);
+            }
             // Another thread than the one that the ring belongs to.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Err(error),
             // It cannot be pinned; commands will carry plain addresses.
-            Err(_) => {}
+            Err(error) => {
+                let note = format!("memory is not registered with the kernel: {error}");
+                self.properties.note = self.target.note(Some(note));
+            }
         }
         Ok(())
     }
@@ -260,11 +266,8 @@ impl Device for UringDevice {
 impl Drop for UringDevice {
     fn drop(&mut self) {
         self.waiting.clear();
-        if !self.ring.is_enabled() {
-            // The kernel was never given anything.
-            return;
-        }
-        if self.drain().is_err() {
+        // Before its first use the kernel was never given anything.
+        if self.ring.is_enabled() && self.drain().is_err() {
             // Dropped on a foreign thread: the kernel may yet write there.
             mem::forget(mem::take(&mut self.event_count));
         }

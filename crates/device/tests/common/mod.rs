@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod privileged;
+
 use coulter_device::conformance::Access;
 use coulter_device::{Device, OpenError, OpenOptions, open_path};
 use std::fs::{self, File};

@@ -1,0 +1,17 @@
+//! Devices around devices: to watch, to slow down, and to break, in any combination.
+//!
+//! Each keeps the [contract](crate::contract) of the device that it surrounds (and passes the
+//! conformance suite), save for what it is there to do. Those that break things do so
+//! deterministically: the same commands and the same seed meet the same faults.
+
+mod counting;
+mod cut;
+mod faulty;
+mod slow;
+mod traced;
+
+pub use counting::{CountingDevice, Counts, KindCounts};
+pub use cut::{CutDevice, CutHandle, CutPolicy, SectorChoice};
+pub use faulty::{Effect, Fault, FaultHandle, FaultRates, FaultyDevice};
+pub use slow::{SlowDevice, SlowModel};
+pub use traced::{CsvTrace, TraceLog, TraceRecord, TraceSink, TracedDevice};
