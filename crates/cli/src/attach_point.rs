@@ -42,3 +42,7 @@ pub(crate) fn release_leftovers(_directory: &Path) -> Result<Vec<Holder>, CliErr
 pub(crate) fn loop_is_possible() -> bool {
     false
 }
+
+pub(crate) fn connect(uri: &str) -> Result<Box<dyn coulter::service::Session>, String> {
+    Err(format!("{uri}: no client is built in"))
+}

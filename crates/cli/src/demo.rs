@@ -1,1 +1,59 @@
+//! The demonstration behind `coulter demo`.
+//!
+//! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `fio`,
+//! `crash`, `blocks` and `content` write and verify; `scratch` and `interrupt` see to it that
+//! nothing stays behind; `figures` and `picture` are what comes out.
 
+mod blocks;
+mod content;
+mod crash;
+mod figures;
+mod fio;
+mod interrupt;
+mod on_loop;
+mod over_nbd;
+mod picture;
+mod plan;
+mod scratch;
+mod target;
+
+pub(crate) use figures::Figures;
+
+use crate::error::CliError;
+use interrupt::Interrupt;
+use plan::Plan;
+use scratch::Scratch;
+use std::path::Path;
+
+/// Sizes and seconds as the user gave them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish<'a> {
+    /// Bytes written to on either side.
+    pub(crate) size: u64,
+    /// Measured seconds per side.
+    pub(crate) seconds: u64,
+    /// Where to work.
+    pub(crate) directory: &'a Path,
+    /// Where to put the picture.
+    pub(crate) picture: &'a Path,
+    /// Whether loop devices and mounts may be used.
+    pub(crate) as_root: bool,
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// Whatever one of its steps cannot do. Whether the figures are good is for the caller to say.
+pub(crate) fn run(wish: &Wish<'_>) -> Result<Figures, CliError> {
+    let interrupt = Interrupt::take_over()?;
+    let plan = Plan::new(wish.size, wish.seconds, interrupt);
+    let scratch = Scratch::new(wish.directory, plan.room())?;
+    // A picture that cannot be written should fail now, not after a minute.
+    std::fs::write(wish.picture, "")
+        .map_err(|source| CliError::io("write the picture", wish.picture, source))?;
+    if wish.as_root {
+        on_loop::run(&plan, scratch, wish.picture)
+    } else {
+        over_nbd::run(&plan, scratch, wish.picture)
+    }
+}

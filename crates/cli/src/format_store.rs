@@ -7,6 +7,7 @@
 
 use crate::error::{CliError, StoreError};
 use crate::signatures;
+use crate::size::Size;
 use crate::store;
 use crate::verbs::create::Shape;
 use coulter_device::Device;
@@ -80,9 +81,13 @@ impl Target {
 ///
 /// # Errors
 /// What the library refuses, such as a segment size that does not fit the device.
-pub(crate) fn format(target: Target, shape: &Shape) -> Result<Made, CliError> {
+pub(crate) fn format(
+    target: Target,
+    shape: &Shape,
+    map_memory: Option<Size>,
+) -> Result<Made, CliError> {
     let Target { path, device, created } = target;
-    let made = store::create(&path, device, shape)?;
+    let made = store::create(&path, device, shape, map_memory)?;
     if let Some(mut file) = created {
         file.stays = true;
     }
@@ -165,7 +170,6 @@ fn guard(path: &Path, size: u64, force: bool) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::Size;
 
     fn shape(size: Option<u64>) -> Shape {
         Shape {

@@ -13,6 +13,7 @@ mod control;
 mod daemon;
 mod demo;
 mod error;
+mod file_system;
 mod format_store;
 mod holders;
 mod logging;

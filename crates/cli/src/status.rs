@@ -9,4 +9,5 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Status {
     #[serde(flatten)]
     pub(crate) entry: Entry,
+    pub(crate) write_amplification: f64,
 }

@@ -5,7 +5,7 @@ use crate::error::{CliError, StoreError};
 use crate::format_store::Made;
 use crate::state::Entry;
 use crate::status::Status;
-use crate::trace::TraceLog;
+use crate::trace::Recorder;
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
 use coulter_device::Device;
@@ -32,6 +32,7 @@ pub(crate) fn create(
     path: &Path,
     _device: Box<dyn Device>,
     _shape: &Shape,
+    _map_memory: Option<crate::size::Size>,
 ) -> Result<Made, CliError> {
     Err(StoreError::StoreMissing { path: path.to_owned() }.into())
 }
@@ -40,10 +41,10 @@ pub(crate) fn create(
 pub(crate) enum OpenStore {}
 
 impl OpenStore {
-    pub(crate) fn open(job: &Job, _trace: Option<Arc<TraceLog>>) -> Result<OpenStore, CliError> {
+    pub(crate) fn open(job: &Job, _trace: Option<Arc<Recorder>>) -> Result<OpenStore, CliError> {
         Err(StoreError::StoreMissing { path: job.store.clone() }.into())
     }
-    pub(crate) fn service(&self, _trace: Option<&Arc<TraceLog>>) -> Arc<dyn BlockService> {
+    pub(crate) fn service(&self, _trace: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
         match *self {}
     }
     pub(crate) fn uuid(&self) -> String {

@@ -2,7 +2,7 @@
 //! device. Only the demonstration asks for it.
 //!
 //! Invariants:
-//! - nothing is recorded, and no lock taken, until [`TraceLog::start`];
+//! - nothing is recorded, and no lock taken, until [`Recorder::start`];
 //! - the memory is bounded: after [`EVENTS_MAX`] events of a side the rest is dropped.
 
 use coulter::service::{BlockService, Completion, Operation, Request, Session};
@@ -47,15 +47,15 @@ pub(crate) struct Trace {
 }
 
 /// Where a daemon records.
-pub(crate) struct TraceLog {
+pub(crate) struct Recorder {
     recording: AtomicBool,
     events: Mutex<(Instant, Trace)>,
 }
 
-impl TraceLog {
+impl Recorder {
     /// An empty log that does not record yet.
-    pub(crate) fn new() -> TraceLog {
-        TraceLog {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
             recording: AtomicBool::new(false),
             events: Mutex::new((Instant::now(), Trace::default())),
         }
@@ -106,7 +106,7 @@ impl TraceLog {
 }
 
 impl Trace {
-    /// Reads what [`TraceLog::write`] wrote.
+    /// Reads what [`Recorder::write`] wrote.
     ///
     /// # Errors
     /// When the file cannot be read or is not a trace.
@@ -140,12 +140,12 @@ fn parse_line(line: &str) -> Option<(Side, Event)> {
 /// A service that records what its host writes.
 pub(crate) struct TracedService {
     inner: Arc<dyn BlockService>,
-    log: Arc<TraceLog>,
+    log: Arc<Recorder>,
 }
 
 impl TracedService {
     /// Records the writes to `inner` in `log`.
-    pub(crate) fn new(inner: Arc<dyn BlockService>, log: Arc<TraceLog>) -> TracedService {
+    pub(crate) fn new(inner: Arc<dyn BlockService>, log: Arc<Recorder>) -> TracedService {
         TracedService { inner, log }
     }
 }
@@ -166,7 +166,7 @@ impl BlockService for TracedService {
 
 struct TracedSession {
     inner: Box<dyn Session>,
-    log: Arc<TraceLog>,
+    log: Arc<Recorder>,
 }
 
 impl Session for TracedSession {
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_recorded_comes_back_from_the_file() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
-        let log = TraceLog::new();
+        let log = Recorder::new();
         log.record(Side::Host, 0, 4096);
         log.start();
         log.record(Side::Host, 8192, 4096);

@@ -9,7 +9,7 @@ use crate::holders::{self, Holder};
 use crate::mounts;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::store::OpenStore;
-use crate::trace::TraceLog;
+use crate::trace::Recorder;
 use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) struct Serving {
     store: OpenStore,
     point: AttachPoint,
     listener: UnixListener,
-    trace: Option<Arc<TraceLog>>,
+    trace: Option<Arc<Recorder>>,
     entry: Entry,
     since: Instant,
 }
@@ -36,7 +36,7 @@ impl Serving {
         job: &Job,
         entry: &mut Entry,
     ) -> Result<Serving, CliError> {
-        let trace = job.trace.then(|| Arc::new(TraceLog::new()));
+        let trace = job.trace.then(|| Arc::new(Recorder::new()));
         let store = OpenStore::open(job, trace.clone())?;
         let service = store.service(trace.as_ref());
         let point = match AttachPoint::start(state, &job.point, entry, service) {

@@ -1,6 +1,7 @@
 //! About the system around the program.
 
 use super::report::{Report, fault, help_on, reason_of};
+use crate::size::Size;
 use std::io;
 use std::path::PathBuf;
 
@@ -17,6 +18,8 @@ pub(crate) enum SystemError {
     },
     /// Nothing but root may do this.
     NeedsRoot { what: &'static str, help: &'static str },
+    /// The disk is too full for what is to be done.
+    NoRoom { path: PathBuf, free: u64, room: u64 },
     /// A program that is needed is not installed.
     ToolMissing { tool: String, package: &'static str },
     /// A program failed.
@@ -38,6 +41,11 @@ impl SystemError {
             }
             SystemError::NeedsRoot { what, help } => {
                 fault(format!("{what} needs root")).help(*help)
+            }
+            SystemError::NoRoom { path, free, room } => {
+                fault(format!("too little room in {}", path.display()))
+                    .why(format!("{} are free, {} are needed", Size(*free), Size(*room)))
+                    .help("choose a smaller --size, or another --directory")
             }
             SystemError::ToolMissing { tool, package } => fault(format!("{tool} is not installed"))
                 .help(format!("install it, on Debian and Ubuntu with `apt install {package}`")),

@@ -25,6 +25,10 @@ pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) shape: Shape,
 
+    /// Most memory that the map may need for opening the store [default: 8 bytes per block]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) map_memory: Option<Size>,
+
     /// Format even though the target carries a known signature, and erase that
     #[arg(long)]
     pub(crate) force: bool,
@@ -75,7 +79,7 @@ fn parse_percent(text: &str) -> Result<u32, String> {
 impl Create {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let target = Target::prepare(&self.path, &self.shape, self.force)?;
-        let made = format_store::format(target, &self.shape)?;
+        let made = format_store::format(target, &self.shape, self.map_memory)?;
         if self.json {
             return terminal::print_json(&made);
         }

@@ -1,7 +1,10 @@
 //! `coulter demo`: the main job, start to end, with numbers and a picture.
 
-use crate::error::CliError;
+use crate::attach_point;
+use crate::demo::{self, Wish};
+use crate::error::{CliError, SystemError};
 use crate::size::Size;
+use crate::terminal;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -44,6 +47,33 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        Ok(())
+        let is_root = nix::unistd::Uid::effective().is_root();
+        let as_root = !self.no_root && is_root && attach_point::loop_is_possible();
+        if is_root && !as_root && !self.no_root {
+            terminal::note("this machine has no FUSE or no loop devices: using NBD instead");
+        }
+        let figures = demo::run(&Wish {
+            size: self.size.0.next_multiple_of(1 << 20),
+            seconds: self.seconds,
+            directory: &self.directory,
+            picture: &self.picture,
+            as_root,
+        })?;
+        if self.json {
+            terminal::print_json(&figures)?;
+        } else {
+            terminal::print(&figures.table())?;
+        }
+        if figures.is_good() {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} wrong, {} of {} durable {} survived the crash",
+            figures.mismatches,
+            figures.durable_after_crash,
+            figures.durable_before_crash,
+            if as_root { "files" } else { "writes" },
+        );
+        Err(SystemError::DemoFailed { step: "comparing", reason }.into())
     }
 }

@@ -4,18 +4,19 @@
 //! stays, since it is a result by itself.
 
 use crate::daemon::launch;
-use crate::error::{CliError, MountError, StateError};
+use crate::error::{CliError, DaemonError, MountError, StateError};
+use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
+use crate::holders::Holder;
 use crate::mounts;
-use crate::signatures;
+use crate::size::Size;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::terminal;
-use crate::tool;
 use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
 use crate::verbs::detach::detach;
-use clap::{Args, ValueEnum};
-use std::fs::{self, File};
+use clap::Args;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Mount a file system that lies on a volume.
@@ -50,37 +51,18 @@ pub(crate) struct Mount {
 
     /// Most memory that the map may take [default: the whole map]
     #[arg(long, value_name = "SIZE")]
-    pub(crate) map_memory: Option<crate::size::Size>,
+    pub(crate) map_memory: Option<Size>,
+
+    /// Print the entry that `list --json` would show
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten, next_help_heading = "Options for a store that does not exist yet")]
     pub(crate) shape: Shape,
 
-    /// Print the entry that `list --json` would show
-    #[arg(long, help_heading = "Options")]
-    pub(crate) json: bool,
-
     /// Record addresses over time, for the picture of the demonstration
     #[arg(long, hide = true)]
     pub(crate) trace: bool,
-}
-
-/// File systems that can be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FileSystem {
-    Ext4,
-    Xfs,
-    Btrfs,
-}
-
-impl FileSystem {
-    /// The program that makes it, its quiet options, and the package it is in.
-    fn maker(self) -> (&'static str, &'static [&'static str], &'static str) {
-        match self {
-            FileSystem::Ext4 => ("mkfs.ext4", &["-q"], "e2fsprogs"),
-            FileSystem::Xfs => ("mkfs.xfs", &["-q"], "xfsprogs"),
-            FileSystem::Btrfs => ("mkfs.btrfs", &["-q"], "btrfs-progs"),
-        }
-    }
 }
 
 impl Mount {
@@ -92,7 +74,7 @@ impl Mount {
         let directory = self.mount_point()?;
         if !self.path.exists() {
             let target = Target::prepare(&self.path, &self.shape, false)?;
-            format_store::format(target, &self.shape)?;
+            format_store::format(target, &self.shape, self.map_memory)?;
         }
         let (entry, attached_here) = self.attached(state)?;
         let mounted = self.mount(&entry, &directory);
@@ -153,68 +135,39 @@ impl Mount {
             .map_err(|source| CliError::io("read", Path::new("/proc/self/mountinfo"), source))?
             .first()
         {
-            let holders =
-                vec![crate::holders::Holder::Mount { mount_point: mount.mount_point.clone() }];
+            let holders = vec![Holder::Mount { mount_point: mount.mount_point.clone() }];
             let (name, device) = (entry.name.clone(), device.display().to_string());
-            return Err(crate::error::DaemonError::Busy { name, device, holders }.into());
+            return Err(DaemonError::Busy { name, device, holders }.into());
         }
-        let kind = match self.file_system_on(entry, &device)? {
+        let kind = match self.kind_on(&device)? {
             Some(kind) => kind,
-            None => self.make_file_system(entry, &device)?,
+            None => self.make_file_system(&device)?,
         };
-        let options = self.options.as_deref().unwrap_or("defaults");
-        tool::run(
-            "mount",
-            "mount",
-            &[
-                "-t".as_ref(),
-                kind.as_ref(),
-                "-o".as_ref(),
-                options.as_ref(),
-                device.as_os_str(),
-                directory.as_os_str(),
-            ],
-        )?;
-        Ok(())
+        file_system::mount(kind, &device, directory, self.options.as_deref())
     }
 
     /// The kind of the file system on the volume, if it holds one.
-    fn file_system_on(
-        &self,
-        entry: &Entry,
-        device: &Path,
-    ) -> Result<Option<&'static str>, CliError> {
-        let failed = |source| CliError::io("read", device, source);
-        let file = File::open(device).map_err(failed)?;
-        let found = signatures::detect(&file, entry.volume_size_bytes).map_err(failed)?;
-        match found.first() {
-            None => Ok(None),
-            Some(first) => match found.iter().find_map(|found| found.mount_type) {
-                Some(kind) => Ok(Some(kind)),
-                None => Err(MountError::VolumeHoldsData {
-                    store: self.path.clone(),
-                    device: device.display().to_string(),
-                    what: first.what,
-                }
-                .into()),
-            },
+    fn kind_on(&self, device: &Path) -> Result<Option<&'static str>, CliError> {
+        let found = file_system::found_on(device)?;
+        let Some(first) = found.first() else { return Ok(None) };
+        match found.iter().find_map(|found| found.mount_type) {
+            Some(kind) => Ok(Some(kind)),
+            None => Err(MountError::VolumeHoldsData {
+                store: self.path.clone(),
+                device: device.display().to_string(),
+                what: first.what,
+            }
+            .into()),
         }
     }
 
-    fn make_file_system(&self, entry: &Entry, device: &Path) -> Result<&'static str, CliError> {
+    fn make_file_system(&self, device: &Path) -> Result<&'static str, CliError> {
         let Some(kind) = self.mkfs else {
-            let device = entry.device.clone().unwrap_or_default();
-            return Err(MountError::NoFileSystem { store: self.path.clone(), device }.into());
+            let (store, device) = (self.path.clone(), device.display().to_string());
+            return Err(MountError::NoFileSystem { store, device }.into());
         };
-        let (program, options, package) = kind.maker();
-        let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(|o| o.as_ref()).collect();
-        arguments.push(device.as_os_str());
-        tool::run(program, package, &arguments)?;
-        Ok(match kind {
-            FileSystem::Ext4 => "ext4",
-            FileSystem::Xfs => "xfs",
-            FileSystem::Btrfs => "btrfs",
-        })
+        kind.make(device, &[])?;
+        Ok(kind.name())
     }
 }
 

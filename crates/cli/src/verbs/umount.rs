@@ -1,14 +1,12 @@
 //! `coulter umount`: takes back what `mount` did.
 
 use crate::error::{CliError, MountError};
-use crate::holders;
+use crate::file_system;
 use crate::mounts;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::verbs::detach::detach;
 use clap::Args;
-use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
 use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
@@ -40,7 +38,7 @@ impl Umount {
         let Some(entry) = entry_of(state, &mount.source)? else {
             return Err(not_ours(Some(mount.source)).into());
         };
-        unmount(&directory)?;
+        file_system::unmount(&directory)?;
         if !mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty() {
             return Ok(());
         }
@@ -56,19 +54,4 @@ impl Umount {
 fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliError> {
     let entries = state.entries()?;
     Ok(entries.into_iter().find(|entry| entry.device.as_deref().map(Path::new) == Some(source)))
-}
-
-/// Unmounts `directory`.
-///
-/// # Errors
-/// [`MountError::MountBusy`] with the processes that use it.
-pub(crate) fn unmount(directory: &Path) -> Result<(), CliError> {
-    match umount2(directory, MntFlags::UMOUNT_NOFOLLOW) {
-        Ok(()) => Ok(()),
-        Err(Errno::EBUSY) => {
-            let holders = holders::holders_of_mount(directory).unwrap_or_default();
-            Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())
-        }
-        Err(errno) => Err(CliError::io("unmount", directory, errno.into())),
-    }
 }

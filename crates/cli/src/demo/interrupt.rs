@@ -1,0 +1,122 @@
+//! Ctrl-C while something has to be cleaned up: the signal becomes a flag that every wait looks at.
+
+use crate::error::{CliError, SystemError};
+use nix::sys::signal::{SigSet, Signal};
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks at the flag.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Whether somebody wants an end. Clones are handles to the same flag.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interrupt {
+    raised: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// From now on TERM, INT and HUP raise the flag instead of ending the process. To be called
+    /// before the first thread is started; programs started later get the signals as usual.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn take_over() -> Result<Interrupt, CliError> {
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            set.add(signal);
+        }
+        let failed = |source| CliError::io("receive", "signals".as_ref(), source);
+        set.thread_block().map_err(|errno| failed(errno.into()))?;
+        let interrupt = Interrupt::default();
+        let raised = Arc::clone(&interrupt.raised);
+        let wait = move || {
+            while set.wait().is_ok() {
+                raised.store(true, Ordering::Relaxed);
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+        Ok(interrupt)
+    }
+
+    /// Whether the flag is up.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Relaxed)
+    }
+
+    /// Goes on unless the flag is up.
+    ///
+    /// # Errors
+    /// [`SystemError::Interrupted`].
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        if self.is_raised() { Err(SystemError::Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Sleeps.
+    ///
+    /// # Errors
+    /// [`SystemError::Interrupted`].
+    pub(crate) fn sleep(&self, duration: Duration) -> Result<(), CliError> {
+        let deadline = Instant::now() + duration;
+        while Instant::now() < deadline {
+            self.check()?;
+            std::thread::sleep(INTERVAL.min(duration));
+        }
+        self.check()
+    }
+
+    /// Waits for a child to end; it is killed when the flag goes up.
+    ///
+    /// # Errors
+    /// [`SystemError::Interrupted`], or when the child cannot be waited for.
+    pub(crate) fn wait_for(&self, child: &mut Child) -> Result<ExitStatus, CliError> {
+        let failed = |source| CliError::io("wait for", "a program".as_ref(), source);
+        loop {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                self.check()?;
+                return Ok(status);
+            }
+            if let Err(interrupted) = self.check() {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(interrupted);
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Raises the flag, as a signal would.
+    #[cfg(test)]
+    pub(crate) fn raise(&self) {
+        self.raised.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_ends_a_child_and_a_sleep() {
+        let interrupt = Interrupt::default();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
+        let raiser = interrupt.clone();
+        let begin = Instant::now();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            raiser.raise();
+        });
+        assert!(interrupt.wait_for(&mut child).is_err());
+        assert!(interrupt.sleep(Duration::from_secs(60)).is_err());
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        thread.join().expect("the thread does not panic");
+    }
+
+    #[test]
+    fn a_child_that_ends_by_itself_gives_its_status() {
+        let mut child = std::process::Command::new("false").spawn().expect("it can run");
+        let status = Interrupt::default().wait_for(&mut child).expect("nobody interrupts");
+        assert_eq!(status.code(), Some(1));
+    }
+}

@@ -1,0 +1,259 @@
+//! The demonstration as root: ext4 on a volume against ext4 on a plain loop device.
+
+use super::crash::{self, Survivors, Writer};
+use super::figures::{Figures, Round, Speed};
+use super::fio::{Fio, Outcome, Work};
+use super::plan::{self, Plan, announce, failed};
+use super::scratch::{Scratch, Undo};
+use crate::error::CliError;
+use crate::file_system::{self, FileSystem};
+use crate::state::Entry;
+use crate::tool;
+use crate::verbs::attach::ViaChoice;
+use crate::verbs::detach::detach;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// ext4 does all its work now, so that neither side is measured while it still formats.
+const MKFS_OPTIONS: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
+
+/// How long the load runs before the daemon is killed.
+const LOAD: Duration = Duration::from_millis(2500);
+
+/// Bytes that the random load of the crash writes to; not the file that is verified afterwards.
+const LOAD_SIZE: u64 = 128 << 20;
+
+/// How long a file system whose device is gone may take to let go.
+const LET_GO: Duration = Duration::from_secs(20);
+
+/// One side: a mounted file system with a file to write to.
+struct Side {
+    mount_point: PathBuf,
+    data: PathBuf,
+}
+
+impl Side {
+    fn new(scratch: &mut Scratch, name: &str, device: &Path) -> Result<Side, CliError> {
+        FileSystem::Ext4.make(device, &MKFS_OPTIONS)?;
+        let mount_point = scratch.make_directory(name)?;
+        file_system::mount("ext4", device, &mount_point, None)?;
+        scratch.note(Undo::Unmount(mount_point.clone()));
+        let data = mount_point.join("data");
+        Ok(Side { mount_point, data })
+    }
+}
+
+/// Runs it from start to end.
+///
+/// # Errors
+/// Whatever one of its steps cannot do; figures that are bad are no error here.
+pub(crate) fn run(
+    plan: &Plan,
+    mut scratch: Scratch,
+    picture_path: &Path,
+) -> Result<Figures, CliError> {
+    let scratch = &mut scratch;
+    let fio = Fio::find(scratch.directory(), &plan.interrupt)?;
+    announce("two files of equal size, ext4 on both: one through Coulter, one on a plain loop");
+    let store = plan.make_store(scratch)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Loop)?;
+    let coulter = Side::new(scratch, "coulter", &device_of(&entry)?)?;
+    let plain = plain_device(scratch, entry.volume_size_bytes)?;
+    let plain = Side::new(scratch, "plain", &plain)?;
+    for side in [&plain, &coulter] {
+        fio.run(&side.data, plan.size, Work::Fill)?;
+    }
+
+    announce("4 KiB random writes on either side, in turns");
+    plan::start_trace(scratch, &entry)?;
+    let speed = Speed::of(take_turns(plan, &fio, &plain, &coulter)?);
+    let trace = plan::take_trace(scratch, &entry)?;
+    let write_amplification = plan::status(scratch, &entry)?.write_amplification;
+    let setting = "fio, 4 KiB random writes, queue depth 32, on ext4";
+    plan.draw(&trace, &entry, setting, &speed.words("a plain loop device"), picture_path)?;
+
+    announce("every block written once more with a checksum, and read back");
+    fio.run(&coulter.data, plan.size, Work::WriteVerified)?;
+    let before = read_back(plan, &fio, &coulter)?;
+
+    announce("files written and fsynced under load, and the daemon killed");
+    let durable = crash_under_load(&fio, &coulter, &entry)?;
+    let found = recover(plan, scratch, &fio, &coulter, &store, durable)?;
+
+    let mismatches = before.mismatches + found.data.mismatches;
+    Ok(Figures {
+        mode: "ext4-on-loop",
+        baseline: "plain loop",
+        size_bytes: plan.size,
+        speed,
+        write_amplification,
+        verified_bytes: before.read_bytes + found.data.read_bytes + found.files.bytes,
+        mismatches: mismatches + (durable - found.files.whole),
+        durable_before_crash: durable,
+        durable_after_crash: found.files.whole,
+        seconds_to_recover: found.seconds,
+        file_system_clean: Some(found.clean),
+        recovered: found.clean && found.files.whole == durable && found.data.mismatches == 0,
+        picture: picture_path.to_owned(),
+    })
+}
+
+/// What was there after the crash.
+struct Recovered {
+    /// From the start of attaching until the file system was mounted.
+    seconds: f64,
+    /// Whether `e2fsck` found nothing.
+    clean: bool,
+    files: Survivors,
+    data: Outcome,
+}
+
+/// Attaches and mounts again, and looks at everything.
+fn recover(
+    plan: &Plan,
+    scratch: &mut Scratch,
+    fio: &Fio,
+    side: &Side,
+    store: &Path,
+    durable: u64,
+) -> Result<Recovered, CliError> {
+    let begin = Instant::now();
+    let entry = plan::attach(scratch, store, ViaChoice::Loop)?;
+    let device = device_of(&entry)?;
+    file_system::mount("ext4", &device, &side.mount_point, None)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    scratch.note(Undo::Unmount(side.mount_point.clone()));
+
+    announce("everything read back again");
+    file_system::unmount(&side.mount_point)?;
+    let clean = is_clean(&device)?;
+    file_system::mount("ext4", &device, &side.mount_point, None)?;
+    let files = crash::survivors(&side.mount_point.join("fsynced"), durable);
+    let data = read_back(plan, fio, side)?;
+    file_system::unmount(&side.mount_point)?;
+    detach(scratch.state(), &entry, false)?;
+    Ok(Recovered { seconds, clean, files, data })
+}
+
+fn device_of(entry: &Entry) -> Result<PathBuf, CliError> {
+    let device = entry.device.as_ref().map(PathBuf::from);
+    device.ok_or_else(|| failed("attaching", "the daemon names no device"))
+}
+
+/// A loop device over a file of `size` bytes, as one would make it without Coulter.
+fn plain_device(scratch: &mut Scratch, size: u64) -> Result<PathBuf, CliError> {
+    let path = scratch.path("plain.img");
+    let file = File::create_new(&path).map_err(|e| CliError::io("make", &path, e))?;
+    file.set_len(size).map_err(|e| CliError::io("make", &path, e))?;
+    let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096"];
+    let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(AsRef::as_ref).collect();
+    arguments.push(path.as_os_str());
+    let output = tool::run("losetup", "mount", &arguments)?;
+    let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    scratch.note(Undo::Loop(device.clone()));
+    Ok(device)
+}
+
+/// Measures both sides, each first as often as the other, so that neither gains from what the
+/// machine does over time.
+fn take_turns(
+    plan: &Plan,
+    fio: &Fio,
+    plain: &Side,
+    coulter: &Side,
+) -> Result<Vec<Round>, CliError> {
+    let measure = |side: &Side| -> Result<f64, CliError> {
+        Ok(fio.run(&side.data, plan.size, Work::Random(plan.turn))?.write_iops)
+    };
+    let mut rounds = Vec::new();
+    for turn in 0..plan.turns {
+        let round = if turn % 2 == 0 {
+            let baseline_iops = measure(plain)?;
+            Round { baseline_iops, coulter_iops: measure(coulter)? }
+        } else {
+            let coulter_iops = measure(coulter)?;
+            Round { baseline_iops: measure(plain)?, coulter_iops }
+        };
+        announce(&format!(
+            "  turn {} of {}: plain {:.0}, coulter {:.0} IOPS",
+            turn + 1,
+            plan.turns,
+            round.baseline_iops,
+            round.coulter_iops
+        ));
+        rounds.push(round);
+    }
+    Ok(rounds)
+}
+
+/// Reads the verified file with cold caches.
+fn read_back(plan: &Plan, fio: &Fio, side: &Side) -> Result<Outcome, CliError> {
+    // Refused in some containers; fio reads past the page cache anyway.
+    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    let outcome = fio.run(&side.data, plan.size, Work::ReadVerified)?;
+    if outcome.read_bytes < plan.size {
+        let reason = format!("{} of {} bytes were read", outcome.read_bytes, plan.size);
+        return Err(failed("reading back", reason));
+    }
+    Ok(outcome)
+}
+
+/// Kills the daemon in the middle of a write load, and unmounts what that leaves. Gives back how
+/// many files were durable.
+fn crash_under_load(fio: &Fio, side: &Side, entry: &Entry) -> Result<u64, CliError> {
+    let directory = side.mount_point.join("fsynced");
+    fs::create_dir(&directory).map_err(|e| CliError::io("make", &directory, e))?;
+    let writer = Writer::start(&directory)?;
+    let load = side.mount_point.join("load");
+    let mut load = fio.start(&load, LOAD_SIZE, Work::Random(LOAD * 20))?;
+    let waited = fio.interrupt().sleep(LOAD);
+    let count = writer.durable_count();
+    let killed = kill(Pid::from_raw(entry.process.pid as i32), Signal::SIGKILL);
+    let gone = entry.process.wait_for_end(LET_GO);
+    let deadline = Instant::now() + LET_GO;
+    while matches!(load.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = load.kill();
+    let _ = load.wait();
+    let durable = writer.wait_for_failure();
+    waited?;
+    killed.map_err(|errno| failed("killing the daemon", errno.to_string()))?;
+    if !gone {
+        return Err(failed("killing the daemon", "it does not end"));
+    }
+    if count == 0 {
+        return Err(failed("writing under load", "no file was fsynced before the crash"));
+    }
+    unmount_dead(&side.mount_point)?;
+    Ok(durable)
+}
+
+/// A file system whose device is gone may be busy for a moment with giving up.
+fn unmount_dead(mount_point: &Path) -> Result<(), CliError> {
+    let deadline = Instant::now() + LET_GO;
+    loop {
+        match file_system::unmount(mount_point) {
+            Err(_) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Whether `e2fsck` finds nothing to complain of; it only reads.
+fn is_clean(device: &Path) -> Result<bool, CliError> {
+    let output = tool::command("e2fsck")
+        .args(["-f", "-n"])
+        .arg(device)
+        .output()
+        .map_err(|error| tool::not_started("e2fsck", "e2fsprogs", error))?;
+    if !output.status.success() {
+        log::error!("e2fsck: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    Ok(output.status.success())
+}

@@ -1,0 +1,145 @@
+//! The demonstration without root: a volume over NBD against a plain file, no file system.
+
+use super::blocks::{Blocks, QUEUE_DEPTH};
+use super::figures::{Figures, Round, Speed};
+use super::plan::{self, Plan, announce, failed};
+use super::scratch::Scratch;
+use super::target::{PlainFile, Target};
+use crate::attach_point;
+use crate::error::CliError;
+use crate::state::Entry;
+use crate::store;
+use crate::verbs::attach::ViaChoice;
+use crate::verbs::detach::detach;
+use coulter::service::{BLOCK_SIZE, Session};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the load runs before the daemon is killed.
+const LOAD: Duration = Duration::from_millis(2500);
+
+/// How long a killed process may take to be gone.
+const LET_GO: Duration = Duration::from_secs(20);
+
+/// Runs it from start to end.
+///
+/// # Errors
+/// Whatever one of its steps cannot do; figures that are bad are no error here.
+pub(crate) fn run(
+    plan: &Plan,
+    mut scratch: Scratch,
+    picture_path: &Path,
+) -> Result<Figures, CliError> {
+    let (scratch, interrupt) = (&mut scratch, &plan.interrupt);
+    announce("two files of equal size: one through Coulter over NBD, one without it");
+    let store = plan.make_store(scratch)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Nbd)?;
+    let mut volume = connect(&entry)?;
+    let mut plain = plain_file(scratch, entry.volume_size_bytes)?;
+    let count = plan.size / BLOCK_SIZE;
+    let (mut ours, mut theirs) = (Blocks::new(count, 1), Blocks::new(count, 2));
+    theirs.fill(&mut plain, interrupt)?;
+    ours.fill(&mut volume, interrupt)?;
+
+    announce("4 KiB random writes on either side, in turns");
+    plan::start_trace(scratch, &entry)?;
+    let mut sides: [(&mut Blocks, &mut dyn Target); 2] =
+        [(&mut theirs, &mut plain), (&mut ours, &mut volume)];
+    let speed = Speed::of(take_turns(plan, &mut sides)?);
+    let trace = plan::take_trace(scratch, &entry)?;
+    let write_amplification = plan::status(scratch, &entry)?.write_amplification;
+
+    announce("every block read back and compared");
+    let before = ours.compare(&mut volume, interrupt, false)?;
+
+    announce("writes and flushes under load, and the daemon killed");
+    let flushed_before = ours.durable();
+    crash_under_load(plan, &mut ours, volume, &entry)?;
+    let begin = Instant::now();
+    let entry = plan::attach(scratch, &store, ViaChoice::Nbd)?;
+    let mut volume = connect(&entry)?;
+    let seconds_to_recover = begin.elapsed().as_secs_f64();
+
+    announce("every block read back and compared again");
+    let after = ours.compare(&mut volume, interrupt, true)?;
+    drop(volume);
+    detach(scratch.state(), &entry, false)?;
+
+    let setting = "4 KiB random writes, queue depth 32, over NBD";
+    plan.draw(&trace, &entry, setting, &speed.words("a plain file"), picture_path)?;
+    let durable_before_crash = (ours.durable() - flushed_before) as u64;
+    let lost = ours.durable().saturating_sub(after.prefix) as u64;
+    Ok(Figures {
+        mode: "nbd",
+        baseline: "plain file",
+        size_bytes: plan.size,
+        speed,
+        write_amplification,
+        verified_bytes: before.bytes + after.bytes,
+        mismatches: before.mismatches + after.mismatches,
+        durable_before_crash,
+        durable_after_crash: durable_before_crash.saturating_sub(lost),
+        seconds_to_recover,
+        file_system_clean: None,
+        recovered: lost == 0 && after.mismatches == 0 && durable_before_crash > 0,
+        picture: picture_path.to_owned(),
+    })
+}
+
+/// Kills the daemon in the middle of writes and flushes.
+fn crash_under_load(
+    plan: &Plan,
+    blocks: &mut Blocks,
+    mut volume: Box<dyn Session>,
+    entry: &Entry,
+) -> Result<(), CliError> {
+    let process = entry.process;
+    blocks.overwrite_until_crash(&mut volume, &plan.interrupt, LOAD, &mut || {
+        kill(Pid::from_raw(process.pid as i32), Signal::SIGKILL)
+            .map_err(|errno| failed("killing the daemon", errno.to_string()))
+    })?;
+    if process.wait_for_end(LET_GO) {
+        return Ok(());
+    }
+    Err(failed("killing the daemon", "it does not end"))
+}
+
+fn connect(entry: &Entry) -> Result<Box<dyn Session>, CliError> {
+    let device = entry.device.as_deref().unwrap_or_default();
+    attach_point::connect(device).map_err(|reason| failed("connecting over NBD", reason))
+}
+
+/// A file of `size` bytes, past the page cache.
+fn plain_file(scratch: &Scratch, size: u64) -> Result<PlainFile, CliError> {
+    let path = scratch.path("plain.img");
+    let file = File::create_new(&path).map_err(|e| CliError::io("make", &path, e))?;
+    file.set_len(size).map_err(|e| CliError::io("make", &path, e))?;
+    Ok(PlainFile::new(store::open_device(&path, false)?, QUEUE_DEPTH + 1))
+}
+
+/// Measures both sides, each first as often as the other.
+fn take_turns(
+    plan: &Plan,
+    sides: &mut [(&mut Blocks, &mut dyn Target); 2],
+) -> Result<Vec<Round>, CliError> {
+    let mut rounds = Vec::new();
+    for turn in 0..plan.turns {
+        let mut iops = [0.0; 2];
+        let first = turn as usize % 2;
+        for side in [first, 1 - first] {
+            let (blocks, target) = &mut sides[side];
+            iops[side] = blocks.overwrite(*target, &plan.interrupt, plan.turn)?.iops();
+        }
+        let [baseline_iops, coulter_iops] = iops;
+        announce(&format!(
+            "  turn {} of {}: plain {baseline_iops:.0}, coulter {coulter_iops:.0} IOPS",
+            turn + 1,
+            plan.turns,
+        ));
+        rounds.push(Round { baseline_iops, coulter_iops });
+    }
+    Ok(rounds)
+}

@@ -1,0 +1,184 @@
+//! Sizes and times of a demonstration, and the store that it is about.
+
+use super::interrupt::Interrupt;
+use super::picture::{self, Caption};
+use super::scratch::{Scratch, Undo};
+use crate::control::{self, Reply, Request};
+use crate::daemon::launch;
+use crate::error::{CliError, SystemError};
+use crate::format_store::{self, Target};
+use crate::size::Size;
+use crate::state::Entry;
+use crate::status::Status;
+use crate::terminal;
+use crate::trace::Trace;
+use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::create::Shape;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Shortest turn that is worth measuring, and the one that is aimed at.
+const TURN: Duration = Duration::from_secs(3);
+
+/// Room of file-system metadata, files that are fsynced, and the load during the crash.
+const EXTRA: u64 = 320 << 20;
+
+const SEGMENT_SIZE: u64 = 32 << 20;
+
+/// What is to be done, and how much of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Bytes written to on either side.
+    pub(crate) size: u64,
+    /// Length of one turn.
+    pub(crate) turn: Duration,
+    /// Turns of each side.
+    pub(crate) turns: u32,
+    /// Bytes of the store.
+    pub(crate) store_size: u64,
+    /// Whether somebody wants an end.
+    pub(crate) interrupt: Interrupt,
+}
+
+impl Plan {
+    /// Takes `seconds` of measuring per side apart into turns, and sizes the store so that it has
+    /// the usual spare space.
+    pub(crate) fn new(size: u64, seconds: u64, interrupt: Interrupt) -> Plan {
+        let turns = (seconds / TURN.as_secs()).clamp(2, 10) as u32;
+        let volume = size + size / 16 + EXTRA;
+        let store_size = (volume * 6 / 5).next_multiple_of(SEGMENT_SIZE) + 16 * SEGMENT_SIZE;
+        let turn = Duration::from_secs(seconds) / turns;
+        Plan { size, turn, turns, store_size, interrupt }
+    }
+
+    /// Bytes that both sides and their surroundings need on the disk.
+    pub(crate) fn room(&self) -> u64 {
+        self.store_size * 2 + (64 << 20)
+    }
+
+    /// Makes the store.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub(crate) fn make_store(&self, scratch: &Scratch) -> Result<PathBuf, CliError> {
+        let shape = Shape {
+            size: Some(Size(self.store_size)),
+            volume_size: None,
+            segment_size: Size(SEGMENT_SIZE),
+            spare: 20,
+            label: "demo".to_owned(),
+            preallocate: false,
+        };
+        let path = scratch.path("demo.store");
+        let target = Target::prepare(&path, &shape, false)?;
+        format_store::format(target, &shape, None)?;
+        Ok(path)
+    }
+}
+
+impl Plan {
+    /// Draws the picture.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn draw(
+        &self,
+        trace: &Trace,
+        entry: &Entry,
+        setting: &str,
+        result: &str,
+        path: &Path,
+    ) -> Result<(), CliError> {
+        let caption = Caption {
+            volume_size: entry.volume_size_bytes,
+            store_size: self.store_size,
+            setting: setting.to_owned(),
+            result: result.to_owned(),
+        };
+        std::fs::write(path, picture::draw(trace, &caption))
+            .map_err(|source| CliError::io("write the picture", path, source))
+    }
+}
+
+/// Attaches the store, and notes how to take that back.
+///
+/// # Errors
+/// As `attach`.
+pub(crate) fn attach(
+    scratch: &mut Scratch,
+    store: &Path,
+    via: ViaChoice,
+) -> Result<Entry, CliError> {
+    let options = Options {
+        via,
+        name: Some("demo".to_owned()),
+        map_memory: None,
+        read_only: false,
+        trace: true,
+    };
+    let entry = launch::launch(scratch.state(), store, &options)?;
+    scratch.note(Undo::Daemon(entry.process));
+    Ok(entry)
+}
+
+/// Asks the daemon to record from now on.
+///
+/// # Errors
+/// When it does not answer.
+pub(crate) fn start_trace(scratch: &Scratch, entry: &Entry) -> Result<(), CliError> {
+    control::ask(scratch.state(), entry, &Request::TraceStart).map(drop)
+}
+
+/// What the daemon has recorded.
+///
+/// # Errors
+/// When it does not answer, or what it wrote cannot be read.
+pub(crate) fn take_trace(scratch: &Scratch, entry: &Entry) -> Result<Trace, CliError> {
+    let path = scratch.path("trace.csv");
+    control::ask(scratch.state(), entry, &Request::TraceWrite { path: path.clone() })?;
+    Trace::read(&path).map_err(|source| CliError::io("read the trace", &path, source))
+}
+
+/// What the daemon says of itself.
+///
+/// # Errors
+/// When it does not answer.
+pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Box<Status>, CliError> {
+    match control::ask(scratch.state(), entry, &Request::Status)? {
+        Reply::Status(status) => Ok(status),
+        other => Err(failed("asking for the status", format!("the answer is {other:?}"))),
+    }
+}
+
+/// A step that did not give what it must.
+pub(crate) fn failed(step: &'static str, reason: impl Into<String>) -> CliError {
+    SystemError::DemoFailed { step, reason: reason.into() }.into()
+}
+
+/// Says what is done now.
+pub(crate) fn announce(text: &str) {
+    terminal::note(&format!("· {text}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_turns_add_up_to_the_seconds() {
+        for (seconds, turns) in [(1, 2), (5, 2), (12, 4), (30, 10), (3600, 10)] {
+            let plan = Plan::new(1 << 30, seconds, Interrupt::default());
+            assert_eq!(plan.turns, turns, "{seconds}");
+            assert_eq!((plan.turn * plan.turns).as_secs_f64().round() as u64, seconds);
+        }
+    }
+
+    #[test]
+    fn the_store_has_room_for_the_data_and_its_spare() {
+        for size in [1 << 20, 1 << 30, 1 << 40] {
+            let plan = Plan::new(size, 12, Interrupt::default());
+            assert!(plan.store_size / 6 * 5 > size + EXTRA);
+            assert_eq!(plan.store_size % SEGMENT_SIZE, 0);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The demonstration's place on the disk, and the taking back of everything that it sets up.
+//!
+//! Each step that changes the machine leaves a note of how to undo it. When the scratch is
+//! dropped, after success, failure, Ctrl-C or a panic, the notes are followed in reverse. What
+//! cannot be undone is told. A note whose matter is settled already does nothing, so a step may
+//! leave the same note twice.
+
+use crate::error::{CliError, SystemError};
+use crate::mounts;
+use crate::process::Process;
+use crate::reclaim;
+use crate::state::{Entry, StateDirectory};
+use crate::terminal;
+use crate::tool;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a daemon may take to end cleanly before it is killed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A note of how to take something back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Undo {
+    /// Unmount what is mounted there.
+    Unmount(PathBuf),
+    /// Detach a plain loop device.
+    Loop(PathBuf),
+    /// End a daemon and clear away what it leaves.
+    Daemon(Process),
+}
+
+/// A directory of its own, and the notes.
+pub(crate) struct Scratch {
+    directory: PathBuf,
+    state: StateDirectory,
+    notes: Vec<Undo>,
+}
+
+impl Scratch {
+    /// Makes a directory below `parent` that has `room` bytes.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the disk has less room than that.
+    pub(crate) fn new(parent: &Path, room: u64) -> Result<Scratch, CliError> {
+        let failed = |source| CliError::io("work in", parent, source);
+        let parent = parent.canonicalize().map_err(failed)?;
+        let disk = nix::sys::statvfs::statvfs(&parent).map_err(|errno| failed(errno.into()))?;
+        let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
+        if free < room {
+            return Err(SystemError::NoRoom { path: parent, free, room }.into());
+        }
+        let directory = parent.join(format!("coulter-demo-{}", std::process::id()));
+        fs::create_dir(&directory).map_err(failed)?;
+        match StateDirectory::open(Some(directory.join("state"))) {
+            Ok(state) => Ok(Scratch { directory, state, notes: Vec::new() }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(&directory);
+                Err(error)
+            }
+        }
+    }
+
+    /// The directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A path in the directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Makes a directory in the directory.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn make_directory(&self, name: &str) -> Result<PathBuf, CliError> {
+        let path = self.path(name);
+        fs::create_dir(&path).map_err(|source| CliError::io("make", &path, source))?;
+        Ok(path)
+    }
+
+    /// The state directory of the daemons that are started here.
+    pub(crate) fn state(&self) -> &StateDirectory {
+        &self.state
+    }
+
+    /// Leaves a note.
+    pub(crate) fn note(&mut self, undo: Undo) {
+        self.notes.push(undo);
+    }
+
+    fn follow(&self, note: &Undo) -> Result<(), CliError> {
+        match note {
+            Undo::Unmount(path) if !is_mounted(path) => Ok(()),
+            Undo::Unmount(path) => umount2(path, MntFlags::UMOUNT_NOFOLLOW)
+                .or_else(|_| umount2(path, MntFlags::MNT_DETACH))
+                .map_err(|errno| CliError::io("unmount", path, errno.into())),
+            Undo::Loop(device) => {
+                tool::run("losetup", "mount", &["--detach".as_ref(), device.as_os_str()]).map(drop)
+            }
+            Undo::Daemon(process) => {
+                end(*process);
+                self.reclaim_all()
+            }
+        }
+    }
+
+    fn reclaim_all(&self) -> Result<(), CliError> {
+        let lock = self.state.lock()?;
+        let ended = |entry: &Entry| !entry.process.is_alive();
+        self.state
+            .entries()?
+            .iter()
+            .filter(|entry| ended(entry))
+            .try_for_each(|entry| reclaim::reclaim(&self.state, &lock, entry))
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    matches!(mounts::mount_at(path), Ok(Some(_)))
+}
+
+/// Ends a process of ours, cleanly if it lets us.
+fn end(process: Process) {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        if !process.is_alive() {
+            return;
+        }
+        let _ = kill(Pid::from_raw(process.pid as i32), signal);
+        process.wait_for_end(PATIENCE);
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        while let Some(note) = self.notes.pop() {
+            if let Err(error) = self.follow(&note) {
+                terminal::note(&format!("left behind: {error}"));
+            }
+        }
+        if let Err(error) = fs::remove_dir_all(&self.directory) {
+            terminal::note(&format!(
+                "left behind: {}: {error}; remove it with `rm -r`",
+                self.directory.display()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_stays_behind() {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
+        let process = Process::with_pid(child.id()).expect("it runs");
+        let mut scratch = Scratch::new(parent.path(), 1).expect("there is room for a byte");
+        scratch.make_directory("a").expect("it can be made");
+        fs::write(scratch.path("a/file"), b"x").expect("it is writable");
+        scratch.note(Undo::Daemon(process));
+        let reaper = std::thread::spawn(move || child.wait());
+        drop(scratch);
+        assert!(!process.is_alive());
+        assert_eq!(fs::read_dir(parent.path()).expect("it is readable").count(), 0);
+        reaper.join().expect("no panic").expect("the child can be reaped");
+    }
+
+    #[test]
+    fn too_little_room_is_told_before_anything_is_made() {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        assert!(Scratch::new(parent.path(), u64::MAX).is_err());
+        assert_eq!(fs::read_dir(parent.path()).expect("it is readable").count(), 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! File systems on block devices: which one is there, making, mounting, unmounting, checking.
+
+use crate::error::{CliError, MountError};
+use crate::holders;
+use crate::signatures::{self, Signature};
+use crate::tool;
+use clap::ValueEnum;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::path::Path;
+
+/// File systems that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileSystem {
+    Ext4,
+    Xfs,
+    Btrfs,
+}
+
+impl FileSystem {
+    /// The name that `mount -t` knows.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    /// The package that has its programs.
+    fn package(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "e2fsprogs",
+            FileSystem::Xfs => "xfsprogs",
+            FileSystem::Btrfs => "btrfs-progs",
+        }
+    }
+
+    /// Makes one on `device`.
+    ///
+    /// # Errors
+    /// What its program says.
+    pub(crate) fn make(self, device: &Path, options: &[&str]) -> Result<(), CliError> {
+        let program = format!("mkfs.{}", self.name());
+        let options = ["-q"].iter().chain(options).map(OsStr::new);
+        let arguments: Vec<&OsStr> = options.chain([device.as_os_str()]).collect();
+        tool::run(&program, self.package(), &arguments).map(drop)
+    }
+}
+
+/// What is on the block device `device`, most telling first.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn found_on(device: &Path) -> Result<Vec<Signature>, CliError> {
+    let failed = |source| CliError::io("read", device, source);
+    let mut file = File::open(device).map_err(failed)?;
+    let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    signatures::detect(&file, size).map_err(failed)
+}
+
+/// Mounts `device` on `directory`.
+///
+/// # Errors
+/// What `mount` says.
+pub(crate) fn mount(
+    kind: &str,
+    device: &Path,
+    directory: &Path,
+    options: Option<&str>,
+) -> Result<(), CliError> {
+    let options = options.unwrap_or("defaults");
+    let arguments = ["-t", kind, "-o", options].map(OsStr::new);
+    let ends = [device.as_os_str(), directory.as_os_str()];
+    let arguments: Vec<&OsStr> = arguments.into_iter().chain(ends).collect();
+    tool::run("mount", "mount", &arguments).map(drop)
+}
+
+/// Unmounts `directory`.
+///
+/// # Errors
+/// [`MountError::MountBusy`] with the processes that use it.
+pub(crate) fn unmount(directory: &Path) -> Result<(), CliError> {
+    match umount2(directory, MntFlags::UMOUNT_NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::EBUSY) => {
+            let holders = holders::holders_of_mount(directory).unwrap_or_default();
+            Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())
+        }
+        Err(errno) => Err(CliError::io("unmount", directory, errno.into())),
+    }
+}
