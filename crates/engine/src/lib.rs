@@ -103,6 +103,8 @@ pub struct Engine {
     cleaner: Cleaner,
     checkpointer: Checkpointer,
     pacing: Pacing,
+    /// A discard is only partly logged.
+    discard_under_way: bool,
     recovery: Option<Recovery>,
     statistics: Statistics,
 }
@@ -135,6 +137,7 @@ impl Engine {
             cleaner: Cleaner::default(),
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
+            discard_under_way: false,
             recovery: Some(Recovery::new(config.record_count)),
             statistics: Statistics::default(),
             superblock,

@@ -635,6 +635,8 @@ impl Engine {
                     self.segments.restore_opened(segment, stream as u8);
                     self.log.restore_opened(segment, found.sequence);
                 }
+                // Until it is replayed, the segment may not be freed.
+                self.segments.record_sealed(segment);
                 if let Some(left) = head.filter(|head| head.segment != segment.0) {
                     self.segments.restore_closed(SegmentIndex(left.segment), clock);
                 }
@@ -686,6 +688,7 @@ impl Engine {
             for entry in &r.entries[entries] {
                 self.replay_entry(entry)?;
             }
+            self.segments.record_applied(found.segment, self.log.now());
             self.log.applied = found.sequence;
             self.statistics.records_replayed += 1;
         }

@@ -59,7 +59,9 @@ impl Engine {
                 break;
             }
         }
-        if self.log.filling(Stream::Metadata).is_some() && !self.sweep_wanted() {
+        // As with host writes: what gathered while the device was busy goes out together.
+        let idle = !self.sweep_wanted() || self.log.in_flight(Stream::Metadata) == 0;
+        if self.log.filling(Stream::Metadata).is_some() && idle {
             self.seal(Stream::Metadata, buffers);
         }
     }

@@ -25,7 +25,8 @@ impl Engine {
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
         let extent = Extent { key: lba.0, count: count as u16, kind: Kind::Data, relocated: false };
-        if self.requests.is_full() || !self.pacing.admits(u64::from(count)) {
+        let waits = self.discard_under_way || self.requests.is_full();
+        if waits || !self.pacing.admits(u64::from(count)) {
             return Err(Busy);
         }
         let record = self.user_record(count, extent.cost(), count as usize, buffers).ok_or(Busy)?;
@@ -92,11 +93,14 @@ impl Engine {
         fua: bool,
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
-        if self.phase != Phase::Running || self.requests.is_full() {
+        let waits = self.discard_under_way || self.requests.is_full();
+        if waits || self.phase != Phase::Running {
             return Err(Busy);
         }
+        // Until all of it is logged nothing else is: what was accepted first takes effect first.
+        self.discard_under_way = true;
         let work = Work::Discard { next: lba, end: Lba(lba.0 + count), parts: 0, fua };
-        let slot = self.requests.insert(id, work).ok_or(Busy)?;
+        let slot = self.requests.insert(id, work).expect("the table was not full");
         self.statistics.user_blocks_discarded += count;
         self.continue_discard(slot, buffers);
         Ok(())
@@ -109,6 +113,7 @@ impl Engine {
                 panic!("only a discard goes on")
             };
             if next == end {
+                self.discard_under_way = false;
                 return;
             }
             if self.refuses_writes() && self.poisoned.is_some() {
@@ -133,6 +138,7 @@ impl Engine {
     }
 
     fn abort_discard(&mut self, slot: u32) {
+        self.discard_under_way = false;
         self.fail_request(slot, Failure::ReadOnly);
         if let Work::Discard { next, end, parts, .. } = &mut self.requests.slot(slot).work {
             *next = *end;

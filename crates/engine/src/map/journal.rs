@@ -109,7 +109,8 @@ impl Map {
         let leaf = self.directory.leaf(place);
         let start = Lba(self.directory.key(place) * ENTRIES_PER_PAGE as u64);
         let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
-        if in_memory || leaf.base_is_gone() {
+        let ranged = in_memory || leaf.base_is_gone();
+        if ranged {
             let count = ENTRIES_PER_PAGE as u32;
             let released = in_memory || leaf.is(Flag::Cleared);
             assert!(!in_memory || !leaf.base_is_gone(), "an array tells all of its leaf");
@@ -124,7 +125,7 @@ impl Map {
                 None => continue,
             };
             // The range above may already say just that.
-            let said = !pointer.is_mapped() && released && !leaf.is(Flag::Dead);
+            let said = ranged && !pointer.is_mapped() && released && !leaf.is(Flag::Dead);
             if !said {
                 run.push(&RunEntry { lba, count: 1, pointer, released });
             }
