@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::Scratch;
+use common::{Scratch, uring};
 use coulter_device::wrap::{CountingDevice, TraceRecord, TracedDevice};
 use coulter_device::{
     AlignedMemory, Command, Device, Engine, MemoryStore, OpenOptions, Region, Wait, open_path,
@@ -49,11 +49,11 @@ fn no_command_allocates() {
         open_path(&file.path, &options).expect("nothing has it open")
     };
     let memory = || MemoryStore::new(4 << 20).open().expect("nothing has it open");
-    assert_eq!(allocations(by(Engine::Uring)), 0, "io_uring");
+    assert_eq!(allocations(by(uring())), 0, "io_uring");
     assert_eq!(allocations(by(Engine::Threads)), 0, "threads");
     assert_eq!(allocations(memory()), 0, "memory");
     let sink = |_: &TraceRecord| {};
-    let traced = TracedDevice::new(CountingDevice::new(by(Engine::Uring)).0, sink);
+    let traced = TracedDevice::new(CountingDevice::new(by(uring())).0, sink);
     assert_eq!(allocations(traced), 0, "traced and counted");
 }
 

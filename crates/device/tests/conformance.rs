@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Scratch, file_fixture};
+use common::{Scratch, file_fixture, uring};
 use coulter_device::conformance::{Access, SIZE_MIN};
 use coulter_device::{Device, Engine, MemoryStore, OpenError, OpenOptions, conformance_suite};
 
@@ -31,15 +31,9 @@ conformance_suite!(
     memory_of_4096_byte_sectors,
     memory(MemoryStore::sparse(SIZE_MIN).with_alignment(4096))
 );
-conformance_suite!(file_by_uring, file(by(Engine::Uring)));
-conformance_suite!(
-    file_by_shallow_uring,
-    file(OpenOptions { queue_depth: 1, ..by(Engine::Uring) })
-);
-conformance_suite!(
-    buffered_file_by_uring,
-    file(OpenOptions { direct: false, ..by(Engine::Uring) })
-);
+conformance_suite!(file_by_uring, file(by(uring())));
+conformance_suite!(file_by_shallow_uring, file(OpenOptions { queue_depth: 1, ..by(uring()) }));
+conformance_suite!(buffered_file_by_uring, file(OpenOptions { direct: false, ..by(uring()) }));
 conformance_suite!(file_by_threads, file(by(Engine::Threads)));
 conformance_suite!(
     buffered_file_by_one_thread,

@@ -23,7 +23,7 @@ const BLOCK_COUNT: u64 = 2048;
 const LANE_COUNT: u64 = 32;
 
 fn options(engine: &str) -> OpenOptions {
-    let engine = if engine == "threads" { Engine::Threads } else { Engine::Uring };
+    let engine = if engine == "threads" { Engine::Threads } else { common::uring() };
     OpenOptions { engine, ..OpenOptions::default() }
 }
 

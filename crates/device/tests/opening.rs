@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::privileged::{LoopDisk, checked, mount, with_private_mounts};
-use common::{Scratch, open_as};
+use common::privileged::{LoopDisk, Mount, change_mount, checked, with_private_mounts};
+use common::{Scratch, open_as, uring};
 use coulter_device::conformance::Access;
 use coulter_device::{
     AlignedMemory, Device, Engine, OpenError, OpenOptions, Region, blocking, open_path,
@@ -170,11 +170,10 @@ fn a_read_only_file_system_or_disk_is_told_from_missing_permission() {
     with_private_mounts("read-only media", || {
         let scratch = Scratch::new();
         let place = scratch.path("mount");
-        fs::create_dir(&place).expect("a mount point");
-        mount("none", &place, Some("tmpfs"), 0, "size=4m");
+        let _mount = Mount::new("none", &place, "tmpfs", "size=4m");
         let path = place.join("store");
         fs::File::create(&path).and_then(|file| file.set_len(SIZE)).expect("room for a file");
-        mount("none", &place, None, libc::MS_REMOUNT | libc::MS_RDONLY, "");
+        change_mount(&place, libc::MS_REMOUNT | libc::MS_RDONLY);
         let error = refusal(&path, &by_default(), "it is read-only");
         assert!(matches!(error, OpenError::ReadOnlyMedium { .. }));
         open_as(&path, &by_default(), Access::ReadOnly).expect("it can be read");
@@ -194,8 +193,7 @@ fn a_mounted_disk_is_in_use_and_the_mount_is_named() {
         let mkfs = Command::new("mkfs.ext4").arg("-q").arg(&disk.path).status();
         assert!(mkfs.expect("mkfs.ext4 runs").success());
         let place = scratch.path("mount");
-        fs::create_dir(&place).expect("a mount point");
-        mount(disk.path.to_str().expect("a plain path"), &place, Some("ext4"), 0, "");
+        let _mount = Mount::new(disk.path.to_str().expect("a plain path"), &place, "ext4", "");
         let phrase = format!("in use by the file system mounted on {}", place.display());
         let error = refusal(&disk.path, &by_default(), &phrase);
         assert!(matches!(error, OpenError::InUse { .. }));
@@ -207,11 +205,10 @@ fn a_file_system_without_direct_transfers_is_used_through_the_page_cache_and_say
     with_private_mounts("ramfs", || {
         let scratch = Scratch::new();
         let place = scratch.path("mount");
-        fs::create_dir(&place).expect("a mount point");
-        mount("none", &place, Some("ramfs"), 0, "");
+        let _mount = Mount::new("none", &place, "ramfs", "");
         let path = place.join("store");
         fs::File::create(&path).and_then(|file| file.set_len(SIZE)).expect("room for a file");
-        for engine in [Engine::Uring, Engine::Threads] {
+        for engine in [uring(), Engine::Threads] {
             let options = OpenOptions { engine, ..by_default() };
             let mut device = open_path(&path, &options).expect("it can be opened");
             let properties = device.properties();
@@ -234,6 +231,9 @@ fn a_file_system_without_direct_transfers_is_used_through_the_page_cache_and_say
 fn memory_that_cannot_be_pinned_is_used_all_the_same() {
     with_private_mounts("a limit on locked memory", || {
         let file = Scratch::new().file("store", SIZE);
+        if uring() != Engine::Uring {
+            return;
+        }
         drop_memory_lock_capability();
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` has room for what the kernel writes.

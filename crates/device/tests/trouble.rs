@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::privileged::{LoopDisk, mount, with_private_mounts};
-use common::{Scratch, open_as};
+use common::privileged::{LoopDisk, Mount, with_private_mounts};
+use common::{Scratch, open_as, uring};
 use coulter_device::conformance::{self, Access, SIZE_MIN};
 use coulter_device::{
     AlignedMemory, Device, DeviceErrorKind, Engine, OpenError, OpenOptions, blocking, open_path,
@@ -14,7 +14,9 @@ use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
-const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Threads];
+fn engines() -> [Engine; 2] {
+    [uring(), Engine::Threads]
+}
 
 fn by(engine: Engine, direct: bool) -> OpenOptions {
     OpenOptions { engine, direct, ..OpenOptions::default() }
@@ -28,7 +30,7 @@ fn filled(length: u64, byte: u8) -> AlignedMemory {
 
 #[test]
 fn a_file_that_was_truncated_gives_errors_and_no_zeros() {
-    for (engine, direct) in ENGINES.into_iter().zip([true, false]).chain([(Engine::Uring, false)]) {
+    for (engine, direct) in engines().into_iter().zip([true, false]).chain([(uring(), false)]) {
         let file = Scratch::new().file("store", MIB);
         let mut device = open_path(&file.path, &by(engine, direct)).expect("nothing has it open");
         blocking::write(&mut device, 0, &mut filled(MIB, 1)).expect("there is room");
@@ -54,16 +56,15 @@ fn a_file_that_was_truncated_gives_errors_and_no_zeros() {
 #[test]
 fn a_full_disk_beneath_a_sparse_file_is_told_as_such() {
     with_private_mounts("a full disk", || {
-        for (engine, direct) in ENGINES.into_iter().flat_map(|is| [(is, true), (is, false)]) {
+        for (engine, direct) in engines().into_iter().flat_map(|is| [(is, true), (is, false)]) {
             let scratch = Scratch::new();
             let place = scratch.path("mount");
-            fs::create_dir(&place).expect("a mount point");
-            mount("none", &place, Some("tmpfs"), 0, "size=1m");
+            let _small = Mount::new("none", &place, "tmpfs", "size=1m");
             full_disk(&place, engine, direct);
             let disk = LoopDisk::new(&scratch.file("disk", 16 * MIB).path, 512, false);
             let mkfs = std::process::Command::new("mkfs.ext4").arg("-q").arg(&disk.path).status();
             assert!(mkfs.expect("mkfs.ext4 runs").success());
-            mount(disk.path.to_str().expect("a plain path"), &place, Some("ext4"), 0, "");
+            let _ext4 = Mount::new(disk.path.to_str().expect("a plain path"), &place, "ext4", "");
             full_disk(&place, engine, direct);
         }
     });
@@ -91,7 +92,7 @@ fn full_disk(place: &Path, engine: Engine, direct: bool) {
 
 #[test]
 fn a_discard_gives_room_back_to_the_file_system() {
-    for engine in ENGINES {
+    for engine in engines() {
         let file = Scratch::new().file("store", 8 * MIB);
         let stored = || fs::metadata(&file.path).expect("it is there").blocks() * 512;
         let mut device = open_path(&file.path, &by(engine, true)).expect("nothing has it open");
@@ -112,7 +113,7 @@ fn a_discard_gives_room_back_to_the_file_system() {
 #[test]
 fn a_discard_passes_through_a_disk() {
     with_private_mounts("discards of a disk", || {
-        for engine in ENGINES {
+        for engine in engines() {
             let file = Scratch::new().file("disk", 8 * MIB);
             let stored = || fs::metadata(&file.path).expect("it is there").blocks() * 512;
             let disk = LoopDisk::new(&file.path, 512, false);
@@ -132,9 +133,7 @@ fn a_discard_passes_through_a_disk() {
 #[test]
 fn disks_conform() {
     with_private_mounts("disks", || {
-        for (engine, block_size) in
-            [(Engine::Uring, 512), (Engine::Threads, 4096), (Engine::Uring, 4096)]
-        {
+        for (engine, block_size) in [(uring(), 512), (Engine::Threads, 4096), (uring(), 4096)] {
             println!("disk with blocks of {block_size} bytes by {engine:?}");
             conformance::run_all(&|| {
                 let file = Scratch::new().file("disk", SIZE_MIN);

@@ -5,12 +5,12 @@
 pub(crate) mod privileged;
 
 use coulter_device::conformance::Access;
-use coulter_device::{Device, OpenError, OpenOptions, open_path};
+use coulter_device::{Device, Engine, OpenError, OpenOptions, open_path};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A directory that is removed with its last handle.
 #[derive(Clone, Debug)]
@@ -77,4 +77,20 @@ pub(crate) fn open_as(
 ) -> Result<Box<dyn Device>, OpenError> {
     let read_only = access == Access::ReadOnly;
     open_path(path, &OpenOptions { read_only, ..options.clone() })
+}
+
+/// io_uring, or what is taken instead of it where the system that runs the tests forbids it.
+pub(crate) fn uring() -> Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    *ENGINE.get_or_init(|| {
+        let file = Scratch::new().file("probe", 1 << 20);
+        let options = OpenOptions { engine: Engine::Uring, ..OpenOptions::default() };
+        match open_path(&file.path, &options) {
+            Err(OpenError::NoIoUring { source, .. }) => {
+                println!("io_uring is not tested, for this system refuses it: {source}");
+                Engine::Automatic
+            }
+            _ => Engine::Uring,
+        }
+    })
 }
