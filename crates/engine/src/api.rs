@@ -260,4 +260,3 @@ pub enum Phase {
     /// Opening failed.
     Failed(OpenError),
 }
-

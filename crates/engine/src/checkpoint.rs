@@ -225,7 +225,6 @@ impl Engine {
             || self.log.blocks_since_cut >= 4 * journal_size as u64
             || scarce
             || queue_is_short
-            || (self.sweeper.wanted_memory && self.map.is_tight())
     }
 
     /// Whether the oldest run must die before another one is written; then the sweep hurries.

@@ -36,6 +36,9 @@ impl Engine {
         if self.checkpointer.is_active() {
             return;
         }
+        if self.map.has_room() {
+            self.sweeper.wanted_memory = false;
+        }
         let mut rounds = 0;
         while self.sweep_wanted() && self.log.in_flight(Stream::Metadata) < 2 {
             let Some(key) = self.map.sweep_next() else {
@@ -67,6 +70,9 @@ impl Engine {
     }
 
     fn load_ahead(&mut self, key: u64) {
+        if !self.map.has_room() {
+            return;
+        }
         let mut keys = [0; AHEAD];
         for index in 0..self.map.sweep_ahead(key, &mut keys) {
             if self.load_for(keys[index], Waiter::Nobody, true) {

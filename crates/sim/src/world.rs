@@ -254,7 +254,8 @@ impl World {
                 self.poll();
                 self.take_responses()?;
                 if !moved && self.pending.is_empty() && self.expected.len() >= 40 {
-                    return Err(Violation { what: "requests wait and nothing happens".into() });
+                    let what = format!("all stand still: {}", engine_story(&self.engine));
+                    return Err(Violation { what });
                 }
             }
         }

@@ -23,8 +23,6 @@ pub(crate) struct Leaf {
     pub(crate) unmerged: u16,
     /// Relocations on their way that will compare this leaf's pointers.
     pub(crate) relocating: u16,
-    /// The checkpoint interval in which updates went to the array only; see `Map::may_evict`.
-    pub(crate) interval: u16,
     flags: u8,
 }
 
@@ -57,7 +55,6 @@ impl Leaf {
         chain: ChunkIndex::NONE,
         unmerged: 0,
         relocating: 0,
-        interval: 0,
         flags: 0,
     };
 
@@ -71,6 +68,13 @@ impl Leaf {
         } else {
             self.flags &= !(flag as u8);
         }
+    }
+
+    /// Whether the array must stay in memory: it differs from the page on the device, or something
+    /// is on its way that will need it.
+    pub(crate) fn must_stay(&self) -> bool {
+        let busy = Flag::Changed as u8 | Flag::Writing as u8 | Flag::Loading as u8;
+        self.flags & busy != 0 || self.relocating > 0
     }
 
     /// Whether the addresses without an update are known to be unmapped.

@@ -109,6 +109,10 @@ impl Frames {
         self.leaf_count - self.pinned_count
     }
 
+    pub(crate) fn pinned_count(&self) -> usize {
+        self.pinned_count
+    }
+
     /// A zeroed, pinned frame for a leaf, if one is free.
     pub(crate) fn take_free(&mut self, key: u64) -> Option<FrameIndex> {
         let frame = self.free.pop()?;

@@ -88,7 +88,6 @@ impl Map {
         }
         journal.clear();
         self.journal_spare = journal;
-        self.interval = self.interval.wrapping_add(1);
     }
 
     fn emit_address(&self, place: LeafPlace, index: usize, run: &mut RunBuilder<'_>) {

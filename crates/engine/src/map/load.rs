@@ -52,7 +52,7 @@ impl Map {
         if needless {
             return LoadStep::Ready;
         }
-        let Some(frame) = self.take_frame(key) else { return LoadStep::NoMemory };
+        let Some(frame) = self.take_frame(key, to_write) else { return LoadStep::NoMemory };
         let leaf = self.directory.leaf_mut(place);
         leaf.frame = frame;
         leaf.set(Flag::Loading, true);
@@ -60,18 +60,29 @@ impl Map {
     }
 
     /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
-    /// Frames that promised chunks will need stay.
-    pub(super) fn take_frame(&mut self, key: u64) -> Option<frames::FrameIndex> {
+    /// Frames that promised chunks will need stay, and some for the sweep unless it is the sweep
+    /// that asks.
+    pub(super) fn take_frame(&mut self, key: u64, to_write: bool) -> Option<frames::FrameIndex> {
+        if !to_write && self.obtainable() <= super::SWEEP_FRAMES {
+            return None;
+        }
         loop {
-            let chunks = self.frames.free_chunk_count();
-            let promised = self.reserved_chunks.saturating_sub(chunks);
-            if self.frames.free_count() > promised.div_ceil(frames::CHUNKS_PER_FRAME) {
-                return self.frames.take_free(key);
+            if let Some(frame) = self.take_unpromised(key) {
+                return Some(frame);
             }
             if !self.evict_one() {
                 return None;
             }
         }
+    }
+
+    /// A pinned frame, if one is free that no promised chunk may need.
+    pub(super) fn take_unpromised(&mut self, key: u64) -> Option<frames::FrameIndex> {
+        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
+        if self.frames.free_count() <= promised.div_ceil(frames::CHUNKS_PER_FRAME) {
+            return None;
+        }
+        self.frames.take_free(key)
     }
 
     /// The root page arrived; `None` if it is damaged.
@@ -117,7 +128,7 @@ impl Map {
         for (index, pointer) in map_page::decode(page).enumerate() {
             self.frames.set_entry(frame, index, pointer);
         }
-        self.frames.pin(frame, false);
+        self.refresh_pin(place);
         if cleared {
             (0..ENTRIES_PER_PAGE)
                 .for_each(|index| self.change_in_array(place, index, BlockPointer::NOWHERE));

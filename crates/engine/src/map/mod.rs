@@ -19,8 +19,8 @@
 //!   in the leaf page was never looked at, that location ("unreleased").
 //! - The newest value of every address that changed since the sweep's last visit of its leaf is in
 //!   a live run, in the journal, or in a record after the checkpoint.
-//! - A frame whose array is the only place in memory of a value that no run has yet is never given
-//!   up: `may_evict`.
+//! - An array that differs from the page on the device is never given up, so the value of every
+//!   address in the journal is in memory until a run has it or the sweep has written the page.
 //! - Nothing here allocates once the tables of leaves are there.
 //!
 //! # Does not
@@ -53,8 +53,8 @@ pub(crate) const FRAME_SIZE: u64 = 4096;
 /// A chain longer than this is folded into the leaf's array if there is one.
 const CHAIN_LENGTH_MAX: u16 = 48;
 
-/// Recovery counts a leaf with more updates than this as a whole frame.
-const DENSE_LEAF_UPDATES: u16 = (CHUNKS_PER_FRAME * UPDATES_PER_CHUNK) as u16;
+/// Frames that only the sweep may take: it must always get on, for it makes room for all others.
+const SWEEP_FRAMES: usize = 8;
 
 /// The answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub(crate) enum Lookup {
 /// The map.
 pub(crate) struct Map {
     directory: Directory,
+    /// Leaves that the volume can have.
+    volume_leaves: usize,
     frames: Frames,
     /// Changed addresses since the last cut: host address × 2, or leaf start × 2 + 1 for "all of
     /// the leaf's updates".
@@ -87,8 +89,6 @@ pub(crate) struct Map {
     relocating: usize,
     /// Leaves before it are merged.
     sweep: SweepPosition,
-    /// Counts cuts; see [`directory::Leaf::interval`].
-    interval: u16,
     pub(crate) statistics: MapStatistics,
 }
 
@@ -128,6 +128,7 @@ impl Map {
         let journal_capacity = 4 * budget.journal_size as usize;
         Some(Map {
             directory: Directory::new(volume_size),
+            volume_leaves: volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize,
             frames: Frames::new(frame_count as usize),
             journal: Vec::with_capacity(journal_capacity),
             journal_spare: Vec::with_capacity(journal_capacity),
@@ -137,7 +138,6 @@ impl Map {
             reserved_chunks: 0,
             relocating: 0,
             sweep: SweepPosition::default(),
-            interval: 1,
             statistics: MapStatistics::default(),
         })
     }
@@ -285,7 +285,7 @@ impl Map {
         let nothing_counted = leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped());
         if nothing_counted && !leaf.is(Flag::Loading) && self.is_roomy() {
             let key = self.directory.key(place);
-            if let Some(frame) = self.frames.take_free(key) {
+            if let Some(frame) = self.take_unpromised(key) {
                 let leaf = self.directory.leaf_mut(place);
                 leaf.frame = frame;
                 leaf.set(Flag::Cleared, false);
@@ -304,21 +304,41 @@ impl Map {
     }
 
     fn change_in_array(&mut self, place: LeafPlace, index: usize, pointer: BlockPointer) {
-        let interval = self.interval;
         let leaf = self.directory.leaf_mut(place);
-        leaf.interval = interval;
         leaf.set(Flag::Changed, true);
         let frame = leaf.frame;
         self.frames.set_entry(frame, index, pointer);
         self.frames.pin(frame, true);
     }
 
-    /// Whether arrays for all leaves nearly fit, so that a change in place will hardly ever have
-    /// to be written out to make room.
+    /// Whether one more array may differ from its page. Where arrays for all leaves nearly fit,
+    /// nearly all may; else a quarter, the rest being for pages that are read and for chains.
     fn is_roomy(&self) -> bool {
-        let leaves = self.directory.leaf_tables * ENTRIES_PER_PAGE;
-        self.frames.free_count() * 64 > self.frames.count()
-            || leaves <= self.frames.count() + self.frames.count() / 32 + ENTRIES_PER_PAGE
+        self.frames.pinned_count() < self.changed_count_max()
+    }
+
+    fn changed_count_max(&self) -> usize {
+        let count = self.frames.count();
+        let fits = self.volume_leaves <= count + count / 32;
+        if fits { count - (count / 32).max(2 * SWEEP_FRAMES) } else { count / 4 }
+    }
+
+    /// Frames that could be had now.
+    fn obtainable(&self) -> usize {
+        self.frames.free_count() + self.frames.evictable_count()
+    }
+
+    /// Whether there is memory enough for whoever wanted some.
+    pub(crate) fn has_room(&self) -> bool {
+        self.obtainable() > self.frames.count() / 16 + 2 * SWEEP_FRAMES
+    }
+
+    /// Pins a leaf's array while it must stay.
+    fn refresh_pin(&mut self, place: LeafPlace) {
+        let leaf = self.directory.leaf(place);
+        if leaf.frame.is_some() {
+            self.frames.pin(leaf.frame, leaf.must_stay());
+        }
     }
 
     /// Notes in journal and leaf that an address changes.
@@ -335,17 +355,15 @@ impl Map {
             leaf.set(Flag::Touched, true);
         }
         if leaf.unmerged < ENTRIES_PER_PAGE as u16 {
-            if leaf.unmerged < DENSE_LEAF_UPDATES && leaf.unmerged % UPDATES_PER_CHUNK as u16 == 0 {
-                self.recovery_chunks += 1;
-            }
+            self.recovery_chunks +=
+                usize::from(leaf.unmerged.is_multiple_of(UPDATES_PER_CHUNK as u16));
             leaf.unmerged += 1;
         }
     }
 
     fn forget_unmerged(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf_mut(place);
-        let updates = leaf.unmerged.min(DENSE_LEAF_UPDATES) as usize;
-        self.recovery_chunks -= updates.div_ceil(UPDATES_PER_CHUNK);
+        self.recovery_chunks -= usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
         leaf.unmerged = 0;
     }
 
@@ -357,6 +375,7 @@ impl Map {
         if long
             && leaf.frame.is_some()
             && !leaf.is(Flag::Loading)
+            && (leaf.is(Flag::Changed) || self.is_roomy())
             && room > self.budget.journal_size as usize
         {
             self.fold(segments, place, true, now);
@@ -393,10 +412,8 @@ impl Map {
         }
         self.frames.chain_release(&mut chain);
         self.frames.pin(leaf.frame, true);
-        let interval = self.interval;
         let leaf = self.directory.leaf_mut(place);
         leaf.chain = chain;
-        leaf.interval = interval;
         leaf.set(Flag::Changed, true);
     }
 
@@ -524,6 +541,7 @@ impl Map {
     pub(crate) fn relocation_started(&mut self, lba: Lba) {
         let place = self.directory.place(split(lba).0);
         self.directory.leaf_mut(place).relocating += 1;
+        self.refresh_pin(place);
         self.relocating += 1;
     }
 
@@ -533,6 +551,7 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         assert!(leaf.relocating > 0, "a relocation ends once");
         leaf.relocating -= 1;
+        self.refresh_pin(place);
         self.relocating -= 1;
     }
 
@@ -546,7 +565,7 @@ impl Map {
         let needed = self.reserved_chunks + blocks;
         while self.frames.free_chunk_count() + self.frames.free_count() * CHUNKS_PER_FRAME < needed
         {
-            if !self.evict_one() {
+            if self.obtainable() <= SWEEP_FRAMES || !self.evict_one() {
                 return false;
             }
         }
@@ -559,29 +578,16 @@ impl Map {
         self.reserved_chunks -= blocks;
     }
 
-    /// Frees one frame; false if every leaf in memory must stay.
+    /// Frees one frame; false if every array in memory must stay.
     fn evict_one(&mut self) -> bool {
-        for _ in 0..self.frames.evictable_count() {
-            let Some(key) = self.frames.evict_candidate() else { return false };
-            let place = self.directory.find(key).expect("a leaf with a frame has a table");
-            if self.may_evict(place) {
-                let leaf = self.directory.leaf_mut(place);
-                let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
-                self.frames.release(frame);
-                self.statistics.evictions += 1;
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether a leaf's array may be given up: it equals the page on the device, no comparison
-    /// will need it, and no update of this checkpoint interval is found in it alone (the run must
-    /// be able to say its value).
-    fn may_evict(&self, place: LeafPlace) -> bool {
-        let leaf = self.directory.leaf(place);
-        let busy = leaf.is(Flag::Changed) || leaf.is(Flag::Writing) || leaf.is(Flag::Loading);
-        !busy && leaf.relocating == 0 && leaf.interval != self.interval
+        let Some(key) = self.frames.evict_candidate() else { return false };
+        let place = self.directory.find(key).expect("a leaf with a frame has a table");
+        let leaf = self.directory.leaf_mut(place);
+        assert!(!leaf.must_stay(), "an array that must stay is pinned");
+        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+        self.frames.release(frame);
+        self.statistics.evictions += 1;
+        true
     }
 }
 

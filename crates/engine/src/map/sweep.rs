@@ -48,13 +48,9 @@ impl Map {
 
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
-        self.recovery_chunks > self.recovery_chunks_max / 4 * 3 || self.is_tight()
-    }
-
-    /// Whether arrays that must stay take nearly all frames.
-    pub(crate) fn is_tight(&self) -> bool {
-        let spare = self.frames.free_count() + self.frames.evictable_count();
-        spare < self.frames.count() / 32
+        self.recovery_chunks > self.recovery_chunks_max / 4 * 3
+            || self.frames.pinned_count() >= self.changed_count_max()
+            || self.obtainable() <= 2 * super::SWEEP_FRAMES
     }
 
     /// Whether no more updates may be taken before the sweep has caught up.
@@ -122,7 +118,7 @@ impl Map {
         }
         if !leaf.frame.is_some() {
             assert!(!leaf.disk.is_mapped() || leaf.is(Flag::Cleared), "its page was loaded");
-            let Some(frame) = self.take_frame(key) else { return PageWrite::NoMemory };
+            let Some(frame) = self.take_frame(key, true) else { return PageWrite::NoMemory };
             let leaf = self.directory.leaf_mut(place);
             leaf.frame = frame;
             leaf.set(Flag::Cleared, false);
@@ -154,7 +150,7 @@ impl Map {
             leaf.frame = frames::FrameIndex::NONE;
             self.frames.release(frame);
         } else {
-            self.frames.pin(frame, false);
+            self.refresh_pin(place);
         }
         if old.is_mapped() {
             self.directory.roots_mut()[place.root].changed = true;
@@ -176,10 +172,9 @@ impl Map {
         leaf.set(Flag::Writing, false);
         if !leaf.is(Flag::Touched) {
             leaf.set(Flag::Changed, false);
-            let frame = leaf.frame;
-            self.frames.pin(frame, false);
         }
-        self.directory.leaf_mut(place).set(Flag::Touched, false);
+        leaf.set(Flag::Touched, false);
+        self.refresh_pin(place);
     }
 
     /// The cleaner copied a leaf page. Returns whether the copy is the page now.
