@@ -7,8 +7,13 @@
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
 
+pub mod conformance;
+pub mod fuse;
+pub mod harden;
+pub mod loop_device;
 pub mod memory;
 pub mod nbd;
 pub mod point;
 
+mod holders;
 mod pool;

@@ -30,6 +30,9 @@ const STACK_SIZE: usize = 256 << 10;
 /// Pause after the system could not accept a client, for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a client that is just leaving may take, before it counts as a user.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How a server behaves.
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -248,16 +251,20 @@ impl Server {
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         // The listener's thread reports nothing; a panic in it was printed by the panic hook.
         let _ = listener.join();
-        let mut clients = self.shared.clients();
-        for socket in clients.sockets.values() {
+        for socket in self.shared.clients().sockets.values() {
             // Wakes a thread that sleeps; it sees the end of its input.
             let _ = rustix::net::shutdown(&**socket, Shutdown::Read);
         }
-        while !clients.sockets.is_empty() {
-            clients = match self.shared.all_gone.wait(clients) {
-                Ok(clients) => clients,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+        while self.wait_for_clients(Duration::from_secs(1)) > 0 {}
+    }
+
+    /// Waits until all clients are gone, or `patience` is over; how many are left.
+    fn wait_for_clients(&self, patience: Duration) -> usize {
+        let clients = self.shared.clients();
+        let some = |clients: &mut Clients| !clients.sockets.is_empty();
+        match self.shared.all_gone.wait_timeout_while(clients, patience, some) {
+            Ok((clients, _)) => clients.sockets.len(),
+            Err(poisoned) => poisoned.into_inner().0.sockets.len(),
         }
     }
 }
@@ -278,8 +285,11 @@ impl AttachPoint for Server {
     }
 
     fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
-        let connections = self.statistics().connections;
-        if how == Detach::IfIdle && connections > 0 {
+        let connections = match how {
+            Detach::IfIdle => self.wait_for_clients(BUSY_PATIENCE),
+            Detach::Always => 0,
+        };
+        if connections > 0 {
             let holders = vec![format!("{connections} NBD client(s)")];
             return Err(DetachError::Busy { address: AttachPoint::address(self), holders });
         }

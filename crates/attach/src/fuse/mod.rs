@@ -1,0 +1,28 @@
+//! One file in a FUSE mount: the volume's blocks as `DIRECTORY/volume`.
+//!
+//! It exists to carry a loop device ([`crate::loop_device`]) on kernels with neither ublk nor nbd,
+//! and can be read and written directly too, with `O_DIRECT` or not: nothing is cached.
+//!
+//! It speaks to `/dev/fuse` itself. One file needs a dozen of the protocol's messages, and only
+//! so can one thread sleep on the kernel and on the session at once, put a payload where the
+//! session wants it, and hand over many requests with one kick.
+//!
+//! # What it does not do
+//! Writes that are not multiples of 512 are refused (`EINVAL`), as `O_DIRECT` does on a disk;
+//! the size never changes; there are no other files.
+//!
+//! # Layers
+//! ```text
+//! mount    the mount point, and whether it can be left
+//! pump     one thread: device and session, asleep in one poll
+//! node     the two inodes: what is not input or output
+//! wire     bytes <-> values
+//! ```
+
+pub mod wire;
+
+pub(crate) mod mount;
+mod node;
+mod pump;
+
+pub use mount::{FILE_NAME, FuseError, FuseFile, FuseOptions};

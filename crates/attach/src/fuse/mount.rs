@@ -1,0 +1,254 @@
+//! The mount of the one file: how it comes, and how it goes.
+
+use super::node::Nodes;
+use super::pump::Pump;
+use crate::holders;
+use crate::point::{AttachPoint, Detach, DetachError};
+use coulter::service::BlockService;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The name of the file in the mount.
+pub const FILE_NAME: &str = "volume";
+/// The type of the mount, as `/proc/self/mountinfo` shows it.
+pub(crate) const FILE_SYSTEM_TYPE: &str = "fuse.coulter";
+
+/// Stack of the thread in bytes.
+const STACK_SIZE: usize = 512 << 10;
+/// How long a mount that was just in use may stay busy, as the kernel lets go a little later.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// How a file is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct FuseOptions {
+    /// Refuse writes whatever the service allows.
+    pub read_only: bool,
+    /// What stands in the mount table as the source, usually the path of the store.
+    pub source: String,
+}
+
+/// Why a file could not be mounted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FuseError {
+    /// Mounting takes privileges that this process does not have.
+    NeedsRoot,
+    /// The kernel has no FUSE.
+    NoFuse(io::Error),
+    /// The directory cannot be mounted on.
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    System {
+        /// Which step.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for FuseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FuseError::NeedsRoot => {
+                write!(
+                    f,
+                    "mounting takes root (CAP_SYS_ADMIN); serve over NBD instead, or use sudo"
+                )
+            }
+            FuseError::NoFuse(error) => {
+                write!(f, "cannot open /dev/fuse: {error}; is the module loaded (modprobe fuse)?")
+            }
+            FuseError::Directory { path, source } => {
+                write!(f, "cannot mount on {}: {source}", path.display())
+            }
+            FuseError::System { step, source } => write!(f, "cannot {step}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for FuseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            FuseError::NeedsRoot => None,
+            FuseError::NoFuse(source)
+            | FuseError::Directory { source, .. }
+            | FuseError::System { source, .. } => Some(source),
+        }
+    }
+}
+
+/// A mounted file. Dropping it unmounts it, used or not.
+pub struct FuseFile {
+    mount_point: PathBuf,
+    /// Whether the directory was made for the mount, and goes with it.
+    made_directory: bool,
+    /// Whether the mount is still ours to undo.
+    mounted: bool,
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FuseFile {
+    /// Mounts `service` as the file [`FILE_NAME`] in `directory`, which is made if it is missing.
+    pub fn mount(
+        service: &dyn BlockService,
+        directory: &Path,
+        options: &FuseOptions,
+    ) -> Result<FuseFile, FuseError> {
+        require_root()?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+            .map_err(|error| FuseError::NoFuse(error.into()))?;
+        let system = |step| move |error: Errno| FuseError::System { step, source: error.into() };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(system("make an event descriptor"))?;
+        let stop_for_pump =
+            rustix::io::fcntl_dupfd_cloexec(&stop, 0).map_err(system("duplicate a descriptor"))?;
+        let (mount_point, made_directory) = prepare(directory)
+            .map_err(|source| FuseError::Directory { path: directory.to_owned(), source })?;
+        let read_only = options.read_only || service.read_only();
+        if let Err(source) = mount(&device, &mount_point, read_only, &options.source) {
+            remove_made(&mount_point, made_directory);
+            return Err(FuseError::Directory { path: mount_point, source });
+        }
+        let nodes = Nodes::new(service.size(), read_only);
+        let pump = Pump::new(device, stop_for_pump, service.connect(), nodes);
+        let mut file = FuseFile { mount_point, made_directory, mounted: true, stop, thread: None };
+        let thread = std::thread::Builder::new().name("fuse".into()).stack_size(STACK_SIZE);
+        // On failure the drop of `file` unmounts.
+        let spawned = thread.spawn(move || pump.run());
+        file.thread =
+            Some(spawned.map_err(|source| FuseError::System { step: "start a thread", source })?);
+        Ok(file)
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> PathBuf {
+        self.mount_point.join(FILE_NAME)
+    }
+
+    /// The directory that it is mounted on.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    fn unmount(&self, how: Detach) -> Result<(), DetachError> {
+        let flags = match how {
+            Detach::IfIdle => UnmountFlags::empty(),
+            Detach::Always => UnmountFlags::DETACH,
+        };
+        let limit = Instant::now() + BUSY_PATIENCE;
+        loop {
+            match rustix::mount::unmount(&self.mount_point, flags) {
+                Ok(()) => return Ok(()),
+                // Somebody else unmounted it already.
+                Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+                Err(Errno::BUSY) if Instant::now() < limit => std::thread::sleep(BUSY_PAUSE),
+                Err(Errno::BUSY) => {
+                    let holders = holders::of_directory(&self.mount_point);
+                    return Err(DetachError::Busy { address: self.address(), holders });
+                }
+                Err(error) => {
+                    let target = self.mount_point.display().to_string();
+                    let source = error.into();
+                    return Err(DetachError::System { step: "unmount", target, source });
+                }
+            }
+        }
+    }
+}
+
+impl AttachPoint for FuseFile {
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+
+    fn address(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        if !self.mounted {
+            return Ok(());
+        }
+        self.unmount(how)?;
+        self.mounted = false;
+        // After a plain unmount the thread ends by itself; after a lazy one the file may still be
+        // open somewhere, and only the end of the thread takes it away.
+        if how == Detach::Always {
+            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        }
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was printed by the panic hook.
+            let _ = thread.join();
+        }
+        remove_made(&self.mount_point, self.made_directory);
+        Ok(())
+    }
+}
+
+impl Drop for FuseFile {
+    fn drop(&mut self) {
+        // There is nobody left to tell.
+        let _ = self.detach(Detach::Always);
+    }
+}
+
+/// Fails unless this process may mount.
+pub(crate) fn require_root() -> Result<(), FuseError> {
+    let capabilities = rustix::thread::capabilities(None);
+    let admin = rustix::thread::CapabilitySet::SYS_ADMIN;
+    match capabilities {
+        Ok(sets) if sets.effective.contains(admin) => Ok(()),
+        _ => Err(FuseError::NeedsRoot),
+    }
+}
+
+/// The canonical path of the directory, and whether it had to be made.
+fn prepare(directory: &Path) -> io::Result<(PathBuf, bool)> {
+    let made = match std::fs::create_dir(directory) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
+    let canonical = directory.canonicalize()?;
+    if !made && std::fs::read_dir(&canonical)?.next().is_some() {
+        // A mount would hide what is there, and a second one over a first would hide that.
+        return Err(io::ErrorKind::DirectoryNotEmpty.into());
+    }
+    Ok((canonical, made))
+}
+
+fn remove_made(mount_point: &Path, made: bool) {
+    if made {
+        let _ = std::fs::remove_dir(mount_point);
+    }
+}
+
+fn mount(device: &OwnedFd, target: &Path, read_only: bool, source: &str) -> io::Result<()> {
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let descriptor = device.as_raw_fd();
+    let data = format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions");
+    let data = CString::new(data)?;
+    let source = if source.is_empty() { "coulter" } else { source };
+    rustix::mount::mount(source, target, FILE_SYSTEM_TYPE, flags, data.as_c_str())?;
+    Ok(())
+}

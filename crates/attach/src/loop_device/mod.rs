@@ -1,0 +1,257 @@
+//! A loop device over a file of [`crate::fuse`]: an ordinary `/dev/loopN` for file systems, on
+//! kernels with neither ublk nor nbd.
+//!
+//! # What it does not do
+//! It does not survive its process: with it the mount dies, and what is mounted on the device gets
+//! I/O errors. [`cleanup_stale`] takes away what such a death leaves.
+//!
+//! # Invariants
+//! - Direct I/O, blocks of 4096 bytes: nothing is cached twice, and no block is read to write a
+//!   part of it.
+//! - The device has a volatile write cache in the kernel's eyes, so that flushes reach the service.
+//! - Teardown goes down from the top: device, mount, thread, directory. Each step only begins when
+//!   nothing above is left.
+//!
+//! # Why there is no autoclear
+//! A loop device that clears itself at its last close would vanish after the first `blkid` that
+//! looks at it, unless this process held it open; and a process that dies with the device open
+//! writes the device's dirty pages at its end, to itself. So the device stays until it is cleared.
+
+mod control;
+mod stale;
+
+pub use stale::{Stale, cleanup_stale};
+
+use crate::fuse::{FuseError, FuseFile, FuseOptions};
+use crate::holders;
+use crate::point::{AttachPoint, Detach, DetachError};
+use control::{LoopSetup, clear, configure, is_configured};
+use coulter::service::BlockService;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a device may stay in use after it was asked to go: `blkid` and its like look at a
+/// device for a moment whenever it changes.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the kernel may take to let go of a device that nobody uses.
+const CLEAR_PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// KiB of one request of the device. With the kernel's own 1280 a write of 1 MiB and a bit would
+/// go out in two uneven messages; so the atomic unit is also the largest request.
+const REQUEST_KIB_MAX: u32 = 1024;
+
+/// How a loop device is attached.
+#[derive(Clone, Debug, Default)]
+pub struct LoopOptions {
+    /// Refuse writes whatever the service allows.
+    pub read_only: bool,
+    /// What stands in the mount table as the source, usually the path of the store.
+    pub source: String,
+    /// Look for partitions on the device.
+    pub partitions: bool,
+}
+
+/// Why a loop device could not be attached.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoopError {
+    /// The file below it could not be mounted.
+    Fuse(FuseError),
+    /// There is no free loop device, or no loop driver.
+    NoDevice(io::Error),
+    /// The system refused a step.
+    System {
+        /// Which step.
+        step: &'static str,
+        /// On what.
+        target: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for LoopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoopError::Fuse(error) => error.fmt(f),
+            LoopError::NoDevice(error) => write!(
+                f,
+                "no free loop device: {error}; is the module loaded (modprobe loop), and is \
+                 /dev/loop-control there?"
+            ),
+            LoopError::System { step, target, source } => {
+                write!(f, "cannot {step} {}: {source}", target.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoopError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoopError::Fuse(source) => Some(source),
+            LoopError::NoDevice(source) | LoopError::System { source, .. } => Some(source),
+        }
+    }
+}
+
+/// An attached loop device. Dropping it takes it away, used or not.
+pub struct LoopDevice {
+    device: PathBuf,
+    file: FuseFile,
+    /// Whether the device is still ours to clear.
+    configured: bool,
+}
+
+impl LoopDevice {
+    /// Attaches `service` as a loop device, by way of a file mounted on `directory`, which is
+    /// made if it is missing.
+    pub fn attach(
+        service: &dyn BlockService,
+        directory: &Path,
+        options: &LoopOptions,
+    ) -> Result<LoopDevice, LoopError> {
+        let LoopOptions { read_only, ref source, partitions } = *options;
+        let fuse = FuseOptions { read_only, source: source.clone() };
+        let file = FuseFile::mount(service, directory, &fuse).map_err(LoopError::Fuse)?;
+        let read_only = read_only || service.read_only();
+        let path = file.path();
+        let system = |step, target: &Path| {
+            let target = target.to_owned();
+            move |source| LoopError::System { step, target, source }
+        };
+        let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let backing = open(&path, access).map_err(system("open", &path))?;
+        let setup = LoopSetup { backing: &backing, name: &path, read_only, partitions };
+        let device = configure(&setup).map_err(LoopError::NoDevice)?;
+        let attached = LoopDevice { device, file, configured: true };
+        // From here on a failure drops `attached`, and with it all that was made.
+        attached.tune(read_only).map_err(system("set up", &attached.device))?;
+        Ok(attached)
+    }
+
+    /// The device's path.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// The directory that the file below is mounted on.
+    pub fn mount_point(&self) -> &Path {
+        self.file.mount_point()
+    }
+
+    fn queue(&self) -> PathBuf {
+        let name = self.device.file_name().unwrap_or_default();
+        Path::new("/sys/block").join(name).join("queue")
+    }
+
+    fn tune(&self, read_only: bool) -> io::Result<()> {
+        let queue = self.queue();
+        // Both only make it quicker. There is no use in sorting what becomes sequential anyway.
+        let _ = std::fs::write(queue.join("max_sectors_kb"), REQUEST_KIB_MAX.to_string());
+        let _ = std::fs::write(queue.join("scheduler"), "none");
+        if !read_only {
+            let cache = std::fs::read_to_string(queue.join("write_cache"))?;
+            if cache.trim_end() != "write back" {
+                std::fs::write(queue.join("write_cache"), "write back")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the device so that nobody can mount it any more, and waits out passers-by.
+    fn claim(&self) -> Result<OwnedFd, DetachError> {
+        let limit = Instant::now() + BUSY_PATIENCE;
+        loop {
+            let holders = match open(&self.device, OFlags::RDONLY | OFlags::EXCL) {
+                Ok(claim) => {
+                    let openers = holders::openers_of_block_device(&self.device, claim.as_fd());
+                    if openers.is_empty() {
+                        return Ok(claim);
+                    }
+                    openers
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    holders::of_block_device(&self.device)
+                }
+                Err(source) => return Err(self.failed("open", source)),
+            };
+            if Instant::now() >= limit {
+                return Err(DetachError::Busy { address: self.address(), holders });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn clear_when_idle(&self) -> Result<(), DetachError> {
+        let claim = self.claim()?;
+        // Writes what the kernel holds of the device, which needs the thread below.
+        rustix::fs::fsync(&claim).map_err(|error| self.failed("flush", error.into()))?;
+        clear(&claim).map_err(|error| self.failed("clear", error))?;
+        drop(claim);
+        let limit = Instant::now() + CLEAR_PATIENCE;
+        while is_configured(&self.device) {
+            if Instant::now() >= limit {
+                let holders = holders::of_block_device(&self.device);
+                return Err(DetachError::Busy { address: self.address(), holders });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Clears the device now, or at its last close.
+    fn clear_anyway(&self) -> Result<(), DetachError> {
+        let handle = open(&self.device, OFlags::RDONLY);
+        let handle = handle.map_err(|error| self.failed("open", error))?;
+        clear(&handle).map_err(|error| self.failed("clear", error))
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> DetachError {
+        DetachError::System { step, target: self.address(), source }
+    }
+}
+
+impl AttachPoint for LoopDevice {
+    fn kind(&self) -> &'static str {
+        "loop"
+    }
+
+    fn address(&self) -> String {
+        self.device.display().to_string()
+    }
+
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        if self.configured && is_configured(&self.device) {
+            match (self.clear_when_idle(), how) {
+                (Ok(()), _) => {}
+                (Err(error), Detach::IfIdle) => return Err(error),
+                (Err(_), Detach::Always) => self.clear_anyway()?,
+            }
+        }
+        self.configured = false;
+        self.file.detach(how)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // There is nobody left to tell. The file goes even if the device does not.
+        let _ = self.detach(Detach::Always);
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    loop {
+        match rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome.map_err(Into::into),
+        }
+    }
+}
