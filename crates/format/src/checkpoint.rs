@@ -198,6 +198,12 @@ impl<'a> BodyView<'a> {
         if view.runs().count() != view.counts.runs as usize {
             return Err(corrupt(Reason::Field("run_count")));
         }
+        if !view.roots().is_sorted_by(|(one, _), (next, _)| one < next) {
+            return Err(corrupt(Reason::Field("root")));
+        }
+        if !view.runs().is_sorted_by(|(one, _), (next, _)| one.number < next.number) {
+            return Err(corrupt(Reason::Field("run")));
+        }
         Ok(view)
     }
 
@@ -377,6 +383,27 @@ mod tests {
         for length in 0..size {
             assert!(BodyView::decode(&bytes[..length]).is_err(), "length {length}");
         }
+    }
+
+    #[test]
+    fn roots_and_runs_out_of_order_are_refused() {
+        let header = CheckpointHeader::default();
+        let reason = |roots: &[u64], runs: &[u64]| {
+            let (count, run_count) = (roots.len() as u32, runs.len() as u32);
+            let counts = Counts { roots: count, runs: run_count, ..Counts::default() };
+            let mut bytes = [0; 4096];
+            let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
+            roots.iter().for_each(|key| writer.root(*key, pointer(1)));
+            for number in runs {
+                writer.run(&RunHeader { number: *number, sweep: header.sweep, block_count: 0 });
+            }
+            let size = writer.finish().unwrap();
+            BodyView::decode(&bytes[..size]).err().map(|corrupt| corrupt.reason)
+        };
+        assert_eq!(reason(&[1, 2, 9], &[3, 4]), None);
+        assert_eq!(reason(&[2, 1], &[]), Some(Reason::Field("root")));
+        assert_eq!(reason(&[2, 2], &[]), Some(Reason::Field("root")));
+        assert_eq!(reason(&[], &[4, 4]), Some(Reason::Field("run")));
     }
 
     #[test]

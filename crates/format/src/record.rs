@@ -114,8 +114,8 @@ pub struct TooLarge;
 /// Writes a header. `words` holds one entry for every block of every extent that is no discard.
 ///
 /// # Errors
-/// [`TooLarge`] if the parts do not fit into a block or `words` has another length than the
-/// extents; the writer is expected to have counted with [`Extent::cost`].
+/// [`TooLarge`] if the parts do not fit into a block, or `words` or `payload_size` count other
+/// blocks than the extents; the writer is expected to have counted with [`Extent::cost`].
 pub fn encode(
     header: &RecordHeader,
     store: &StoreId,
@@ -123,6 +123,9 @@ pub fn encode(
     words: &[BlockWord],
     block: &mut Block,
 ) -> Result<(), TooLarge> {
+    if payload_blocks(extents.iter()) != usize::from(header.payload_size) {
+        return Err(TooLarge);
+    }
     block.fill(0);
     put::<0, 8>(block, MAGIC);
     put::<8, 2>(block, VERSION.to_le_bytes());
@@ -138,6 +141,12 @@ pub fn encode(
     let sum = checksum::sealed::<12>(block, store.salt);
     put::<12, 4>(block, sum.to_le_bytes());
     Ok(())
+}
+
+/// Blocks that extents take in the payload.
+fn payload_blocks<'a>(extents: impl Iterator<Item = &'a Extent>) -> usize {
+    let inline = extents.filter(|extent| extent.kind.has_payload());
+    inline.map(|extent| usize::from(extent.count)).sum()
 }
 
 fn encode_body(extents: &[Extent], words: &[BlockWord], block: &mut Block) -> Result<(), TooLarge> {
@@ -268,7 +277,9 @@ impl<'a> RecordView<'a> {
             count += 1;
             cost += extent.cost();
             payload += if extent.kind.has_payload() { usize::from(extent.count) } else { 0 };
-            if extent.count == 0 || extent.key >= crate::address::LBA_LIMIT {
+            // The key comes from the device: the sum must not be trusted to fit.
+            let end = extent.key.checked_add(u64::from(extent.count));
+            if extent.count == 0 || end.is_none_or(|end| end > crate::address::LBA_LIMIT) {
                 return Err("extent");
             }
         }

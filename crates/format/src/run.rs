@@ -13,8 +13,14 @@
 //!         4  4 pba      where the block lies; zero: unmapped
 //!         8  4 word     the block's checksum; of an unmapped entry, how many blocks it covers
 //! ```
+//!
+//! A block has an entry at least. Entries are in ascending order of address and lie within one leaf
+//! each; an entry that covers several blocks may be followed by entries inside of it, which say
+//! better, down to its own first address.
 
+use crate::address::LBA_LIMIT;
 use crate::bytes::{Reader, Writer};
+use crate::map_page::ENTRIES_PER_PAGE;
 use crate::{BLOCK_SIZE, Block, BlockPointer, Corrupt, Lba, Pba, Reason, Structure};
 
 const MAGIC: [u8; 4] = *b"CRUN";
@@ -58,6 +64,7 @@ impl RunBlockWriter {
     /// Adds an entry; `false` if it needs another block (full, or too far from the base).
     pub fn push(&mut self, entry: &RunEntry, block: &mut Block) -> bool {
         let offset = entry.lba.0.wrapping_sub(self.base);
+        debug_assert!(is_possible(entry), "an entry lies within a leaf");
         if self.count == ENTRIES_PER_RUN_BLOCK || offset >= u64::from(RELEASED) {
             return false;
         }
@@ -82,6 +89,9 @@ impl RunBlockWriter {
 }
 
 /// The entries of a block, in order of address.
+///
+/// # Errors
+/// [`Corrupt`] when it is no block of a run, of another version, or has an entry that cannot be.
 pub fn decode(block: &Block) -> Result<impl Iterator<Item = RunEntry> + '_, Corrupt> {
     let corrupt = |reason| Corrupt { structure: Structure::Run, reason };
     let mut reader = Reader::new(block);
@@ -93,7 +103,7 @@ pub fn decode(block: &Block) -> Result<impl Iterator<Item = RunEntry> + '_, Corr
         other => return Err(corrupt(Reason::Version(other.unwrap_or(0).into()))),
     }
     let count = usize::from(reader.u16().unwrap_or(u16::MAX));
-    if count > ENTRIES_PER_RUN_BLOCK {
+    if count == 0 || count > ENTRIES_PER_RUN_BLOCK {
         return Err(corrupt(Reason::Field("count")));
     }
     let base = reader.u64().unwrap_or(0);
@@ -101,10 +111,25 @@ pub fn decode(block: &Block) -> Result<impl Iterator<Item = RunEntry> + '_, Corr
         return Err(corrupt(Reason::Field("base")));
     }
     let entries = reader.take_slice(count * ENTRY_SIZE).unwrap_or(&[]);
-    Ok(entries.chunks_exact(ENTRY_SIZE).map_while(move |bytes| decode_entry(base, bytes)))
+    let entries = entries.as_chunks::<ENTRY_SIZE>().0;
+    let decoded = entries.iter().map_while(move |bytes| decode_entry(base, bytes));
+    let sorted = decoded.clone().is_sorted_by_key(|entry| entry.lba);
+    if !sorted || !decoded.clone().all(|entry| is_possible(&entry)) {
+        return Err(corrupt(Reason::Field("entry")));
+    }
+    Ok(decoded)
 }
 
-fn decode_entry(base: u64, bytes: &[u8]) -> Option<RunEntry> {
+/// Whether an entry covers a block at least, and none outside its leaf or the host's space.
+fn is_possible(entry: &RunEntry) -> bool {
+    let leaf = ENTRIES_PER_PAGE as u64;
+    let room = leaf - entry.lba.0 % leaf;
+    let count = u64::from(entry.count);
+    let one = !entry.pointer.is_mapped() || count == 1;
+    entry.lba.0 < LBA_LIMIT && (1..=room).contains(&count) && one
+}
+
+fn decode_entry(base: u64, bytes: &[u8; ENTRY_SIZE]) -> Option<RunEntry> {
     let mut reader = Reader::new(bytes);
     let offset = reader.u32()?;
     let pba = Pba(reader.u32()?);
@@ -126,7 +151,7 @@ mod tests {
     #[test]
     fn entries_survive_the_round_trip_until_the_block_is_full() {
         let entry = |i: u64| RunEntry {
-            lba: Lba(1_000_000 + i * 17),
+            lba: Lba(999_936 + i * 512),
             count: if i.is_multiple_of(5) { 512 } else { 1 },
             pointer: if i.is_multiple_of(5) {
                 BlockPointer::NOWHERE
@@ -136,7 +161,7 @@ mod tests {
             released: i.is_multiple_of(3),
         };
         let mut block = [0; BLOCK_SIZE];
-        let mut writer = RunBlockWriter::new(Lba(1_000_000), &mut block);
+        let mut writer = RunBlockWriter::new(Lba(999_936), &mut block);
         let pushed = (0..1000).take_while(|i| writer.push(&entry(*i), &mut block)).count();
         assert_eq!(pushed, ENTRIES_PER_RUN_BLOCK);
         writer.finish(&mut block);
@@ -156,5 +181,32 @@ mod tests {
             released: false,
         };
         assert!(!writer.push(&far, &mut block));
+    }
+
+    /// A block with one entry of these fields, given as offset, pba, word.
+    fn block_of(base: u64, entries: &[[u32; 3]]) -> Block {
+        let mut block = [0; BLOCK_SIZE];
+        let mut writer = Writer::new(&mut block);
+        writer.put(&MAGIC);
+        writer.u16(VERSION);
+        writer.u16(entries.len() as u16);
+        writer.u64(base);
+        entries.iter().flatten().for_each(|field| writer.u32(*field));
+        block
+    }
+
+    #[test]
+    fn entries_that_cannot_be_are_corrupt() {
+        let whole_leaf = [0, 0, 512];
+        let block = block_of(512, &[whole_leaf, [0, 9, 1], [7, 0, 1]]);
+        assert_eq!(decode(&block).unwrap().count(), 3);
+        let reason = |block: Block| decode(&block).map(|_| ()).unwrap_err().reason;
+        let wrong = Reason::Field("entry");
+        assert_eq!(reason(block_of(512, &[[0, 0, 0]])), wrong, "covers nothing");
+        assert_eq!(reason(block_of(512, &[[1, 0, 512]])), wrong, "covers two leaves");
+        assert_eq!(reason(block_of(512, &[[5, 9, 1], [4, 9, 1]])), wrong, "not sorted");
+        assert_eq!(reason(block_of(LBA_LIMIT - 1, &[[1, 9, 1]])), wrong, "outside the space");
+        assert_eq!(reason(block_of(512, &[])), Reason::Field("count"));
+        assert_eq!(reason(block_of(LBA_LIMIT, &[[0, 9, 1]])), Reason::Field("base"));
     }
 }

@@ -1,0 +1,398 @@
+//! For every structure: what is encoded is decoded unchanged, damage is found, and no bytes at all
+//! make a decoder panic or loop.
+//!
+//! Method: random values through encoder and decoder; random bytes, also with the checksums and
+//! magic numbers made right, through the decoders. `fuzz/` does the latter for longer.
+
+use coulter_format::address::LBA_LIMIT;
+use coulter_format::checkpoint::{
+    BodyView, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+};
+use coulter_format::checksum::{Kind, crc32c};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::record::{BODY_SIZE, BlockWord, Extent, RecordHeader, RecordView};
+use coulter_format::run::{RunBlockWriter, RunEntry};
+use coulter_format::segment_table::{SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::superblock::{
+    CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
+};
+use coulter_format::{
+    BLOCK_SIZE, Block, BlockPointer, Lba, Pba, StoreId, map_page, record, run, segment_table,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn pointer() -> impl Strategy<Value = BlockPointer> {
+    (any::<u32>(), any::<u32>())
+        .prop_map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
+}
+
+fn store_id() -> impl Strategy<Value = StoreId> {
+    (any::<[u8; 16]>(), any::<u32>()).prop_map(|(uuid, salt)| StoreId { uuid, salt })
+}
+
+fn block() -> impl Strategy<Value = Box<Block>> {
+    (any::<u64>(), vec((0..BLOCK_SIZE, any::<u8>()), 0..600)).prop_map(|(seed, bytes)| {
+        let mut block = Box::new([0; BLOCK_SIZE]);
+        let mut state = seed | 1;
+        for byte in block.iter_mut().filter(|_| seed & 1 == 1) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        bytes.into_iter().for_each(|(at, byte)| block[at] = byte);
+        block
+    })
+}
+
+fn superblock() -> impl Strategy<Value = Superblock> {
+    let sizes = (8u32..=18, 2u32..1000, 0u64..1_000_000, any::<prop::sample::Index>());
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>());
+    let budget = (any::<u64>(), 1u32.., 1u32..);
+    (store_id(), sizes, numbers, budget, any::<[[u8; 32]; 2]>()).prop_map(
+        |(store, sizes, numbers, budget, label)| {
+            let (shift, segment_count, extra, volume) = sizes;
+            let (generation, epoch, sequence, checksum, clean) = numbers;
+            let segment_size = 1 << shift;
+            let log = u64::from(segment_size) * u64::from(segment_count);
+            Superblock {
+                store,
+                generation,
+                geometry: Geometry {
+                    device_size: u64::from(segment_size) + log + extra,
+                    volume_size: 1 + volume.index(log as usize - 1) as u64,
+                    segment_size,
+                    segment_count,
+                    first_segment: Pba(segment_size),
+                    second_superblock: Pba(segment_size / 2),
+                },
+                budget: RecoveryBudget {
+                    map_size: budget.0,
+                    journal_size: budget.1,
+                    run_count_limit: budget.2,
+                },
+                epoch,
+                checkpoint: CheckpointLocation {
+                    sequence,
+                    pba: Pba(segment_size + 1),
+                    size: 64 + (checksum & 0xffff),
+                    checksum,
+                },
+                clean,
+                label: label.concat().try_into().expect("two halves make a label"),
+            }
+        },
+    )
+}
+
+const _: () = assert!(LABEL_SIZE == 64, "the strategy makes labels of two halves");
+
+fn extent() -> impl Strategy<Value = Extent> {
+    let kind = (1u8..=8).prop_map(|code| Kind::from_code(code).expect("codes 1 to 8 are kinds"));
+    (0..LBA_LIMIT - 70_000, 1u16..40, kind, any::<bool>()).prop_map(
+        |(key, count, kind, relocated)| {
+            let relocated = relocated && kind.has_payload();
+            Extent { key, count, kind, relocated }
+        },
+    )
+}
+
+/// A header's parts that fit into a block.
+fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<BlockWord>)> {
+    let header = (any::<u8>(), any::<[u64; 3]>(), any::<u32>());
+    let words = vec((any::<u32>(), any::<u32>()), 2000);
+    (header, vec(extent(), 0..60), words).prop_map(
+        |((stream, numbers, pba), mut extents, words)| {
+            let (mut cost, mut payload) = (0, 0);
+            extents.retain(|extent| {
+                let blocks = if extent.kind.has_payload() { usize::from(extent.count) } else { 0 };
+                let fits = cost + extent.cost() <= BODY_SIZE && payload + blocks <= 256;
+                if fits {
+                    (cost, payload) = (cost + extent.cost(), payload + blocks);
+                }
+                fits
+            });
+            let mut words = words.into_iter();
+            let mut named = Vec::new();
+            for extent in extents.iter().filter(|extent| extent.kind != Kind::Discard) {
+                for (checksum, address) in words.by_ref().take(extent.count.into()) {
+                    let address = if extent.block_cost() == 8 { Pba(address) } else { Pba(0) };
+                    named.push(BlockWord { checksum, address });
+                }
+            }
+            let [epoch, sequence, durable_sequence] = numbers;
+            let (pba, payload_size) = (Pba(pba), payload as u16);
+            let header =
+                RecordHeader { stream, epoch, sequence, durable_sequence, pba, payload_size };
+            (header, extents, named)
+        },
+    )
+}
+
+fn run_entries() -> impl Strategy<Value = (u64, Vec<RunEntry>)> {
+    let entry = (0u64..5000, pointer(), any::<bool>(), 1u32..=512);
+    (0..LBA_LIMIT - (1 << 32), vec(entry, 1..400)).prop_map(|(base, steps)| {
+        let mut lba = base;
+        let entries = steps.into_iter().map(|(step, pointer, released, count)| {
+            lba += step;
+            let room = ENTRIES_PER_PAGE as u32 - (lba % ENTRIES_PER_PAGE as u64) as u32;
+            let (count, pointer) = match pointer.is_mapped() && count % 3 > 0 {
+                true => (1, pointer),
+                false => (count.min(room), BlockPointer::NOWHERE),
+            };
+            RunEntry { lba: Lba(lba), count, pointer, released }
+        });
+        (base, entries.collect())
+    })
+}
+
+/// The lists of a body.
+#[derive(Clone, Debug)]
+struct Lists {
+    header: CheckpointHeader,
+    heads: Vec<Option<Head>>,
+    reserved: Vec<u32>,
+    roots: Vec<(u64, BlockPointer)>,
+    table: Vec<BlockPointer>,
+    runs: Vec<(RunHeader, Vec<BlockPointer>)>,
+}
+
+fn lists() -> impl Strategy<Value = Lists> {
+    let head = prop::option::of((0..u32::MAX, any::<u32>()))
+        .prop_map(|head| head.map(|(segment, offset)| Head { segment, offset }));
+    let roots = prop::collection::btree_map(any::<u64>(), pointer(), 0..20);
+    let run = (any::<[u64; 2]>(), vec(pointer(), 0..9));
+    let runs = prop::collection::btree_map(any::<u64>(), run, 0..9);
+    let lists = (vec(head, 0..=16), vec(any::<u32>(), 0..20), roots, vec(pointer(), 0..9), runs);
+    (any::<[u64; 5]>(), lists).prop_map(|(numbers, (heads, reserved, roots, table, runs))| {
+        let [sequence, write_clock, cycle, leaf, next_run] = numbers;
+        let sweep = SweepPosition { cycle, leaf };
+        let runs = runs.into_iter().map(|(number, ([cycle, leaf], blocks))| {
+            let block_count = blocks.len() as u32;
+            (RunHeader { number, sweep: SweepPosition { cycle, leaf }, block_count }, blocks)
+        });
+        Lists {
+            header: CheckpointHeader { sequence, write_clock, sweep, next_run },
+            heads,
+            reserved,
+            roots: roots.into_iter().collect(),
+            table,
+            runs: runs.collect(),
+        }
+    })
+}
+
+fn encode_lists(lists: &Lists) -> Vec<u8> {
+    let mut bytes = vec![0xaa; 1 << 16];
+    let counts = Counts {
+        streams: lists.heads.len() as u16,
+        reserved: lists.reserved.len() as u32,
+        roots: lists.roots.len() as u32,
+        table: lists.table.len() as u32,
+        runs: lists.runs.len() as u32,
+    };
+    let mut writer = BodyWriter::new(&lists.header, &counts, &mut bytes);
+    lists.heads.iter().for_each(|head| writer.head(*head));
+    lists.reserved.iter().for_each(|segment| writer.reserved(*segment));
+    lists.roots.iter().for_each(|(key, pointer)| writer.root(*key, *pointer));
+    lists.table.iter().for_each(|pointer| writer.pointer(*pointer));
+    for (run, blocks) in &lists.runs {
+        writer.run(run);
+        blocks.iter().for_each(|pointer| writer.pointer(*pointer));
+    }
+    let size = writer.finish().expect("the lists fit into 64 KiB");
+    bytes.truncate(size);
+    bytes
+}
+
+/// Makes a checksum field at bytes 12..16 right, as a hostile writer would.
+fn seal(block: &mut Block, salt: u32) {
+    block[12..16].copy_from_slice(&salt.to_le_bytes());
+    let sum = crc32c(block);
+    block[12..16].copy_from_slice(&sum.to_le_bytes());
+}
+
+proptest! {
+    #[test]
+    fn a_superblock_comes_back(superblock in superblock(), filler in any::<u8>()) {
+        let mut block = [filler; BLOCK_SIZE];
+        superblock.encode(&mut block);
+        prop_assert_eq!(Superblock::decode(&block), Ok(superblock));
+    }
+
+    #[test]
+    fn a_damaged_superblock_is_found(
+        superblock in superblock(), at in 0..BLOCK_SIZE, change in 1u8..
+    ) {
+        let mut block = [0; BLOCK_SIZE];
+        superblock.encode(&mut block);
+        block[at] ^= change;
+        prop_assert!(Superblock::decode(&block).is_err());
+    }
+
+    #[test]
+    fn any_sealed_superblock_is_consistent_or_refused(mut block in block()) {
+        block[..8].copy_from_slice(b"COULTER\0");
+        block[8..12].copy_from_slice(&1u32.to_le_bytes());
+        block[44..48].fill(0);
+        seal(&mut block, 0);
+        if let Ok(superblock) = Superblock::decode(&block) {
+            let geometry = superblock.geometry;
+            let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
+            prop_assert!(u64::from(geometry.first_segment.0) + log <= geometry.device_size);
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back(parts in record_parts(), store in store_id()) {
+        let (header, extents, words) = parts;
+        let mut block = [0x55; BLOCK_SIZE];
+        prop_assert_eq!(record::encode(&header, &store, &extents, &words, &mut block), Ok(()));
+        let view = RecordView::decode(&block, &store, header.pba).unwrap();
+        prop_assert_eq!(view.header(), header);
+        prop_assert_eq!(&view.extents().collect::<Vec<_>>(), &extents);
+        let entries: Vec<_> = view.entries().collect();
+        let found: Vec<_> =
+            entries.iter().filter(|e| e.kind != Kind::Discard).map(|e| e.word).collect();
+        prop_assert_eq!(found, words);
+        let inline = entries.iter().filter(|entry| entry.kind.has_payload());
+        for (offset, entry) in inline.enumerate() {
+            prop_assert_eq!(entry.pba, header.pba.plus(1 + offset as u32));
+        }
+        let blocks: u64 = entries.iter().map(|entry| u64::from(entry.count)).sum();
+        prop_assert_eq!(blocks, extents.iter().map(|extent| u64::from(extent.count)).sum::<u64>());
+    }
+
+    #[test]
+    fn a_record_whose_parts_disagree_is_not_written(parts in record_parts(), store in store_id()) {
+        let (header, extents, mut words) = parts;
+        let mut block = [0; BLOCK_SIZE];
+        let other = RecordHeader { payload_size: header.payload_size ^ 1, ..header };
+        prop_assert!(record::encode(&other, &store, &extents, &words, &mut block).is_err());
+        words.push(BlockWord::default());
+        prop_assert!(record::encode(&header, &store, &extents, &words, &mut block).is_err());
+    }
+
+    #[test]
+    fn any_sealed_record_header_is_consistent_or_refused(
+        mut block in block(), store in store_id(), pba in any::<u32>(),
+        extents in prop_oneof![0u16..8, 0u16..400]
+    ) {
+        block[..8].copy_from_slice(b"CRECORD\0");
+        block[8..10].copy_from_slice(&1u16.to_le_bytes());
+        block[16..32].copy_from_slice(&store.uuid);
+        block[56..60].copy_from_slice(&pba.to_le_bytes());
+        block[62..64].copy_from_slice(&extents.to_le_bytes());
+        // Known kinds, small counts and a payload that adds up, so that many pass the first tests.
+        let mut payload = 0u16;
+        for extent in block[96..].chunks_exact_mut(12).take(extents.into()) {
+            (extent[7], extent[9]) = (extent[7] & 0x7f, 0);
+            extent[10] = 1 + extent[10] % 8;
+            let inline = Kind::from_code(extent[10]).is_some_and(Kind::has_payload);
+            extent[11] &= u8::from(inline);
+            payload += if inline { u16::from(extent[8]) } else { 0 };
+        }
+        block[60..62].copy_from_slice(&payload.to_le_bytes());
+        seal(&mut block, store.salt);
+        if let Ok(view) = RecordView::decode(&block, &store, Pba(pba)) {
+            let payload = view.entries().filter(|entry| entry.kind.has_payload()).count();
+            prop_assert_eq!(payload, usize::from(view.header().payload_size));
+            prop_assert!(view.entries().count() <= BLOCK_SIZE);
+            let end = |e: coulter_format::record::Entry| e.key + u64::from(e.count);
+            prop_assert!(view.entries().all(|entry| end(entry) <= LBA_LIMIT));
+        }
+    }
+
+    #[test]
+    fn a_map_page_comes_back(entries in vec(pointer(), 0..=ENTRIES_PER_PAGE)) {
+        let mut page = [0xff; BLOCK_SIZE];
+        map_page::encode(entries.iter().copied(), &mut page);
+        let mut decoded: Vec<_> = map_page::decode(&page).collect();
+        prop_assert_eq!(decoded.len(), ENTRIES_PER_PAGE);
+        prop_assert!(decoded.split_off(entries.len()).iter().all(|e| *e == BlockPointer::NOWHERE));
+        prop_assert_eq!(decoded, entries);
+    }
+
+    #[test]
+    fn a_segment_table_page_comes_back(
+        entries in vec((any::<u32>(), 0usize..3, any::<u8>(), any::<u64>()), 0..=SEGMENTS_PER_PAGE)
+    ) {
+        let states = [SegmentState::Free, SegmentState::Open, SegmentState::Closed];
+        let entries = entries.into_iter().map(|(valid, state, stream, clock)| {
+            SegmentEntry { valid, state: states[state], stream, clock }
+        });
+        let mut page = [0xff; BLOCK_SIZE];
+        segment_table::encode(entries.clone(), &mut page);
+        let decoded: Vec<_> = segment_table::decode(&page).map(Result::unwrap).collect();
+        prop_assert_eq!(decoded.len(), SEGMENTS_PER_PAGE);
+        prop_assert!(entries.zip(decoded).all(|(entry, decoded)| entry == decoded));
+    }
+
+    #[test]
+    fn any_page_is_decoded_to_its_end(block in block()) {
+        prop_assert_eq!(map_page::decode(&block).count(), ENTRIES_PER_PAGE);
+        prop_assert_eq!(segment_table::decode(&block).count(), SEGMENTS_PER_PAGE);
+    }
+
+    #[test]
+    fn a_run_comes_back_over_as_many_blocks_as_it_takes(entries in run_entries()) {
+        let (base, entries) = entries;
+        let mut decoded = Vec::new();
+        let mut rest = entries.as_slice();
+        let mut first = Lba(base);
+        while !rest.is_empty() {
+            let mut block = [0xff; BLOCK_SIZE];
+            let mut writer = RunBlockWriter::new(first, &mut block);
+            let pushed = rest.iter().take_while(|entry| writer.push(entry, &mut block)).count();
+            prop_assert!(pushed > 0, "a new block takes an entry");
+            writer.finish(&mut block);
+            decoded.extend(run::decode(&block).unwrap());
+            rest = &rest[pushed..];
+            first = rest.first().map_or(first, |entry| entry.lba);
+        }
+        prop_assert_eq!(decoded, entries);
+    }
+
+    #[test]
+    fn any_run_block_is_sorted_and_inside_or_refused(mut block in block(), count in 0u16..400) {
+        block[..4].copy_from_slice(b"CRUN");
+        block[4..6].copy_from_slice(&1u16.to_le_bytes());
+        block[6..8].copy_from_slice(&count.to_le_bytes());
+        block[15] &= 0x7f;
+        if let Ok(entries) = run::decode(&block) {
+            let entries: Vec<_> = entries.collect();
+            prop_assert_eq!(entries.len(), usize::from(count));
+            prop_assert!(entries.is_sorted_by_key(|entry| entry.lba));
+            prop_assert!(entries.iter().all(|e| e.lba.0 + u64::from(e.count) <= LBA_LIMIT + 512));
+        }
+    }
+
+    #[test]
+    fn a_body_comes_back(lists in lists()) {
+        let bytes = encode_lists(&lists);
+        let view = BodyView::decode(&bytes).unwrap();
+        prop_assert_eq!(view.header(), lists.header);
+        prop_assert_eq!(view.heads().collect::<Vec<_>>(), lists.heads);
+        prop_assert_eq!(view.reserved().collect::<Vec<_>>(), lists.reserved);
+        prop_assert_eq!(view.roots().collect::<Vec<_>>(), lists.roots);
+        prop_assert_eq!(view.table().collect::<Vec<_>>(), lists.table);
+        let runs = view.runs().map(|(run, blocks)| (run, blocks.iter().collect::<Vec<_>>()));
+        prop_assert_eq!(runs.collect::<Vec<_>>(), lists.runs);
+    }
+
+    #[test]
+    fn a_changed_or_cut_body_never_panics(
+        lists in lists(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encode_lists(&lists);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.index(bytes.len() + 1));
+        if let Ok(view) = BodyView::decode(&bytes) {
+            prop_assert_eq!(view.runs().count(), view.counts().runs as usize);
+            prop_assert_eq!(view.roots().count(), view.counts().roots as usize);
+        }
+    }
+}
