@@ -1,48 +1,131 @@
-//! Attach points: the only file that knows their crate.
+//! Attach points as the verbs see them: started for a job, ended, and cleared away after a death.
 
 use crate::daemon::Point;
-use crate::error::CliError;
-use crate::holders::Holder;
+use crate::error::{CliError, DaemonError};
+use crate::mounts;
 use crate::state::{Entry, StateDirectory};
-use coulter::service::BlockService;
-use std::path::Path;
+use coulter::service::{BlockService, Session};
+use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
+use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
+use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An attach point. There is none yet, so no value of this either.
-pub(crate) enum AttachPoint {}
+/// Something that hosts talk to, in front of one volume.
+pub(crate) struct AttachPoint {
+    inner: Box<dyn Inner>,
+    name: String,
+    store: PathBuf,
+}
 
 impl AttachPoint {
+    /// Offers `service` at `point`.
+    ///
+    /// # Errors
+    /// [`DaemonError::Attach`] with the system's reason.
     pub(crate) fn start(
-        _state: &StateDirectory,
-        _point: &Point,
+        state: &StateDirectory,
+        point: &Point,
         entry: &Entry,
-        _service: Arc<dyn BlockService>,
+        service: Arc<dyn BlockService>,
     ) -> Result<AttachPoint, CliError> {
-        let (store, reason) = (entry.store.clone(), "no attach point is built in".to_owned());
-        Err(crate::error::DaemonError::Attach { store, reason, help: None }.into())
+        let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
+        let inner: Box<dyn Inner> = match point {
+            Point::Loop => {
+                let options = LoopOptions {
+                    read_only: entry.read_only,
+                    source: entry.store.display().to_string(),
+                    partitions: true,
+                };
+                let directory = state.file(&entry.name, "mount");
+                let device = LoopDevice::attach(&*service, &directory, &options);
+                Box::new(device.map_err(|error| failed(error.to_string()))?)
+            }
+            Point::NbdInState => {
+                let address = Address::Unix(state.file(&entry.name, "nbd"));
+                Box::new(serve(&address, false, entry, service).map_err(failed)?)
+            }
+            Point::Nbd { address, allow_remote } => {
+                Box::new(serve(address, *allow_remote, entry, service).map_err(failed)?)
+            }
+        };
+        Ok(AttachPoint { inner, name: entry.name.clone(), store: entry.store.clone() })
     }
+
+    /// The block device, or the URI of the server.
     pub(crate) fn device(&self) -> String {
-        match *self {}
+        self.inner.address()
     }
-    pub(crate) fn failure(&self, _store: &Path) -> Option<CliError> {
-        match *self {}
-    }
-    pub(crate) fn detach(&mut self, _force: bool) -> Result<(), CliError> {
-        match *self {}
-    }
-    pub(crate) fn stop(self, _force: bool) -> Result<(), CliError> {
-        match self {}
+
+    /// Ends it; afterwards it does nothing any more.
+    ///
+    /// # Errors
+    /// [`DaemonError::Busy`] while somebody uses it, unless `force`.
+    pub(crate) fn detach(&mut self, force: bool) -> Result<(), CliError> {
+        let how = if force { Detach::Always } else { Detach::IfIdle };
+        self.inner.detach(how).map_err(|error| match error {
+            DetachError::Busy { address, holders } => {
+                let mounts = mounts::mounts_of(Path::new(&address)).unwrap_or_default();
+                let mount_point = mounts.into_iter().next().map(|mount| mount.mount_point);
+                let name = self.name.clone();
+                DaemonError::Busy { name, device: address, holders, mount_point }.into()
+            }
+            other => {
+                DaemonError::Attach { store: self.store.clone(), reason: other.to_string() }.into()
+            }
+        })
     }
 }
 
-pub(crate) fn release_leftovers(_directory: &Path) -> Result<Vec<Holder>, CliError> {
-    Ok(Vec::new())
+fn serve(
+    address: &Address,
+    allow_remote: bool,
+    entry: &Entry,
+    service: Arc<dyn BlockService>,
+) -> Result<Server, String> {
+    let mut export = Export::new(entry.name.clone(), service);
+    export.description = entry.store.display().to_string();
+    export.read_only = entry.read_only;
+    let observer = |event| match event {
+        Event::Opened(number) => log::info!("nbd: client {number} connected"),
+        Event::Closed(number, reason) => log::info!("nbd: client {number}: {reason}"),
+        other => log::warn!("nbd: {other:?}"),
+    };
+    let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));
+    let options = ServerOptions { allow_remote, observer, ..ServerOptions::default() };
+    Server::start(address, vec![export], options).map_err(|error| error.to_string())
 }
 
+/// Takes away the FUSE mount at `directory` and the loop device over it, whose process has ended.
+/// Gives back the devices that somebody still uses; they go when their users do.
+///
+/// # Errors
+/// When the system refuses a step.
+pub(crate) fn release_leftovers(directory: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let stale = loop_device::cleanup_stale(Some(directory)).map_err(|error| {
+        DaemonError::Attach { store: directory.to_owned(), reason: error.to_string() }
+    })?;
+    // The daemon may have died before it mounted anything on the directory that it had made.
+    let _ = std::fs::remove_dir(directory);
+    Ok(stale.into_iter().flat_map(|stale| stale.lingering).collect())
+}
+
+/// Whether this kernel has what a loop device over a FUSE file needs.
 pub(crate) fn loop_is_possible() -> bool {
-    false
+    ["/dev/fuse", "/dev/loop-control"]
+        .iter()
+        .all(|path| OpenOptions::new().read(true).write(true).open(path).is_ok())
 }
 
-pub(crate) fn connect(uri: &str) -> Result<Box<dyn coulter::service::Session>, String> {
-    Err(format!("{uri}: no client is built in"))
+/// A client of the NBD server that `attach --via nbd` has started for `entry`.
+///
+/// # Errors
+/// When the server does not answer.
+pub(crate) fn connect(state: &StateDirectory, entry: &Entry) -> Result<Box<dyn Session>, CliError> {
+    let address = Address::Unix(state.file(&entry.name, "nbd"));
+    let client = Client::connect(&address, &ClientOptions::default()).map_err(|error| {
+        DaemonError::Attach { store: entry.store.clone(), reason: error.to_string() }
+    })?;
+    Ok(Box::new(client))
 }

@@ -19,9 +19,10 @@ mod serving;
 use crate::control::Reply;
 use crate::error::CliError;
 use crate::state::{Entry, StateDirectory};
+use coulter_attach::harden::harden_process;
+use coulter_attach::nbd::Address;
 use events::{Client, Signals};
 use serving::Serving;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What a daemon is to do.
@@ -49,16 +50,12 @@ pub(crate) enum Point {
     /// An NBD server on a socket in the state directory.
     NbdInState,
     /// An NBD server at an address of the user's.
-    Nbd(NbdAddress),
-}
-
-/// Where an NBD server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NbdAddress {
-    /// A unix socket.
-    Unix(PathBuf),
-    /// A TCP port.
-    Tcp(SocketAddr),
+    Nbd {
+        /// Where.
+        address: Address,
+        /// Whether other machines may reach it.
+        allow_remote: bool,
+    },
 }
 
 /// Serves `job` until it is told to end. `ready` is called once the device answers.
@@ -73,8 +70,14 @@ pub(crate) fn run(
 ) -> Result<(), CliError> {
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
+    let hardening = harden_process();
     let mut entry = claim::claim(state, &job)?;
-    let ended = serve(state, &job, &mut entry, &signals, ready);
+    let mut ready = |entry: &Entry| {
+        ready(entry)?;
+        log::info!("hardening: {hardening}");
+        Ok(())
+    };
+    let ended = serve(state, &job, &mut entry, &signals, &mut ready);
     let result = ended.result.and(claim::release(state, &entry));
     match &result {
         Ok(()) => log::info!("ended cleanly name={}", entry.name),
@@ -105,15 +108,17 @@ fn serve(
         Ok(serving) => serving,
         Err(error) => return Ended { result: Err(error), asked_by: None },
     };
-    log::info!(
-        "serving name={} store={} device={} pid={}",
-        entry.name,
-        entry.store.display(),
-        entry.device.as_deref().unwrap_or_default(),
-        entry.process.pid
-    );
     let (result, asked_by) = match ready(entry) {
-        Ok(()) => serving.answer_until_told_to_end(signals),
+        Ok(()) => {
+            log::info!(
+                "serving name={} store={} device={} pid={}",
+                entry.name,
+                entry.store.display(),
+                entry.device.as_deref().unwrap_or_default(),
+                entry.process.pid
+            );
+            serving.answer_until_told_to_end(signals)
+        }
         Err(error) => (Err(error), None),
     };
     Ended { result: result.and(serving.end()), asked_by }

@@ -27,15 +27,19 @@ struct Logger {
     destination: Mutex<Destination>,
 }
 
-/// Starts logging to standard error, only warnings unless this is a daemon.
+/// Starts logging to standard error.
 pub(crate) fn start(default: LevelFilter) {
-    let chosen = std::env::var("COULTER_LOG").ok().and_then(|level| level.parse().ok());
-    log::set_max_level(chosen.unwrap_or(default));
+    log::set_max_level(chosen_level().unwrap_or(default));
     // Fails only when a logger is set already, and this is the only place that sets one.
     let _ = log::set_logger(&LOGGER);
 }
 
-/// From now on logs to the file at `path`, and sends there what a panic prints.
+fn chosen_level() -> Option<LevelFilter> {
+    std::env::var("COULTER_LOG").ok()?.parse().ok()
+}
+
+/// From now on logs to the file at `path`, what a daemon has to say in the usual course of things
+/// included, and sends there what a panic prints.
 ///
 /// # Errors
 /// When the file cannot be opened.
@@ -46,6 +50,7 @@ pub(crate) fn move_to_file(path: &Path) -> Result<(), CliError> {
     let size = file.metadata().map_err(failed)?.len();
     let mut destination = LOGGER.destination.lock().unwrap_or_else(PoisonError::into_inner);
     *destination = Destination::File { path: path.to_owned(), file, size };
+    log::set_max_level(chosen_level().unwrap_or(LevelFilter::Info));
     Ok(())
 }
 

@@ -41,7 +41,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let line = CommandLine::parse();
     logging::start(match &line.verb {
-        Verb::Daemon(_) | Verb::Serve(_) => LevelFilter::Info,
+        Verb::Serve(_) => LevelFilter::Info,
         Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
         _ => LevelFilter::Warn,
     });

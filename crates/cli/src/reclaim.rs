@@ -2,16 +2,19 @@
 //!
 //! Everything is found from the entry's name, so that a daemon that was killed before it could
 //! write down what it had made is cleared away as well.
+//!
+//! A file system that is still mounted from the dead device does not stand in the way: all it gets
+//! is errors, and nothing that it does can reach the store any more. Its owner unmounts it.
 
 use crate::attach_point;
-use crate::error::{CliError, StateError};
+use crate::error::CliError;
+use crate::mounts;
 use crate::state::{Entry, StateDirectory, StateLock};
 
 /// Removes everything of `entry`, whose process has ended.
 ///
 /// # Errors
-/// [`StateError::StaleMount`] while a file system is still mounted from the dead device: only
-/// its owner may unmount that.
+/// When the system refuses a step.
 pub(crate) fn reclaim(
     state: &StateDirectory,
     lock: &StateLock,
@@ -19,9 +22,11 @@ pub(crate) fn reclaim(
 ) -> Result<(), CliError> {
     assert!(!entry.process.is_alive(), "the state of a running daemon is its own");
     log::info!("clearing away what the ended daemon of '{}' left", entry.name);
-    let holders = attach_point::release_leftovers(&state.file(&entry.name, "mount"))?;
-    if !holders.is_empty() {
-        return Err(StateError::StaleMount { name: entry.name.clone(), holders }.into());
+    for device in attach_point::release_leftovers(&state.file(&entry.name, "mount"))? {
+        for mount in mounts::mounts_of(&device).unwrap_or_default() {
+            let path = mount.mount_point.display();
+            log::warn!("the file system at {path} is dead; run `coulter umount {path}`");
+        }
     }
     state.remove(lock, &entry.name)
 }

@@ -11,21 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// store or name have left is cleared away first.
 ///
 /// # Errors
-/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::StaleMount`].
+/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`].
 pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError> {
     let lock = state.lock()?;
-    let mut alive = Vec::new();
-    for entry in state.entries()? {
-        if entry.process.is_alive() {
-            alive.push(entry);
-        } else if let Err(error) = reclaim::reclaim(state, &lock, &entry) {
-            if entry.store == job.store || job.name.as_ref() == Some(&entry.name) {
-                return Err(error);
-            }
-            log::warn!("{error}");
-            alive.push(entry);
-        }
-    }
+    let (alive, ended): (Vec<Entry>, Vec<Entry>) =
+        state.entries()?.into_iter().partition(|entry| entry.process.is_alive());
+    ended.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
     if let Some(other) = alive.iter().find(|entry| entry.store == job.store) {
         return Err(StateError::AlreadyAttached {
             store: job.store.clone(),
@@ -41,7 +32,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
         device: None,
         via: match job.point {
             Point::Loop => Via::Loop,
-            Point::NbdInState | Point::Nbd(_) => Via::Nbd,
+            Point::NbdInState | Point::Nbd { .. } => Via::Nbd,
         },
         process: Process::current(),
         uuid: String::new(),

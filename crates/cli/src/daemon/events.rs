@@ -10,10 +10,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
-
-/// How often the caller is asked whether the attach point still lives.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The signals that ask for a clean end, taken from their default effect.
 pub(super) struct Signals {
@@ -64,8 +60,6 @@ pub(super) enum Event {
     Signal(Signal),
     /// A command.
     Request(Request, Client),
-    /// Nothing for a while.
-    Heartbeat,
 }
 
 /// Waits for the next event.
@@ -78,9 +72,7 @@ pub(super) fn next(signals: &Signals, listener: &UnixListener) -> io::Result<Eve
             PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN),
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
         ];
-        let timeout = PollTimeout::try_from(HEARTBEAT).unwrap_or(PollTimeout::MAX);
-        match poll(&mut sources, timeout) {
-            Ok(0) => return Ok(Event::Heartbeat),
+        match poll(&mut sources, PollTimeout::NONE) {
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno.into()),

@@ -5,14 +5,13 @@ use super::{Job, claim};
 use crate::attach_point::AttachPoint;
 use crate::control::{Reply, Request};
 use crate::error::{CliError, DaemonError};
-use crate::holders::{self, Holder};
 use crate::mounts;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::store::OpenStore;
 use crate::trace::Recorder;
 use std::fs::File;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,16 +51,14 @@ impl Serving {
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
-                let _ = point.stop(true);
-                let _ = store.close();
-                return Err(error);
+                drop(point);
+                return Err(store.close().err().unwrap_or(error));
             }
         };
         Ok(Serving { store, point, listener, trace, entry: entry.clone(), since: Instant::now() })
     }
 
-    /// Answers commands until one of them, a signal or the end of the attach point ends the
-    /// service. The client that asked for it, if there is one, still waits for its answer.
+    /// Answers commands until one of them or a signal ends the service. The client that asked for it, if there is one, still waits for its answer.
     pub(super) fn answer_until_told_to_end(
         &mut self,
         signals: &Signals,
@@ -78,11 +75,6 @@ impl Serving {
                     Err(error) => client.answer(&Reply::Failed(error.report())),
                 },
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
-                Ok(Event::Heartbeat) => {
-                    if let Some(error) = self.point.failure(&self.entry.store) {
-                        return (Err(error), None);
-                    }
-                }
                 Err(source) => {
                     let path = Path::new("the control socket");
                     return (Err(CliError::io("wait on", path, source)), None);
@@ -93,11 +85,6 @@ impl Serving {
 
     /// Takes the device away, unless somebody uses it and `force` does not allow that.
     fn detach(&mut self, force: bool) -> Result<(), CliError> {
-        let holders = self.holders();
-        if !holders.is_empty() && !force {
-            let (name, device) = (self.entry.name.clone(), self.point.device());
-            return Err(DaemonError::Busy { name, device, holders }.into());
-        }
         if force {
             self.write_out_file_systems();
         }
@@ -126,17 +113,6 @@ impl Serving {
         result.map_or_else(|error| Reply::Failed(error.report()), |()| Reply::Done)
     }
 
-    /// Who uses the device. An NBD server's clients are not asked: they reconnect or fail.
-    fn holders(&self) -> Vec<Holder> {
-        match self.entry.via {
-            Via::Loop => {
-                let device = PathBuf::from(self.point.device());
-                holders::holders_of_device(&device, std::process::id()).unwrap_or_default()
-            }
-            Via::Nbd => Vec::new(),
-        }
-    }
-
     /// Before the device goes away under mounted file systems: their dirty pages reach the store,
     /// so that they are as whole as their own journals can make them.
     fn write_out_file_systems(&self) {
@@ -158,9 +134,10 @@ impl Serving {
     ///
     /// # Errors
     /// What kept it from that; then the next opening replays the log.
-    pub(super) fn end(self) -> Result<(), CliError> {
-        let stopped = self.point.stop(true);
+    pub(super) fn end(mut self) -> Result<(), CliError> {
+        // Does nothing if it was detached already.
+        let detached = self.point.detach(true);
         let closed = self.store.close();
-        stopped.and(closed)
+        detached.and(closed)
     }
 }

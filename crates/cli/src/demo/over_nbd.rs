@@ -37,7 +37,7 @@ pub(crate) fn run(
     announce("two files of equal size: one through Coulter over NBD, one without it");
     let store = plan.make_store(scratch)?;
     let entry = plan::attach(scratch, &store, ViaChoice::Nbd)?;
-    let mut volume = connect(&entry)?;
+    let mut volume = attach_point::connect(scratch.state(), &entry)?;
     let mut plain = plain_file(scratch, entry.volume_size_bytes)?;
     let count = plan.size / BLOCK_SIZE;
     let (mut ours, mut theirs) = (Blocks::new(count, 1), Blocks::new(count, 2));
@@ -60,7 +60,7 @@ pub(crate) fn run(
     crash_under_load(plan, &mut ours, volume, &entry)?;
     let begin = Instant::now();
     let entry = plan::attach(scratch, &store, ViaChoice::Nbd)?;
-    let mut volume = connect(&entry)?;
+    let mut volume = attach_point::connect(scratch.state(), &entry)?;
     let seconds_to_recover = begin.elapsed().as_secs_f64();
 
     announce("every block read back and compared again");
@@ -105,11 +105,6 @@ fn crash_under_load(
         return Ok(());
     }
     Err(failed("killing the daemon", "it does not end"))
-}
-
-fn connect(entry: &Entry) -> Result<Box<dyn Session>, CliError> {
-    let device = entry.device.as_deref().unwrap_or_default();
-    attach_point::connect(device).map_err(|reason| failed("connecting over NBD", reason))
 }
 
 /// A file of `size` bytes, past the page cache.

@@ -1,7 +1,6 @@
 //! About attach points and the processes that serve them.
 
-use super::report::{Report, fault, listed, mount_point, usage};
-use crate::holders::Holder;
+use super::report::{Report, fault, usage};
 use std::path::PathBuf;
 
 /// About attach points and the processes that serve them.
@@ -11,11 +10,9 @@ pub(crate) enum DaemonError {
     /// A request for an attach point that this version has not.
     ViaUnsupported { via: &'static str },
     /// The attach point could not be set up.
-    Attach { store: PathBuf, reason: String, help: Option<String> },
-    /// An address for the NBD server that cannot be understood.
-    AddressInvalid { text: String },
+    Attach { store: PathBuf, reason: String },
     /// Somebody uses the volume.
-    Busy { name: String, device: String, holders: Vec<Holder> },
+    Busy { name: String, device: String, holders: Vec<String>, mount_point: Option<PathBuf> },
     /// The daemon told what went wrong.
     Daemon(Report),
     /// The daemon ended without a word.
@@ -34,21 +31,12 @@ impl DaemonError {
                 usage(format!("--via {via} is not supported by this version"))
                     .help("use --via auto, loop or nbd")
             }
-            DaemonError::Attach { store, reason, help } => {
-                fault(format!("cannot attach {}", store.display()))
-                    .why(reason.as_str())
-                    .maybe_help(help.as_ref())
+            DaemonError::Attach { store, reason } => {
+                fault(format!("cannot serve {}", store.display())).why(reason.as_str())
             }
-            DaemonError::AddressInvalid { text } => usage(format!("'{text}' is not an address"))
-                .help("write unix:/path/to/socket or tcp:127.0.0.1:10809"),
-            DaemonError::Busy { name, device, holders } => {
-                let held = if holders.is_empty() {
-                    "somebody uses it whom only root, or another mount namespace, can see".into()
-                } else {
-                    listed(holders)
-                };
-                fault(format!("'{name}' is in use at {device}")).why(held).help(
-                    match mount_point(holders) {
+            DaemonError::Busy { name, device, holders, mount_point } => {
+                fault(format!("'{name}' is in use at {device}")).why(holders.join("; ")).help(
+                    match mount_point {
                         Some(path) => format!("first run `coulter umount {}`", path.display()),
                         None => "end what uses it, or add --force, which fails its I/O".to_owned(),
                     },

@@ -1,7 +1,6 @@
 //! About file systems on volumes.
 
-use super::report::{Report, fault, listed, usage};
-use crate::holders::Holder;
+use super::report::{Report, fault, usage};
 use std::path::PathBuf;
 
 /// About file systems on volumes.
@@ -13,7 +12,7 @@ pub(crate) enum MountError {
     /// The directory to mount on is no directory, or already a mount point.
     MountPointUnfit { directory: PathBuf, reason: &'static str },
     /// Processes use files of the mounted file system.
-    MountBusy { directory: PathBuf, holders: Vec<Holder> },
+    MountBusy { directory: PathBuf, holders: Vec<String> },
     /// The volume holds no file system, and none was asked for.
     NoFileSystem { store: PathBuf, device: String },
     /// `--mkfs` on a volume that holds something else than a file system.
@@ -44,7 +43,7 @@ impl MountError {
                 let held = if holders.is_empty() {
                     "something uses it that is not to be seen from here".to_owned()
                 } else {
-                    listed(holders)
+                    holders.join("; ")
                 };
                 fault(format!("{} is busy", directory.display()))
                     .why(held)

@@ -1,6 +1,5 @@
 //! An error in words, and the phrases that the kinds of error share.
 
-use crate::holders::Holder;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -82,17 +81,6 @@ pub(super) fn help_on(error: &io::Error, path: &Path) -> Option<String> {
     }
 }
 
-pub(super) fn listed(holders: &[Holder]) -> String {
-    holders.iter().map(Holder::to_string).collect::<Vec<_>>().join("; ")
-}
-
-pub(super) fn mount_point(holders: &[Holder]) -> Option<&Path> {
-    holders.iter().find_map(|holder| match holder {
-        Holder::Mount { mount_point } => Some(mount_point.as_path()),
-        _ => None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,10 +110,14 @@ mod tests {
 
     #[test]
     fn a_busy_volume_names_the_mount_point_to_leave() {
-        let holders = vec![Holder::Mount { mount_point: PathBuf::from("/mnt/x") }];
-        let error = DaemonError::Busy { name: "a".into(), device: "/dev/loop0".into(), holders };
+        let error = DaemonError::Busy {
+            name: "a".into(),
+            device: "/dev/loop0".into(),
+            holders: vec!["mounted at /mnt/x".into(), "process 7 (bash)".into()],
+            mount_point: Some(PathBuf::from("/mnt/x")),
+        };
         let report = error.report();
-        assert_eq!(report.why.as_deref(), Some("mounted at /mnt/x"));
+        assert_eq!(report.why.as_deref(), Some("mounted at /mnt/x; process 7 (bash)"));
         assert_eq!(report.help.as_deref(), Some("first run `coulter umount /mnt/x`"));
     }
 

@@ -1,7 +1,6 @@
 //! About the state directory and the names of volumes.
 
-use super::report::{Report, fault, listed, mount_point, usage};
-use crate::holders::Holder;
+use super::report::{Report, fault, usage};
 use std::path::PathBuf;
 
 /// About the state directory and the names of volumes.
@@ -20,8 +19,6 @@ pub(crate) enum StateError {
     NotAttached { name: String, attached: Vec<String> },
     /// The store is already served.
     AlreadyAttached { store: PathBuf, name: String, device: Option<String> },
-    /// A killed daemon's block device still carries a mounted file system.
-    StaleMount { name: String, holders: Vec<Holder> },
 }
 
 impl StateError {
@@ -61,14 +58,6 @@ impl StateError {
                 fault(format!("{} is already attached", store.display()))
                     .why(why)
                     .help(format!("use it there, or first run `coulter detach {name}`"))
-            }
-            StateError::StaleMount { name, holders } => {
-                fault(format!("cannot clear away what the ended daemon of '{name}' left"))
-                    .why(listed(holders))
-                    .help(match mount_point(holders) {
-                        Some(path) => format!("first run `umount {}`", path.display()),
-                        None => "first end what uses it".to_owned(),
-                    })
             }
         }
     }

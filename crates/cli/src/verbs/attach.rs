@@ -96,10 +96,11 @@ impl Options {
     /// # Errors
     /// As [`Options::point`], and when there is nothing at `path`.
     pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
+        let point = self.point()?;
         Ok(Job {
             store: crate::store::existing(path)?,
             name: self.name.clone(),
-            point: self.point()?,
+            point,
             map_memory: self.map_memory.map(|size| size.0),
             read_only: self.read_only,
             trace: self.trace,

@@ -26,7 +26,6 @@ impl Daemon {
         let mut readiness = Readiness::on_standard_output();
         let result = self.serve(state, &mut readiness);
         if let Err(error) = &result {
-            log::error!("{error}");
             readiness.tell_failure(&error.report());
         }
         result

@@ -7,7 +7,6 @@ use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
-use crate::holders::Holder;
 use crate::mounts;
 use crate::size::Size;
 use crate::state::{Entry, StateDirectory, Via};
@@ -67,11 +66,11 @@ pub(crate) struct Mount {
 
 impl Mount {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let directory = self.mount_point()?;
         if !nix::unistd::Uid::effective().is_root() {
             let help = "run it with sudo, or use `coulter serve`, which needs no root";
             return Err(CliError::needs_root("mounting", help));
         }
-        let directory = self.mount_point()?;
         if !self.path.exists() {
             let target = Target::prepare(&self.path, &self.shape, false)?;
             format_store::format(target, &self.shape, self.map_memory)?;
@@ -131,13 +130,16 @@ impl Mount {
 
     fn mount(&self, entry: &Entry, directory: &Path) -> Result<(), CliError> {
         let device = block_device(entry)?;
-        if let Some(mount) = mounts::mounts_of(&device)
-            .map_err(|source| CliError::io("read", Path::new("/proc/self/mountinfo"), source))?
-            .first()
-        {
-            let holders = vec![Holder::Mount { mount_point: mount.mount_point.clone() }];
-            let (name, device) = (entry.name.clone(), device.display().to_string());
-            return Err(DaemonError::Busy { name, device, holders }.into());
+        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        if let Some(mount) = mounts::mounts_of(&device).map_err(failed)?.first() {
+            let path = &mount.mount_point;
+            return Err(DaemonError::Busy {
+                name: entry.name.clone(),
+                device: device.display().to_string(),
+                holders: vec![format!("mounted at {}", path.display())],
+                mount_point: Some(path.clone()),
+            }
+            .into());
         }
         let kind = match self.kind_on(&device)? {
             Some(kind) => kind,

@@ -1,11 +1,12 @@
 //! `coulter serve`: an NBD server in the foreground.
 
-use crate::daemon::{self, Job, NbdAddress, Point};
-use crate::error::{CliError, DaemonError};
+use crate::daemon::{self, Job, Point};
+use crate::error::CliError;
 use crate::size::Size;
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
+use coulter_attach::nbd::Address;
 use std::path::PathBuf;
 
 /// Serve a volume over NBD until interrupted, for any client, virtual machines included.
@@ -24,7 +25,11 @@ pub(crate) struct Serve {
 
     /// Where to listen: unix:PATH or tcp:ADDRESS:PORT (port 0 takes a free one)
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) nbd: String,
+    pub(crate) nbd: Address,
+
+    /// Listen even on an address that other machines reach
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
 
     /// Name for `detach` and `status` [default: made from the file name]
     #[arg(long)]
@@ -52,7 +57,7 @@ impl Serve {
         let job = Job {
             store: crate::store::existing(&self.path)?,
             name: self.name.clone(),
-            point: Point::Nbd(parse_address(&self.nbd)?),
+            point: Point::Nbd { address: self.address(), allow_remote: self.allow_remote },
             map_memory: self.map_memory.map(|size| size.0),
             read_only: self.read_only,
             trace: self.trace,
@@ -64,38 +69,14 @@ impl Serve {
             terminal::print(entry.device.as_deref().unwrap_or_default())
         })
     }
-}
 
-/// `unix:/path` or `tcp:127.0.0.1:10809`.
-fn parse_address(text: &str) -> Result<NbdAddress, CliError> {
-    let invalid = || DaemonError::AddressInvalid { text: text.to_owned() };
-    match text.split_once(':') {
-        Some(("unix", path)) if !path.is_empty() => {
-            // The daemon's URI must hold for clients in any directory.
-            let path = std::path::absolute(path).map_err(|_| invalid())?;
-            Ok(NbdAddress::Unix(path))
-        }
-        Some(("tcp", address)) => {
-            let address = address.replace("localhost:", "127.0.0.1:");
-            Ok(NbdAddress::Tcp(address.parse().map_err(|_| invalid())?))
-        }
-        _ => Err(invalid().into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_unix_paths_or_tcp_ports() {
-        let unix = parse_address("unix:/run/a.sock").expect("it is an address");
-        assert_eq!(unix, NbdAddress::Unix(PathBuf::from("/run/a.sock")));
-        for text in ["tcp:127.0.0.1:10809", "tcp:localhost:10809", "tcp:[::1]:10809"] {
-            assert!(matches!(parse_address(text), Ok(NbdAddress::Tcp(_))), "{text}");
-        }
-        for text in ["", "unix:", "tcp:", "tcp:1", "tcp:127.0.0.1", "127.0.0.1:1", "x:y"] {
-            assert!(parse_address(text).is_err(), "{text}");
+    /// Where to listen; a path is made absolute, so that the URI holds in any directory.
+    fn address(&self) -> Address {
+        match &self.nbd {
+            Address::Unix(path) => {
+                Address::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+            }
+            tcp => tcp.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::verbs::detach::detach;
 use clap::Args;
+use coulter_attach::fuse::FILE_NAME;
 use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
@@ -35,18 +36,19 @@ impl Umount {
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         let not_ours = |source| MountError::NotOurMount { directory: directory.clone(), source };
         let Some(mount) = mount else { return Err(not_ours(None).into()) };
-        let Some(entry) = entry_of(state, &mount.source)? else {
+        let entry = entry_of(state, &mount.source)?;
+        if entry.is_none() && !is_left_over(state, &mount.source) {
             return Err(not_ours(Some(mount.source)).into());
-        };
+        }
         file_system::unmount(&directory)?;
-        if !mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty() {
-            return Ok(());
+        let is_last = mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty();
+        match entry {
+            Some(entry) if !entry.process.is_alive() => {
+                reclaim::reclaim(state, &state.lock()?, &entry)
+            }
+            Some(entry) if is_last => detach(state, &entry, false),
+            _ => Ok(()),
         }
-        if entry.process.is_alive() {
-            return detach(state, &entry, false);
-        }
-        let lock = state.lock()?;
-        reclaim::reclaim(state, &lock, &entry)
     }
 }
 
@@ -54,4 +56,14 @@ impl Umount {
 fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliError> {
     let entries = state.entries()?;
     Ok(entries.into_iter().find(|entry| entry.device.as_deref().map(Path::new) == Some(source)))
+}
+
+/// Whether `device` is a loop device of a daemon that has ended, and whose entry is gone. With its
+/// mount taken away, the kernel names the file below it by what is left of its path.
+fn is_left_over(state: &StateDirectory, device: &Path) -> bool {
+    let Some(name) = device.file_name() else { return false };
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let Ok(backing) = std::fs::read_to_string(backing) else { return false };
+    let backing = Path::new(backing.trim_end());
+    backing == Path::new("/").join(FILE_NAME) || backing.starts_with(state.path())
 }
