@@ -60,6 +60,8 @@ pub(crate) struct Cleaner {
     pub(crate) policy: VictimPolicy,
     stage: Stage,
     segment: Option<SegmentIndex>,
+    /// Of the victim when it was chosen.
+    life: u32,
     /// The next record's place in the victim.
     offset: u32,
     /// No record follows the chunk.
@@ -92,6 +94,7 @@ impl Cleaner {
 impl Engine {
     pub(crate) fn pump_cleaner(&mut self, buffers: &mut impl Buffers) {
         self.pacing.update(self.segments.empty_count());
+        self.leave_freed_victim();
         if self.phase != Phase::Running || self.checkpointer.is_quiescing() {
             if self.log.filling(Stream::Cleaning).is_some() {
                 self.seal(Stream::Cleaning, buffers);
@@ -114,6 +117,19 @@ impl Engine {
         let resting = self.cleaner.stage == Stage::Idle || !self.cleaning_is_due();
         if resting && self.log.filling(Stream::Cleaning).is_some() {
             self.seal(Stream::Cleaning, buffers);
+        }
+    }
+
+    /// A victim whose last block was overwritten is free without the cleaner, and may soon be
+    /// written anew. What was listed of it would then describe a former life, in which the same
+    /// address may have lain at the same place: it must not be looked at any more.
+    fn leave_freed_victim(&mut self) {
+        let Some(victim) = self.cleaner.segment else { return };
+        let reading = self.cleaner.stage == Stage::Reading;
+        let segment = self.segments.segment(victim);
+        let same_life = segment.state == State::Closed && segment.life == self.cleaner.life;
+        if !reading && !same_life {
+            self.end_victim();
         }
     }
 
@@ -152,6 +168,7 @@ impl Engine {
         }
         self.cleaner.latest_valid = self.segments.segment(victim).valid;
         self.cleaner.segment = Some(victim);
+        self.cleaner.life = self.segments.segment(victim).life;
         self.cleaner.offset = 0;
         self.cleaner.stage = Stage::Next;
         true
@@ -181,6 +198,7 @@ impl Engine {
             return;
         }
         self.cleaner.stage = Stage::Sorting;
+        self.cleaner.parked = false;
         if !self.cleaner.again {
             self.list_blocks(buffers);
         }
@@ -383,6 +401,7 @@ impl Engine {
             self.log.give_back(buffer);
         }
         self.cleaner.again = false;
+        self.cleaner.parked = false;
         self.cleaner.stage = Stage::Idle;
     }
 }

@@ -238,10 +238,10 @@ impl Log {
     ) -> Option<Head> {
         let size = segments.geometry().segment_size;
         assert!(blocks < size, "a record lies inside one segment");
-        if let Some(head) = self.heads[stream.index()] {
-            if size - head.offset > blocks {
-                return Some(head);
-            }
+        if let Some(head) = self.heads[stream.index()]
+            && size - head.offset > blocks
+        {
+            return Some(head);
         }
         // Opened before the old head is closed: if there is no segment, nothing changes.
         let segment = segments.open(stream, keep)?;

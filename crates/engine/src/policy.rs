@@ -35,7 +35,7 @@ impl VictimPolicy {
             // the shift that keeps small quotients apart.
             VictimPolicy::CostBenefit => {
                 let age = age.clamp(1, 1 << 36);
-                (free * age << 8) / (u64::from(size) + u64::from(valid))
+                ((free * age) << 8) / (u64::from(size) + u64::from(valid))
             }
         }
     }

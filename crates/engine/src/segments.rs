@@ -43,6 +43,8 @@ pub(crate) struct Segment {
     pub(crate) clock: u64,
     pub(crate) state: State,
     pub(crate) stream: u8,
+    /// How often it was opened since the engine was.
+    pub(crate) life: u32,
     /// The cleaner went through it and something remained (a checkpoint's body); not again before
     /// the next checkpoint.
     pub(crate) exhausted: bool,
@@ -68,6 +70,7 @@ impl Segments {
             clock: 0,
             state: State::Free,
             stream: 0,
+            life: 0,
             exhausted: false,
         };
         let table = alloc::vec![free; geometry.segment_count as usize];
@@ -158,6 +161,7 @@ impl Segments {
         entry.state = State::Open;
         entry.stream = stream as u8;
         entry.exhausted = false;
+        entry.life = entry.life.wrapping_add(1);
         Some(next)
     }
 

@@ -74,10 +74,9 @@ impl Engine {
             return;
         }
         let mut keys = [0; AHEAD];
-        for index in 0..self.map.sweep_ahead(key, &mut keys) {
-            if self.load_for(keys[index], Waiter::Nobody, true) {
-                continue;
-            }
+        let found = self.map.sweep_ahead(key, &mut keys);
+        for ahead in &keys[..found] {
+            self.load_for(*ahead, Waiter::Nobody, true);
         }
     }
 

@@ -9,6 +9,7 @@ pub mod buffers;
 pub mod device;
 pub mod oracle;
 pub mod random;
+pub mod scene;
 pub mod world;
 
 pub use world::{Outcome, Plan, World};

@@ -133,10 +133,10 @@ impl Frames {
         for _ in 0..2 * self.uses.len() {
             let index = self.hand;
             self.hand = (self.hand + 1) % self.uses.len();
-            if let Use::Leaf { key, pinned: false, referenced } = &mut self.uses[index] {
-                if !core::mem::replace(referenced, false) {
-                    return Some(*key);
-                }
+            if let Use::Leaf { key, pinned: false, referenced } = &mut self.uses[index]
+                && !core::mem::replace(referenced, false)
+            {
+                return Some(*key);
             }
         }
         unreachable!("an evictable frame is found within two rounds")

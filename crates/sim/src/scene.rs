@@ -1,0 +1,158 @@
+//! A store in hand: one request after the other, every device command in view. For directed tests.
+
+use crate::buffers::Memory;
+use crate::device::Device;
+use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::{
+    BufferRef, Buffers, Command, Config, Engine, Failure, Io, Phase, Request, RequestId, Target,
+};
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+
+/// An engine on a device that completes every command at once and in order.
+pub struct Scene {
+    /// The device.
+    pub device: Device,
+    /// The engine.
+    pub engine: Engine,
+    /// Its buffers.
+    pub memory: Memory,
+    /// Every device command so far.
+    pub commands: Vec<Command>,
+    next: u64,
+}
+
+impl Scene {
+    /// An empty store of `segments` segments of 1 MiB, open.
+    pub fn new(segments: u64) -> Scene {
+        let device_size = 256 * (segments + 1);
+        let options = CreateOptions {
+            device_size,
+            volume_size: None,
+            segment_size: 256,
+            spare_percent: 20,
+            store: StoreId { uuid: [6; 16], salt: 1 },
+            label: [0; 64],
+            map_size: None,
+            journal_size: Some(1024),
+            run_count_limit: Some(8),
+        };
+        let (_, blocks) = create(&options).expect("the store can be laid out");
+        let mut device = Device::new(device_size);
+        for (pba, block) in blocks {
+            device.write(pba, &[block]);
+        }
+        device.flush_all();
+        Scene::open(device)
+    }
+
+    /// Opens what is on a device.
+    pub fn open(device: Device) -> Scene {
+        let config = Config { record_count: 12, page_count: 16, ..Config::default() };
+        let mut scene = Scene {
+            engine: Engine::open(config, device.size()),
+            memory: Memory::new(config.record_count, config.page_count),
+            device,
+            commands: Vec::new(),
+            next: 0,
+        };
+        scene.run();
+        assert_eq!(scene.engine.phase(), Phase::Running, "the store opens");
+        scene
+    }
+
+    /// Blocks of the volume.
+    pub fn volume_size(&self) -> u64 {
+        self.engine.geometry().volume_size
+    }
+
+    /// Hands a request over without letting the device do anything. False: the engine is busy.
+    pub fn submit(&mut self, request: Request) -> bool {
+        self.next += 1;
+        self.engine.handle_request(RequestId(self.next), request, &mut self.memory).is_ok()
+    }
+
+    /// Lets the device do everything that is asked of it; returns the answers.
+    pub fn run(&mut self) -> Vec<Result<(), Failure>> {
+        let mut answers = Vec::new();
+        loop {
+            let mut idle = true;
+            while let Some(io) = self.engine.poll_io(&mut self.memory) {
+                idle = false;
+                self.execute(io);
+            }
+            while let Some(response) = self.engine.poll_response() {
+                idle = false;
+                answers.push(response.result);
+            }
+            if idle {
+                return answers;
+            }
+        }
+    }
+
+    fn execute(&mut self, io: Io) {
+        self.commands.push(io.command);
+        match io.command {
+            Command::Read { pba, count, target } => {
+                let mut blocks = vec![[0; BLOCK_SIZE]; count as usize];
+                self.device.read(pba, &mut blocks);
+                self.place(target, &blocks);
+            }
+            Command::Write { pba, count, source } => {
+                let blocks = match source {
+                    Target::Record(record) => self.memory.record(record)[..count as usize].to_vec(),
+                    Target::Page(page) => vec![*self.memory.page(page)],
+                    Target::Request { .. } => unreachable!("host buffers are never written from"),
+                };
+                self.device.write(pba, &blocks);
+            }
+            Command::Flush => self.device.flush_all(),
+            Command::Discard { .. } => {}
+        }
+        self.engine.handle_completion(io.id, Ok(()), &mut self.memory);
+    }
+
+    fn place(&mut self, target: Target, blocks: &[Block]) {
+        match target {
+            Target::Record(record) => {
+                self.memory.record_mut(record)[..blocks.len()].copy_from_slice(blocks);
+            }
+            Target::Page(page) => *self.memory.page_mut(page) = blocks[0],
+            Target::Request { buffer, block } => {
+                let range = block as usize..block as usize + blocks.len();
+                self.memory.host_mut(buffer)[range].copy_from_slice(blocks);
+            }
+        }
+    }
+
+    /// A request that writes `count` blocks full of `byte`; the buffer is the caller's to take.
+    pub fn write_request(&mut self, lba: u64, count: u32, byte: u8) -> Request {
+        let buffer: BufferRef = self.memory.add_host(vec![[byte; BLOCK_SIZE]; count as usize]);
+        Request::Write { lba: Lba(lba), count, buffer, fua: false }
+    }
+
+    /// Writes `count` blocks full of `byte`, from start to end.
+    pub fn write(&mut self, lba: u64, count: u32, byte: u8) {
+        let request = self.write_request(lba, count, byte);
+        while !self.submit(request) {
+            self.run();
+        }
+        assert!(self.run().iter().all(Result::is_ok), "the write succeeds");
+    }
+
+    /// Reads `count` blocks: the first byte of each, and which device blocks were read.
+    pub fn read(&mut self, lba: u64, count: u32) -> (Vec<u8>, Vec<(Pba, u32)>) {
+        let buffer = self.memory.add_host(vec![[0xee; BLOCK_SIZE]; count as usize]);
+        let before = self.commands.len();
+        assert!(self.submit(Request::Read { lba: Lba(lba), count, buffer }), "a read is accepted");
+        assert!(self.run().iter().all(Result::is_ok), "the read succeeds");
+        let blocks = self.memory.take_host(buffer);
+        let uniform = blocks.iter().all(|block| block.iter().all(|byte| *byte == block[0]));
+        assert!(uniform, "a block shows one write, not a mixture");
+        let reads = self.commands[before..].iter().filter_map(|command| match command {
+            Command::Read { pba, count, target: Target::Request { .. } } => Some((*pba, *count)),
+            _ => None,
+        });
+        (blocks.iter().map(|block| block[0]).collect(), reads.collect())
+    }
+}
