@@ -76,10 +76,6 @@ impl Oracle {
         self.first + self.operations.len() as u64
     }
 
-    /// x
-    pub fn durable_mark(&self) -> u64 {
-        self.durable
-    }
     /// An operation was acknowledged.
     pub fn complete(&mut self, number: u64) {
         self.completed[(number - self.first) as usize] = true;

@@ -205,14 +205,6 @@ impl World {
             }
         }
         let observed = self.read_everything()?;
-        if let Some(w) = std::env::var("W").ok().and_then(|w| w.parse::<usize>().ok()) {
-            eprintln!(
-                "RECOVERED {w} = {} durable {} next {}",
-                observed[w],
-                self.oracle.durable_mark(),
-                self.oracle.next_number()
-            );
-        }
         self.oracle.recover(&observed, false)
     }
 
@@ -316,24 +308,6 @@ impl World {
             return false;
         }
         self.outcome.requests += 1;
-        if let Some(w) = std::env::var("W").ok().and_then(|w| w.parse::<u64>().ok()) {
-            match request {
-                Request::Write { lba, count, .. }
-                    if (lba.0..lba.0 + u64::from(count)).contains(&w) =>
-                {
-                    eprintln!("W accept {} {lba:?} {count}", self.oracle.next_number())
-                }
-                Request::Discard { lba, count, .. } if (lba.0..lba.0 + count).contains(&w) => {
-                    eprintln!("D accept {} {lba:?} {count}", self.oracle.next_number())
-                }
-                Request::Read { lba, count, .. }
-                    if (lba.0..lba.0 + u64::from(count)).contains(&w) =>
-                {
-                    eprintln!("R accept {} {lba:?} {count} floor {:?}", id.0, self.oracle.floor(w))
-                }
-                _ => {}
-            }
-        }
         let expected = match (request, expected) {
             (Request::Discard { lba, count, .. }, _) => {
                 let operation = Operation { lba: lba.0, count, discard: true };
