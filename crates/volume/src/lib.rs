@@ -1,4 +1,69 @@
 //! Coulter as a library: a volume that turns random writes into one sequential log.
+//!
+//! ```
+//! use coulter::{CreateOptions, OpenOptions, Volume, create};
+//! use coulter_device::MemoryStore;
+//!
+//! // Any device: a file or a disk by `coulter_device::open_path`, or memory, as here.
+//! let store = MemoryStore::new(64 << 20);
+//! let options = CreateOptions { segment_size: 1 << 20, ..CreateOptions::default() };
+//! create(Box::new(store.open()?), &options)?;
+//!
+//! let volume = Volume::open(Box::new(store.open()?), OpenOptions::default())?;
+//! volume.write_at(8192, &[7; 4096])?;
+//! volume.flush()?;
+//! let mut bytes = [0; 512];
+//! volume.read_at(8192 + 512, &mut bytes)?;
+//! assert_eq!(bytes, [7; 512]);
+//! volume.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Many requests at a time go through a [session](service::Session): see [`service::BlockService`],
+//! which [`Volume`] implements.
+//!
+//! # How it works
+//! One thread per volume, the loop, owns the engine, the device and all buffers. Sessions hand it
+//! requests in batches and get completions back in batches. The way of a write:
+//!
+//! ```text
+//! session ── batch ──► mailbox ──► driver ──► engine: place it in the record being filled
+//!                                     │           └──► pool: copy and checksum, in one pass
+//!                                     └──► device: one write for the whole record
+//! ```
+//! The caller's thread checks the request; the loop's thread does all else.
 
+mod abort;
+mod bounce;
 pub mod buffer;
+mod calls;
+mod close_error;
+mod counters;
+mod create;
+mod create_error;
+mod delivery;
+mod driver;
+mod event_loop;
+mod geometry;
+pub mod histogram;
+mod mailbox;
+mod memory;
+mod message;
+mod open_error;
+mod pool;
 pub mod service;
+mod session;
+mod state;
+pub mod statistics;
+mod validity;
+mod volume;
+
+pub use close_error::CloseError;
+pub use counters::{DeviceCounts, RequestCounts};
+pub use create::{CreateOptions, create};
+pub use create_error::CreateError;
+pub use geometry::Geometry;
+pub use open_error::{OpenError, OpenErrorKind};
+pub use state::{ReadOnlyReason, State};
+pub use statistics::Statistics;
+pub use volume::{OpenOptions, Volume};

@@ -20,6 +20,7 @@
 
 use crate::buffer::Buffer;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The unit of mapping in bytes, advertised to hosts as the preferred block size.
@@ -176,8 +177,21 @@ pub trait Session: Send {
     /// Returns at once when no request of the session is outstanding.
     fn complete(&mut self, out: &mut Vec<Completion>, timeout: Option<Duration>);
     /// A descriptor that is readable while completions wait to be taken, for callers that sleep in
-    /// `poll` or `epoll` on other things too. It is level-triggered and reset by `complete`.
+    /// `poll` or `epoll` on other things too. It is level-triggered and reset by `complete`. Ask
+    /// for it anew before each sleep: the call may arm it, and it need not be the same each time.
     fn completion_fd(&self) -> BorrowedFd<'_>;
     /// Requests submitted whose completions were not yet taken.
     fn outstanding(&self) -> usize;
+}
+
+impl<S: BlockService + ?Sized> BlockService for Arc<S> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+    fn read_only(&self) -> bool {
+        (**self).read_only()
+    }
+    fn connect(&self) -> Box<dyn Session> {
+        (**self).connect()
+    }
 }

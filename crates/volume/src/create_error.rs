@@ -1,0 +1,192 @@
+//! Why a store cannot be made. Every message says what, where and what to do.
+
+use coulter_device::DeviceError;
+use coulter_engine::create as layout;
+use coulter_format::BLOCK_SIZE;
+use std::fmt;
+
+/// Why a store cannot be made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The segment size is not a power of two from 1 MiB to 1 GiB.
+    SegmentSize,
+    /// The volume size is not a positive multiple of 4096.
+    VolumeSize,
+    /// The label is too long or contains NUL.
+    Label {
+        /// Bytes that it may have.
+        size_max: usize,
+    },
+    /// The device has no room for even the smallest volume.
+    DeviceTooSmall {
+        /// Bytes that it has.
+        size: u64,
+        /// Bytes that it needs at least, with this segment size.
+        size_min: u64,
+        /// Bytes of a segment.
+        segment_size: u64,
+    },
+    /// The device has more than 16 TiB, or more segments than a store can have.
+    DeviceTooLarge {
+        /// Bytes that it has.
+        size: u64,
+        /// Bytes of a segment.
+        segment_size: u64,
+    },
+    /// The volume would leave too little spare space to clean.
+    VolumeTooLarge {
+        /// Bytes that it may have at most.
+        size_max: u64,
+    },
+    /// The map memory is too small for the volume.
+    MapMemoryTooSmall {
+        /// Bytes that it needs at least.
+        size_min: u64,
+    },
+    /// The journal has too few or too many updates.
+    JournalSize {
+        /// Updates that it must have at least.
+        min: u32,
+        /// Updates that it may have at most.
+        max: u32,
+    },
+    /// The operating system gave no random numbers.
+    NoRandomness,
+    /// The device failed; what it holds now is no store.
+    Device {
+        /// What and where the device is.
+        device: String,
+        /// What it met.
+        source: DeviceError,
+    },
+}
+
+impl CreateError {
+    pub(crate) fn of(
+        error: layout::LayoutError,
+        device_size: u64,
+        options: &layout::CreateOptions,
+    ) -> CreateError {
+        let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+        let size = bytes(device_size);
+        let segment_size = bytes(options.segment_size.into());
+        match error {
+            layout::LayoutError::SegmentSize => CreateError::SegmentSize,
+            layout::LayoutError::DeviceTooSmall { needed } => {
+                CreateError::DeviceTooSmall { size, size_min: bytes(needed), segment_size }
+            }
+            layout::LayoutError::DeviceTooLarge => {
+                CreateError::DeviceTooLarge { size, segment_size }
+            }
+            layout::LayoutError::VolumeTooLarge { limit } => {
+                CreateError::VolumeTooLarge { size_max: bytes(limit) }
+            }
+            layout::LayoutError::MapTooSmall { needed } => {
+                CreateError::MapMemoryTooSmall { size_min: needed }
+            }
+            layout::LayoutError::Budget => {
+                let (min, max) = (layout::JOURNAL_SIZE_MIN, layout::JOURNAL_SIZE_MAX);
+                CreateError::JournalSize { min, max }
+            }
+            // The only other way to be wrong is a size of zero.
+            _ => CreateError::VolumeSize,
+        }
+    }
+}
+
+/// Bytes, in the largest unit that divides them.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (bits, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+            if self.0 > 0 && self.0.is_multiple_of(1 << bits) {
+                return write!(f, "{} {unit}", self.0 >> bits);
+            }
+        }
+        write!(f, "{} bytes", self.0)
+    }
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CreateError::SegmentSize => {
+                write!(f, "the segment size must be a power of two from 1 MiB to 1 GiB")
+            }
+            CreateError::VolumeSize => {
+                write!(f, "the volume size must be a multiple of 4096 bytes, and not zero")
+            }
+            CreateError::Label { size_max } => {
+                write!(f, "the label must have at most {size_max} bytes and no NUL")
+            }
+            CreateError::DeviceTooSmall { size, size_min, segment_size } => write!(
+                f,
+                "the device has {}, but a store with segments of {} needs {}: use a larger device \
+                 or smaller segments",
+                Bytes(*size),
+                Bytes(*segment_size),
+                Bytes(*size_min)
+            ),
+            CreateError::DeviceTooLarge { size, segment_size } => write!(
+                f,
+                "the device has {}, too much for segments of {}: use larger segments, and at most \
+                 16 TiB",
+                Bytes(*size),
+                Bytes(*segment_size)
+            ),
+            CreateError::VolumeTooLarge { size_max } => write!(
+                f,
+                "the volume would leave too little room for cleaning: it can have {} at most here",
+                Bytes(*size_max)
+            ),
+            CreateError::MapMemoryTooSmall { size_min } => {
+                write!(f, "the map of this volume needs at least {} of memory", Bytes(*size_min))
+            }
+            CreateError::JournalSize { min, max } => {
+                write!(f, "the journal must have from {min} to {max} updates")
+            }
+            CreateError::NoRandomness => {
+                write!(f, "the operating system gave no random numbers for the identity")
+            }
+            CreateError::Device { device, source } => {
+                write!(f, "{device} could not be formatted and holds no store now: {source}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CreateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CreateError::Device { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_spelled_in_the_largest_unit_that_fits() {
+        let text = |size| Bytes(size).to_string();
+        assert_eq!(text(3 << 30), "3 GiB");
+        assert_eq!(text(1536 << 20), "1536 MiB");
+        assert_eq!(text(4097), "4097 bytes");
+        assert_eq!(text(0), "0 bytes");
+    }
+
+    #[test]
+    fn a_message_says_what_would_do() {
+        let error = CreateError::DeviceTooSmall {
+            size: 1 << 20,
+            size_min: 24 << 20,
+            segment_size: 1 << 20,
+        };
+        let text = error.to_string();
+        assert!(text.contains("has 1 MiB") && text.contains("needs 24 MiB"), "{text}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Order between writes to parts of a block and every other write to that block.
+//!
+//! A request that covers a block in part must read it, merge, and write it back. It sees the
+//! writes that came before, and the ones that come after must not be merged away. So it *guards*
+//! its partial blocks from admission to its end:
+//! - a later write that touches a guarded block is *blocked* until the guard is gone;
+//! - the guarding request reads only when the earlier writes that touch its guarded blocks have
+//!   ended.
+//!
+//! Everybody waits only for requests that were admitted earlier, so nobody waits for ever.
+//!
+//! While no guard is held a write pays for an empty list and for noting its range.
+
+use super::jobs::JobIndex;
+use super::span::Span;
+
+/// A request that holds blocks against all others.
+#[derive(Clone, Copy, Debug)]
+struct Guard {
+    job: JobIndex,
+    blocks: [Option<u64>; 2],
+    /// Earlier writes to these blocks that have not ended.
+    waits_for: u32,
+}
+
+impl Guard {
+    fn touches(&self, span: &Span) -> bool {
+        self.blocks.iter().flatten().any(|block| span.contains(*block))
+    }
+}
+
+/// A write that was admitted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Admitted {
+    /// Empty for none.
+    span: Span,
+    /// Whether a guard waits for its end.
+    is_awaited: bool,
+}
+
+/// What a write may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Go on.
+    Free,
+    /// It holds its guards, and must wait until [`Conflicts::leave`] names it.
+    Waits,
+    /// It touches a guarded block, was not admitted, and must come again.
+    Blocked,
+}
+
+/// The writes that were admitted, and the guards that some of them hold.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    /// By job.
+    admitted: Vec<Admitted>,
+    guards: Vec<Guard>,
+}
+
+impl Conflicts {
+    /// Admits a write over `span` unless it touches a guarded block.
+    pub(super) fn try_enter(&mut self, job: JobIndex, span: Span) -> Admission {
+        if self.guards.iter().any(|guard| guard.touches(&span)) {
+            return Admission::Blocked;
+        }
+        let index = job.0 as usize;
+        if self.admitted.len() <= index {
+            self.admitted.resize(index + 1, Admitted::default());
+        }
+        assert!(self.admitted[index].span.is_empty(), "a job is admitted once");
+        let waits = !span.is_whole() && self.guard(job, span);
+        self.admitted[index] = Admitted { span, is_awaited: false };
+        if waits { Admission::Waits } else { Admission::Free }
+    }
+
+    /// Guards the partial blocks of `span`; whether earlier writes must end first.
+    fn guard(&mut self, job: JobIndex, span: Span) -> bool {
+        let mut edges = span.edges();
+        let blocks = [edges.next(), edges.next()];
+        let mut guard = Guard { job, blocks, waits_for: 0 };
+        for earlier in &mut self.admitted {
+            if guard.touches(&earlier.span) {
+                earlier.is_awaited = true;
+                guard.waits_for += 1;
+            }
+        }
+        self.guards.push(guard);
+        guard.waits_for > 0
+    }
+
+    /// A write has ended. Pushes the guarding requests that need not wait any longer; returns
+    /// whether guards are gone, so that blocked requests may come again.
+    pub(super) fn leave(&mut self, job: JobIndex, freed: &mut Vec<JobIndex>) -> bool {
+        let Some(slot) = self.admitted.get_mut(job.0 as usize) else { return false };
+        let Admitted { span, is_awaited } = std::mem::take(slot);
+        if is_awaited {
+            for guard in &mut self.guards {
+                // Its own guards have waited for none of it.
+                if guard.job != job && guard.touches(&span) {
+                    guard.waits_for -= 1;
+                    if guard.waits_for == 0 {
+                        freed.push(guard.job);
+                    }
+                }
+            }
+        }
+        let before = self.guards.len();
+        if !span.is_whole() {
+            self.guards.retain(|guard| guard.job != job);
+        }
+        self.guards.len() < before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTOR: u64 = 512;
+
+    fn enter(conflicts: &mut Conflicts, job: u32, offset: u64, length: u64) -> Admission {
+        conflicts.try_enter(JobIndex(job), Span::of(offset, length))
+    }
+
+    fn leave(conflicts: &mut Conflicts, job: u32) -> (bool, Vec<u32>) {
+        let mut freed = Vec::new();
+        let gone = conflicts.leave(JobIndex(job), &mut freed);
+        (gone, freed.iter().map(|job| job.0).collect())
+    }
+
+    #[test]
+    fn whole_writes_never_wait_for_each_other() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, 0, 8192), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, 4096, 4096), Admission::Free);
+        assert_eq!(leave(&mut conflicts, 0), (false, vec![]));
+        assert_eq!(leave(&mut conflicts, 1), (false, vec![]));
+    }
+
+    #[test]
+    fn a_partial_write_waits_for_all_earlier_ones_to_its_block() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, 0, 4096), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, 0, 8192), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 2, 8192, 4096), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 3, SECTOR, SECTOR), Admission::Waits);
+        assert_eq!(leave(&mut conflicts, 2), (false, vec![]));
+        assert_eq!(leave(&mut conflicts, 0), (false, vec![]));
+        assert_eq!(leave(&mut conflicts, 1), (false, vec![3]));
+        assert_eq!(leave(&mut conflicts, 3), (true, vec![]));
+    }
+
+    #[test]
+    fn a_guarded_block_blocks_every_later_write_to_it_and_no_other() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, 4096 + SECTOR, SECTOR), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, 0, 1 << 20), Admission::Blocked);
+        assert_eq!(enter(&mut conflicts, 1, 4096, SECTOR), Admission::Blocked);
+        assert_eq!(enter(&mut conflicts, 1, 8192, SECTOR), Admission::Free);
+        assert_eq!(leave(&mut conflicts, 0), (true, vec![]));
+        assert_eq!(enter(&mut conflicts, 0, 4096, SECTOR), Admission::Free);
+    }
+
+    #[test]
+    fn a_write_with_two_edges_is_counted_once_and_frees_once() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, 0, 16384), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, SECTOR, 8192), Admission::Waits);
+        assert_eq!(leave(&mut conflicts, 0), (false, vec![1]));
+        assert_eq!(leave(&mut conflicts, 1), (true, vec![]));
+    }
+
+    #[test]
+    fn a_partial_write_inside_a_wide_one_waits_for_it() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, SECTOR, 40960), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, 8192, SECTOR), Admission::Waits);
+        assert_eq!(leave(&mut conflicts, 0), (true, vec![1]));
+        assert_eq!(leave(&mut conflicts, 1), (true, vec![]));
+    }
+}

@@ -1,0 +1,344 @@
+//! The loop's body: it owns the engine, the device and all buffers, and carries requests from one
+//! to the other. It has no thread, no clock and no lock: the same calls give the same commands.
+//!
+//! ```text
+//! accept ─┬─ read, flush ───────────────► prompt ─┐
+//!         │                                        ├─► engine ─► device ─► engine ─► finished
+//!         └─ write ─► admission ─┬─ whole ► writes ┘
+//!                      (blocked) └─ partial: wait, read the edges, merge, then as whole
+//! ```
+//! Reads and flushes never wait for writes that the engine cannot take yet: the two queues are
+//! tried separately, and writes leave some of the engine's places to the others.
+//!
+//! What it does not do: decide when to sleep ([`crate::event_loop`] does), or check ranges
+//! ([`crate::validity`] did).
+//!
+//! Invariants:
+//! - every request that was accepted is finished once, with its memory;
+//! - memory is given back only when no device command uses it.
+
+mod conflicts;
+mod extents;
+mod jobs;
+mod merging;
+mod opening;
+mod parts;
+mod span;
+mod transfers;
+
+pub(crate) use opening::Settings;
+
+use crate::bounce::BounceBuffers;
+use crate::buffer::Buffer;
+use crate::counters::Counters;
+use crate::geometry::Geometry;
+use crate::message::{SessionId, Submission};
+use crate::pool::Pool;
+use crate::service::{Completion, Operation, RequestError};
+use conflicts::{Admission, Conflicts};
+use coulter_device::{self as device, Device, Wait};
+use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
+use jobs::{Job, JobIndex, Jobs, Stage};
+use span::Span;
+use std::collections::VecDeque;
+use std::io;
+
+/// The engine's name for the request that ends it.
+const SHUTDOWN: RequestId = RequestId(u64::MAX);
+
+/// A finished request.
+pub(crate) struct Finished {
+    pub(crate) session: SessionId,
+    pub(crate) operation: Operation,
+    pub(crate) begun_ns: u64,
+    pub(crate) completion: Completion,
+}
+
+/// Engine, device and buffers, and the requests between them.
+pub(crate) struct Driver {
+    /// First, so that it is dropped first: it uses the memory of the others until then.
+    device: Box<dyn Device>,
+    engine: Engine,
+    pool: Pool,
+    jobs: Jobs,
+    conflicts: Conflicts,
+    /// Reads and flushes for which the engine had no place.
+    prompt: VecDeque<JobIndex>,
+    /// Writes that the engine has yet to take, in order.
+    writes: VecDeque<JobIndex>,
+    /// Writes that touch a guarded block.
+    blocked: VecDeque<JobIndex>,
+    /// Parts of writes that the engine has taken and not answered.
+    write_parts: u32,
+    write_parts_max: u32,
+    /// Blocks of one write of the engine at most.
+    part_count_max: u64,
+    /// Alignment of memory that the device takes.
+    alignment: usize,
+    bounces: BounceBuffers,
+    completions: Vec<device::Completion>,
+    freed: Vec<JobIndex>,
+    /// How a shutdown ended.
+    ended: Option<Result<(), Failure>>,
+    pub(crate) counters: Counters,
+    /// Requests that are done; to be taken by the caller.
+    pub(crate) finished: Vec<Finished>,
+}
+
+impl Driver {
+    /// Takes a valid request.
+    pub(crate) fn accept(&mut self, submission: Submission) {
+        self.counters.accept(&submission);
+        let span = match submission.length {
+            0 => Span::default(),
+            length => Span::of(submission.offset, length),
+        };
+        // Into the table first: what is there is finished even if the engine should panic.
+        let index = self.jobs.insert(Job::new(submission, span));
+        match self.jobs.job(index).operation {
+            Operation::Flush => self.start_prompt(index),
+            _ if span.is_empty() => self.finish(index),
+            Operation::Extents => self.answer_extents(index),
+            Operation::Read => {
+                self.name_read_memory(index);
+                self.start_prompt(index);
+            }
+            Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => {
+                if self.engine.read_only().is_some() {
+                    self.jobs.job(index).failure = Some(RequestError::ReadOnly);
+                    self.finish(index);
+                } else {
+                    self.admit(index);
+                }
+            }
+        }
+    }
+
+    /// Does all that can be done without waiting for the device.
+    pub(crate) fn work(&mut self) {
+        let mut was_stuck = false;
+        loop {
+            self.start_waiting();
+            while let Some(io) = self.engine.poll_io(&mut self.pool) {
+                self.submit(io);
+            }
+            let mut answered = false;
+            while let Some(response) = self.engine.poll_response() {
+                self.handle_response(response);
+                answered = true;
+            }
+            if answered {
+                continue;
+            }
+            if !self.is_stuck() {
+                return;
+            }
+            assert!(!was_stuck, "the engine is idle and takes no request");
+            was_stuck = true;
+        }
+    }
+
+    /// Takes what the device has done; sleeps according to `wait` if that is nothing.
+    ///
+    /// # Errors
+    /// When the device can do nothing any more.
+    pub(crate) fn poll_device(&mut self, wait: Wait) -> io::Result<()> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let polled = self.device.poll(&mut completions, wait);
+        for completion in completions.drain(..) {
+            self.handle_completion(completion);
+        }
+        self.completions = completions;
+        polled
+    }
+
+    /// Asks the engine to end. [`Driver::ended`] tells when it has.
+    pub(crate) fn shut_down(&mut self) {
+        let taken = self.engine.handle_request(SHUTDOWN, Request::Shutdown, &mut self.pool);
+        assert!(taken.is_ok(), "an open engine takes a shutdown at any time");
+    }
+
+    /// How the shutdown ended, if it has.
+    pub(crate) fn ended(&self) -> Option<Result<(), Failure>> {
+        self.ended
+    }
+
+    /// Requests accepted and not finished.
+    pub(crate) fn job_count(&self) -> usize {
+        self.jobs.count()
+    }
+
+    /// Whether the engine has got so far that requests are taken.
+    fn is_readable(&self) -> bool {
+        matches!(self.engine.phase(), Phase::Recovered | Phase::Running)
+    }
+
+    /// Whether writes are refused: since it was opened (zero), or after this error.
+    pub(crate) fn read_only(&self) -> Option<i32> {
+        self.engine.read_only()
+    }
+
+    pub(crate) fn engine_statistics(&self) -> coulter_engine::Statistics {
+        self.engine.statistics()
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry::of(self.engine.superblock())
+    }
+
+    /// Gives everything up. When this returns the device uses no memory any more, and all requests
+    /// are finished with `error`.
+    pub(crate) fn abandon(self, error: RequestError) -> Vec<Finished> {
+        let Driver { device, mut jobs, mut finished, pool, .. } = self;
+        // First of all: it waits for what it has begun, which uses the others' memory.
+        drop(device);
+        drop(pool);
+        finished.extend(jobs.drain().map(|job| finished_job(job, Err(error)).0));
+        finished
+    }
+
+    // Reads and flushes.
+
+    fn start_prompt(&mut self, index: JobIndex) {
+        if !self.prompt.is_empty() || !self.try_start_prompt(index) {
+            self.counters.requests.waits += 1;
+            self.prompt.push_back(index);
+        }
+    }
+
+    // Writes.
+
+    /// Lets a write go on unless a block that it touches is guarded.
+    fn admit(&mut self, index: JobIndex) {
+        let span = self.jobs.job(index).span;
+        match self.conflicts.try_enter(index, span) {
+            Admission::Blocked => {
+                self.counters.requests.blocked += 1;
+                self.jobs.job(index).stage = Stage::Blocked;
+                self.blocked.push_back(index);
+            }
+            Admission::Waits => self.jobs.job(index).stage = Stage::Guarding,
+            Admission::Free => self.start_write(index),
+        }
+    }
+
+    /// No earlier write is in the way.
+    fn start_write(&mut self, index: JobIndex) {
+        if self.jobs.job(index).span.is_whole() {
+            self.issue(index);
+        } else {
+            self.counters.requests.merged += 1;
+            self.fetch(index);
+        }
+    }
+
+    /// Hands the parts of a write to the engine, or lines it up.
+    fn issue(&mut self, index: JobIndex) {
+        let job = self.jobs.job(index);
+        (job.stage, job.cursor) = (Stage::Issuing, job.span.first);
+        if !self.writes.is_empty() || !self.try_issue(index) {
+            self.counters.requests.waits += 1;
+            self.writes.push_back(index);
+        }
+    }
+
+    /// Tries again what the engine could not take.
+    fn start_waiting(&mut self) {
+        while let Some(index) = self.prompt.front() {
+            if !self.try_start_prompt(*index) {
+                break;
+            }
+            self.prompt.pop_front();
+        }
+        while let Some(index) = self.writes.front() {
+            if !self.try_issue(*index) {
+                break;
+            }
+            self.writes.pop_front();
+        }
+    }
+
+    /// Whether requests wait for an engine that has nothing to do.
+    fn is_stuck(&self) -> bool {
+        let waiting = !self.prompt.is_empty() || !self.writes.is_empty();
+        waiting && self.engine.activity() == 0
+    }
+
+    // Ends.
+
+    fn handle_response(&mut self, response: Response) {
+        if response.id == SHUTDOWN {
+            self.ended = Some(response.result);
+            return;
+        }
+        let index = JobIndex(u32::try_from(response.id.0).expect("the engine keeps the name"));
+        let job = self.jobs.job(index);
+        job.pending -= 1;
+        if let Err(failure) = response.result {
+            job.failure.get_or_insert(request_error(failure));
+        }
+        match (job.operation, job.stage) {
+            (Operation::Read | Operation::Flush, _) => {
+                if job.is_done() {
+                    self.finish(index);
+                }
+            }
+            (_, Stage::Fetching) => self.edge_fetched(index),
+            (_, Stage::Issuing) => {
+                let is_done = job.is_done();
+                self.write_parts -= 1;
+                if is_done {
+                    self.finish(index);
+                }
+            }
+            (_, stage) => panic!("the engine has nothing of a request that is {stage:?}"),
+        }
+    }
+
+    fn finish(&mut self, index: JobIndex) {
+        if self.jobs.job(index).operation == Operation::Read {
+            self.take_from_bounce(index);
+        }
+        let job = self.jobs.remove(index);
+        let result = job.failure.map_or(Ok(()), Err);
+        self.counters.finish(result);
+        let (finished, bounce) = finished_job(job, result);
+        self.bounces.give(bounce);
+        self.finished.push(finished);
+        self.release(index);
+    }
+
+    /// Lets those go on that waited for this request.
+    fn release(&mut self, index: JobIndex) {
+        let mut freed = std::mem::take(&mut self.freed);
+        let guards_are_gone = self.conflicts.leave(index, &mut freed);
+        for index in freed.drain(..) {
+            self.start_write(index);
+        }
+        self.freed = freed;
+        if guards_are_gone {
+            // Each once; those that are blocked still line up again in the same order.
+            for _ in 0..self.blocked.len() {
+                let index = self.blocked.pop_front().expect("counted");
+                self.admit(index);
+            }
+        }
+    }
+}
+
+/// What a session gets to see of a request, and the request's bounce buffer.
+fn finished_job(job: Job, result: Result<(), RequestError>) -> (Finished, Buffer) {
+    let buffer = job.memory.into_buffer();
+    let completion = Completion { tag: job.tag, result, buffer, extents: job.extents };
+    let (session, operation, begun_ns) = (job.session, job.operation, job.begun_ns);
+    (Finished { session, operation, begun_ns, completion }, job.bounce)
+}
+
+fn request_error(failure: Failure) -> RequestError {
+    match failure {
+        Failure::Corrupt(lba) => RequestError::Corrupt { block: lba.0 },
+        Failure::Device(errno) => RequestError::Device { errno },
+        // What else there may come to be is a refusal too.
+        _ => RequestError::ReadOnly,
+    }
+}

@@ -1,0 +1,86 @@
+//! From a device to a driver whose store can be read.
+
+use super::{Conflicts, Driver, Jobs};
+use crate::bounce::BounceBuffers;
+use crate::counters::Counters;
+use crate::open_error::OpenErrorKind;
+use crate::pool::Pool;
+use coulter_device::{Device, Wait};
+use coulter_engine::{Config, Engine, Phase, RECORD_BLOCKS};
+use coulter_format::BLOCK_SIZE;
+use std::collections::VecDeque;
+
+/// Places of the engine that writes leave to reads and flushes, as a part of all.
+const PROMPT_SHARE: u32 = 8;
+
+/// How the engine is to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+}
+
+impl Driver {
+    /// Opens the store on `device`. Waits until it can be read; the engine goes on by itself to
+    /// where it can be written.
+    ///
+    /// # Errors
+    /// [`OpenErrorKind`], when it is no store, cannot be opened, or the device fails.
+    pub(crate) fn open(
+        device: Box<dyn Device>,
+        settings: &Settings,
+    ) -> Result<Driver, OpenErrorKind> {
+        let config = settings.config;
+        let mut driver = Driver::new(device, config)?;
+        while !driver.is_readable() {
+            driver.work();
+            if let Phase::Failed(error) = driver.engine.phase() {
+                return Err(OpenErrorKind::of(error));
+            }
+            if !driver.is_readable() {
+                assert!(driver.engine.activity() > 0, "opening goes on until it has ended");
+                driver.poll_device(Wait::Forever).map_err(device_error)?;
+            }
+        }
+        let geometry = driver.engine.geometry();
+        // A record lies inside one segment, its header too.
+        driver.part_count_max = u64::from(geometry.segment_size - 1).min(RECORD_BLOCKS as u64 - 1);
+        Ok(driver)
+    }
+
+    fn new(mut device: Box<dyn Device>, config: Config) -> Result<Driver, OpenErrorKind> {
+        let mut pool = Pool::new(config.record_count, config.page_count);
+        let region = pool.region();
+        // SAFETY: nothing is outstanding on a device that was just handed over; the pool's memory
+        // is freed after the device.
+        unsafe { device.register(&[region]) }.map_err(device_error)?;
+        let properties = device.properties();
+        let device_size = properties.size / BLOCK_SIZE as u64;
+        let alignment = properties.alignment as usize;
+        let queue_depth = properties.queue_depth;
+        let request_count = config.request_count;
+        Ok(Driver {
+            engine: Engine::open(config, device_size),
+            device,
+            pool,
+            jobs: Jobs::default(),
+            conflicts: Conflicts::default(),
+            prompt: VecDeque::new(),
+            writes: VecDeque::new(),
+            blocked: VecDeque::new(),
+            write_parts: 0,
+            write_parts_max: request_count - request_count.div_ceil(PROMPT_SHARE),
+            part_count_max: 1,
+            alignment,
+            bounces: BounceBuffers::default(),
+            completions: Vec::with_capacity(queue_depth),
+            freed: Vec::new(),
+            ended: None,
+            counters: Counters::default(),
+            finished: Vec::new(),
+        })
+    }
+}
+
+fn device_error(error: std::io::Error) -> OpenErrorKind {
+    OpenErrorKind::Device { errno: error.raw_os_error().unwrap_or(libc::EIO) }
+}

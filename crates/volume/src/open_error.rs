@@ -1,0 +1,158 @@
+//! Why a store cannot be opened. Every message says what, where and what to do.
+
+use coulter_engine as engine;
+use coulter_format::BLOCK_SIZE;
+use std::fmt;
+use std::io;
+
+/// Why a store cannot be opened, and which.
+#[derive(Debug)]
+pub struct OpenError {
+    /// What and where the device is.
+    pub device: String,
+    /// What is wrong.
+    pub kind: OpenErrorKind,
+}
+
+/// Kinds of [`OpenError`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenErrorKind {
+    /// There is no superblock.
+    NotAStore,
+    /// The store is of another format version.
+    Version {
+        /// Its version.
+        found: u32,
+        /// The version that this program reads.
+        supported: u32,
+    },
+    /// The device ends before the store does.
+    Truncated {
+        /// Bytes that the store has.
+        needed: u64,
+        /// Bytes that the device has.
+        found: u64,
+    },
+    /// Metadata without which nothing can be found is damaged.
+    Damaged {
+        /// What is wrong with what.
+        what: String,
+        /// Byte on the device.
+        offset: u64,
+    },
+    /// Writes that were durable cannot be found any more.
+    DurableRecordMissing {
+        /// The sequence of the first that is missing.
+        sequence: u64,
+        /// The sequence up to which all were durable.
+        durable: u64,
+    },
+    /// The map memory allowed is less than opening needs.
+    MapMemory {
+        /// Bytes needed.
+        needed: u64,
+    },
+    /// The device cannot be written to, and the store was not to be opened read-only.
+    ReadOnlyDevice,
+    /// An option is outside its bounds; its name and the least value.
+    Option {
+        /// Which.
+        name: &'static str,
+        /// The least value that it may have.
+        min: u64,
+    },
+    /// The device failed.
+    Device {
+        /// The operating system's error number.
+        errno: i32,
+    },
+    /// No thread could be started.
+    Thread(io::Error),
+    /// The program has a bug that showed while opening; its message.
+    Bug(String),
+}
+
+impl OpenErrorKind {
+    pub(crate) fn of(error: engine::OpenError) -> OpenErrorKind {
+        let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+        match error {
+            engine::OpenError::NotAStore => OpenErrorKind::NotAStore,
+            engine::OpenError::Version(found) => {
+                OpenErrorKind::Version { found, supported: coulter_format::FORMAT_VERSION }
+            }
+            engine::OpenError::Truncated { needed, found } => {
+                OpenErrorKind::Truncated { needed: bytes(needed), found: bytes(found) }
+            }
+            engine::OpenError::Damaged { corrupt, pba } => {
+                OpenErrorKind::Damaged { what: corrupt.to_string(), offset: pba.byte_offset() }
+            }
+            engine::OpenError::DurableRecordMissing { sequence, durable } => {
+                OpenErrorKind::DurableRecordMissing { sequence, durable }
+            }
+            engine::OpenError::Device(errno) => OpenErrorKind::Device { errno },
+            engine::OpenError::MapMemory { needed } => OpenErrorKind::MapMemory { needed },
+            other => OpenErrorKind::Damaged { what: format!("{other:?}"), offset: 0 },
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.device, self.kind)
+    }
+}
+
+impl fmt::Display for OpenErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenErrorKind::NotAStore => {
+                write!(f, "there is no store here; `coulter create` makes one")
+            }
+            OpenErrorKind::Version { found, supported } => write!(
+                f,
+                "the store has format version {found}, this program reads version {supported}: \
+                 use the program that fits"
+            ),
+            OpenErrorKind::Truncated { needed, found } => write!(
+                f,
+                "the device has {found} bytes but the store has {needed}: it was truncated, or \
+                 copied in part"
+            ),
+            OpenErrorKind::Damaged { what, offset } => write!(
+                f,
+                "{what}, at byte {offset}: the store is damaged there and cannot be opened \
+                 without losing data; `coulter check` says what else is"
+            ),
+            OpenErrorKind::DurableRecordMissing { sequence, durable } => write!(
+                f,
+                "record {sequence} is gone although all up to {durable} were durable: the device \
+                 has lost what it had confirmed, and opening would lose it for good; `coulter \
+                 check` says what is left"
+            ),
+            OpenErrorKind::MapMemory { needed } => {
+                write!(f, "opening may need {needed} bytes of map memory: allow at least so much")
+            }
+            OpenErrorKind::ReadOnlyDevice => {
+                write!(f, "the device is read-only: open the store read-only too")
+            }
+            OpenErrorKind::Option { name, min } => write!(f, "`{name}` must be at least {min}"),
+            OpenErrorKind::Device { errno } => {
+                write!(f, "the device failed: {}", io::Error::from_raw_os_error(*errno))
+            }
+            OpenErrorKind::Thread(source) => write!(f, "no thread could be started: {source}"),
+            OpenErrorKind::Bug(message) => {
+                write!(f, "this is a bug in coulter; nothing was written: {message}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            OpenErrorKind::Thread(source) => Some(source),
+            _ => None,
+        }
+    }
+}

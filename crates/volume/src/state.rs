@@ -1,0 +1,109 @@
+//! What the volume, its sessions and its loop have in common.
+
+use crate::mailbox::Mailbox;
+use crate::statistics::Statistics;
+use coulter_device::Waker;
+use rustix::event::{EventfdFlags, eventfd};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What a volume can do at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// Everything.
+    Running,
+    /// Reading only.
+    ReadOnly(ReadOnlyReason),
+    /// Nothing: it was closed.
+    Closed,
+    /// Nothing: the device or the program failed; why.
+    Failed(String),
+}
+
+/// Why a volume refuses writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadOnlyReason {
+    /// It was opened so.
+    Opened,
+    /// A write or a flush failed. What was acknowledged before as durable still is; what was
+    /// written after it may be lost. Opening the store anew recovers what the device kept.
+    Failed {
+        /// The operating system's error number.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Running => write!(f, "running"),
+            State::ReadOnly(ReadOnlyReason::Opened) => write!(f, "read-only: opened so"),
+            State::ReadOnly(ReadOnlyReason::Failed { errno }) => {
+                let error = io::Error::from_raw_os_error(*errno);
+                write!(f, "read-only since the device failed to write: {error}")
+            }
+            State::Closed => write!(f, "closed"),
+            State::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}
+
+/// What is shared between threads.
+pub(crate) struct Shared {
+    pub(crate) mailbox: Mailbox,
+    /// A descriptor that is always readable.
+    pub(crate) ready: OwnedFd,
+    epoch: Instant,
+    state: Mutex<State>,
+    last: Mutex<Statistics>,
+}
+
+impl Shared {
+    /// What a loop that `waker` wakes shares with others.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub(crate) fn new(waker: Waker) -> io::Result<Shared> {
+        Ok(Shared {
+            mailbox: Mailbox::new(waker),
+            ready: eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            epoch: Instant::now(),
+            state: Mutex::new(State::Running),
+            last: Mutex::default(),
+        })
+    }
+
+    /// Nanoseconds of the volume's clock.
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        // 2^64 nanoseconds are 584 years.
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn state(&self) -> State {
+        lock(&self.state).clone()
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        *lock(&self.state) = state;
+    }
+
+    /// The counters when the loop was last able to tell them.
+    pub(crate) fn last_statistics(&self) -> Statistics {
+        *lock(&self.last)
+    }
+
+    pub(crate) fn set_last_statistics(&self, statistics: Statistics) {
+        *lock(&self.last) = statistics;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The values are replaced as a whole, so they are whole whenever the lock is free.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,267 @@
+//! What a volume has done and what it holds, at one moment. Totals run from the opening.
+
+use crate::counters::{Counters, DeviceCounts, RequestCounts};
+use crate::histogram::Histogram;
+use coulter_format::BLOCK_SIZE;
+
+/// The facts of one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Statistics {
+    /// What hosts asked for.
+    pub requests: RequestCounts,
+    /// What the device was told.
+    pub device: DeviceCounts,
+    /// What was written to the device, by cause.
+    pub written: WrittenBytes,
+    /// Where the room is.
+    pub space: Space,
+    /// What the map takes.
+    pub map: MapUse,
+    /// What the log did.
+    pub log: LogCounts,
+    /// Times from handing a read over to its completion.
+    pub read_latency: Latency,
+    /// The same of writes, discards and write-zeroes.
+    pub write_latency: Latency,
+    /// The same of flushes.
+    pub flush_latency: Latency,
+    /// What the loop's thread did.
+    pub event_loop: LoopCounts,
+}
+
+impl Statistics {
+    /// Bytes written to the device for each byte that hosts wrote, in thousandths; 1000 before the
+    /// first write.
+    pub fn write_amplification_thousandths(&self) -> u64 {
+        match self.written.host_bytes {
+            0 => 1000,
+            host => (u128::from(self.written.total_bytes()) * 1000 / u128::from(host)) as u64,
+        }
+    }
+}
+
+/// Bytes written to the device, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct WrittenBytes {
+    /// What hosts wrote.
+    pub host_bytes: u64,
+    /// Host data that cleaning wrote again.
+    pub relocated_bytes: u64,
+    /// Metadata that cleaning wrote again.
+    pub relocated_metadata_bytes: u64,
+    /// Headers of records.
+    pub header_bytes: u64,
+    /// Pages of the map.
+    pub map_bytes: u64,
+    /// Runs of map updates.
+    pub run_bytes: u64,
+    /// Segment tables, checkpoint bodies and superblocks.
+    pub checkpoint_bytes: u64,
+}
+
+impl WrittenBytes {
+    /// All of it.
+    pub fn total_bytes(&self) -> u64 {
+        self.host_bytes + self.relocated_bytes + self.metadata_bytes()
+    }
+
+    /// All that is not data of hosts.
+    pub fn metadata_bytes(&self) -> u64 {
+        self.relocated_metadata_bytes
+            + self.header_bytes
+            + self.map_bytes
+            + self.run_bytes
+            + self.checkpoint_bytes
+    }
+}
+
+/// Segments and what is in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Space {
+    /// Bytes of a segment.
+    pub segment_size_bytes: u64,
+    /// Segments in all.
+    pub segments_total: u64,
+    /// Segments with nothing in them.
+    pub segments_empty: u64,
+    /// Bytes in segments that are still needed.
+    pub valid_bytes: u64,
+    /// Segments that the cleaner has gone through.
+    pub segments_cleaned: u64,
+    /// Relocated blocks that had been overwritten in the meantime.
+    pub relocations_dropped: u64,
+}
+
+/// Memory of the map, and how it was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MapUse {
+    /// Bytes that it takes now.
+    pub memory_bytes: u64,
+    /// The most that it took.
+    pub memory_peak_bytes: u64,
+    /// The most that it may take.
+    pub memory_limit_bytes: u64,
+    /// Lookups answered from memory.
+    pub hits: u64,
+    /// Lookups for which a page was read.
+    pub misses: u64,
+    /// Pages given up to make room.
+    pub evictions: u64,
+}
+
+/// Records, flushes, checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LogCounts {
+    /// Records written.
+    pub records: u64,
+    /// Flushes that one flush of the device answered, or that found all durable.
+    pub flushes_answered: u64,
+    /// Flushes of the device.
+    pub device_flushes: u64,
+    /// Checkpoints made durable.
+    pub checkpoints: u64,
+    /// The sequence of the last record that took effect.
+    pub applied_sequence: u64,
+    /// The sequence of the last record that is known durable.
+    pub durable_sequence: u64,
+    /// Runs alive.
+    pub runs: u64,
+    /// Records that opening replayed.
+    pub records_replayed: u64,
+    /// Records that opening found behind the end of the log, and dropped.
+    pub records_dropped: u64,
+    /// Blocks found damaged.
+    pub corrupt_blocks: u64,
+    /// Requests that the engine told to come again.
+    pub busy: u64,
+}
+
+/// A distribution of times in nanoseconds. Quantiles are at most a sixteenth too high.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Latency {
+    /// How many there were.
+    pub count: u64,
+    /// The mean.
+    pub mean_ns: u64,
+    /// Half took no longer.
+    pub p50_ns: u64,
+    /// 99 % took no longer.
+    pub p99_ns: u64,
+    /// 99.9 % took no longer.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl From<&Histogram> for Latency {
+    fn from(histogram: &Histogram) -> Latency {
+        Latency {
+            count: histogram.count(),
+            mean_ns: histogram.mean_ns(),
+            p50_ns: histogram.quantile_ns(500_000),
+            p99_ns: histogram.quantile_ns(990_000),
+            p999_ns: histogram.quantile_ns(999_000),
+            max_ns: histogram.max_ns(),
+        }
+    }
+}
+
+/// Turns of the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LoopCounts {
+    /// Turns.
+    pub turns: u64,
+    /// Turns that ended asleep, for lack of anything to do.
+    pub sleeps: u64,
+    /// Batches of requests taken from sessions.
+    pub batches: u64,
+    /// Batches of completions handed to sessions.
+    pub deliveries: u64,
+}
+
+/// Times of requests by class.
+#[derive(Debug, Default)]
+pub(crate) struct Latencies {
+    pub(crate) read: Histogram,
+    pub(crate) write: Histogram,
+    pub(crate) flush: Histogram,
+}
+
+/// Puts together what each part counts.
+pub(crate) fn gather(
+    counters: &Counters,
+    engine: &coulter_engine::Statistics,
+    latencies: &Latencies,
+    event_loop: LoopCounts,
+) -> Statistics {
+    let headers =
+        engine.user_header_blocks + engine.cleaning_header_blocks + engine.metadata_header_blocks;
+    Statistics {
+        requests: counters.requests,
+        device: counters.device,
+        written: WrittenBytes {
+            host_bytes: bytes(engine.user_blocks_written),
+            relocated_bytes: bytes(engine.relocated_blocks),
+            relocated_metadata_bytes: bytes(engine.relocated_metadata_blocks),
+            header_bytes: bytes(headers),
+            map_bytes: bytes(engine.leaf_blocks + engine.root_blocks),
+            run_bytes: bytes(engine.run_blocks),
+            checkpoint_bytes: bytes(engine.table_blocks + engine.checkpoint_blocks),
+        },
+        space: Space {
+            segment_size_bytes: bytes(engine.segment_size),
+            segments_total: engine.segment_count,
+            segments_empty: engine.segments_empty,
+            valid_bytes: bytes(engine.valid_blocks),
+            segments_cleaned: engine.segments_cleaned,
+            relocations_dropped: engine.relocations_dropped,
+        },
+        map: MapUse {
+            memory_bytes: engine.map_bytes,
+            memory_peak_bytes: engine.map_bytes_peak,
+            memory_limit_bytes: engine.map_bytes_limit,
+            hits: engine.map.hits,
+            misses: engine.map.misses,
+            evictions: engine.map.evictions,
+        },
+        log: log_counts(engine),
+        read_latency: (&latencies.read).into(),
+        write_latency: (&latencies.write).into(),
+        flush_latency: (&latencies.flush).into(),
+        event_loop,
+    }
+}
+
+fn log_counts(engine: &coulter_engine::Statistics) -> LogCounts {
+    LogCounts {
+        records: engine.records,
+        flushes_answered: engine.flush_requests,
+        device_flushes: engine.device_flushes,
+        checkpoints: engine.checkpoints,
+        applied_sequence: engine.applied_sequence,
+        durable_sequence: engine.durable_sequence,
+        runs: engine.run_count,
+        records_replayed: engine.records_replayed,
+        records_dropped: engine.records_dropped,
+        corrupt_blocks: engine.corrupt_blocks,
+        busy: engine.busy,
+    }
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_SIZE as u64
+}
