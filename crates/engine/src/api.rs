@@ -235,6 +235,12 @@ pub enum OpenError {
         /// Durable up to here.
         durable: u64,
     },
+    /// Records tell of a newer superblock than can be found: it was damaged, and the older one leads
+    /// to a state that is long over.
+    SuperblockLost {
+        /// The generation that is missing.
+        generation: u64,
+    },
     /// The device reported this error number.
     Device(i32),
     /// The map memory is less than recovery may need.

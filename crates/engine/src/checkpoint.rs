@@ -468,6 +468,7 @@ impl Engine {
     fn checkpoint_is_durable(&mut self) {
         let superblock = self.checkpointer.next_superblock.take();
         self.superblock = superblock.expect("a superblock was written");
+        self.log.generation = self.superblock.generation;
         let (old, count) = self.checkpointer.body;
         let now = self.log.now();
         for offset in 0..count {

@@ -267,6 +267,7 @@ impl FirstRecords {
             epoch: 1,
             sequence: self.sequence,
             durable_sequence: 0,
+            generation: 0,
             pba: self.next,
             payload_size: payload.len() as u16,
         };

@@ -114,6 +114,8 @@ pub(crate) struct Log {
     pub(crate) applied: Sequence,
     pub(crate) durable: Sequence,
     pub(crate) epoch: u64,
+    /// Of the durable superblock.
+    pub(crate) generation: u64,
     pub(crate) write_clock: u64,
     /// Blocks written since the last cut.
     pub(crate) blocks_since_cut: u64,
@@ -138,6 +140,7 @@ impl Log {
             applied: 0,
             durable: 0,
             epoch: 0,
+            generation: 0,
             write_clock: 0,
             blocks_since_cut: 0,
         }
@@ -275,7 +278,7 @@ impl Log {
         let record_ref = self.filling[stream.index()].take().expect("a record is being filled");
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let (epoch, durable) = (self.epoch, self.durable);
+        let (epoch, durable, generation) = (self.epoch, self.durable, self.generation);
         let record = self.record_mut(record_ref);
         assert!(!record.extents.is_empty(), "a record says something");
         record.sequence = sequence;
@@ -285,6 +288,7 @@ impl Log {
             epoch,
             sequence,
             durable_sequence: durable,
+            generation,
             pba: record.header_pba,
             payload_size: record.payload as u16,
         };

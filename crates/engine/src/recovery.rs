@@ -101,6 +101,8 @@ struct Walk {
     latest: Sequence,
     /// Blocks to read next: one to look whether there is anything, then whole chunks.
     step: u32,
+    /// Blocks behind the end still to be searched for a record that tells what was durable.
+    probe: u32,
 }
 
 /// A record that was found behind the checkpoint.
@@ -133,6 +135,8 @@ pub(crate) struct Recovery {
     found: Vec<Found>,
     entries: Vec<Entry>,
     durable: Sequence,
+    /// The newest superblock that any record knows of.
+    generation: u64,
     /// Records of `found`, in order, that replay takes.
     accepted: usize,
 }
@@ -161,6 +165,7 @@ impl Recovery {
             found: Vec::new(),
             entries: Vec::new(),
             durable: 0,
+            generation: 0,
             accepted: 0,
         }
     }
@@ -515,9 +520,13 @@ impl Engine {
             let (JobKind::Walk { walk }, Target::Record(buffer)) = (job.kind, job.target) else {
                 unreachable!("walks are read into records")
             };
-            // An unreadable block is a torn one, unless the log says that it was durable.
-            if result.is_ok() {
-                self.walk_on(r, walk, job.count, buffers.record(buffer));
+            // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
+            result.map_err(OpenError::Device)?;
+            let chunk = &buffers.record(buffer)[..job.count as usize];
+            if r.walks[walk].probe > 0 {
+                self.probe_on(r, walk, chunk);
+            } else {
+                self.walk_on(r, walk, chunk);
             }
             self.log.give_back(buffer);
         }
@@ -531,7 +540,7 @@ impl Engine {
             if head.offset < size {
                 let segment = SegmentIndex(head.segment);
                 let step = RECORD_BLOCKS as u32;
-                r.walks.push(Walk { segment, offset: head.offset, latest, step });
+                r.walks.push(Walk { segment, offset: head.offset, latest, step, probe: 0 });
             }
         }
         for segment in &r.reserved {
@@ -539,7 +548,7 @@ impl Engine {
                 let pba = self.superblock.checkpoint.pba;
                 return Err(damaged(Structure::Checkpoint, Reason::Field("reserved"), pba));
             }
-            r.walks.push(Walk { segment: *segment, offset: 0, latest, step: 1 });
+            r.walks.push(Walk { segment: *segment, offset: 0, latest, step: 1, probe: 0 });
         }
         r.walks_waiting.extend(0..r.walks.len());
         r.durable = latest;
@@ -547,7 +556,8 @@ impl Engine {
     }
 
     /// Collects the records of a chunk; queues the walk again if there may be more.
-    fn walk_on(&mut self, r: &mut Recovery, index: usize, count: u32, chunk: &[Block]) {
+    fn walk_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+        let count = chunk.len() as u32;
         let store = self.superblock.store;
         let epoch = self.superblock.epoch;
         let size = self.superblock.geometry.segment_size;
@@ -563,6 +573,7 @@ impl Engine {
                 break false;
             };
             let header = view.header();
+            r.generation = r.generation.max(header.generation);
             let end = at + 1 + u32::from(header.payload_size);
             if header.epoch != epoch || header.sequence <= latest || walk.offset + end > size {
                 break false;
@@ -594,8 +605,49 @@ impl Engine {
             at = end;
         };
         let step = RECORD_BLOCKS as u32;
-        r.walks[index] = Walk { offset: walk.offset + at, latest, step, ..walk };
-        if goes_on && walk.offset + at < size {
+        let offset = walk.offset + at;
+        r.walks[index] = Walk { offset, latest, step, ..walk };
+        if offset == size {
+            return;
+        }
+        if goes_on {
+            r.walks_waiting.push_back(index);
+        } else if offset > 0 || self.may_have_been_opened(r, index) {
+            r.walks[index].probe = RECORD_BLOCKS as u32;
+            self.probe_on(r, index, &chunk[at as usize..]);
+        }
+    }
+
+    /// Whether a reserved segment without a first record could have been a stream's next one: they
+    /// are opened in order, by as many streams as there are.
+    fn may_have_been_opened(&self, r: &Recovery, index: usize) -> bool {
+        let before = &r.walks[index.saturating_sub(Stream::COUNT)..index];
+        let reserved = index - (r.walks.len() - r.reserved.len());
+        reserved < Stream::COUNT || before.iter().any(|walk| walk.offset > 0)
+    }
+
+    /// Behind the end of the log may lie records that cannot be reached, because a header before
+    /// them is torn or damaged. If one of them says that what is missing was durable, it is damage.
+    /// A record is at most so long that the next header lies among the blocks searched.
+    fn probe_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+        let walk = r.walks[index];
+        let size = self.superblock.geometry.segment_size;
+        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+        let searched = chunk.len().min(walk.probe as usize);
+        for (offset, block) in chunk[..searched].iter().enumerate() {
+            let place = start.plus(offset as u32);
+            if let Ok(view) = RecordView::decode(block, &self.superblock.store, place) {
+                let header = view.header();
+                r.generation = r.generation.max(header.generation);
+                if header.epoch == self.superblock.epoch && header.sequence > walk.latest {
+                    r.durable = r.durable.max(header.durable_sequence);
+                }
+            }
+        }
+        let offset = walk.offset + searched as u32;
+        let probe = walk.probe - searched as u32;
+        r.walks[index] = Walk { offset, probe, step: probe.max(1), ..walk };
+        if probe > 0 && offset < size {
             r.walks_waiting.push_back(index);
         }
     }
@@ -614,10 +666,14 @@ impl Engine {
             let durable = r.durable;
             return Err(OpenError::DurableRecordMissing { sequence: last + 1, durable });
         }
+        if r.generation > self.superblock.generation {
+            return Err(OpenError::SuperblockLost { generation: r.generation });
+        }
         self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
         self.log.next_sequence = last + 1;
         self.log.durable = self.superblock.checkpoint.sequence;
         self.log.epoch = self.superblock.epoch + 1;
+        self.log.generation = self.superblock.generation;
         self.restore_heads(r)?;
         self.count_listed()
     }

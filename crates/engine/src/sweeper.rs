@@ -100,6 +100,7 @@ impl Engine {
                 return false;
             }
             PageWrite::Damaged => {
+                self.drop_if_empty(record);
                 self.poison(ERRNO_DAMAGED);
                 return false;
             }

@@ -17,7 +17,8 @@
 //!     56    4 pba               of this header
 //!     60    2 payload_size      blocks that follow
 //!     62    2 extent_count
-//!     64   32 zero
+//!     64    8 generation        of the superblock that was durable when this was written
+//!     72   24 zero
 //!     96   12 extent            × extent_count
 //!      …      block word(s)     for every block of every extent, in order
 //!
@@ -59,6 +60,9 @@ pub struct RecordHeader {
     pub sequence: u64,
     /// Every record up to this sequence was durable when the header was written.
     pub durable_sequence: u64,
+    /// Generation of the newest superblock that was durable when the header was written. A reader
+    /// that only finds an older one knows that the newer one was lost.
+    pub generation: u64,
     /// The header's own address.
     pub pba: Pba,
     /// Blocks that follow the header.
@@ -137,6 +141,7 @@ pub fn encode(
     put::<56, 4>(block, header.pba.0.to_le_bytes());
     put::<60, 2>(block, header.payload_size.to_le_bytes());
     put::<62, 2>(block, (extents.len() as u16).to_le_bytes());
+    put::<64, 8>(block, header.generation.to_le_bytes());
     encode_body(extents, words, block)?;
     let sum = checksum::sealed::<12>(block, store.salt);
     put::<12, 4>(block, sum.to_le_bytes());
@@ -231,6 +236,7 @@ impl<'a> RecordView<'a> {
             epoch: u64_at::<32>(block),
             sequence: u64_at::<40>(block),
             durable_sequence: u64_at::<48>(block),
+            generation: u64_at::<64>(block),
             pba,
             payload_size: u16_at::<60>(block),
         };
@@ -393,6 +399,7 @@ mod tests {
             epoch: 4,
             sequence: 1000,
             durable_sequence: 990,
+            generation: 12,
             pba: Pba(5000),
             payload_size,
         }

@@ -98,7 +98,7 @@ fn extent() -> impl Strategy<Value = Extent> {
 
 /// A header's parts that fit into a block.
 fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<BlockWord>)> {
-    let header = (any::<u8>(), any::<[u64; 3]>(), any::<u32>());
+    let header = (any::<u8>(), any::<[u64; 4]>(), any::<u32>());
     let words = vec((any::<u32>(), any::<u32>()), 2000);
     (header, vec(extent(), 0..60), words).prop_map(
         |((stream, numbers, pba), mut extents, words)| {
@@ -119,10 +119,17 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
                     named.push(BlockWord { checksum, address });
                 }
             }
-            let [epoch, sequence, durable_sequence] = numbers;
+            let [epoch, sequence, durable_sequence, generation] = numbers;
             let (pba, payload_size) = (Pba(pba), payload as u16);
-            let header =
-                RecordHeader { stream, epoch, sequence, durable_sequence, pba, payload_size };
+            let header = RecordHeader {
+                stream,
+                epoch,
+                sequence,
+                durable_sequence,
+                generation,
+                pba,
+                payload_size,
+            };
             (header, extents, named)
         },
     )

@@ -8,6 +8,9 @@ use coulter_engine::{
 };
 use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
 
+/// EIO.
+pub const ERRNO_IO: i32 = 5;
+
 /// An engine on a device that completes every command at once and in order.
 pub struct Scene {
     /// The device.
@@ -18,6 +21,8 @@ pub struct Scene {
     pub memory: Memory,
     /// Every device command so far.
     pub commands: Vec<Command>,
+    /// The command of this number (from 1) fails, once.
+    pub fail_at: Option<usize>,
     next: u64,
 }
 
@@ -46,17 +51,28 @@ impl Scene {
     }
 
     /// Opens what is on a device.
+    ///
+    /// # Panics
+    /// If it does not open.
     pub fn open(device: Device) -> Scene {
+        let scene = Scene::try_open(device, None);
+        assert_eq!(scene.engine.phase(), Phase::Running, "the store opens");
+        scene
+    }
+
+    /// Begins to open what is on a device; a command may fail. See [`Engine::phase`] for how it
+    /// went.
+    pub fn try_open(device: Device, fail_at: Option<usize>) -> Scene {
         let config = Config { record_count: 12, page_count: 16, ..Config::default() };
         let mut scene = Scene {
             engine: Engine::open(config, device.size()),
             memory: Memory::new(config.record_count, config.page_count),
             device,
             commands: Vec::new(),
+            fail_at,
             next: 0,
         };
         scene.run();
-        assert_eq!(scene.engine.phase(), Phase::Running, "the store opens");
         scene
     }
 
@@ -92,6 +108,10 @@ impl Scene {
 
     fn execute(&mut self, io: Io) {
         self.commands.push(io.command);
+        if self.fail_at == Some(self.commands.len()) {
+            self.engine.handle_completion(io.id, Err(ERRNO_IO), &mut self.memory);
+            return;
+        }
         match io.command {
             Command::Read { pba, count, target } => {
                 let mut blocks = vec![[0; BLOCK_SIZE]; count as usize];
@@ -138,6 +158,15 @@ impl Scene {
             self.run();
         }
         assert!(self.run().iter().all(Result::is_ok), "the write succeeds");
+    }
+
+    /// Reads one block: its first byte, or why not.
+    pub fn try_read(&mut self, lba: u64) -> Result<u8, Failure> {
+        let buffer = self.memory.add_host(vec![[0xee; BLOCK_SIZE]]);
+        assert!(self.submit(Request::Read { lba: Lba(lba), count: 1, buffer }), "accepted");
+        let answers = self.run();
+        let block = self.memory.take_host(buffer)[0];
+        answers.into_iter().next().expect("an answer").map(|()| block[0])
     }
 
     /// Reads `count` blocks: the first byte of each, and which device blocks were read.

@@ -1,0 +1,200 @@
+//! A device that fails: the n-th command for n = 1, 2, … until the run needs no n-th any more.
+//! Whatever fails, nothing that a flush covered is lost, nothing wrong is read, and a failed write
+//! or flush is the last one.
+
+use coulter_engine::{Command, Failure, Phase, Request};
+use coulter_format::Pba;
+use coulter_sim::device::Loss;
+use coulter_sim::random::Random;
+use coulter_sim::scene::Scene;
+
+/// What the volume must hold: the byte of each block as of the last answered flush, and all bytes
+/// written since.
+struct Model {
+    durable: Vec<u8>,
+    since: Vec<Vec<u8>>,
+}
+
+impl Model {
+    fn new(size: u64) -> Model {
+        Model { durable: vec![0; size as usize], since: vec![Vec::new(); size as usize] }
+    }
+
+    fn write(&mut self, lba: u64, count: u64, byte: u8) {
+        self.since[lba as usize..(lba + count) as usize].iter_mut().for_each(|l| l.push(byte));
+    }
+
+    fn flushed(&mut self) {
+        for (durable, since) in self.durable.iter_mut().zip(&mut self.since) {
+            *durable = since.last().copied().unwrap_or(*durable);
+            since.clear();
+        }
+    }
+
+    fn check(&self, scene: &mut Scene) {
+        for lba in 0..self.durable.len() as u64 {
+            let seen = scene.try_read(lba).expect("an intact block is read");
+            let allowed =
+                seen == self.durable[lba as usize] || self.since[lba as usize].contains(&seen);
+            assert!(allowed, "block {lba} holds {seen}, durable {}", self.durable[lba as usize]);
+        }
+    }
+}
+
+/// Overwrites at random until a request fails. Returns whether one did.
+fn work(scene: &mut Scene, model: &mut Model, rounds: u64) -> bool {
+    let mut random = Random::new(3);
+    for round in 0..rounds {
+        let count = 1 + random.below(60);
+        let lba = random.below(scene.volume_size() - count);
+        let byte = 1 + (round % 250) as u8;
+        let request = scene.write_request(lba, count as u32, byte);
+        let mut answers = Vec::new();
+        while !scene.submit(request) {
+            answers.extend(scene.run());
+        }
+        model.write(lba, count, byte);
+        answers.extend(scene.run());
+        let flush = round % 7 == 6;
+        if flush {
+            assert!(scene.submit(Request::Flush));
+            let flushed = scene.run();
+            if flushed.iter().all(Result::is_ok) && answers.iter().all(Result::is_ok) {
+                model.flushed();
+            }
+            answers.extend(flushed);
+        }
+        if answers.iter().any(Result::is_err) {
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn whichever_command_fails_nothing_flushed_is_lost() {
+    let mut failures = 0;
+    for step in 0.. {
+        let n = 1 + step * 13;
+        let mut scene = Scene::new(24);
+        let mut model = Model::new(scene.volume_size());
+        scene.fail_at = Some(scene.commands.len() + n);
+        let failed = work(&mut scene, &mut model, 260);
+        if scene.commands.len() < scene.fail_at.unwrap_or(0) {
+            break;
+        }
+        let was = scene.commands[scene.fail_at.unwrap_or(1) - 1];
+        if matches!(was, Command::Write { .. } | Command::Flush) {
+            failures += 1;
+            let writes = |scene: &Scene| {
+                let written = |command: &&Command| matches!(command, Command::Write { .. });
+                scene.commands.iter().filter(written).count()
+            };
+            assert!(scene.engine.read_only().is_some(), "command {n} ({was:?}) poisons");
+            let before = writes(&scene);
+            let request = scene.write_request(0, 1, 99);
+            assert!(scene.submit(request));
+            assert!(scene.run().iter().all(Result::is_err), "no write succeeds any more");
+            assert_eq!(writes(&scene), before, "nothing is written any more");
+        } else {
+            assert!(!failed || scene.engine.read_only().is_none(), "a failed read poisons nothing");
+        }
+        let mut device = scene.device.clone();
+        device.cut(Loss::SomeBlocks, &mut Random::new(n as u64));
+        model.check(&mut Scene::open(device));
+    }
+    assert!(failures > 12, "the loop met {failures} failures");
+}
+
+#[test]
+fn whichever_command_fails_while_opening_the_next_opening_succeeds() {
+    let mut scene = Scene::new(24);
+    let mut model = Model::new(scene.volume_size());
+    work(&mut scene, &mut model, 200);
+    let mut device = scene.device.clone();
+    device.cut(Loss::Everything, &mut Random::new(1));
+    let mut opened = 0;
+    for n in (1..).step_by(2) {
+        let attempt = Scene::try_open(device.clone(), Some(n));
+        if attempt.commands.len() < n {
+            break;
+        }
+        opened += u64::from(attempt.engine.phase() == Phase::Running);
+        let mut after = attempt.device.clone();
+        after.cut(Loss::SomeSectors, &mut Random::new(n as u64));
+        model.check(&mut Scene::open(after));
+    }
+    assert!(opened > 0, "a failed discard or spare superblock does not keep a store from opening");
+}
+
+#[test]
+fn a_rotten_block_is_an_error_and_its_neighbours_are_not() {
+    let mut scene = Scene::new(24);
+    for lba in 0..20 {
+        scene.write(lba, 1, 7);
+    }
+    let (_, reads) = scene.read(5, 1);
+    let Pba(rotten) = reads[0].0;
+    scene.device.corrupt(Pba(rotten), 1000);
+    assert_eq!(scene.try_read(5), Err(Failure::Corrupt(coulter_format::Lba(5))));
+    assert_eq!(scene.try_read(4), Ok(7));
+    assert!(scene.engine.read_only().is_none(), "damage in one block stops nothing else");
+    scene.write(5, 1, 8);
+    assert_eq!(scene.try_read(5), Ok(8), "an overwrite heals it");
+}
+
+#[test]
+fn a_rotten_block_is_still_an_error_after_the_cleaner_has_moved_it() {
+    let mut scene = Scene::new(24);
+    scene.write(0, 1, 7);
+    let (_, reads) = scene.read(0, 1);
+    let before = reads[0].0;
+    scene.device.corrupt(before, 1000);
+    let mut random = Random::new(9);
+    let room = scene.volume_size() - 30;
+    for _ in 0..60_000 {
+        scene.write(10 + random.below(room), 20, 1);
+        if scene.engine.statistics().corrupt_blocks > 0 {
+            break;
+        }
+    }
+    assert!(scene.engine.statistics().corrupt_blocks > 0, "the cleaner came across it");
+    assert!(scene.try_read(0).is_err());
+}
+
+#[test]
+fn a_record_lost_below_what_was_durable_is_damage_not_a_torn_tail() {
+    let mut scene = Scene::new(24);
+    scene.write(0, 1, 1);
+    let (_, reads) = scene.read(0, 1);
+    assert!(scene.submit(Request::Flush));
+    scene.run();
+    // The next record tells that the first one was durable.
+    scene.write(1, 1, 2);
+    let mut device = scene.device.clone();
+    device.corrupt(Pba(reads[0].0.0 - 1), 50);
+    let reopened = Scene::try_open(device, None);
+    let phase = reopened.engine.phase();
+    let missing =
+        matches!(phase, Phase::Failed(coulter_engine::OpenError::DurableRecordMissing { .. }));
+    assert!(missing, "{phase:?}");
+}
+
+#[test]
+fn a_damaged_superblock_never_leads_back_to_an_older_state() {
+    let mut scene = Scene::new(24);
+    let first_newest = scene.engine.superblock().location();
+    let other = if first_newest == Pba(0) { Pba(128) } else { Pba(0) };
+    scene.write(3, 1, 9);
+    assert!(scene.submit(Request::Flush));
+    scene.run();
+    let damaged = |superblock| {
+        let mut device = scene.device.clone();
+        device.corrupt(superblock, 40);
+        Scene::try_open(device, None)
+    };
+    assert_eq!(damaged(other).try_read(3), Ok(9), "the older copy is not needed");
+    let phase = damaged(first_newest).engine.phase();
+    let lost = matches!(phase, Phase::Failed(coulter_engine::OpenError::SuperblockLost { .. }));
+    assert!(lost, "{phase:?}");
+}
