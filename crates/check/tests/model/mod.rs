@@ -15,34 +15,34 @@ use coulter_format::superblock::{Geometry, LABEL_SIZE, RecoveryBudget, Superbloc
 use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba, StoreId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub const PER_LEAF: u64 = 512;
-pub const SEGMENT: u32 = 256;
+pub(crate) const PER_LEAF: u64 = 512;
+pub(crate) const SEGMENT: u32 = 256;
 const USER: usize = 0;
 const CLEANING: usize = 1;
 const METADATA: usize = 2;
 
 /// Blocks on a device; those that are not there are zeros.
 #[derive(Clone, Default)]
-pub struct Image {
-    pub blocks: BTreeMap<u32, Box<Block>>,
-    pub size_blocks: u64,
+pub(crate) struct Image {
+    pub(crate) blocks: BTreeMap<u32, Box<Block>>,
+    pub(crate) size_blocks: u64,
 }
 
 impl Image {
-    pub fn block(&self, pba: u32) -> Block {
+    pub(crate) fn block(&self, pba: u32) -> Block {
         self.blocks.get(&pba).map_or([0; BLOCK_SIZE], |block| **block)
     }
 
-    pub fn put(&mut self, pba: u32, block: Block) {
+    pub(crate) fn put(&mut self, pba: u32, block: Block) {
         self.blocks.insert(pba, Box::new(block));
     }
 
     /// Changes one byte; `change` must not be zero.
-    pub fn damage(&mut self, pba: u32, at: usize, change: u8) {
+    pub(crate) fn damage(&mut self, pba: u32, at: usize, change: u8) {
         self.blocks.entry(pba).or_insert_with(|| Box::new([0; BLOCK_SIZE]))[at] ^= change;
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size_blocks as usize * BLOCK_SIZE];
         for (pba, block) in &self.blocks {
             let start = *pba as usize * BLOCK_SIZE;
@@ -51,7 +51,7 @@ impl Image {
         bytes
     }
 
-    pub fn reader(&self) -> impl coulter_check::ReadBlocks + '_ {
+    pub(crate) fn reader(&self) -> impl coulter_check::ReadBlocks + '_ {
         let read = |pba: Pba, block: &mut Block| {
             match self.blocks.get(&pba.0) {
                 Some(content) => *block = **content,
@@ -65,28 +65,28 @@ impl Image {
 
 /// What the runs say of one leaf since its page was written.
 #[derive(Clone, Default)]
-pub struct Pending {
+pub(crate) struct Pending {
     /// Per address: whether the location in the page is released.
-    pub updates: BTreeMap<u64, bool>,
+    pub(crate) updates: BTreeMap<u64, bool>,
     /// All of it was unmapped; whether the locations in the page are released.
-    pub whole: Option<bool>,
+    pub(crate) whole: Option<bool>,
 }
 
 #[derive(Clone)]
-pub struct LeafPage {
-    pub pointer: BlockPointer,
-    pub entries: Vec<BlockPointer>,
+pub(crate) struct LeafPage {
+    pub(crate) pointer: BlockPointer,
+    pub(crate) entries: Vec<BlockPointer>,
 }
 
 #[derive(Clone)]
-pub struct Run {
-    pub number: u64,
-    pub sweep: SweepPosition,
-    pub blocks: Vec<BlockPointer>,
+pub(crate) struct Run {
+    pub(crate) number: u64,
+    pub(crate) sweep: SweepPosition,
+    pub(crate) blocks: Vec<BlockPointer>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     Free,
     Queued,
     Open,
@@ -94,38 +94,38 @@ pub enum State {
 }
 
 #[derive(Clone)]
-pub struct Model {
-    pub image: Image,
-    pub superblock: Superblock,
-    pub sequence: u64,
-    pub durable: u64,
-    pub epoch: u64,
-    pub heads: [Option<Head>; 3],
-    pub queue: VecDeque<u32>,
-    pub states: Vec<State>,
-    pub map: BTreeMap<u64, BlockPointer>,
-    pub leaves: BTreeMap<u64, LeafPage>,
-    pub roots: BTreeMap<u64, BlockPointer>,
-    pub dirty_roots: BTreeSet<u64>,
-    pub pending: BTreeMap<u64, Pending>,
+pub(crate) struct Model {
+    pub(crate) image: Image,
+    pub(crate) superblock: Superblock,
+    pub(crate) sequence: u64,
+    pub(crate) durable: u64,
+    pub(crate) epoch: u64,
+    pub(crate) heads: [Option<Head>; 3],
+    pub(crate) queue: VecDeque<u32>,
+    pub(crate) states: Vec<State>,
+    pub(crate) map: BTreeMap<u64, BlockPointer>,
+    pub(crate) leaves: BTreeMap<u64, LeafPage>,
+    pub(crate) roots: BTreeMap<u64, BlockPointer>,
+    pub(crate) dirty_roots: BTreeSet<u64>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
     /// Addresses changed since the last checkpoint; a whole leaf as its key.
-    pub journal: BTreeSet<u64>,
-    pub journal_leaves: BTreeSet<u64>,
-    pub runs: Vec<Run>,
-    pub next_run: u64,
-    pub sweep: SweepPosition,
-    pub table: Vec<BlockPointer>,
-    pub table_pages: Vec<Block>,
-    pub body: Vec<Pba>,
-    pub clock: u64,
-    pub content_seed: u64,
+    pub(crate) journal: BTreeSet<u64>,
+    pub(crate) journal_leaves: BTreeSet<u64>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) next_run: u64,
+    pub(crate) sweep: SweepPosition,
+    pub(crate) table: Vec<BlockPointer>,
+    pub(crate) table_pages: Vec<Block>,
+    pub(crate) body: Vec<Pba>,
+    pub(crate) clock: u64,
+    pub(crate) content_seed: u64,
     /// Headers of all records, in order.
-    pub records: Vec<Pba>,
+    pub(crate) records: Vec<Pba>,
 }
 
 impl Model {
     /// An empty store of so many segments of 1 MiB.
-    pub fn new(segment_count: u32) -> Model {
+    pub(crate) fn new(segment_count: u32) -> Model {
         let device_size = u64::from(SEGMENT) * u64::from(segment_count + 1);
         let geometry = Geometry {
             device_size,
@@ -185,11 +185,11 @@ impl Model {
         model
     }
 
-    pub fn start(&self, segment: u32) -> Pba {
+    pub(crate) fn start(&self, segment: u32) -> Pba {
         Pba(self.superblock.geometry.first_segment.0 + segment * SEGMENT)
     }
 
-    pub fn segment_of(&self, pba: Pba) -> u32 {
+    pub(crate) fn segment_of(&self, pba: Pba) -> u32 {
         (pba.0 - self.superblock.geometry.first_segment.0) / SEGMENT
     }
 
@@ -206,7 +206,7 @@ impl Model {
 
     /// Appends a record. Returns where its payload begins. `sources` holds an address for every
     /// block, if they are relocated or remote.
-    pub fn append(
+    pub(crate) fn append(
         &mut self,
         stream: usize,
         extents: &[Extent],
@@ -231,7 +231,7 @@ impl Model {
             epoch: self.epoch,
             sequence: self.sequence,
             durable_sequence: self.durable,
-            generation: 0,
+            generation: self.superblock.generation,
             pba,
             payload_size: payload.len() as u16,
         };
@@ -260,7 +260,7 @@ impl Model {
     }
 
     /// Writes blocks that were never written before, in one record.
-    pub fn write(&mut self, lba: u64, count: u16) {
+    pub(crate) fn write(&mut self, lba: u64, count: u16) {
         let payload: Vec<_> = (0..count).map(|_| self.fresh_content()).collect();
         let extent = Extent { key: lba, count, kind: Kind::Data, relocated: false };
         let first = self.append(USER, &[extent], &payload, &[]);
@@ -274,7 +274,7 @@ impl Model {
     }
 
     /// Unmaps blocks.
-    pub fn discard(&mut self, lba: u64, count: u16) {
+    pub(crate) fn discard(&mut self, lba: u64, count: u16) {
         let extent = Extent { key: lba, count, kind: Kind::Discard, relocated: false };
         self.append(USER, &[extent], &[], &[]);
         let end = lba + u64::from(count);
@@ -315,7 +315,7 @@ impl Model {
     }
 
     /// Looks at a leaf's page, so that old locations of its updates are no longer counted.
-    pub fn release(&mut self, key: u64) {
+    pub(crate) fn release(&mut self, key: u64) {
         if let Some(pending) = self.pending.get_mut(&key) {
             pending.updates.values_mut().for_each(|released| *released = true);
             self.journal.extend(pending.updates.keys());
@@ -327,7 +327,7 @@ impl Model {
     }
 
     /// Moves mapped blocks, as the cleaner does.
-    pub fn relocate(&mut self, lbas: &[u64]) {
+    pub(crate) fn relocate(&mut self, lbas: &[u64]) {
         let sources: Vec<_> = lbas.iter().map(|lba| self.map[lba].pba).collect();
         let payload: Vec<_> = sources.iter().map(|pba| self.image.block(pba.0)).collect();
         let extents: Vec<_> = lbas
@@ -342,12 +342,12 @@ impl Model {
     }
 
     /// What was written so far is durable, and the next record says so.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.durable = self.sequence;
     }
 
     /// The header of the record that holds a block.
-    pub fn record_of(&self, pba: Pba) -> Pba {
+    pub(crate) fn record_of(&self, pba: Pba) -> Pba {
         let before = self.records.iter().filter(|header| **header < pba);
         *before.max().expect("every block has a record")
     }

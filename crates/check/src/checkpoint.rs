@@ -1,0 +1,191 @@
+//! The checkpoint's body, read and compared with the geometry.
+
+use crate::finding::Finding;
+use crate::report::Report;
+use crate::window::Window;
+use coulter_format::address::LBA_LIMIT;
+use coulter_format::checkpoint::{BodyView, CheckpointHeader, Head, RunHeader};
+use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::record::PAYLOAD_BLOCKS_MAX;
+use coulter_format::segment_table::SEGMENTS_PER_PAGE;
+use coulter_format::superblock::Superblock;
+use coulter_format::{BLOCK_SIZE, BlockPointer, Pba, Structure};
+
+/// Streams that format version 1 has.
+pub(crate) const STREAM_COUNT: usize = 3;
+
+/// Bits of a run block's key that number the block.
+pub(crate) const RUN_KEY_SHIFT: u32 = 20;
+
+/// A run, with the places of its blocks.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) header: RunHeader,
+    pub(crate) blocks: Vec<BlockPointer>,
+}
+
+impl Run {
+    /// The key of one of its blocks.
+    pub(crate) fn key(&self, index: usize) -> u64 {
+        self.header.number.wrapping_shl(RUN_KEY_SHIFT) | index as u64
+    }
+}
+
+/// A body that makes sense.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    pub(crate) header: CheckpointHeader,
+    /// The blocks of the body itself, with checksums as a record header holds them.
+    pub(crate) body: Vec<BlockPointer>,
+    pub(crate) heads: Vec<Option<Head>>,
+    pub(crate) reserved: Vec<u32>,
+    pub(crate) roots: Vec<(u64, BlockPointer)>,
+    pub(crate) table: Vec<BlockPointer>,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// Reads the body that a superblock names. `None`, with a finding, if it is damaged; contradictions
+/// are reported, and what can be used is kept.
+pub(crate) fn read(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    report: &mut Report,
+) -> Option<Checkpoint> {
+    let location = superblock.checkpoint;
+    let pba = location.pba;
+    let count = (location.size as usize).div_ceil(BLOCK_SIZE) as u32;
+    let blocks = match window.blocks(pba, count) {
+        Ok(blocks) => blocks,
+        Err(error) => {
+            let structure = Structure::Checkpoint;
+            report.add(Finding::Unreadable { owner: None, structure, pba, error });
+            return None;
+        }
+    };
+    let bytes = blocks.as_flattened().get(..location.size as usize).unwrap_or(&[]);
+    if crc32c(bytes) != location.checksum {
+        let reason = coulter_format::Reason::Checksum;
+        report.add(Finding::CheckpointDamaged { pba, reason });
+        return None;
+    }
+    let view = match BodyView::decode(bytes) {
+        Ok(view) => view,
+        Err(corrupt) => {
+            report.add(Finding::CheckpointDamaged { pba, reason: corrupt.reason });
+            return None;
+        }
+    };
+    let body = (0u32..).zip(blocks).map(|(index, block)| BlockPointer {
+        pba: pba.plus(index),
+        checksum: checksum::block(Kind::Checkpoint, u64::from(index), block),
+    });
+    let checkpoint = Checkpoint {
+        header: view.header(),
+        body: body.collect(),
+        heads: view.heads().collect(),
+        reserved: view.reserved().collect(),
+        roots: view.roots().collect(),
+        table: view.table().collect(),
+        runs: view
+            .runs()
+            .map(|(header, blocks)| Run { header, blocks: blocks.iter().collect() })
+            .collect(),
+    };
+    Some(Verifier { superblock, pba, report }.verify(checkpoint))
+}
+
+/// Compares a body with the superblock that names it.
+struct Verifier<'a> {
+    superblock: &'a Superblock,
+    pba: Pba,
+    report: &'a mut Report,
+}
+
+impl Verifier<'_> {
+    fn contradiction(&mut self, field: &'static str, value: u64) {
+        let pba = self.pba;
+        self.report.add(Finding::CheckpointContradicts { pba, field, value });
+    }
+
+    fn verify(mut self, mut checkpoint: Checkpoint) -> Checkpoint {
+        let header = checkpoint.header;
+        if header.sequence != self.superblock.checkpoint.sequence {
+            self.contradiction("sequence", header.sequence);
+        }
+        self.verify_lists(&checkpoint);
+        self.verify_segments(&mut checkpoint);
+        self.verify_roots(&mut checkpoint);
+        self.verify_runs(&mut checkpoint);
+        checkpoint
+    }
+
+    fn verify_lists(&mut self, checkpoint: &Checkpoint) {
+        let count = self.superblock.geometry.segment_count as usize;
+        if checkpoint.table.len() != count.div_ceil(SEGMENTS_PER_PAGE) {
+            self.contradiction("table_count", checkpoint.table.len() as u64);
+        }
+        if checkpoint.heads.len() != STREAM_COUNT {
+            self.contradiction("stream_count", checkpoint.heads.len() as u64);
+        }
+        if checkpoint.runs.len() > self.superblock.budget.run_count_limit as usize {
+            self.contradiction("run_count", checkpoint.runs.len() as u64);
+        }
+        if checkpoint.body.len() > PAYLOAD_BLOCKS_MAX {
+            self.contradiction("size", checkpoint.body.len() as u64);
+        }
+    }
+
+    /// Heads and reserved segments: inside the log, and none twice.
+    fn verify_segments(&mut self, checkpoint: &mut Checkpoint) {
+        let geometry = self.superblock.geometry;
+        let mut named = std::collections::BTreeSet::new();
+        for head in &mut checkpoint.heads {
+            let Some(Head { segment, offset }) = *head else { continue };
+            let possible = segment < geometry.segment_count && offset <= geometry.segment_size;
+            if !possible || !named.insert(segment) {
+                self.contradiction("head", u64::from(segment));
+                *head = None;
+            }
+        }
+        checkpoint.reserved.retain(|segment| {
+            let possible = *segment < geometry.segment_count && named.insert(*segment);
+            if !possible {
+                self.contradiction("reserved", u64::from(*segment));
+            }
+            possible
+        });
+    }
+
+    /// Roots: by key, and of the host's space.
+    fn verify_roots(&mut self, checkpoint: &mut Checkpoint) {
+        let limit = LBA_LIMIT / (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
+        let mut next = 0;
+        checkpoint.roots.retain(|(key, _)| {
+            let possible = *key >= next && *key < limit;
+            if possible {
+                next = key.saturating_add(1);
+            } else {
+                self.contradiction("root", *key);
+            }
+            possible
+        });
+    }
+
+    /// Runs: by number, and none newer than the checkpoint.
+    fn verify_runs(&mut self, checkpoint: &mut Checkpoint) {
+        let header = checkpoint.header;
+        let mut next = 0;
+        for run in &checkpoint.runs {
+            let RunHeader { number, sweep, .. } = run.header;
+            if number < next || number >= header.next_run || number >= 1 << (63 - RUN_KEY_SHIFT) {
+                self.contradiction("run", number);
+            }
+            if sweep > header.sweep {
+                self.contradiction("run sweep_position", number);
+            }
+            next = number.saturating_add(1);
+        }
+        checkpoint.runs.sort_by_key(|run| run.header.number);
+    }
+}

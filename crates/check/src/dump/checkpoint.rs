@@ -1,0 +1,166 @@
+//! The body of the newest checkpoint.
+
+use super::{Outcome, with_store};
+use crate::blocks::ReadBlocks;
+use crate::check::Store;
+use coulter_format::BlockPointer;
+use serde::Serialize;
+use std::fmt;
+
+/// A checkpoint's body.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointDump {
+    /// Every record up to this one is contained.
+    pub sequence: u64,
+    /// User blocks written since the store was created.
+    pub write_clock_blocks: u64,
+    /// How often the sweep began anew.
+    pub sweep_cycle: u64,
+    /// The leaf key from which the sweep goes on.
+    pub sweep_leaf: u64,
+    /// Number of the next run.
+    pub next_run: u64,
+    /// For each stream, where it appends.
+    pub heads: Vec<Option<HeadDump>>,
+    /// Segments that may be opened next, in order.
+    pub reserved_segments: Vec<u32>,
+    /// Root pages by key.
+    pub roots: Vec<RootDump>,
+    /// Pages of the segment table.
+    pub table: Vec<PlaceDump>,
+    /// Runs, from the oldest to the newest.
+    pub runs: Vec<RunDump>,
+    /// What is to be replayed after it.
+    pub recovery: crate::report::Recovery,
+}
+
+/// Where a stream appends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HeadDump {
+    /// The segment.
+    pub segment: u32,
+    /// The next block in it.
+    pub offset_blocks: u32,
+}
+
+/// Where a block lies, and its checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PlaceDump {
+    /// Where it lies.
+    pub block: u32,
+    /// Its checksum.
+    pub checksum: u32,
+}
+
+/// A root page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RootDump {
+    /// Its key: its first host address / 262,144.
+    pub key: u64,
+    /// Where it lies.
+    #[serde(flatten)]
+    pub place: PlaceDump,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RunDump {
+    /// Its number; higher is newer.
+    pub number: u64,
+    /// Where the sweep stood when it was written.
+    pub sweep_cycle: u64,
+    /// Where the sweep stood when it was written.
+    pub sweep_leaf: u64,
+    /// Its blocks in order.
+    pub blocks: Vec<PlaceDump>,
+}
+
+impl From<BlockPointer> for PlaceDump {
+    fn from(pointer: BlockPointer) -> PlaceDump {
+        PlaceDump { block: pointer.pba.0, checksum: pointer.checksum }
+    }
+}
+
+/// Reads the newest checkpoint's body.
+pub fn checkpoint(blocks: &mut impl ReadBlocks) -> Outcome<CheckpointDump> {
+    with_store(blocks, |_, store, report| {
+        let mut recovery = report.recovery;
+        recovery.updates_to_replay = store.replay.updates.count() as u64;
+        dump(store, recovery)
+    })
+}
+
+fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
+    let checkpoint = &store.checkpoint;
+    let header = checkpoint.header;
+    let head = |head: coulter_format::checkpoint::Head| HeadDump {
+        segment: head.segment,
+        offset_blocks: head.offset,
+    };
+    let runs = checkpoint.runs.iter().map(|run| RunDump {
+        number: run.header.number,
+        sweep_cycle: run.header.sweep.cycle,
+        sweep_leaf: run.header.sweep.leaf,
+        blocks: run.blocks.iter().map(|pointer| (*pointer).into()).collect(),
+    });
+    let roots = checkpoint.roots.iter();
+    CheckpointDump {
+        sequence: header.sequence,
+        write_clock_blocks: header.write_clock,
+        sweep_cycle: header.sweep.cycle,
+        sweep_leaf: header.sweep.leaf,
+        next_run: header.next_run,
+        heads: checkpoint.heads.iter().map(|found| found.map(head)).collect(),
+        reserved_segments: checkpoint.reserved.clone(),
+        roots: roots.map(|(key, place)| RootDump { key: *key, place: (*place).into() }).collect(),
+        table: checkpoint.table.iter().map(|pointer| (*pointer).into()).collect(),
+        runs: runs.collect(),
+        recovery,
+    }
+}
+
+impl fmt::Display for PlaceDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {} checksum {:#010x}", self.block, self.checksum)
+    }
+}
+
+impl fmt::Display for CheckpointDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "checkpoint at sequence {}", self.sequence)?;
+        writeln!(f, "  write clock          {} blocks", self.write_clock_blocks)?;
+        writeln!(f, "  sweep                cycle {}, leaf {}", self.sweep_cycle, self.sweep_leaf)?;
+        writeln!(f, "  next run             {}", self.next_run)?;
+        for (stream, head) in self.heads.iter().enumerate() {
+            match head {
+                Some(HeadDump { segment, offset_blocks }) => writeln!(
+                    f,
+                    "  head of stream {stream}     segment {segment}, block {offset_blocks} of it"
+                )?,
+                None => writeln!(f, "  head of stream {stream}     none")?,
+            }
+        }
+        write!(f, "  reserved segments   ")?;
+        self.reserved_segments.iter().try_for_each(|segment| write!(f, " {segment}"))?;
+        writeln!(f)?;
+        for RootDump { key, place } in &self.roots {
+            writeln!(f, "  root page {key:<10} {place}")?;
+        }
+        for (key, place) in self.table.iter().enumerate() {
+            writeln!(f, "  table page {key:<9} {place}")?;
+        }
+        for run in &self.runs {
+            let RunDump { number, sweep_cycle, sweep_leaf, blocks } = run;
+            writeln!(f, "  run {number}, written at cycle {sweep_cycle}, leaf {sweep_leaf}")?;
+            for (index, place) in blocks.iter().enumerate() {
+                writeln!(f, "    block {index:<12} {place}")?;
+            }
+        }
+        let recovery = &self.recovery;
+        writeln!(
+            f,
+            "  to replay            {} of {} records, {} updates",
+            recovery.records_to_replay, recovery.records, recovery.updates_to_replay,
+        )
+    }
+}

@@ -1,0 +1,265 @@
+//! The records after the checkpoint: which of them count.
+//!
+//! The rules are those of `docs/format.md`, *Records after the checkpoint*. Only the heads and the
+//! reserved segments are looked at, as recovery does.
+
+use crate::checkpoint::{Checkpoint, STREAM_COUNT};
+use crate::finding::Finding;
+use crate::layout::Layout;
+use crate::report::Report;
+use crate::segments::Segments;
+use crate::updates::{Updates, UpdatesBuilder};
+use crate::window::Window;
+use coulter_format::checksum;
+use coulter_format::record::{PAYLOAD_BLOCKS_MAX, RecordView};
+use coulter_format::superblock::Superblock;
+use coulter_format::{Pba, StoreId};
+
+/// A header that was found after the checkpoint.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    sequence: u64,
+    pba: Pba,
+    segment: u32,
+    /// Where the record ends in its segment.
+    end: u32,
+}
+
+/// How far a segment was walked.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    segment: u32,
+    offset: u32,
+    /// The sequence of the last record, or the checkpoint's.
+    latest: u64,
+}
+
+/// What may be replayed.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) updates: Updates,
+    /// The last sequence that counts.
+    pub(crate) sequence: u64,
+}
+
+/// The state of looking for records.
+struct Search<'a, 'w> {
+    window: &'a mut Window<'w>,
+    superblock: &'a Superblock,
+    report: &'a mut Report,
+    found: Vec<Candidate>,
+    /// The highest sequence that some header, or the checkpoint, says is durable.
+    durable: u64,
+    /// The newest superblock that some header knows of.
+    generation: u64,
+}
+
+/// Blocks of the longest record: so far behind the end of a walk the next header lies at most.
+const RECORD_BLOCKS_MAX: u32 = 1 + PAYLOAD_BLOCKS_MAX as u32;
+
+/// Finds the records that count, extends the segments by them, and collects their updates.
+pub(crate) fn read(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    checkpoint: &Checkpoint,
+    segments: &mut Segments,
+    report: &mut Report,
+) -> Replay {
+    let durable = superblock.checkpoint.sequence;
+    let found = Vec::new();
+    let mut search = Search { window, superblock, report, found, durable, generation: 0 };
+    search.walk_all(checkpoint, &segments.layout);
+    search.found.sort_by_key(|found| found.sequence);
+    search.take_body(superblock.checkpoint.pba);
+    search.report_twins();
+    let accepted = search.accept();
+    let mut updates = UpdatesBuilder::default();
+    let mut sequence = superblock.checkpoint.sequence;
+    for found in &accepted {
+        segments.extend(found.segment, found.end);
+        search.collect(found, &mut updates);
+        sequence = found.sequence;
+    }
+    search.sum_up(&accepted, sequence);
+    Replay { updates: updates.finish(), sequence }
+}
+
+impl Search<'_, '_> {
+    fn store(&self) -> StoreId {
+        self.superblock.store
+    }
+
+    /// Walks the heads, then the reserved segments; searches behind the end of each walk for
+    /// records that tell what was durable.
+    fn walk_all(&mut self, checkpoint: &Checkpoint, layout: &Layout) {
+        for head in checkpoint.heads.iter().flatten() {
+            let walk = self.walk(layout, head.segment, head.offset);
+            self.probe(layout, walk);
+        }
+        // Reserved segments are opened in order, by as many streams as there are: behind so many
+        // that hold no record nothing can follow.
+        let mut without = 0;
+        for segment in &checkpoint.reserved {
+            let walk = self.walk(layout, *segment, 0);
+            without = if walk.offset > 0 { 0 } else { without + 1 };
+            if without <= STREAM_COUNT {
+                self.probe(layout, walk);
+            }
+        }
+        let found = self.superblock.generation;
+        if self.generation > found {
+            let generation = self.generation;
+            self.report.complete = false;
+            self.report.add(Finding::SuperblockLost { generation, found });
+        }
+    }
+
+    /// Notes the headers of a segment from an offset on, as long as they can follow the checkpoint.
+    fn walk(&mut self, layout: &Layout, segment: u32, start: u32) -> Walk {
+        let store = self.store();
+        let size = layout.segment_size();
+        let latest = self.superblock.checkpoint.sequence;
+        let mut walk = Walk { segment, offset: start, latest };
+        while walk.offset < size {
+            let pba = layout.start(segment).plus(walk.offset);
+            let block = match self.window.header(pba, size - walk.offset) {
+                Ok(block) => block,
+                Err(error) => {
+                    let structure = coulter_format::Structure::RecordHeader;
+                    self.report.complete = false;
+                    self.report.add(Finding::Unreadable { owner: None, structure, pba, error });
+                    break;
+                }
+            };
+            let Ok(view) = RecordView::decode(block, &store, pba) else { break };
+            let header = view.header();
+            self.generation = self.generation.max(header.generation);
+            let end = walk.offset + 1 + u32::from(header.payload_size);
+            let follows = header.epoch == self.superblock.epoch && header.sequence > walk.latest;
+            if !follows || end > size {
+                break;
+            }
+            self.durable = self.durable.max(header.durable_sequence);
+            self.found.push(Candidate { sequence: header.sequence, pba, segment, end });
+            walk = Walk { latest: header.sequence, offset: end, ..walk };
+        }
+        walk
+    }
+
+    /// Behind a header that is torn or damaged may lie records that cannot be reached. They do not
+    /// count, but what they say of durability does.
+    fn probe(&mut self, layout: &Layout, walk: Walk) {
+        let (store, epoch) = (self.store(), self.superblock.epoch);
+        let end = layout.segment_size().min(walk.offset.saturating_add(RECORD_BLOCKS_MAX));
+        for offset in walk.offset..end {
+            let pba = layout.start(walk.segment).plus(offset);
+            let Ok(block) = self.window.sequential(pba, 1, end - offset) else { continue };
+            let Some(block) = block.first() else { continue };
+            let Ok(view) = RecordView::decode(block, &store, pba) else { continue };
+            let header = view.header();
+            self.generation = self.generation.max(header.generation);
+            if header.epoch == epoch && header.sequence > walk.latest {
+                self.durable = self.durable.max(header.durable_sequence);
+            }
+        }
+    }
+
+    /// The superblock was written after a flush of the record that holds the body: it is durable,
+    /// and all before it are. (A new store's body is not after its checkpoint.)
+    fn take_body(&mut self, body: Pba) {
+        let before = self.found.iter().filter(|found| found.pba < body);
+        if let Some(found) = before.max_by_key(|found| found.pba)
+            && self.end_pba(found) > u64::from(body.0)
+        {
+            self.durable = self.durable.max(found.sequence);
+        }
+    }
+
+    fn end_pba(&self, found: &Candidate) -> u64 {
+        let geometry = &self.superblock.geometry;
+        let start = u64::from(geometry.first_segment.0)
+            + u64::from(found.segment) * u64::from(geometry.segment_size);
+        start + u64::from(found.end)
+    }
+
+    fn report_twins(&mut self) {
+        for (one, other) in self.found.iter().zip(self.found.iter().skip(1)) {
+            if one.sequence == other.sequence {
+                let (sequence, first, second) = (one.sequence, one.pba, other.pba);
+                self.report.add(Finding::SequenceTwice { sequence, first, second });
+            }
+        }
+    }
+
+    /// The records that follow the checkpoint without a gap, and are durable or intact.
+    fn accept(&mut self) -> Vec<Candidate> {
+        let mut accepted: Vec<Candidate> = Vec::new();
+        let mut next = self.superblock.checkpoint.sequence.saturating_add(1);
+        let mut at = None;
+        for index in 0..self.found.len() {
+            let Some(found) = self.found.get(index).copied() else { break };
+            if found.sequence < next {
+                continue;
+            }
+            if found.sequence > next {
+                break;
+            }
+            if found.sequence > self.durable && !self.payload_is_intact(&found) {
+                at = Some(found.pba);
+                break;
+            }
+            accepted.push(found);
+            next = next.saturating_add(1);
+        }
+        if next <= self.durable {
+            let durable_sequence = self.durable;
+            self.report.complete = false;
+            let sequence = next;
+            self.report.add(Finding::DurableRecordMissing { sequence, durable_sequence, pba: at });
+        } else {
+            let dropped = self.found.iter().filter(|found| found.sequence >= next).count() as u64;
+            self.report.recovery.records_dropped = dropped;
+            if dropped > 0 {
+                let finding = Finding::TornTail { sequence: next, dropped_records: dropped };
+                self.report.add(finding);
+            }
+        }
+        accepted
+    }
+
+    fn payload_is_intact(&mut self, found: &Candidate) -> bool {
+        let store = self.store();
+        let count = (self.end_pba(found) - u64::from(found.pba.0)) as u32;
+        let Ok(blocks) = self.window.blocks(found.pba, count) else { return false };
+        let Some((header, payload)) = blocks.split_first() else { return false };
+        let Ok(view) = RecordView::decode(header, &store, found.pba) else { return false };
+        let entries = view.entries().filter(|entry| entry.kind.has_payload());
+        entries.zip(payload).all(|(entry, block)| {
+            checksum::block(entry.kind, entry.key, block) == entry.word.checksum
+        })
+    }
+
+    /// Takes a record's updates of the map.
+    fn collect(&mut self, found: &Candidate, updates: &mut UpdatesBuilder) {
+        let store = self.store();
+        let before = updates.count();
+        if let Ok(block) = self.window.block(found.pba)
+            && let Ok(view) = RecordView::decode(block, &store, found.pba)
+        {
+            view.entries().for_each(|entry| updates.add(found.sequence, &entry));
+        }
+        let recovery = &mut self.report.recovery;
+        recovery.records_to_replay += u64::from(updates.count() > before);
+    }
+
+    fn sum_up(&mut self, accepted: &[Candidate], sequence: u64) {
+        let recovery = &mut self.report.recovery;
+        recovery.records = accepted.len() as u64;
+        recovery.sequence = sequence;
+        recovery.needed = recovery.records_to_replay > 0;
+        let records = recovery.records_to_replay;
+        if self.superblock.clean && records > 0 {
+            self.report.add(Finding::CleanButWritten { records });
+        }
+    }
+}
