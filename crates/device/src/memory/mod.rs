@@ -56,7 +56,7 @@ impl MemoryStore {
     }
 
     /// `size` zero bytes, of which memory is used only for blocks (of 4096 bytes) that hold
-    /// anything but zeros, at about 4110 bytes each.
+    /// anything but zeros, and 2 KiB for each 2 MiB that has such blocks.
     ///
     /// # Panics
     /// When `size` is zero or not a multiple of 512.

@@ -25,7 +25,7 @@ use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use flights::{DiscardMethod, Flights, Outcome};
 use io_uring::{opcode, types};
 use pinned::Pinned;
-use ring::Ring;
+use ring::{Ring, SETUPS, Setup};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -63,7 +63,15 @@ impl UringDevice {
         target: Target,
         queue_depth: usize,
     ) -> Result<UringDevice, (Target, io::Error)> {
-        match make_ring(&target, queue_depth) {
+        UringDevice::with_setups(target, queue_depth, &SETUPS)
+    }
+
+    fn with_setups(
+        target: Target,
+        queue_depth: usize,
+        setups: &[Setup],
+    ) -> Result<UringDevice, (Target, io::Error)> {
+        match make_ring(&target, queue_depth, setups) {
             Ok((ring, sleeper, event)) => {
                 let properties = target.properties("io_uring", queue_depth, None);
                 let method = DiscardMethod::of(target.kind(), properties.discard);
@@ -189,9 +197,13 @@ impl UringDevice {
 }
 
 /// A ring with the target's file registered, and the means to be woken.
-fn make_ring(target: &Target, queue_depth: usize) -> io::Result<(Ring, Sleeper, File)> {
+fn make_ring(
+    target: &Target,
+    queue_depth: usize,
+    setups: &[Setup],
+) -> io::Result<(Ring, Sleeper, File)> {
     // One entry more for the event, and one for its cancellation.
-    let mut ring = Ring::new(queue_depth + 2)?;
+    let mut ring = Ring::new(queue_depth + 2, setups)?;
     ring.inner().submitter().register_files(&[target.fd()])?;
     let (sleeper, event) = Sleeper::with_event()?;
     Ok((ring, sleeper, event))
@@ -282,5 +294,84 @@ impl std::fmt::Debug for UringDevice {
             .field("properties", &self.properties)
             .field("in_flight", &self.flights.count())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "conformance"))]
+mod tests {
+    use super::*;
+    use crate::conformance::{self, Access, SIZE_MIN};
+    use crate::open::OpenOptions;
+    use crate::open_error::OpenError;
+    use std::path::PathBuf;
+    use std::time::Duration;
+    use std::{env, fs, process, thread};
+
+    struct TemporaryFile(PathBuf);
+
+    impl Drop for TemporaryFile {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_foreign_thread_is_told_and_its_drop_frees_the_file() {
+        let path = env::temp_dir().join(format!("coulter-foreign-{}", process::id()));
+        let file = TemporaryFile(path);
+        fs::File::create(&file.0).and_then(|file| file.set_len(SIZE_MIN)).expect("room for a file");
+        let open = || {
+            let target = Target::open(&file.0, &OpenOptions::default());
+            UringDevice::new(target.expect("nothing has it open"), 32).ok()
+        };
+        let Some(mut device) = open() else { return };
+        let mut completions = Vec::new();
+        let nap = Wait::For(Duration::from_millis(1));
+        device.poll(&mut completions, nap).expect("this thread is the first");
+        let is_single_issuer = device.ring.inner().params().is_setup_single_issuer();
+        let thread = thread::spawn(move || {
+            let outcome = device.poll(&mut completions, nap);
+            // SAFETY: no memory is given.
+            let registered = unsafe { device.register(&[]) };
+            assert!(registered.is_ok(), "there is nothing to undo");
+            if is_single_issuer {
+                let error = outcome.expect_err("the ring belongs to another thread");
+                assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+            }
+        });
+        thread.join().expect("the checks hold");
+        assert!(open().is_some(), "the lock was given up");
+    }
+
+    /// The newest kernel shows only what it does itself, so it is asked for less.
+    #[test]
+    fn a_device_conforms_by_each_way_of_making_its_ring() {
+        if let Err(error) = Ring::new(2, &SETUPS) {
+            println!("skipped, for this system refuses io_uring: {error}");
+            return;
+        }
+        for (number, setup) in SETUPS.iter().enumerate() {
+            println!("setup {number}");
+            conformance::run_all(&|| {
+                let name = format!("coulter-setup-{}-{number}", process::id());
+                let path = env::temp_dir().join(name);
+                let file = TemporaryFile(path);
+                fs::File::create(&file.0)
+                    .and_then(|file| file.set_len(SIZE_MIN))
+                    .expect("room for a file");
+                Box::new(move |access| -> Result<Box<dyn Device>, OpenError> {
+                    let TemporaryFile(path) = &file;
+                    let read_only = access == Access::ReadOnly;
+                    let options = OpenOptions { read_only, ..OpenOptions::default() };
+                    let target = Target::open(path, &options)?;
+                    match UringDevice::with_setups(target, 32, &[*setup]) {
+                        Ok(device) => Ok(Box::new(device)),
+                        Err((_, source)) => {
+                            Err(OpenError::NoIoUring { path: path.clone(), source })
+                        }
+                    }
+                })
+            });
+        }
     }
 }

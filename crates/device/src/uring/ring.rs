@@ -8,8 +8,10 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, squeue};
 use std::io;
 
+pub(super) type Setup = fn(&mut Builder);
+
 /// What to ask of the kernel, the best first: Linux 6.1, 5.19, 5.11.
-const SETUPS: [fn(&mut Builder); 3] = [
+pub(super) const SETUPS: [Setup; 3] = [
     |builder| {
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         builder.setup_submit_all().setup_r_disabled();
@@ -28,11 +30,12 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring with room for `entries` commands that were not handed over yet.
-    pub(super) fn new(entries: usize) -> io::Result<Ring> {
+    /// A ring with room for `entries` commands that were not handed over yet, made by the first of
+    /// the ways that the kernel knows.
+    pub(super) fn new(entries: usize, setups: &[Setup]) -> io::Result<Ring> {
         let entries = u32::try_from(entries.next_power_of_two()).expect("a ring is small");
         let mut refusal = io::Error::from_raw_os_error(libc::ENOSYS);
-        for setup in SETUPS {
+        for setup in setups {
             let mut builder = IoUring::builder();
             setup(&mut builder);
             builder.dontfork();
