@@ -67,11 +67,6 @@ impl Buffer {
         self.start.as_ptr()
     }
 
-    /// The first byte, to look at parts of the memory without a reference to all of it.
-    pub(crate) fn as_pointer(&self) -> *const u8 {
-        self.start.as_ptr()
-    }
-
     fn layout(length: usize) -> Layout {
         let size = length.next_multiple_of(BUFFER_ALIGNMENT);
         Layout::from_size_align(size, BUFFER_ALIGNMENT).expect("a request never nears isize::MAX")

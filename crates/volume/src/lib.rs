@@ -34,6 +34,7 @@
 //! The caller's thread checks the request; the loop's thread does all else.
 
 mod abort;
+mod arena;
 mod bounce;
 pub mod buffer;
 mod calls;

@@ -67,8 +67,8 @@ pub enum OpenErrorKind {
         /// The operating system's error number.
         errno: i32,
     },
-    /// No thread could be started.
-    Thread(io::Error),
+    /// The operating system gave no thread, memory or descriptor.
+    Resources(io::Error),
     /// The program has a bug that showed while opening; its message.
     Bug(String),
 }
@@ -140,7 +140,9 @@ impl fmt::Display for OpenErrorKind {
             OpenErrorKind::Device { errno } => {
                 write!(f, "the device failed: {}", io::Error::from_raw_os_error(*errno))
             }
-            OpenErrorKind::Thread(source) => write!(f, "no thread could be started: {source}"),
+            OpenErrorKind::Resources(source) => {
+                write!(f, "the system gave no thread, memory or descriptor: {source}")
+            }
             OpenErrorKind::Bug(message) => {
                 write!(f, "this is a bug in coulter; nothing was written: {message}")
             }
@@ -151,7 +153,7 @@ impl fmt::Display for OpenErrorKind {
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.kind {
-            OpenErrorKind::Thread(source) => Some(source),
+            OpenErrorKind::Resources(source) => Some(source),
             _ => None,
         }
     }

@@ -8,11 +8,12 @@
 //! - host memory is named only while its request is in the table of jobs, which owns it;
 //! - no reference into a buffer is kept while the device may write to it.
 
-use crate::buffer::Buffer;
+use crate::arena::Arena;
 use coulter_device::Region;
 use coulter_engine::{BufferRef, Buffers, PageRef, RECORD_BLOCKS, RecordRef, Target};
 use coulter_format::checksum::{self, Kind};
 use coulter_format::{BLOCK_SIZE, Block, Lba};
+use std::io;
 use std::ops::Range;
 
 /// Memory of a request, as the engine may name it.
@@ -26,7 +27,7 @@ const NOTHING: HostMemory = HostMemory { start: std::ptr::null_mut(), length: 0 
 
 /// All memory that device commands use.
 pub(crate) struct Pool {
-    arena: Buffer,
+    arena: Arena,
     record_count: usize,
     page_count: usize,
     host: Vec<HostMemory>,
@@ -37,16 +38,19 @@ unsafe impl Send for Pool {}
 
 impl Pool {
     /// Buffers for so many records and pages.
-    pub(crate) fn new(record_count: u16, page_count: u16) -> Pool {
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub(crate) fn new(record_count: u16, page_count: u16) -> io::Result<Pool> {
         let (record_count, page_count) = (usize::from(record_count), usize::from(page_count));
         let blocks = record_count * RECORD_BLOCKS + page_count;
-        let arena = Buffer::zeroed(blocks * BLOCK_SIZE);
-        Pool { arena, record_count, page_count, host: Vec::new() }
+        let arena = Arena::new(blocks * BLOCK_SIZE)?;
+        Ok(Pool { arena, record_count, page_count, host: Vec::new() })
     }
 
     /// The memory for the device to pin.
-    pub(crate) fn region(&mut self) -> Region {
-        Region { start: self.arena.as_mut_pointer(), length: self.arena.capacity() }
+    pub(crate) fn region(&self) -> Region {
+        Region { start: self.arena.start(), length: self.arena.length() }
     }
 
     /// Names memory of a request.
@@ -63,18 +67,18 @@ impl Pool {
     }
 
     /// The memory of a device command over `count` blocks.
-    pub(crate) fn target(&mut self, target: Target, count: u32) -> *mut u8 {
+    pub(crate) fn target(&self, target: Target, count: u32) -> *mut u8 {
         match target {
             Target::Request { buffer, block } => self.host_blocks(buffer, block, count as usize),
             Target::Record(record) => {
                 assert!(count as usize <= RECORD_BLOCKS, "a command stays inside its record");
                 let offset = self.record_range(record).start * BLOCK_SIZE;
-                self.arena.as_mut_pointer().wrapping_add(offset)
+                self.arena.start().wrapping_add(offset)
             }
             Target::Page(page) => {
                 assert_eq!(count, 1, "a page is one block");
                 let offset = self.page_index(page) * BLOCK_SIZE;
-                self.arena.as_mut_pointer().wrapping_add(offset)
+                self.arena.start().wrapping_add(offset)
             }
         }
     }
@@ -115,18 +119,16 @@ impl Pool {
 
     fn blocks(&self, range: Range<usize>) -> &[Block] {
         let bytes = range.start * BLOCK_SIZE..range.end * BLOCK_SIZE;
-        // The arena is read through its pointer, so that no reference spans buffers that the
-        // device is writing to.
-        assert!(bytes.end <= self.arena.capacity(), "the arena is not left");
-        let start = self.arena.as_pointer().wrapping_add(bytes.start);
+        assert!(bytes.end <= self.arena.length(), "the arena is not left");
+        let start = self.arena.start().wrapping_add(bytes.start);
         // SAFETY: in bounds and initialised; the engine looks at a buffer only while no device
         // command fills it.
         unsafe { std::slice::from_raw_parts(start.cast::<Block>(), range.len()) }
     }
 
     fn blocks_mut(&mut self, range: Range<usize>) -> &mut [Block] {
-        assert!(range.end * BLOCK_SIZE <= self.arena.capacity(), "the arena is not left");
-        let start = self.arena.as_mut_pointer().wrapping_add(range.start * BLOCK_SIZE);
+        assert!(range.end * BLOCK_SIZE <= self.arena.length(), "the arena is not left");
+        let start = self.arena.start().wrapping_add(range.start * BLOCK_SIZE);
         // SAFETY: in bounds; the engine writes to a buffer only while no device command uses it,
         // and `&mut self` excludes every other reference.
         unsafe { std::slice::from_raw_parts_mut(start.cast::<Block>(), range.len()) }
@@ -192,8 +194,8 @@ impl Buffers for Pool {
             (from.start + source_block as usize, to.start + 1 + payload_block as usize);
         assert!((source_block as usize) < RECORD_BLOCKS, "the source is inside its record");
         assert!(1 + (payload_block as usize) < RECORD_BLOCKS, "the target is inside its record");
-        let start = self.arena.as_mut_pointer();
-        let from = start.wrapping_add(from * BLOCK_SIZE).cast_const();
+        let start = self.arena.start();
+        let from = start.wrapping_add(from * BLOCK_SIZE);
         let to = start.wrapping_add(to * BLOCK_SIZE);
         // SAFETY: both blocks are inside the arena and lie in different records.
         unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_SIZE) }
@@ -221,11 +223,12 @@ impl Buffers for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::Buffer;
 
     const HOST: BufferRef = BufferRef(5);
 
     fn pool_with(host: &mut Buffer) -> Pool {
-        let mut pool = Pool::new(3, 2);
+        let mut pool = Pool::new(3, 2).expect("there is room");
         // SAFETY: the buffer outlives the pool's use of it in each test.
         unsafe { pool.name(HOST, host.as_mut_pointer(), host.len()) };
         pool

@@ -163,12 +163,12 @@ fn open(device: Box<dyn Device>, options: OpenOptions) -> Result<Volume, OpenErr
     if device.properties().read_only && !options.read_only {
         return Err(OpenErrorKind::ReadOnlyDevice);
     }
-    let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Thread)?);
+    let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Resources)?);
     let (sender, receiver) = sync_channel(1);
     let loop_shared = shared.clone();
     let thread = std::thread::Builder::new().name("coulter-volume".to_string());
     let body = move || event_loop::run(device, &settings, &loop_shared, &sender);
-    let handle = thread.spawn(body).map_err(OpenErrorKind::Thread)?;
+    let handle = thread.spawn(body).map_err(OpenErrorKind::Resources)?;
     match receiver.recv() {
         Ok(Ok(geometry)) => {
             let thread = Mutex::new(Some(handle));

@@ -48,7 +48,8 @@ impl Driver {
     }
 
     fn new(mut device: Box<dyn Device>, config: Config) -> Result<Driver, OpenErrorKind> {
-        let mut pool = Pool::new(config.record_count, config.page_count);
+        let pool = Pool::new(config.record_count, config.page_count);
+        let pool = pool.map_err(OpenErrorKind::Resources)?;
         let region = pool.region();
         // SAFETY: nothing is outstanding on a device that was just handed over; the pool's memory
         // is freed after the device.

@@ -1,0 +1,106 @@
+//! Small stores in memory, random numbers, and content that tells where it belongs.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use coulter::buffer::Buffer;
+use coulter::service::{Completion, Operation, Request, Session};
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_device::{Device, MemoryStore};
+
+/// Bytes of a block.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// Bytes of a sector.
+pub(crate) const SECTOR: u64 = 512;
+
+/// One mebibyte.
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A store with segments of 1 MiB on a device of so many bytes.
+pub(crate) fn small_store(size: u64) -> MemoryStore {
+    let store = MemoryStore::new(size);
+    format(&store, None);
+    store
+}
+
+/// The same with a volume of so many bytes.
+pub(crate) fn store_of(size: u64, volume_size: u64) -> MemoryStore {
+    let store = MemoryStore::new(size);
+    format(&store, Some(volume_size));
+    store
+}
+
+fn format(store: &MemoryStore, volume_size: Option<u64>) {
+    let options = CreateOptions { segment_size: MIB, volume_size, ..CreateOptions::default() };
+    create(device(store), &options).expect("the store fits");
+}
+
+/// A device on a store that nothing else has open.
+pub(crate) fn device(store: &MemoryStore) -> Box<dyn Device> {
+    Box::new(store.open().expect("nothing has it open"))
+}
+
+/// The volume of a store.
+pub(crate) fn open(store: &MemoryStore) -> Volume {
+    Volume::open(device(store), OpenOptions::default()).expect("the store is intact")
+}
+
+/// A random number generator (SplitMix64), the same numbers for the same seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let next = self.next().to_le_bytes();
+            chunk.copy_from_slice(&next[..chunk.len()]);
+        }
+    }
+}
+
+/// A write request.
+pub(crate) fn write(tag: u64, offset: u64, content: &[u8]) -> Request {
+    let buffer = Buffer::copied_from(content);
+    let length = content.len() as u64;
+    Request { tag, operation: Operation::Write { fua: false }, offset, length, buffer }
+}
+
+/// A read request.
+pub(crate) fn read(tag: u64, offset: u64, length: u64) -> Request {
+    let buffer = Buffer::zeroed(length as usize);
+    Request { tag, operation: Operation::Read, offset, length, buffer }
+}
+
+/// A request without data.
+pub(crate) fn bare(tag: u64, operation: Operation, offset: u64, length: u64) -> Request {
+    Request { tag, operation, offset, length, buffer: Buffer::empty() }
+}
+
+/// Waits for everything outstanding and returns it in order of tags.
+pub(crate) fn complete_all(session: &mut dyn Session) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    while session.outstanding() > 0 {
+        session.complete(&mut completions, None);
+    }
+    completions.sort_by_key(|completion| completion.tag);
+    completions
+}
+
+/// Carries out one request.
+pub(crate) fn carry_out(session: &mut dyn Session, request: Request) -> Completion {
+    assert_eq!(session.outstanding(), 0);
+    session.submit(request);
+    complete_all(session).pop().expect("one request was submitted")
+}
