@@ -9,6 +9,7 @@
 
 pub mod conformance;
 pub mod fuse;
+pub mod fuzz;
 pub mod harden;
 pub mod loop_device;
 pub mod memory;

@@ -160,8 +160,12 @@ struct Content {
 impl Client {
     /// Connects and negotiates.
     pub fn connect(address: &Address, options: &ClientOptions) -> Result<Client, ClientError> {
+        Client::over(open(address).map_err(ClientError::Io)?, options)
+    }
+
+    /// Negotiates over a stream socket that is already connected, and must not block.
+    pub fn over(socket: OwnedFd, options: &ClientOptions) -> Result<Client, ClientError> {
         let deadline = Instant::now() + options.timeout;
-        let socket = open(address).map_err(ClientError::Io)?;
         let terms = negotiate(&socket, options, deadline)?;
         let system = |error: Errno| ClientError::Io(error.into());
         let ready = eventfd(1, EventfdFlags::CLOEXEC).map_err(system)?;

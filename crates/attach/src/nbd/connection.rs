@@ -27,6 +27,9 @@ const HANDSHAKE_READ_SIZE: usize = 4 << 10;
 pub(super) struct Context {
     pub(super) exports: Arc<[Export]>,
     pub(super) options: ServerOptions,
+    /// Readable for ever from the moment at which the server ends.
+    pub(super) stop: OwnedFd,
+    /// The same for a thread that is too busy to sleep.
     pub(super) stopping: AtomicBool,
 }
 
@@ -86,10 +89,7 @@ fn receive_some(
     deadline: Instant,
 ) -> Result<(), CloseReason> {
     let mut bytes = [0; HANDSHAKE_READ_SIZE];
-    let received = socket::receive(socket, &mut bytes, deadline);
-    let stopping = context.stopping.load(Ordering::SeqCst);
-    match received {
-        _ if stopping => Err(CloseReason::Shutdown),
+    match socket::receive(socket, &mut bytes, deadline, Some(&context.stop)) {
         Ok(0) => Err(CloseReason::Lost),
         Ok(count) => {
             input.extend_from_slice(&bytes[..count]);
@@ -102,6 +102,7 @@ fn receive_some(
 fn handshake_failure(error: io::Error) -> CloseReason {
     match error.kind() {
         io::ErrorKind::TimedOut => CloseReason::HandshakeTimeout,
+        io::ErrorKind::Interrupted => CloseReason::Shutdown,
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CloseReason::Lost,
         _ => CloseReason::Io(error),
     }
@@ -157,10 +158,12 @@ impl Connection<'_> {
             if self.context.stopping.load(Ordering::Relaxed) {
                 return CloseReason::Shutdown;
             }
-            if !(received || completed || sent)
-                && let Err(error) = self.sleep(None)
-            {
-                return error.into();
+            if !(received || completed || sent) {
+                match self.sleep(None) {
+                    Ok(Woken::ToWork) => {}
+                    Ok(Woken::ToStop) => return CloseReason::Shutdown,
+                    Err(error) => return error.into(),
+                }
             }
         }
     }
@@ -198,15 +201,14 @@ impl Connection<'_> {
         let room: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut control = RecvAncillaryBuffer::default();
         match recvmsg(self.socket, &mut slices, &mut control, RecvFlags::empty()) {
-            Ok(message) if message.bytes == 0 => {
-                let stopping = self.context.stopping.load(Ordering::SeqCst);
-                Err(if stopping { CloseReason::Shutdown } else { CloseReason::Lost })
-            }
+            Ok(message) if message.bytes == 0 => Err(CloseReason::Lost),
             Ok(message) => {
-                self.readable = message.bytes == room;
+                // After a hang-up nothing will wake us for the rest, so it is read to its end.
+                self.readable = message.bytes == room || self.hung_up;
                 self.transmission.receiver.received(message.bytes);
                 Ok(true)
             }
+            Err(Errno::AGAIN) if self.hung_up => Err(CloseReason::Lost),
             Err(Errno::AGAIN) => {
                 self.readable = false;
                 Ok(false)
@@ -236,8 +238,8 @@ impl Connection<'_> {
         Ok(sent_any)
     }
 
-    /// Sleeps until the socket or the session has something.
-    fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+    /// Sleeps until the socket or the session has something, or, with no timeout, the server ends.
+    fn sleep(&mut self, timeout: Option<Duration>) -> Result<Woken, Errno> {
         let mut flags = PollFlags::empty();
         if self.transmission.wants_input() {
             flags |= PollFlags::IN;
@@ -247,23 +249,33 @@ impl Connection<'_> {
         }
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
         let completions = self.transmission.session().completion_fd();
+        // With a timeout the server is ending already, and this would be readable all the time.
+        let stop = if timeout.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [
+            PollFd::new(&self.context.stop, stop),
             PollFd::from_borrowed_fd(completions, PollFlags::IN),
             PollFd::from_borrowed_fd(self.socket.as_fd(), flags),
         ];
-        let watched = if self.hung_up { &mut fds[..1] } else { &mut fds[..] };
+        let watched = if self.hung_up { &mut fds[..2] } else { &mut fds[..] };
         match poll(watched, timeout.map(timespec).as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(Woken::ToWork),
             Err(error) => return Err(error),
         }
-        let events = fds[1].revents();
+        let events = fds[2].revents();
         // Reading and writing once more shows what is wrong, or what is left.
         self.hung_up |= events.intersects(PollFlags::HUP | PollFlags::ERR);
         self.readable |= self.hung_up || events.intersects(PollFlags::IN);
         self.writable |= self.hung_up || events.intersects(PollFlags::OUT);
-        Ok(())
+        let stopped = fds[0].revents().intersects(PollFlags::IN);
+        Ok(if stopped { Woken::ToStop } else { Woken::ToWork })
     }
+}
+
+/// What a sleep was ended by.
+enum Woken {
+    ToWork,
+    ToStop,
 }
 
 impl From<Errno> for CloseReason {

@@ -37,3 +37,4 @@ pub use address::Address;
 pub use client::{Client, ClientError, ClientOptions};
 pub use export::Export;
 pub use server::{CloseReason, Event, ServeError, Server, ServerOptions, Statistics};
+pub(crate) use transmission::drive as drive_transmission;

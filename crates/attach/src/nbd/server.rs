@@ -15,8 +15,6 @@ use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::REQUEST_SIZE_MAX;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::Shutdown;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -174,23 +172,17 @@ pub struct Statistics {
 pub struct Server {
     shared: Arc<Shared>,
     address: Address,
-    wake: Arc<OwnedFd>,
     listener: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     context: Context,
-    clients: Mutex<Clients>,
+    /// Clients now.
+    clients: Mutex<usize>,
     all_gone: Condvar,
     opened: AtomicU64,
     refused: AtomicU64,
     protocol_errors: AtomicU64,
-}
-
-#[derive(Default)]
-struct Clients {
-    /// The sockets of live connections, to wake their threads by.
-    sockets: BTreeMap<u64, Arc<OwnedFd>>,
 }
 
 impl Server {
@@ -208,11 +200,15 @@ impl Server {
         }
         let listener = Listener::bind(address, options.socket_mode, options.allow_remote)?;
         let address = listener.address().clone();
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let wake = Arc::new(wake.map_err(|error| ServeError::System(error.into()))?);
-        let stopping = AtomicBool::new(false);
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| ServeError::System(error.into()))?;
         let shared = Arc::new(Shared {
-            context: Context { exports: exports.into(), options, stopping },
+            context: Context {
+                exports: exports.into(),
+                options,
+                stop,
+                stopping: AtomicBool::new(false),
+            },
             clients: Mutex::default(),
             all_gone: Condvar::new(),
             opened: AtomicU64::new(0),
@@ -220,11 +216,10 @@ impl Server {
             protocol_errors: AtomicU64::new(0),
         });
         let thread = std::thread::Builder::new().name("nbd-listen".into()).stack_size(STACK_SIZE);
-        let (for_thread, wake_for_thread) = (shared.clone(), wake.clone());
-        let listener = thread
-            .spawn(move || listen(&listener, &wake_for_thread, &for_thread))
-            .map_err(ServeError::System)?;
-        Ok(Server { shared, address, wake, listener: Some(listener) })
+        let for_thread = shared.clone();
+        let listener =
+            thread.spawn(move || listen(&listener, &for_thread)).map_err(ServeError::System)?;
+        Ok(Server { shared, address, listener: Some(listener) })
     }
 
     /// Where it listens; with the port that the system chose, if it was asked to.
@@ -236,7 +231,7 @@ impl Server {
     pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         Statistics {
-            connections: shared.clients().sockets.len() as u64,
+            connections: *shared.clients() as u64,
             opened: shared.opened.load(Ordering::SeqCst),
             refused: shared.refused.load(Ordering::SeqCst),
             protocol_errors: shared.protocol_errors.load(Ordering::SeqCst),
@@ -247,24 +242,20 @@ impl Server {
     pub fn shutdown(&mut self) {
         let Some(listener) = self.listener.take() else { return };
         self.shared.context.stopping.store(true, Ordering::SeqCst);
-        // An eventfd's counter cannot overflow from one write.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        // An eventfd's counter cannot overflow from one write; nobody reads it, so it stays
+        // readable and ends everyone's sleep.
+        let _ = rustix::io::write(&self.shared.context.stop, &1u64.to_ne_bytes());
         // The listener's thread reports nothing; a panic in it was printed by the panic hook.
         let _ = listener.join();
-        for socket in self.shared.clients().sockets.values() {
-            // Wakes a thread that sleeps; it sees the end of its input.
-            let _ = rustix::net::shutdown(&**socket, Shutdown::Read);
-        }
         while self.wait_for_clients(Duration::from_secs(1)) > 0 {}
     }
 
     /// Waits until all clients are gone, or `patience` is over; how many are left.
     fn wait_for_clients(&self, patience: Duration) -> usize {
         let clients = self.shared.clients();
-        let some = |clients: &mut Clients| !clients.sockets.is_empty();
-        match self.shared.all_gone.wait_timeout_while(clients, patience, some) {
-            Ok((clients, _)) => clients.sockets.len(),
-            Err(poisoned) => poisoned.into_inner().0.sockets.len(),
+        match self.shared.all_gone.wait_timeout_while(clients, patience, |clients| *clients > 0) {
+            Ok((clients, _)) => *clients,
+            Err(poisoned) => *poisoned.into_inner().0,
         }
     }
 }
@@ -299,10 +290,10 @@ impl AttachPoint for Server {
 }
 
 impl Shared {
-    fn clients(&self) -> MutexGuard<'_, Clients> {
+    fn clients(&self) -> MutexGuard<'_, usize> {
         match self.clients.lock() {
             Ok(clients) => clients,
-            // The map is whole after every statement, so a panic elsewhere does not matter.
+            // A number is always whole, so a panic elsewhere does not matter.
             Err(poisoned) => poisoned.into_inner(),
         }
     }
@@ -314,18 +305,19 @@ impl Shared {
     }
 }
 
-fn listen(listener: &Listener, wake: &OwnedFd, shared: &Arc<Shared>) {
-    while !shared.context.stopping.load(Ordering::SeqCst) {
+fn listen(listener: &Listener, shared: &Arc<Shared>) {
+    loop {
+        let stop = &shared.context.stop;
+        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        // An interrupted or failed sleep only means one more turn.
+        let _ = poll(&mut fds, None);
+        if !fds[0].revents().is_empty() {
+            return;
+        }
         match listener.accept() {
             Ok(socket) => admit(socket, shared),
-            Err(Errno::AGAIN) => {
-                let mut fds =
-                    [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
-                // An interrupted or failed sleep only means one more turn.
-                let _ = poll(&mut fds, None);
-            }
             // The client was gone before it was let in.
-            Err(Errno::CONNABORTED | Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {}
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
@@ -333,26 +325,24 @@ fn listen(listener: &Listener, wake: &OwnedFd, shared: &Arc<Shared>) {
 
 fn admit(socket: OwnedFd, shared: &Arc<Shared>) {
     let mut clients = shared.clients();
-    if clients.sockets.len() >= shared.context.options.connections_max {
+    if *clients >= shared.context.options.connections_max {
         drop(clients);
         return refuse(shared);
     }
-    let number = shared.opened.fetch_add(1, Ordering::SeqCst) + 1;
-    let socket = Arc::new(socket);
-    clients.sockets.insert(number, socket.clone());
+    *clients += 1;
     drop(clients);
-    let guest = Guest { shared: shared.clone(), number };
+    let guest = Guest { shared: shared.clone() };
+    let number = shared.opened.fetch_add(1, Ordering::SeqCst) + 1;
     let thread = std::thread::Builder::new().name(format!("nbd-{number}")).stack_size(STACK_SIZE);
     let spawned = thread.spawn(move || {
-        let shared = guest.shared.clone();
+        let shared = &guest.shared;
         shared.observe(Event::Opened(number));
         let reason = connection::serve(&socket, &shared.context);
-        // Now the list has the last handle, and taking the guest off it closes the socket.
+        // To the client it is over before it is to the server.
         drop(socket);
         if matches!(reason, CloseReason::Protocol(_)) {
             shared.protocol_errors.fetch_add(1, Ordering::SeqCst);
         }
-        drop(guest);
         shared.observe(Event::Closed(number, reason));
     });
     if spawned.is_err() {
@@ -365,17 +355,16 @@ fn refuse(shared: &Shared) {
     shared.observe(Event::Refused);
 }
 
-/// Takes a connection off the list however its thread ends.
+/// Counts a connection out however its thread ends.
 struct Guest {
     shared: Arc<Shared>,
-    number: u64,
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
         let mut clients = self.shared.clients();
-        clients.sockets.remove(&self.number);
-        if clients.sockets.is_empty() {
+        *clients -= 1;
+        if *clients == 0 {
             self.shared.all_gone.notify_all();
         }
     }

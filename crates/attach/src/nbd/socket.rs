@@ -12,7 +12,7 @@ pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) ->
     while !bytes.is_empty() {
         match send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
-            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, deadline)?,
+            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, deadline, None)?,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -20,12 +20,18 @@ pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) ->
     Ok(())
 }
 
-/// Receives something, or fails with `TimedOut`; zero bytes at the end of the stream.
-pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
+/// Receives something, or fails with `TimedOut`, or with `Interrupted` once `stop` is readable;
+/// zero bytes at the end of the stream.
+pub(super) fn receive(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+    deadline: Instant,
+    stop: Option<&OwnedFd>,
+) -> io::Result<usize> {
     loop {
         match recv(socket, &mut *bytes, RecvFlags::empty()) {
             Ok((count, _)) => return Ok(count),
-            Err(Errno::AGAIN) => wait(socket, PollFlags::IN, deadline)?,
+            Err(Errno::AGAIN) => wait(socket, PollFlags::IN, deadline, stop)?,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -39,7 +45,7 @@ pub(super) fn receive_exactly(
     deadline: Instant,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
-        match receive(socket, bytes, deadline)? {
+        match receive(socket, bytes, deadline, None)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => bytes = &mut bytes[count..],
         }
@@ -52,13 +58,23 @@ pub(super) fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
 
-fn wait(socket: &OwnedFd, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+fn wait(
+    socket: &OwnedFd,
+    flags: PollFlags,
+    deadline: Instant,
+    stop: Option<&OwnedFd>,
+) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let mut fds = [PollFd::new(socket, flags)];
+    let stop = stop.map(|stop| PollFd::new(stop, PollFlags::IN));
+    let socket = PollFd::new(socket, flags);
+    let mut fds = [stop.clone().unwrap_or(socket.clone()), socket];
     match poll(&mut fds, Some(&timespec(left))) {
+        Ok(_) if stop.is_some() && !fds[0].revents().is_empty() => {
+            Err(io::ErrorKind::Interrupted.into())
+        }
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

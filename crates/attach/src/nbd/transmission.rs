@@ -375,3 +375,56 @@ impl Transmission {
         self.pool.give(buffer);
     }
 }
+
+/// Runs `bytes` through the transmission phase of a connection to `export`, as though they had
+/// come in pieces of `piece` bytes; all replies. For tests that have no socket.
+pub(crate) fn drive(export: &Export, bytes: &[u8], piece: usize) -> Vec<u8> {
+    let agreement = Agreement { export: 0, structured_replies: true, block_status: true };
+    let limits = Limits { memory_max: 2 * REQUEST_SIZE_MAX as usize };
+    let mut transmission = Transmission::new(export, agreement, &[], limits);
+    let mut output = Vec::new();
+    for mut piece in bytes.chunks(piece) {
+        while !piece.is_empty() && !transmission.ended {
+            let mut taken = 0;
+            for mut slice in transmission.receiver.slices() {
+                let count = slice.len().min(piece.len() - taken);
+                slice[..count].copy_from_slice(&piece[taken..taken + count]);
+                taken += count;
+            }
+            piece = &piece[taken..];
+            transmission.receiver.received(taken);
+            if transmission.handle_input().is_err() {
+                transmission.end_input();
+            }
+            transmission.drain(&mut output);
+        }
+    }
+    transmission.end_input();
+    transmission.drain(&mut output);
+    assert!(transmission.is_finished(), "every request is answered");
+    assert_eq!(transmission.memory_held, 0, "every buffer comes back");
+    output
+}
+
+impl Transmission {
+    /// Completes and sends everything, to `output`.
+    fn drain(&mut self, output: &mut Vec<u8>) {
+        loop {
+            self.handle_completions();
+            while !self.replies.is_empty() {
+                let mut slices = [std::io::IoSlice::new(&[]); super::outgoing::SLICES_MAX];
+                let count = self.replies.slices(&mut slices);
+                let before = output.len();
+                slices[..count].iter().for_each(|slice| output.extend_from_slice(slice));
+                let sent = output.len() - before;
+                self.handle_sent(sent);
+            }
+            if !self.blocked && self.session.outstanding() == 0 {
+                return;
+            }
+            if self.blocked && self.handle_input().is_err() {
+                self.end_input();
+            }
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod raw;
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;

@@ -1,0 +1,194 @@
+//! Loop devices and file mounts whose process dies, or whose user does not let go.
+
+use coulter_attach::fuse::{FuseError, FuseFile, FuseOptions};
+use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale};
+use coulter_attach::memory::{MemoryOptions, MemoryService};
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+mod support;
+
+const SIZE: u64 = 64 << 20;
+const DIRECTORY: &str = "COULTER_TEST_DIRECTORY";
+
+/// Not a test: what [`spawn_attached`] runs in a process of its own.
+#[test]
+#[ignore = "run by other tests"]
+fn child_attaches_and_waits() {
+    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    let options = LoopOptions { source: "/the/store".into(), ..LoopOptions::default() };
+    let device = LoopDevice::attach(&service, Path::new(&directory), &options).unwrap();
+    println!("\nattached {}", device.address());
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+struct Killed {
+    child: Child,
+    directory: PathBuf,
+    device: PathBuf,
+}
+
+/// A process that attaches a loop device, to be killed.
+fn spawn_attached(directory: &Path) -> Killed {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_attaches_and_waits", "--ignored", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let device = lines
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix("attached ").map(PathBuf::from))
+        .expect("the child attaches");
+    Killed { child, directory: directory.to_owned(), device }
+}
+
+impl Killed {
+    fn kill(&mut self) {
+        // SIGKILL; it cannot tidy up.
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Killed {
+    /// A test that fails leaves nothing behind either.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = cleanup_stale(Some(&self.directory));
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let command = Command::new(program).args(arguments).stdout(Stdio::null()).output();
+    command.is_ok_and(|output| output.status.success())
+}
+
+fn is_mounted(directory: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.contains(&format!(" {} ", directory.display()))
+}
+
+#[test]
+fn what_a_killed_process_leaves_is_cleaned_up() {
+    if !support::may_mount() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("point");
+    let mut killed = spawn_attached(&directory);
+    let device = killed.device.display().to_string();
+    assert_eq!(cleanup_stale(Some(&directory)).unwrap(), [], "a living one is not touched");
+    // Dirty pages of the device that the dead process can no longer take.
+    assert!(run("dd", &["if=/dev/urandom", &format!("of={device}"), "bs=1M", "count=4"]));
+    killed.kill();
+    assert!(is_mounted(&directory), "it could not tidy up");
+    let again = FuseFile::mount(
+        &MemoryService::new(MemoryOptions::new(SIZE)),
+        &directory,
+        &FuseOptions::default(),
+    );
+    assert!(matches!(again, Err(FuseError::Directory { .. })), "a dead mount is in the way");
+    let stale = cleanup_stale(Some(&directory)).unwrap();
+    assert_eq!(stale.len(), 1);
+    assert_eq!(stale[0].source, "/the/store");
+    assert_eq!(stale[0].cleared, std::slice::from_ref(&killed.device));
+    assert_eq!(stale[0].lingering, [] as [PathBuf; 0]);
+    assert!(!is_mounted(&directory));
+    assert!(!directory.exists());
+    let mut second = spawn_attached(&directory);
+    second.kill();
+    assert_eq!(cleanup_stale(Some(&directory)).unwrap().len(), 1);
+}
+
+#[test]
+fn a_mounted_file_system_is_named_and_outlives_neither_detach_nor_death() {
+    if !support::may_mount() || !support::has("mkfs.ext4") {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let (directory, mount) = (temporary.path().join("point"), temporary.path().join("fs"));
+    std::fs::create_dir(&mount).unwrap();
+    let mount_text = mount.display().to_string();
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    let mut device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
+    let address = device.address();
+    assert!(run("mkfs.ext4", &["-q", &address]));
+    assert!(run("mount", &[&address, &mount_text]));
+    let refusal = device.detach(Detach::IfIdle);
+    assert!(matches!(&refusal, Err(DetachError::Busy { .. })), "{refusal:?}");
+    let text = refusal.unwrap_err().to_string();
+    assert!(text.contains(&format!("mounted on {mount_text}")), "{text}");
+    std::fs::write(mount.join("file"), "content").unwrap();
+    assert!(run("sync", &["-f", &mount_text]));
+    assert!(run("umount", &[&mount_text]));
+    device.detach(Detach::IfIdle).expect("nobody uses it any more");
+    assert!(service.counters().flushes > 0);
+
+    // The same file system again, and its device's process dies under it.
+    let mut killed = spawn_attached(&directory);
+    let address = killed.device.display().to_string();
+    assert!(run("mkfs.ext4", &["-q", &address]));
+    assert!(run("mount", &[&address, &mount_text]));
+    killed.kill();
+    let stale = cleanup_stale(Some(&directory)).unwrap();
+    assert_eq!(stale[0].lingering, std::slice::from_ref(&killed.device), "it is still mounted");
+    assert!(run("umount", &[&mount_text]));
+    let name = killed.device.file_name().unwrap();
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    for _ in 0..500 {
+        if !backing.exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} goes with its last user", killed.device.display());
+}
+
+#[test]
+fn the_device_is_what_file_systems_like() {
+    if !support::may_mount() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    let directory = temporary.path().join("point");
+    let device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
+    let system = Path::new("/sys/block").join(device.device().file_name().unwrap());
+    let read =
+        |name: &str| std::fs::read_to_string(system.join(name)).unwrap().trim_end().to_owned();
+    assert_eq!(read("size"), (SIZE / 512).to_string());
+    assert_eq!(read("queue/logical_block_size"), "4096");
+    assert_eq!(read("queue/write_cache"), "write back");
+    assert_eq!(read("queue/max_sectors_kb"), "1024");
+    assert_eq!(read("queue/discard_granularity"), "4096");
+    assert_ne!(read("queue/discard_max_bytes"), "0");
+    assert_ne!(read("queue/write_zeroes_max_bytes"), "0");
+    assert_eq!(read("loop/dio"), "1");
+    assert_eq!(read("loop/autoclear"), "0");
+}
+
+#[test]
+fn a_directory_in_use_is_not_mounted_on() {
+    if !support::may_mount() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    std::fs::write(temporary.path().join("precious"), "").unwrap();
+    let mount = |directory: &Path| LoopDevice::attach(&service, directory, &LoopOptions::default());
+    let outcome = mount(temporary.path());
+    assert!(matches!(outcome, Err(LoopError::Fuse(FuseError::Directory { .. }))));
+    assert!(temporary.path().join("precious").exists());
+    assert!(matches!(
+        mount(&temporary.path().join("absent/deep")),
+        Err(LoopError::Fuse(FuseError::Directory { .. }))
+    ));
+}
