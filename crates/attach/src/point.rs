@@ -44,6 +44,14 @@ pub enum DetachError {
         /// Who uses it, for people to read; never empty.
         holders: Vec<String>,
     },
+    /// It is gone, but what hosts had written last could not be made durable. Whoever waited for
+    /// that, by `fsync` for one, was told so already.
+    Unflushed {
+        /// What it was.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused a step.
     System {
         /// Which step.
@@ -61,6 +69,9 @@ impl fmt::Display for DetachError {
             DetachError::Busy { address, holders } => {
                 write!(f, "{address} is in use: {}", holders.join("; "))
             }
+            DetachError::Unflushed { address, source } => {
+                write!(f, "{address} is detached, but its last writes were not flushed: {source}")
+            }
             DetachError::System { step, target, source } => {
                 write!(f, "cannot {step} {target}: {source}")
             }
@@ -72,7 +83,9 @@ impl std::error::Error for DetachError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             DetachError::Busy { .. } => None,
-            DetachError::System { source, .. } => Some(source),
+            DetachError::Unflushed { source, .. } | DetachError::System { source, .. } => {
+                Some(source)
+            }
         }
     }
 }

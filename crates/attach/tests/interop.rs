@@ -167,6 +167,7 @@ fn fio(arguments: &[&str]) {
         "--verify=crc32c",
         "--verify_fatal=1",
         "--do_verify=1",
+        "--verify_state_save=0",
         "--randseed=7",
         "--group_reporting",
         "--output-format=json",

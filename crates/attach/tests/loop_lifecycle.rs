@@ -1,10 +1,12 @@
 //! Loop devices and file mounts whose process dies, or whose user does not let go.
 
+use coulter::service::RequestError;
 use coulter_attach::fuse::{FuseError, FuseFile, FuseOptions};
+use coulter_attach::harden::harden_process;
 use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
+use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -19,6 +21,12 @@ const DIRECTORY: &str = "COULTER_TEST_DIRECTORY";
 #[ignore = "run by other tests"]
 fn child_attaches_and_waits() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let hardening = harden_process();
+    // Root in a container may lack the capability for some of it, and is told so.
+    for measure in [hardening.io_flusher, hardening.memory_locked, hardening.oom_spared] {
+        let refused = |error: &std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+        assert!(measure.as_ref().err().is_none_or(refused), "{measure:?}");
+    }
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let options = LoopOptions { source: "/the/store".into(), ..LoopOptions::default() };
     let device = LoopDevice::attach(&service, Path::new(&directory), &options).unwrap();
@@ -173,6 +181,25 @@ fn the_device_is_what_file_systems_like() {
     assert_ne!(read("queue/write_zeroes_max_bytes"), "0");
     assert_eq!(read("loop/dio"), "1");
     assert_eq!(read("loop/autoclear"), "0");
+}
+
+#[test]
+fn a_device_that_cannot_flush_goes_and_says_so() {
+    if !support::may_mount() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("point");
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    let mut device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
+    let name = device.address();
+    let error = RequestError::Device { errno: libc::EIO };
+    service.inject(Fault { kind: FaultKind::Flush, range: 0..SIZE, error, count: u32::MAX });
+    let outcome = device.detach(Detach::IfIdle);
+    assert!(matches!(&outcome, Err(DetachError::Unflushed { .. })), "{outcome:?}");
+    assert!(outcome.unwrap_err().to_string().contains(&name));
+    assert!(!is_mounted(&directory));
+    device.detach(Detach::IfIdle).expect("there is nothing left to do");
 }
 
 #[test]

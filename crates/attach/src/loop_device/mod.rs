@@ -189,10 +189,11 @@ impl LoopDevice {
         }
     }
 
-    fn clear_when_idle(&self) -> Result<(), DetachError> {
+    /// Clears the device if nobody uses it; whether what the kernel held of it could be flushed.
+    fn clear_when_idle(&self) -> Result<Result<(), Errno>, DetachError> {
         let claim = self.claim()?;
-        // Writes what the kernel holds of the device, which needs the thread below.
-        rustix::fs::fsync(&claim).map_err(|error| self.failed("flush", error.into()))?;
+        // It needs the thread below. Its failure must not keep a broken device for ever.
+        let flushed = rustix::fs::fsync(&claim);
         clear(&claim).map_err(|error| self.failed("clear", error))?;
         drop(claim);
         let limit = Instant::now() + CLEAR_PATIENCE;
@@ -203,7 +204,7 @@ impl LoopDevice {
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(())
+        Ok(flushed)
     }
 
     /// Clears the device now, or at its last close.
@@ -228,15 +229,18 @@ impl AttachPoint for LoopDevice {
     }
 
     fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        let mut flushed = Ok(());
         if self.configured && is_configured(&self.device) {
             match (self.clear_when_idle(), how) {
-                (Ok(()), _) => {}
+                (Ok(outcome), _) => flushed = outcome,
                 (Err(error), Detach::IfIdle) => return Err(error),
                 (Err(_), Detach::Always) => self.clear_anyway()?,
             }
         }
         self.configured = false;
-        self.file.detach(how)
+        self.file.detach(how)?;
+        let address = self.address();
+        flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
     }
 }
 

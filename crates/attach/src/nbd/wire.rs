@@ -407,7 +407,7 @@ impl RequestHeader {
 /// A simple reply, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimpleReply {
-    /// Zero, or an error of [`super::errno`]'s set.
+    /// Zero, or one of the protocol's errors.
     pub error: u32,
     /// The request's cookie.
     pub cookie: u64,
