@@ -206,7 +206,8 @@ impl Engine {
 
     fn checkpoint_is_due(&mut self) -> bool {
         if self.checkpointer.shutdown.is_some() {
-            return self.phase == Phase::ShuttingDown && self.log.is_quiet(Stream::User);
+            let quiet = self.phase == Phase::ShuttingDown && self.log.is_quiet(Stream::User);
+            return quiet && !self.runs_are_too_many();
         }
         if self.log.applied == self.checkpointer.cut.sequence && !self.checkpointer.wanted {
             return false;

@@ -5,6 +5,7 @@
 //! 512-byte sectors.
 
 use crate::random::Random;
+use coulter_check::{BlockFn, Options, Severity};
 use coulter_format::{BLOCK_SIZE, Block, Pba};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -134,6 +135,27 @@ impl Device {
             }
         }
         self.blocks.insert(place, Rc::new(block));
+    }
+
+    /// Lets the independent checker look at what lies on the device.
+    ///
+    /// # Errors
+    /// What it finds wrong, in its own words.
+    pub fn check(&self) -> Result<(), String> {
+        let mut blocks = BlockFn {
+            size_blocks: self.size,
+            read: |pba: Pba, block: &mut Block| {
+                self.read(pba, std::slice::from_mut(block));
+                Ok(())
+            },
+        };
+        let mut options = Options { data: true, ..Options::default() };
+        let report = coulter_check::check(&mut blocks, &mut options);
+        if report.is_sound() {
+            return Ok(());
+        }
+        let faults = report.findings.iter().filter(|finding| finding.severity() > Severity::Info);
+        Err(faults.take(5).map(|finding| format!("{finding:?}")).collect::<Vec<_>>().join("; "))
     }
 
     /// Damages one block.

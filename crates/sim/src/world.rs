@@ -34,6 +34,8 @@ pub struct Plan {
     pub discard_percent: u64,
     /// Blocks of a request at most.
     pub request_size_max: u64,
+    /// Whether the independent checker looks at the device after every cut.
+    pub audit: bool,
 }
 
 impl Plan {
@@ -50,6 +52,7 @@ impl Plan {
             run_count_limit: 4,
             discard_percent: 10,
             request_size_max: 40,
+            audit: true,
         }
     }
 }
@@ -161,6 +164,7 @@ impl World {
             if cut_while_opening {
                 let after = 1 + self.random.below(40);
                 self.open(Some(after))?;
+                self.audit()?;
                 if self.engine.is_none() {
                     self.outcome.cuts_while_opening += 1;
                     continue;
@@ -174,10 +178,19 @@ impl World {
                 self.shut_down()?;
             }
             self.cut();
+            self.audit()?;
         }
         self.open(None)?;
         self.drain()?;
         Ok(self.outcome)
+    }
+
+    /// What lies on the device after a cut must satisfy the independent checker.
+    fn audit(&mut self) -> Result<(), Violation> {
+        if self.engine.is_some() || !self.plan.audit {
+            return Ok(());
+        }
+        self.device.check().map_err(|what| Violation { what: format!("the checker finds: {what}") })
     }
 
     /// Opens the store and compares what it holds. With `cut_after`, the power may go first.
