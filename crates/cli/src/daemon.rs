@@ -18,6 +18,7 @@ mod serving;
 
 use crate::control::Reply;
 use crate::error::CliError;
+use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
 use coulter_attach::harden::harden_process;
 use coulter_attach::nbd::Address;
@@ -30,16 +31,10 @@ use std::path::PathBuf;
 pub(crate) struct Job {
     /// Absolute path of the store.
     pub(crate) store: PathBuf,
-    /// The name that the user chose.
-    pub(crate) name: Option<String>,
     /// What the host shall see.
     pub(crate) point: Point,
-    /// Most bytes that the map may take.
-    pub(crate) map_memory: Option<u64>,
-    /// Whether to refuse writes.
-    pub(crate) read_only: bool,
-    /// Whether to record addresses over time.
-    pub(crate) trace: bool,
+    /// How to open the store.
+    pub(crate) opening: Opening,
 }
 
 /// An attach point.
@@ -72,8 +67,10 @@ pub(crate) fn run(
     let signals = Signals::take_over()?;
     let hardening = harden_process();
     let mut entry = claim::claim(state, &job)?;
+    let mut served = false;
     let mut ready = |entry: &Entry| {
         ready(entry)?;
+        served = true;
         log::info!("hardening: {hardening}");
         Ok(())
     };
@@ -81,7 +78,9 @@ pub(crate) fn run(
     let result = ended.result.and(claim::release(state, &entry));
     match &result {
         Ok(()) => log::info!("ended cleanly name={}", entry.name),
-        Err(error) => log::error!("ended name={}: {error}", entry.name),
+        // Whoever waited for readiness is told otherwise.
+        Err(error) if served => log::error!("ended name={}: {error}", entry.name),
+        Err(_) => {}
     }
     if let Some(client) = ended.asked_by {
         client

@@ -70,9 +70,9 @@ pub(crate) fn mount(
     kind: &str,
     device: &Path,
     directory: &Path,
-    options: Option<&str>,
+    options: &str,
 ) -> Result<(), CliError> {
-    let options = options.unwrap_or("defaults");
+    let options = if options.is_empty() { "defaults" } else { options };
     let arguments = ["-t", kind, "-o", options].map(OsStr::new);
     let ends = [device.as_os_str(), directory.as_os_str()];
     let arguments: Vec<&OsStr> = arguments.into_iter().chain(ends).collect();

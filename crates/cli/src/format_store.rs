@@ -41,6 +41,8 @@ pub(crate) struct Made {
     pub(crate) segment_size_bytes: u64,
     /// Segments on the device.
     pub(crate) segments_total: u64,
+    /// Map memory that opening may need.
+    pub(crate) map_memory_bytes: u64,
 }
 
 /// Removes the file unless it is told to stay.

@@ -18,6 +18,7 @@ mod format_store;
 mod holders;
 mod logging;
 mod mounts;
+mod opening;
 mod process;
 mod reclaim;
 mod signatures;

@@ -1,14 +1,19 @@
-//! The library behind the verbs: the only file that knows its interface.
+//! Stores as the verbs see them: found, made, opened, served, closed.
 
 use crate::daemon::Job;
 use crate::error::{CliError, StoreError};
 use crate::format_store::Made;
+use crate::opening::Trim;
+use crate::size::Size;
 use crate::state::Entry;
 use crate::status::Status;
-use crate::trace::Recorder;
+use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
-use coulter_device::Device;
+use coulter::{CreateError, CreateOptions, State, Volume};
+use coulter_device::wrap::{TraceRecord, TracedDevice};
+use coulter_device::{CommandKind, Device, OpenOptions};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,42 +29,150 @@ pub(crate) fn existing(path: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-pub(crate) fn open_device(path: &Path, _read_only: bool) -> Result<Box<dyn Device>, CliError> {
-    Err(StoreError::StoreMissing { path: path.to_owned() }.into())
+/// The file or disk at `path`, locked against others.
+///
+/// # Errors
+/// [`StoreError::Open`].
+pub(crate) fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device>, CliError> {
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    coulter_device::open_path(path, &options).map_err(|error| {
+        // It names the path, as the report around it does.
+        let text = error.to_string();
+        let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
+        StoreError::Open { path: path.to_owned(), reason: reason.to_owned() }.into()
+    })
 }
 
+/// Makes a store on all of `device`.
+///
+/// # Errors
+/// [`StoreError::Create`].
 pub(crate) fn create(
     path: &Path,
-    _device: Box<dyn Device>,
-    _shape: &Shape,
-    _map_memory: Option<crate::size::Size>,
+    device: Box<dyn Device>,
+    shape: &Shape,
+    map_memory: Option<Size>,
 ) -> Result<Made, CliError> {
-    Err(StoreError::StoreMissing { path: path.to_owned() }.into())
+    let options = CreateOptions {
+        volume_size: shape.volume_size.map(|size| size.0),
+        segment_size: shape.segment_size.0,
+        spare_percent: shape.spare,
+        map_memory: map_memory.map(|size| size.0),
+        label: shape.label.clone(),
+        ..CreateOptions::default()
+    };
+    let geometry = coulter::create(device, &options).map_err(|error| {
+        let is_usage = !matches!(error, CreateError::Device { .. } | CreateError::NoRandomness);
+        StoreError::Create { path: path.to_owned(), reason: error.to_string(), is_usage }
+    })?;
+    Ok(Made {
+        store: path.to_owned(),
+        uuid: geometry.uuid_text(),
+        label: geometry.label,
+        store_size_bytes: geometry.store_size_bytes,
+        volume_size_bytes: geometry.volume_size_bytes,
+        segment_size_bytes: geometry.segment_size_bytes,
+        segments_total: geometry.segment_count,
+        map_memory_bytes: geometry.map_memory_min_bytes,
+    })
 }
 
-/// An open store. The volume does not exist yet, so neither does any value of this.
-pub(crate) enum OpenStore {}
+/// A store that is open in this process.
+pub(crate) struct OpenStore {
+    path: PathBuf,
+    volume: Arc<Volume>,
+}
 
 impl OpenStore {
-    pub(crate) fn open(job: &Job, _trace: Option<Arc<Recorder>>) -> Result<OpenStore, CliError> {
-        Err(StoreError::StoreMissing { path: job.store.clone() }.into())
+    /// Opens the store of `job`; what is lost after a crash is recovered here. Writes to the device
+    /// are recorded in `recorder`.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`].
+    pub(crate) fn open(job: &Job, recorder: Option<&Arc<Recorder>>) -> Result<OpenStore, CliError> {
+        let path = job.store.clone();
+        let opening = &job.opening;
+        let device = open_device(&path, opening.read_only)?;
+        let device = match recorder {
+            Some(recorder) => traced(device, recorder),
+            None => device,
+        };
+        let options = coulter::OpenOptions {
+            map_memory: opening.map_memory.map(|size| size.0),
+            read_only: opening.read_only,
+            trim: trims(opening.trim, &path),
+            ..coulter::OpenOptions::default()
+        };
+        match Volume::open(device, options) {
+            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume) }),
+            Err(error) => Err(StoreError::Open { path, reason: error.kind.to_string() }.into()),
+        }
     }
-    pub(crate) fn service(&self, _trace: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
-        match *self {}
+
+    /// Its blocks, for attach points; requests are recorded in `recorder`.
+    pub(crate) fn service(&self, recorder: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
+        let volume: Arc<dyn BlockService> = Arc::clone(&self.volume) as _;
+        match recorder {
+            Some(recorder) => Arc::new(TracedService::new(volume, Arc::clone(recorder))),
+            None => volume,
+        }
     }
+
+    /// Its identity in the usual spelling.
     pub(crate) fn uuid(&self) -> String {
-        match *self {}
+        self.volume.geometry().uuid_text()
     }
+
+    /// Bytes that the host sees.
     pub(crate) fn volume_size(&self) -> u64 {
-        match *self {}
+        self.volume.size()
     }
-    pub(crate) fn read_only(&self) -> bool {
-        match *self {}
+
+    /// What the volume can do at the moment.
+    pub(crate) fn state(&self) -> State {
+        self.volume.state()
     }
-    pub(crate) fn status(&self, _entry: &Entry, _up: Duration) -> Status {
-        match *self {}
+
+    /// What it is doing. `entry` is how it is attached.
+    pub(crate) fn status(&self, entry: &Entry, uptime: Duration) -> Status {
+        let statistics = match serde_json::to_value(self.volume.statistics()) {
+            Ok(serde_json::Value::Object(statistics)) => statistics,
+            other => unreachable!("statistics are an object of counters, not {other:?}"),
+        };
+        let read_only = self.volume.read_only();
+        let entry = Entry { read_only, ..entry.clone() };
+        Status::new(entry, self.volume.state().to_string(), uptime, statistics)
     }
+
+    /// Flushes, writes a checkpoint and closes the device.
+    ///
+    /// # Errors
+    /// [`StoreError::Close`]; it is closed all the same.
     pub(crate) fn close(self) -> Result<(), CliError> {
-        match self {}
+        self.volume.shut_down().map_err(|error| {
+            StoreError::Close { path: self.path.clone(), reason: error.to_string() }.into()
+        })
     }
+}
+
+fn trims(trim: Trim, path: &Path) -> bool {
+    let is_disk = || std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    match trim {
+        Trim::Yes => true,
+        Trim::No => false,
+        // Punching holes into a file costs more than it gives: the next segment fills them again.
+        Trim::Auto => is_disk(),
+    }
+}
+
+/// `device`, with its writes recorded.
+fn traced(device: Box<dyn Device>, recorder: &Arc<Recorder>) -> Box<dyn Device> {
+    let recorder = Arc::clone(recorder);
+    let sink = move |record: &TraceRecord| {
+        if record.kind == CommandKind::Write {
+            let age = Duration::from_nanos(record.latency_ns);
+            recorder.record(Side::Device, record.offset, record.length, age);
+        }
+    };
+    Box::new(TracedDevice::new(device, sink))
 }

@@ -56,6 +56,15 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&text)
 }
 
+/// Prints a value as JSON on one line.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string(value).map_err(|e| output_failed(e.into()))?;
+    print(&text)
+}
+
 /// Whoever reads our output may stop reading, as `head` does.
 fn tolerate_closed_pipe(result: io::Result<()>) -> Result<(), CliError> {
     match result {

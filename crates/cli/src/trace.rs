@@ -68,13 +68,13 @@ impl Recorder {
         self.recording.store(true, Ordering::Relaxed);
     }
 
-    /// Records one write, if recording.
-    pub(crate) fn record(&self, side: Side, offset: u64, length: u64) {
+    /// Records one write that began `age` ago, if recording.
+    pub(crate) fn record(&self, side: Side, offset: u64, length: u64, age: Duration) {
         if !self.recording.load(Ordering::Relaxed) {
             return;
         }
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let time_ns = events.0.elapsed().as_nanos() as u64;
+        let time_ns = events.0.elapsed().saturating_sub(age).as_nanos() as u64;
         let list = match side {
             Side::Host => &mut events.1.host,
             Side::Device => &mut events.1.device,
@@ -172,7 +172,7 @@ struct TracedSession {
 impl Session for TracedSession {
     fn submit(&mut self, request: Request) {
         if matches!(request.operation, Operation::Write { .. }) {
-            self.log.record(Side::Host, request.offset, request.length);
+            self.log.record(Side::Host, request.offset, request.length, Duration::ZERO);
         }
         self.inner.submit(request);
     }
@@ -202,12 +202,12 @@ mod tests {
     fn what_is_recorded_comes_back_from_the_file() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         let log = Recorder::new();
-        log.record(Side::Host, 0, 4096);
+        log.record(Side::Host, 0, 4096, Duration::ZERO);
         log.start();
-        log.record(Side::Host, 8192, 4096);
-        log.record(Side::Device, 1 << 40, 1 << 20);
+        log.record(Side::Host, 8192, 4096, Duration::ZERO);
+        log.record(Side::Device, 1 << 40, 1 << 20, Duration::from_millis(1));
         log.write(file.path()).expect("the file is writable");
-        log.record(Side::Host, 0, 4096);
+        log.record(Side::Host, 0, 4096, Duration::ZERO);
         let trace = Trace::read(file.path()).expect("the file is a trace");
         let addresses = |events: &[Event]| -> Vec<(u64, u64)> {
             events.iter().map(|event| (event.offset, event.length)).collect()

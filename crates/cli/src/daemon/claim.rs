@@ -37,7 +37,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
         process: Process::current(),
         uuid: String::new(),
         volume_size_bytes: 0,
-        read_only: job.read_only,
+        read_only: job.opening.read_only,
         attached_at_unix_seconds: unix_seconds(),
     };
     state.write(&lock, &entry)?;
@@ -47,7 +47,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
 /// The user's name, or one made from the file name with a number if that is taken.
 fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<String, CliError> {
     let owner = |name: &str| taken.iter().find(|entry| entry.name == name);
-    let name = match &job.name {
+    let name = match &job.opening.name {
         Some(name) => match owner(name) {
             Some(entry) => {
                 let (name, store) = (name.clone(), entry.store.clone());
@@ -92,6 +92,7 @@ fn unix_seconds() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::opening::Opening;
     use std::path::{Path, PathBuf};
     use tempfile::TempDir;
 
@@ -104,11 +105,8 @@ mod tests {
     fn job(store: &str, name: Option<&str>) -> Job {
         Job {
             store: PathBuf::from(store),
-            name: name.map(str::to_owned),
             point: Point::NbdInState,
-            map_memory: None,
-            read_only: false,
-            trace: false,
+            opening: Opening { name: name.map(str::to_owned), ..Opening::default() },
         }
     }
 

@@ -10,6 +10,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
+
+/// How often the caller may look after its volume.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The signals that ask for a clean end, taken from their default effect.
 pub(super) struct Signals {
@@ -60,6 +64,8 @@ pub(super) enum Event {
     Signal(Signal),
     /// A command.
     Request(Request, Client),
+    /// Nothing for a while.
+    Heartbeat,
 }
 
 /// Waits for the next event.
@@ -72,7 +78,9 @@ pub(super) fn next(signals: &Signals, listener: &UnixListener) -> io::Result<Eve
             PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN),
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut sources, PollTimeout::NONE) {
+        let timeout = PollTimeout::try_from(HEARTBEAT).unwrap_or(PollTimeout::MAX);
+        match poll(&mut sources, timeout) {
+            Ok(0) => return Ok(Event::Heartbeat),
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno.into()),

@@ -9,6 +9,7 @@ use crate::mounts;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::store::OpenStore;
 use crate::trace::Recorder;
+use coulter::State;
 use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -23,6 +24,7 @@ pub(super) struct Serving {
     trace: Option<Arc<Recorder>>,
     entry: Entry,
     since: Instant,
+    state: State,
 }
 
 impl Serving {
@@ -35,8 +37,8 @@ impl Serving {
         job: &Job,
         entry: &mut Entry,
     ) -> Result<Serving, CliError> {
-        let trace = job.trace.then(|| Arc::new(Recorder::new()));
-        let store = OpenStore::open(job, trace.clone())?;
+        let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
+        let store = OpenStore::open(job, trace.as_ref())?;
         let service = store.service(trace.as_ref());
         let point = match AttachPoint::start(state, &job.point, entry, service) {
             Ok(point) => point,
@@ -45,7 +47,6 @@ impl Serving {
         entry.device = Some(point.device());
         entry.uuid = store.uuid();
         entry.volume_size_bytes = store.volume_size();
-        entry.read_only = store.read_only();
         let listener = events::listen(&state.file(&entry.name, "sock"))
             .and_then(|listener| claim::publish(state, entry).map(|()| listener));
         let listener = match listener {
@@ -55,7 +56,8 @@ impl Serving {
                 return Err(store.close().err().unwrap_or(error));
             }
         };
-        Ok(Serving { store, point, listener, trace, entry: entry.clone(), since: Instant::now() })
+        let (entry, since, state) = (entry.clone(), Instant::now(), store.state());
+        Ok(Serving { store, point, listener, trace, entry, since, state })
     }
 
     /// Answers commands until one of them or a signal ends the service. The client that asked for it, if there is one, still waits for its answer.
@@ -75,6 +77,7 @@ impl Serving {
                     Err(error) => client.answer(&Reply::Failed(error.report())),
                 },
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
+                Ok(Event::Heartbeat) => self.watch_state(),
                 Err(source) => {
                     let path = Path::new("the control socket");
                     return (Err(CliError::io("wait on", path, source)), None);
@@ -90,6 +93,15 @@ impl Serving {
         }
         log::info!("detaching force={force}");
         self.point.detach(force)
+    }
+
+    /// A volume that can do less than before says so once in the log.
+    fn watch_state(&mut self) {
+        let state = self.store.state();
+        if state != self.state {
+            log::error!("the volume is {state}");
+            self.state = state;
+        }
     }
 
     fn answer(&self, request: &Request) -> Reply {

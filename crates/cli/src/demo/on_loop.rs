@@ -39,7 +39,7 @@ impl Side {
     fn new(scratch: &mut Scratch, name: &str, device: &Path) -> Result<Side, CliError> {
         FileSystem::Ext4.make(device, &MKFS_OPTIONS)?;
         let mount_point = scratch.make_directory(name)?;
-        file_system::mount("ext4", device, &mount_point, None)?;
+        file_system::mount("ext4", device, &mount_point, "")?;
         scratch.note(Undo::Unmount(mount_point.clone()));
         let data = mount_point.join("data");
         Ok(Side { mount_point, data })
@@ -123,14 +123,14 @@ fn recover(
     let begin = Instant::now();
     let entry = plan::attach(scratch, store, ViaChoice::Loop)?;
     let device = device_of(&entry)?;
-    file_system::mount("ext4", &device, &side.mount_point, None)?;
+    file_system::mount("ext4", &device, &side.mount_point, "")?;
     let seconds = begin.elapsed().as_secs_f64();
     scratch.note(Undo::Unmount(side.mount_point.clone()));
 
     announce("everything read back again");
     file_system::unmount(&side.mount_point)?;
     let clean = is_clean(&device)?;
-    file_system::mount("ext4", &device, &side.mount_point, None)?;
+    file_system::mount("ext4", &device, &side.mount_point, "")?;
     let files = crash::survivors(&side.mount_point.join("fsynced"), durable);
     let data = read_back(plan, fio, side)?;
     file_system::unmount(&side.mount_point)?;

@@ -7,6 +7,7 @@ use crate::control::{self, Reply, Request};
 use crate::daemon::launch;
 use crate::error::{CliError, SystemError};
 use crate::format_store::{self, Target};
+use crate::opening::Opening;
 use crate::size::Size;
 use crate::state::Entry;
 use crate::status::Status;
@@ -109,13 +110,8 @@ pub(crate) fn attach(
     store: &Path,
     via: ViaChoice,
 ) -> Result<Entry, CliError> {
-    let options = Options {
-        via,
-        name: Some("demo".to_owned()),
-        map_memory: None,
-        read_only: false,
-        trace: true,
-    };
+    let opening = Opening { name: Some("demo".to_owned()), trace: true, ..Opening::default() };
+    let options = Options { via, opening };
     let entry = launch::launch(scratch.state(), store, &options)?;
     scratch.note(Undo::Daemon(entry.process));
     Ok(entry)

@@ -22,11 +22,11 @@ pub(crate) enum StoreError {
     /// There is no store to open at that path.
     StoreMissing { path: PathBuf },
     /// The library refused to format a store.
-    Create { path: PathBuf, reason: String, help: Option<String> },
+    Create { path: PathBuf, reason: String, is_usage: bool },
     /// The library refused to open a store.
-    Open { path: PathBuf, reason: String, help: Option<String> },
-    /// A volume failed while it was used.
-    Volume { path: PathBuf, action: &'static str, reason: String },
+    Open { path: PathBuf, reason: String },
+    /// A volume did not end in order.
+    Close { path: PathBuf, reason: String },
 }
 
 impl StoreError {
@@ -62,20 +62,16 @@ impl StoreError {
             StoreError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no such file or disk")
                 .help(format!("make a store with `coulter create {} --size 10G`", path.display())),
-            StoreError::Create { path, reason, help } => {
-                fault(format!("cannot format {}", path.display()))
-                    .why(reason.as_str())
-                    .maybe_help(help.as_ref())
+            StoreError::Create { path, reason, is_usage } => {
+                let what = format!("cannot format {}", path.display());
+                let report = if *is_usage { usage(what) } else { fault(what) };
+                report.why(reason.as_str())
             }
-            StoreError::Open { path, reason, help } => {
-                fault(format!("cannot open the store {}", path.display()))
-                    .why(reason.as_str())
-                    .maybe_help(help.as_ref())
+            StoreError::Open { path, reason } => {
+                fault(format!("cannot open {}", path.display())).why(reason.as_str())
             }
-            StoreError::Volume { path, action, reason } => {
-                fault(format!("cannot {action} the volume of {}", path.display()))
-                    .why(reason.as_str())
-                    .help(format!("look for damage with `coulter check {}`", path.display()))
+            StoreError::Close { path, reason } => {
+                fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::daemon::{self, Job, Point, launch};
 use crate::error::{CliError, DaemonError};
-use crate::size::Size;
+use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use clap::{Args, ValueEnum};
@@ -42,21 +42,8 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) via: ViaChoice,
 
-    /// Name for `detach` and `status` [default: made from the file name]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-
-    /// Most memory that the map may take [default: the whole map]
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) map_memory: Option<Size>,
-
-    /// Refuse writes
-    #[arg(long)]
-    pub(crate) read_only: bool,
-
-    /// Record addresses over time, for the picture of the demonstration
-    #[arg(long, hide = true)]
-    pub(crate) trace: bool,
+    #[command(flatten)]
+    pub(crate) opening: Opening,
 }
 
 /// What may be written behind `--via`.
@@ -97,14 +84,7 @@ impl Options {
     /// As [`Options::point`], and when there is nothing at `path`.
     pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
         let point = self.point()?;
-        Ok(Job {
-            store: crate::store::existing(path)?,
-            name: self.name.clone(),
-            point,
-            map_memory: self.map_memory.map(|size| size.0),
-            read_only: self.read_only,
-            trace: self.trace,
-        })
+        Ok(Job { store: crate::store::existing(path)?, point, opening: self.opening.clone() })
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Shape {
     #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) spare: u32,
 
-    /// A name that is kept in the store, at most 32 bytes
+    /// A name that is kept in the store, at most 64 bytes
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) label: String,
 

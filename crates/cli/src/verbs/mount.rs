@@ -8,7 +8,7 @@ use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
 use crate::mounts;
-use crate::size::Size;
+use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::terminal;
 use crate::verbs::attach::{Options, ViaChoice};
@@ -44,13 +44,8 @@ pub(crate) struct Mount {
     #[arg(long, short, value_name = "LIST")]
     pub(crate) options: Option<String>,
 
-    /// Name for `detach` and `status` [default: made from the file name]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-
-    /// Most memory that the map may take [default: the whole map]
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) map_memory: Option<Size>,
+    #[command(flatten)]
+    pub(crate) opening: Opening,
 
     /// Print the entry that `list --json` would show
     #[arg(long)]
@@ -58,10 +53,6 @@ pub(crate) struct Mount {
 
     #[command(flatten, next_help_heading = "Options for a store that does not exist yet")]
     pub(crate) shape: Shape,
-
-    /// Record addresses over time, for the picture of the demonstration
-    #[arg(long, hide = true)]
-    pub(crate) trace: bool,
 }
 
 impl Mount {
@@ -73,7 +64,7 @@ impl Mount {
         }
         if !self.path.exists() {
             let target = Target::prepare(&self.path, &self.shape, false)?;
-            format_store::format(target, &self.shape, self.map_memory)?;
+            format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
         let (entry, attached_here) = self.attached(state)?;
         let mounted = self.mount(&entry, &directory);
@@ -118,13 +109,7 @@ impl Mount {
             Err(CliError::State(StateError::NotAttached { .. })) => {}
             Err(error) => return Err(error),
         }
-        let options = Options {
-            via: ViaChoice::Loop,
-            name: self.name.clone(),
-            map_memory: self.map_memory,
-            read_only: false,
-            trace: self.trace,
-        };
+        let options = Options { via: ViaChoice::Loop, opening: self.opening.clone() };
         Ok((launch::launch(state, &self.path, &options)?, true))
     }
 
@@ -145,7 +130,9 @@ impl Mount {
             Some(kind) => kind,
             None => self.make_file_system(&device)?,
         };
-        file_system::mount(kind, &device, directory, self.options.as_deref())
+        let read_only = self.opening.read_only.then_some("ro");
+        let options: Vec<&str> = read_only.into_iter().chain(self.options.as_deref()).collect();
+        file_system::mount(kind, &device, directory, &options.join(","))
     }
 
     /// The kind of the file system on the volume, if it holds one.

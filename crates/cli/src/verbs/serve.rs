@@ -2,7 +2,7 @@
 
 use crate::daemon::{self, Job, Point};
 use crate::error::CliError;
-use crate::size::Size;
+use crate::opening::Opening;
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
@@ -31,36 +31,20 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) allow_remote: bool,
 
-    /// Name for `detach` and `status` [default: made from the file name]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-
-    /// Most memory that the map may take [default: the whole map]
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) map_memory: Option<Size>,
-
-    /// Refuse writes
-    #[arg(long)]
-    pub(crate) read_only: bool,
+    #[command(flatten)]
+    pub(crate) opening: Opening,
 
     /// Print the entry that `list --json` would show, instead of the URI
     #[arg(long)]
     pub(crate) json: bool,
-
-    /// Record addresses over time, for the picture of the demonstration
-    #[arg(long, hide = true)]
-    pub(crate) trace: bool,
 }
 
 impl Serve {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let job = Job {
             store: crate::store::existing(&self.path)?,
-            name: self.name.clone(),
             point: Point::Nbd { address: self.address(), allow_remote: self.allow_remote },
-            map_memory: self.map_memory.map(|size| size.0),
-            read_only: self.read_only,
-            trace: self.trace,
+            opening: self.opening.clone(),
         };
         daemon::run(state, job, &mut |entry| {
             if self.json {

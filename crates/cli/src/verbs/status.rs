@@ -1,11 +1,13 @@
 //! `coulter status`: what a volume is doing.
 
 use crate::control::{self, Reply, Request};
-use crate::error::CliError;
-use crate::state::StateDirectory;
-use crate::status::Status;
+use crate::error::{CliError, DaemonError};
+use crate::state::{Entry, StateDirectory};
+use crate::status::{Rates, Status};
 use crate::terminal;
 use clap::Args;
+use serde::Serialize;
+use std::time::Duration;
 
 /// Show what attached volumes are doing: rates, write amplification by cause, free space, map
 /// cache, latency.
@@ -29,10 +31,73 @@ pub(crate) struct StatusOf {
     pub(crate) watch: bool,
 }
 
+/// Time between two looks of `--watch`.
+const INTERVAL: Duration = Duration::from_secs(1);
+
 impl StatusOf {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let _ =
-            (state, control::ask as fn(_, _, _) -> _, Request::Status, |r: Reply| r, |s: Status| s);
-        terminal::print("")
+        if self.watch {
+            return self.watch(state);
+        }
+        let statuses = self.statuses(state)?;
+        match (&self.volume, self.json) {
+            (Some(_), true) => statuses.iter().try_for_each(terminal::print_json),
+            (None, true) => terminal::print_json(&statuses),
+            (_, false) if statuses.is_empty() => {
+                terminal::note("nothing is attached");
+                Ok(())
+            }
+            (_, false) => {
+                statuses.iter().try_for_each(|status| terminal::print(&status.to_string()))
+            }
+        }
+    }
+
+    /// The status of the volume that was named, or of all.
+    fn statuses(&self, state: &StateDirectory) -> Result<Vec<Status>, CliError> {
+        let entries = match &self.volume {
+            Some(volume) => vec![state.find(volume)?],
+            None => state.attached()?,
+        };
+        entries.iter().map(|entry| status_of(state, entry)).collect()
+    }
+
+    /// Prints rates until interrupted or until the volume is gone.
+    fn watch(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let mut before = self.statuses(state)?;
+        loop {
+            std::thread::sleep(INTERVAL);
+            let after = self.statuses(state)?;
+            for status in &after {
+                let same = |other: &&Status| other.entry.process == status.entry.process;
+                let Some(earlier) = before.iter().find(same) else { continue };
+                let rates = Rates::between(earlier, status);
+                if self.json {
+                    terminal::print_json_line(&Watched { status, rates })?;
+                } else {
+                    terminal::print(&format!("{:<12} {rates}", status.entry.name))?;
+                }
+            }
+            before = after;
+        }
+    }
+}
+
+/// One line of `status --watch --json`.
+#[derive(Serialize)]
+struct Watched<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    rates: Rates,
+}
+
+fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Status, CliError> {
+    match control::ask(state, entry, &Request::Status)? {
+        Reply::Status(status) => Ok(*status),
+        // The daemon is another build, with other answers.
+        Reply::Done | Reply::Failed(_) => {
+            let (name, pid) = (entry.name.clone(), entry.process.pid);
+            Err(DaemonError::DaemonSilent { name, pid }.into())
+        }
     }
 }

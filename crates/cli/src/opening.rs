@@ -1,0 +1,64 @@
+//! How a store is opened: the options that `attach`, `mount` and `serve` share.
+
+use crate::size::Size;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+
+/// How to open a store. None of it changes what is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct Opening {
+    /// Name for `detach` and `status` [default: made from the file name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Most memory that the map may take; pages that do not fit are read when they are needed
+    /// [default: what was decided at `create`]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) map_memory: Option<Size>,
+
+    /// Whether to discard segments that were freed: auto does so on disks, not in files
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) trim: Trim,
+
+    /// Refuse writes, and leave the store as it is
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Record addresses over time, for the picture of the demonstration
+    #[arg(long, hide = true)]
+    pub(crate) trace: bool,
+}
+
+/// When to discard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Trim {
+    #[default]
+    Auto,
+    Yes,
+    No,
+}
+
+impl Opening {
+    /// The words that make this on a command line.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some(name) = &self.name {
+            words.push(format!("--name={name}").into());
+        }
+        if let Some(size) = self.map_memory {
+            words.push(format!("--map-memory={}", size.0).into());
+        }
+        match self.trim {
+            Trim::Auto => {}
+            Trim::Yes => words.push("--trim=yes".into()),
+            Trim::No => words.push("--trim=no".into()),
+        }
+        if self.read_only {
+            words.push("--read-only".into());
+        }
+        if self.trace {
+            words.push("--trace".into());
+        }
+        words
+    }
+}

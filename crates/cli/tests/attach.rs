@@ -1,0 +1,197 @@
+//! The life of an attached volume, from the outside, by the ways that need no root.
+
+mod sandbox;
+
+use sandbox::{Sandbox, is_running, send, wait_until};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::net::UnixStream;
+
+fn with_store() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "1M"]);
+    sandbox
+}
+
+#[test]
+fn a_volume_is_listed_from_attach_to_detach() {
+    let sandbox = with_store();
+    let printed = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    assert!(printed.starts_with("nbd+unix:///disk?socket=/"), "{printed}");
+    let list = sandbox.json(&["list", "--json"]);
+    let entry = &list[0];
+    assert_eq!(entry["name"], "disk");
+    assert_eq!(entry["via"], "nbd");
+    assert_eq!(entry["device"], printed.trim_end());
+    let store = sandbox.path("disk.img").canonicalize().expect("it was made");
+    assert_eq!(entry["store"], store.to_str().expect("the path is text"));
+    let pid = entry["pid"].as_u64().expect("a number") as u32;
+    assert!(is_running(pid));
+    let table = sandbox.ok(&["list"]);
+    assert!(table.lines().nth(1).is_some_and(|line| line.starts_with("disk ")), "{table}");
+
+    sandbox.ok(&["detach", "disk"]);
+    assert!(!is_running(pid), "detach came back before the daemon was gone");
+    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_volume_answers_to_its_name_its_store_and_its_device() {
+    let sandbox = with_store();
+    for way in ["blue", "disk.img", "DEVICE"] {
+        let device = sandbox.ok(&["attach", "disk.img", "--via", "nbd", "--name", "blue"]);
+        let way = if way == "DEVICE" { device.trim_end() } else { way };
+        let status = sandbox.json(&["status", way, "--json"]);
+        assert_eq!(status["name"], "blue");
+        sandbox.ok(&["detach", way]);
+    }
+}
+
+#[test]
+fn a_store_is_attached_once() {
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd"]);
+    assert!(error.contains("is already attached"), "{error}");
+    assert!(error.contains("coulter detach disk"), "{error}");
+    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd", "--name", "other"]);
+    assert!(error.contains("is already attached"), "{error}");
+}
+
+#[test]
+fn a_store_that_is_open_elsewhere_is_refused_by_its_lock() {
+    let sandbox = with_store();
+    let (mut child, _) = sandbox.start(&["serve", "disk.img", "--nbd", "unix:a.sock"]);
+    // Another state directory does not know of the server; only the lock does.
+    let other = sandbox.path("other").display().to_string();
+    let store = sandbox.path("disk.img").display().to_string();
+    let error = sandbox.fails(1, &["attach", &store, "--via", "nbd", "--state-directory", &other]);
+    assert!(error.contains("in use by process"), "{error}");
+    let error = sandbox.fails(1, &["create", "disk.img", "--force"]);
+    assert!(error.contains("in use by process"), "{error}");
+    send(child.id(), "INT");
+    assert!(child.wait().expect("it is our child").success());
+}
+
+#[test]
+fn a_killed_daemon_leaves_nothing_in_the_way() {
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.signal("disk", "KILL");
+    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains("nothing is attached"), "{error}");
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn signals_end_a_daemon_cleanly_and_take_its_entry_along() {
+    let sandbox = with_store();
+    for signal in ["TERM", "INT", "HUP"] {
+        sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+        sandbox.signal("disk", signal);
+        assert!(!sandbox.path("state/disk.json").exists(), "{signal}");
+        assert!(!sandbox.path("state/disk.sock").exists(), "{signal}");
+        let log = fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+        assert!(log.lines().last().is_some_and(|line| line.contains("ended cleanly")), "{log}");
+    }
+}
+
+#[test]
+fn a_foreground_server_ends_with_0_on_interrupt() {
+    let sandbox = with_store();
+    for arguments in [
+        &["attach", "disk.img", "--via", "nbd", "--foreground"][..],
+        &["serve", "disk.img", "--nbd", "unix:a.sock"],
+        &["serve", "disk.img", "--nbd", "tcp:127.0.0.1:0"],
+    ] {
+        let (mut child, line) = sandbox.start(arguments);
+        assert!(line.starts_with("nbd"), "{line}");
+        assert_eq!(sandbox.pid_of("disk"), child.id());
+        send(child.id(), "INT");
+        assert!(child.wait().expect("it is our child").success(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_address_that_others_reach_needs_consent() {
+    let sandbox = with_store();
+    let error = sandbox.fails(1, &["serve", "disk.img", "--nbd", "tcp:0.0.0.0:0"]);
+    assert!(error.contains("other machines"), "{error}");
+    let list = sandbox.json(&["list", "--json"]);
+    assert_eq!(list, Value::Array(Vec::new()), "a refused server stays listed");
+}
+
+#[test]
+fn nonsense_on_the_control_socket_disturbs_nobody() {
+    use std::io::{Read, Write};
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    for text in [&b""[..], b"\n", b"{\"request\":\"format\"}\n", b"\xff\xff\xff\n"] {
+        let mut stream = UnixStream::connect(sandbox.path("state/disk.sock")).expect("it listens");
+        stream.write_all(text).expect("it takes bytes");
+        stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"", "{text:?} was answered");
+    }
+    assert_eq!(sandbox.json(&["status", "disk", "--json"])["name"], "disk");
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn what_is_no_store_is_refused_with_advice() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("noise.img"), vec![7; 1 << 20]).expect("it is writable");
+    let error = sandbox.fails(1, &["attach", "noise.img", "--via", "nbd"]);
+    assert!(error.starts_with("error: cannot open "), "{error}");
+    assert!(error.contains("coulter create"), "{error}");
+    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+    assert!(!sandbox.path("state/noise.json").exists());
+}
+
+#[test]
+fn what_was_written_over_nbd_is_there_after_a_clean_end_and_after_a_kill() {
+    let sandbox = with_store();
+    for (signal, pattern) in [("TERM", "0x5a"), ("KILL", "0xa5")] {
+        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+        let write = format!("write -P {pattern} 1M 64k");
+        if !qemu_io(uri.trim_end(), &[&write, "flush"]) {
+            eprintln!("SKIPPED: durability over NBD: qemu-io is not installed");
+            return;
+        }
+        sandbox.signal("disk", signal);
+        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+        let read = format!("read -P {pattern} 1M 64k");
+        assert!(qemu_io(uri.trim_end(), &[&read]), "{signal} lost a flushed write");
+        assert!(!qemu_io(uri.trim_end(), &["read -P 0x11 1M 64k"]), "qemu-io does not compare");
+        sandbox.ok(&["detach", "disk"]);
+    }
+}
+
+/// Whether qemu-io does all of `commands` without complaint.
+fn qemu_io(uri: &str, commands: &[&str]) -> bool {
+    let mut qemu = std::process::Command::new("qemu-io");
+    qemu.args(["-f", "raw"]);
+    commands.iter().for_each(|command| {
+        qemu.args(["-c", command]);
+    });
+    let Ok(output) = qemu.arg(uri).output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    output.status.success() && !text.contains("failed") && !text.contains("Pattern verification")
+}
+
+#[test]
+fn detach_waits_for_a_client_to_go_or_for_force() {
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    let client = UnixStream::connect(sandbox.path("state/disk.nbd")).expect("it listens");
+    wait_until("the client is let in", || {
+        fs::read_to_string(sandbox.path("state/disk.log")).is_ok_and(|log| log.contains("client 1"))
+    });
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains("NBD client"), "{error}");
+    sandbox.ok(&["detach", "disk", "--force"]);
+    drop(client);
+}

@@ -1,0 +1,130 @@
+//! Real file systems on volumes, from the outside. Needs root, FUSE and loop devices.
+
+mod sandbox;
+
+use sandbox::{Sandbox, can_mount, mounts_below};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+fn write_and_sync(path: &Path, content: &[u8]) {
+    let mut file = File::create(path).expect("the file system is writable");
+    file.write_all(content).expect("there is room");
+    file.sync_all().expect("it can be synced");
+}
+
+#[test]
+fn a_file_system_is_made_mounted_and_found_again() {
+    if !can_mount("a_file_system_is_made_mounted_and_found_again") {
+        return;
+    }
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let sandbox = Sandbox::new();
+        let directory = sandbox.make_directory("mnt");
+        let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", kind];
+        let error = String::from_utf8_lossy(&sandbox.run(&mount).stderr).into_owned();
+        if error.contains("is not installed") {
+            eprintln!("SKIPPED: {kind}: {error}");
+            continue;
+        }
+        assert!(error.is_empty(), "{kind}: {error}");
+        write_and_sync(&directory.join("file"), kind.as_bytes());
+        sandbox.ok(&["umount", "mnt"]);
+        assert_eq!(fs::read_dir(&directory).expect("it is readable").count(), 0);
+        assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+
+        // The second time everything is there already, and --mkfs makes nothing.
+        sandbox.ok(&["mount", "disk.img", "mnt", "--mkfs", kind]);
+        assert_eq!(fs::read_to_string(directory.join("file")).expect("it was synced"), kind);
+        sandbox.ok(&["umount", "mnt"]);
+    }
+}
+
+#[test]
+fn a_volume_without_a_file_system_is_not_mounted_and_not_left_attached() {
+    if !can_mount("a_volume_without_a_file_system_is_not_mounted_and_not_left_attached") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let error = sandbox.fails(1, &["mount", "disk.img", "mnt", "--size", "1G"]);
+    assert!(error.contains("holds no file system"), "{error}");
+    assert!(error.contains("--mkfs"), "{error}");
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+    assert!(mounts_below(&sandbox.path(".")).is_empty());
+}
+
+#[test]
+fn a_busy_mount_point_names_who_uses_it() {
+    if !can_mount("a_busy_mount_point_names_who_uses_it") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    let mut user =
+        Command::new("sleep").arg("60").current_dir(&directory).spawn().expect("it can be run");
+    let error = sandbox.fails(1, &["umount", "mnt"]);
+    assert!(error.contains(&format!("process {} (sleep)", user.id())), "{error}");
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains("coulter umount"), "{error}");
+    let error = sandbox.fails(2, &["mount", "disk.img", "mnt"]);
+    assert!(error.contains("mounted there already"), "{error}");
+    user.kill().expect("it runs");
+    user.wait().expect("it is our child");
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn fsynced_files_survive_a_killed_daemon() {
+    if !can_mount("fsynced_files_survive_a_killed_daemon") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    let content: Vec<u8> = (0..300_000_u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
+    write_and_sync(&directory.join("file"), &content);
+    File::open(&directory).and_then(|d| d.sync_all()).expect("it can be synced");
+    sandbox.signal("disk", "KILL");
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["mount", "disk.img", "mnt"]);
+    assert!(fs::read(directory.join("file")).expect("it was synced") == content);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
+    if !can_mount("a_dead_file_system_can_be_left_after_the_store_was_attached_again") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.signal("disk", "KILL");
+    sandbox.ok(&["attach", "disk.img"]);
+    sandbox.ok(&["umount", "mnt"]);
+    let list = sandbox.json(&["list", "--json"]);
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "the new attachment is gone");
+    sandbox.ok(&["mount", "disk.img", "mnt"]);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_terminated_daemon_writes_out_the_file_system_first() {
+    if !can_mount("a_terminated_daemon_writes_out_the_file_system_first") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    // Not synced: it lies in the page cache when the signal comes.
+    fs::write(directory.join("file"), b"written, not synced").expect("there is room");
+    sandbox.signal("disk", "TERM");
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["mount", "disk.img", "mnt"]);
+    let content = fs::read(directory.join("file")).expect("it was written out");
+    assert_eq!(content, b"written, not synced");
+    sandbox.ok(&["umount", "mnt"]);
+}

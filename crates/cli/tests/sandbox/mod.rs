@@ -1,0 +1,166 @@
+//! A directory and a state directory of its own, the program in it, and the certainty that no
+//! daemon, mount or loop device outlives the test.
+
+// Each test program uses a part of this.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take that a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Sandbox {
+    directory: TempDir,
+}
+
+impl Sandbox {
+    pub fn new() -> Sandbox {
+        // Where O_DIRECT and loop devices work: not in memory. A short path, for the sockets.
+        let directory = tempfile::Builder::new().prefix("ct-").tempdir_in("/var/tmp");
+        Sandbox { directory: directory.expect("a temporary directory can be made") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn make_directory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir(&path).expect("the directory is new");
+        path
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coulter"));
+        command
+            .args(arguments)
+            .current_dir(self.directory.path())
+            .env("COULTER_STATE_DIRECTORY", self.path("state"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the program can be started")
+    }
+
+    /// Runs what must succeed, and gives back what it printed.
+    #[track_caller]
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "coulter {}: {error}", arguments.join(" "));
+        String::from_utf8(output.stdout).expect("the output is text")
+    }
+
+    /// Runs what must succeed, and reads the JSON that it printed.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(arguments)).expect("the output is JSON")
+    }
+
+    /// Runs what must fail with this exit code, and gives back what it said.
+    #[track_caller]
+    pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "coulter {}: {error}", arguments.join(" "));
+        error
+    }
+
+    /// Starts what stays in the foreground, and waits for the line that it prints when it serves.
+    pub fn start(&self, arguments: &[&str]) -> (Child, String) {
+        let mut child = self
+            .command(arguments)
+            .stdout(Stdio::piped())
+            .stderr(File::create(self.path("stderr")).expect("the directory is writable"))
+            .spawn()
+            .expect("the program can be started");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the output is text");
+        if line.is_empty() {
+            let error = std::fs::read_to_string(self.path("stderr")).unwrap_or_default();
+            let _ = child.wait();
+            panic!("coulter {}: {error}", arguments.join(" "));
+        }
+        (child, line.trim_end().to_owned())
+    }
+
+    pub fn pid_of(&self, name: &str) -> u32 {
+        let list = self.json(&["list", "--json"]);
+        let entries = list.as_array().expect("`list --json` is an array");
+        let entry = entries.iter().find(|entry| entry["name"] == name).expect("it is attached");
+        entry["pid"].as_u64().expect("the pid is a number") as u32
+    }
+
+    /// Sends a signal to the daemon of `name` and waits until it is gone.
+    pub fn signal(&self, name: &str, signal: &str) {
+        let pid = self.pid_of(name);
+        send(pid, signal);
+        wait_until("the daemon is gone", || !is_running(pid));
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        for mount in mounts_below(self.directory.path()) {
+            let _ = Command::new("umount").arg("--lazy").arg(mount).output();
+        }
+        let list = self.run(&["list", "--json"]).stdout;
+        let entries: Vec<Value> = serde_json::from_slice(&list).unwrap_or_default();
+        for entry in entries {
+            let pid = entry["pid"].as_u64().unwrap_or_default() as u32;
+            send(pid, "TERM");
+            let deadline = Instant::now() + PATIENCE;
+            while is_running(pid) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+pub fn send(pid: u32, signal: &str) {
+    let status = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
+    assert!(status.expect("`kill` can be run").success(), "process {pid} is gone already");
+}
+
+pub fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    points.filter(|point| point.starts_with(directory)).collect()
+}
+
+/// Whether loop devices and mounts can be had; says loudly if not.
+pub fn can_mount(test: &str) -> bool {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| {
+        use std::os::unix::fs::MetadataExt;
+        metadata.uid() == 0
+    });
+    let usable = |path: &str| File::options().read(true).write(true).open(path).is_ok();
+    let can = is_root && usable("/dev/fuse") && usable("/dev/loop-control");
+    if !can {
+        eprintln!("SKIPPED: {test}: needs root, /dev/fuse and loop devices");
+    }
+    can
+}
