@@ -218,26 +218,22 @@ fn measure(load: &Load, settings: &Settings) -> Result<Rate, Box<dyn Error>> {
     }
     let (start, time) = (Instant::now(), Duration::from_secs(settings.seconds));
     let processor_start = processor_seconds();
-    let mut processor = processor_start;
     let (mut count, mut completions, mut outstanding) = (0, Vec::new(), load.depth);
-    let mut elapsed = Duration::ZERO;
     while outstanding > 0 {
         device.poll(&mut completions, Wait::Forever)?;
-        let is_over = !elapsed.is_zero();
+        let is_over = start.elapsed() >= time;
         for completion in completions.drain(..) {
             completion.result?;
+            count += 1;
             if is_over {
                 outstanding -= 1;
-                continue;
+            } else {
+                submit(&mut *device, load, &mut memory, completion.tag, offsets.next());
             }
-            count += 1;
-            submit(&mut *device, load, &mut memory, completion.tag, offsets.next());
-        }
-        if !is_over && start.elapsed() >= time {
-            elapsed = start.elapsed();
-            processor = processor_seconds();
         }
     }
+    // Up to the last completion, as fio counts.
+    let (elapsed, processor) = (start.elapsed(), processor_seconds());
     let count = f64::from(count);
     Ok(Rate {
         commands_per_second: count / elapsed.as_secs_f64(),
