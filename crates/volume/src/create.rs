@@ -30,7 +30,8 @@ const RUN_COUNT_MAX: usize = 256;
 pub struct CreateOptions {
     /// Bytes that the volume offers, a multiple of 4096; `None` for as many as the spare leaves.
     pub volume_size: Option<u64>,
-    /// Bytes of a segment: a power of two from 1 MiB to 1 GiB.
+    /// Bytes of a segment: a power of two from 1 MiB to 1 GiB. With the smallest, which has no room
+    /// for a header and 1 MiB of data, writes are atomic up to 1020 KiB only.
     pub segment_size: u64,
     /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
     pub spare_percent: u32,

@@ -13,14 +13,10 @@
 
 use crate::service::Completion;
 use rustix::event::{EventfdFlags, eventfd};
-use std::hint;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Looks at the count before a session sleeps: a few microseconds, less than a sleep costs.
-const SPIN_COUNT: u32 = 0;
 
 /// Completions for one session.
 #[derive(Default)]
@@ -91,12 +87,6 @@ impl Outbox {
 
     /// The same, but waits for the first completion until `deadline`, or for ever.
     pub(crate) fn wait(&self, out: &mut Vec<Completion>, deadline: Option<Instant>) {
-        for _ in 0..SPIN_COUNT {
-            if self.ready_count.load(Ordering::Relaxed) > 0 {
-                break;
-            }
-            hint::spin_loop();
-        }
         let mut waiting = self.lock();
         while waiting.ready.is_empty() && !waiting.is_closed {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn the_device_is_given_addresses_of_whole_blocks() {
         let mut host = Buffer::zeroed(2 * BLOCK_SIZE);
-        let mut pool = pool_with(&mut host);
+        let pool = pool_with(&mut host);
         let arena = pool.region();
         let record = pool.target(Target::Record(RecordRef(2)), 257);
         assert_eq!(record as usize - arena.start as usize, 2 * 257 * BLOCK_SIZE);
@@ -288,7 +288,7 @@ mod tests {
     #[should_panic(expected = "host memory is not left")]
     fn a_command_past_the_end_of_host_memory_is_a_bug() {
         let mut host = Buffer::zeroed(2 * BLOCK_SIZE);
-        let mut pool = pool_with(&mut host);
+        let pool = pool_with(&mut host);
         pool.target(Target::Request { buffer: HOST, block: 1 }, 2);
     }
 }

@@ -24,6 +24,8 @@ mod merging;
 mod opening;
 mod parts;
 mod span;
+#[cfg(test)]
+mod tests;
 mod transfers;
 
 pub(crate) use opening::Settings;

@@ -21,8 +21,9 @@ impl Span {
         assert!(length > 0, "a range covers something");
         let end = offset + length;
         let (first, last) = (offset / SIZE, (end - 1) / SIZE);
-        let head_is_partial = offset % SIZE != 0 || (first == last && end % SIZE != 0);
-        let tail_is_partial = first != last && end % SIZE != 0;
+        let (begins_whole, ends_whole) = (offset.is_multiple_of(SIZE), end.is_multiple_of(SIZE));
+        let head_is_partial = !begins_whole || (first == last && !ends_whole);
+        let tail_is_partial = first != last && !ends_whole;
         Span { first, end: last + 1, head_is_partial, tail_is_partial }
     }
 

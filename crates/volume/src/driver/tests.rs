@@ -1,0 +1,373 @@
+//! The driver without a thread, over a device that completes commands in any order, against an
+//! oracle that knows for each sector which values a read may return.
+//!
+//! Requests of all shapes overlap in a few blocks, so that merging, guarding and waiting happen all
+//! the time. A seed decides everything: a failure is repeated by its seed.
+
+use super::{Driver, Finished, Settings};
+use crate::buffer::Buffer;
+use crate::counters::RequestCounts;
+use crate::create::{CreateOptions, create};
+use crate::memory::Memory;
+use crate::message::{SessionId, Submission};
+use crate::service::{Operation, RequestError};
+use coulter_device::{
+    Command, CommandKind, Completion, Device, MemoryDevice, MemoryStore, Properties, Region, Wait,
+    Waker,
+};
+use coulter_engine::Config;
+use std::collections::HashMap;
+use std::io;
+
+const SECTOR: usize = 512;
+
+/// Sectors that requests are made for: a few blocks.
+const SECTORS: u64 = 24 * 8;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
+
+/// A device that executes its commands one at a time, in an order of its own.
+struct Shuffled {
+    inner: MemoryDevice,
+    waiting: Vec<Command>,
+    random: Random,
+}
+
+impl Device for Shuffled {
+    fn properties(&self) -> &Properties {
+        self.inner.properties()
+    }
+    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.inner.register(regions) }
+    }
+    unsafe fn submit(&mut self, command: Command) {
+        self.waiting.push(command);
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let least = usize::from(wait == Wait::Forever);
+        let count = self.random.below(4).min(self.waiting.len() as u64) as usize;
+        for _ in 0..count.max(least) {
+            let index = self.random.below(self.waiting.len() as u64) as usize;
+            // SAFETY: promised when it was submitted; it has not ended.
+            unsafe { self.inner.submit(self.waiting.swap_remove(index)) };
+            self.inner.poll(out, Wait::No)?;
+        }
+        Ok(())
+    }
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+/// A write to a sector, from its acceptance to its completion.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    value: u64,
+    begun: u64,
+    ended: Option<u64>,
+}
+
+/// What each sector may hold.
+struct Oracle {
+    sectors: Vec<Vec<Version>>,
+    step: u64,
+}
+
+/// A request that was accepted.
+struct Asked {
+    operation: Operation,
+    first: u64,
+    count: u64,
+    begun: u64,
+    value: u64,
+}
+
+impl Oracle {
+    fn new() -> Oracle {
+        let zeros = Version { value: 0, begun: 0, ended: Some(0) };
+        Oracle { sectors: vec![vec![zeros]; SECTORS as usize], step: 1 }
+    }
+
+    fn begin(&mut self, asked: &Asked) {
+        if changes(asked.operation) {
+            let version = Version { value: asked.value, begun: asked.begun, ended: None };
+            for sector in asked.first..asked.first + asked.count {
+                self.sectors[sector as usize].push(version);
+            }
+        }
+    }
+
+    fn end(&mut self, asked: &Asked) {
+        self.step += 1;
+        for sector in asked.first..asked.first + asked.count {
+            let versions = &mut self.sectors[sector as usize];
+            let ours = versions.iter_mut().find(|version| version.begun == asked.begun);
+            ours.expect("it was begun").ended = Some(self.step);
+        }
+    }
+
+    /// A read that began at `begun` and ends now may return `value` unless that was overwritten:
+    /// by a write that began after it had ended, and ended before the read began.
+    fn allows(&self, sector: u64, value: u64, begun: u64) -> bool {
+        let versions = &self.sectors[sector as usize];
+        let is_gone = |version: &Version| {
+            let Some(ended) = version.ended else { return false };
+            let later = |other: &Version| {
+                other.begun > ended && other.ended.is_some_and(|ended| ended < begun)
+            };
+            versions.iter().any(later)
+        };
+        versions.iter().any(|version| version.value == value && !is_gone(version))
+    }
+}
+
+fn changes(operation: Operation) -> bool {
+    !matches!(operation, Operation::Read | Operation::Flush | Operation::Extents)
+}
+
+struct Scene {
+    driver: Driver,
+    oracle: Oracle,
+    random: Random,
+    asked: HashMap<u64, Asked>,
+    next_tag: u64,
+    seed: u64,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Scene {
+        let store = MemoryStore::new(32 << 20);
+        let open = || store.open().expect("nothing has it open");
+        let options = CreateOptions { segment_size: 1 << 20, ..CreateOptions::default() };
+        create(Box::new(open()), &options).expect("it fits");
+        let random = Random(seed ^ 0xdead);
+        let device = Shuffled { inner: open(), waiting: Vec::new(), random };
+        // Few places, so that requests have to wait for them.
+        let config = Config { request_count: 16, ..Config::default() };
+        let driver = Driver::open(Box::new(device), &Settings { config });
+        let driver = driver.unwrap_or_else(|error| panic!("{error}"));
+        let random = Random(seed);
+        Scene { driver, oracle: Oracle::new(), random, asked: HashMap::new(), next_tag: 1, seed }
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let count = 1 + self.random.below([3, 8, 40][self.random.0 as usize % 3]);
+        let first = self.random.below(SECTORS - count + 1);
+        if self.random.below(2) == 0 { (first, count) } else { (first & !7, (count + 7) & !7) }
+    }
+
+    fn submit(&mut self, operation: Operation, first: u64, count: u64) {
+        let count = count.min(SECTORS - first);
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.oracle.step += 1;
+        let value = match operation {
+            Operation::Write { .. } => tag,
+            _ => 0,
+        };
+        let asked = Asked { operation, first, count, begun: self.oracle.step, value };
+        self.oracle.begin(&asked);
+        self.asked.insert(tag, asked);
+        let length = count * SECTOR as u64;
+        let mut memory = Memory::empty();
+        if matches!(operation, Operation::Read | Operation::Write { .. }) {
+            let mut buffer = Buffer::zeroed(length as usize);
+            for word in buffer.chunks_exact_mut(8) {
+                word.copy_from_slice(&value.to_le_bytes());
+            }
+            memory = Memory::owned(buffer);
+        }
+        let (session, offset) = (SessionId(0), first * SECTOR as u64);
+        let submission =
+            Submission { session, tag, operation, offset, length, memory, begun_ns: 0 };
+        self.driver.accept(submission);
+    }
+
+    fn submit_any(&mut self) {
+        let (first, count) = self.range();
+        let fua = self.random.below(8) == 0;
+        match self.random.below(10) {
+            0 => self.submit(Operation::Flush, 0, 0),
+            1 => self.submit(Operation::Discard, first, count),
+            2 => self.submit(Operation::WriteZeroes { fua }, first, count),
+            3..6 => self.submit(Operation::Read, first, count),
+            _ => self.submit(Operation::Write { fua }, first, count),
+        }
+    }
+
+    fn turn(&mut self, wait: Wait) {
+        self.driver.work();
+        for finished in std::mem::take(&mut self.driver.finished) {
+            self.check(finished);
+        }
+        self.driver.poll_device(wait).expect("the device works");
+    }
+
+    fn check(&mut self, finished: Finished) {
+        let completion = finished.completion;
+        let asked = self.asked.remove(&completion.tag).expect("each is finished once");
+        assert_eq!(completion.result, Ok(()), "seed {}", self.seed);
+        if changes(asked.operation) {
+            self.oracle.end(&asked);
+            return;
+        }
+        let sectors = completion.buffer.chunks_exact(SECTOR);
+        for (sector, bytes) in (asked.first..).zip(sectors) {
+            let (words, _) = bytes.as_chunks::<8>();
+            let value = u64::from_le_bytes(words[0]);
+            let seed = self.seed;
+            assert!(words.iter().all(|word| *word == words[0]), "seed {seed}: {sector} is torn");
+            let is_right = self.oracle.allows(sector, value, asked.begun);
+            let versions = &self.oracle.sectors[sector as usize];
+            assert!(is_right, "seed {seed}: sector {sector} reads {value}: {versions:?}");
+        }
+    }
+
+    fn drain(&mut self) {
+        while self.driver.job_count() > 0 {
+            self.turn(Wait::No);
+        }
+        self.turn(Wait::No);
+        assert!(self.asked.is_empty(), "seed {}: all are finished", self.seed);
+    }
+}
+
+/// Many overlapping requests, then a look at everything.
+fn run_overlapping(seed: u64, forgets_guards: bool) -> RequestCounts {
+    let mut scene = Scene::new(seed);
+    scene.driver.conflicts.forgets_guards = forgets_guards;
+    for _ in 0..400 {
+        if scene.driver.job_count() < 48 && scene.random.below(3) > 0 {
+            scene.submit_any();
+        } else {
+            scene.turn(Wait::No);
+        }
+    }
+    scene.drain();
+    scene.submit(Operation::Read, 0, SECTORS);
+    scene.drain();
+    scene.driver.counters.requests
+}
+
+#[test]
+fn overlapping_requests_of_all_shapes_keep_their_order() {
+    let mut merged = 0;
+    let mut blocked = 0;
+    for seed in 0..150 {
+        let counts = run_overlapping(seed, false);
+        (merged, blocked) = (merged + counts.merged, blocked + counts.blocked);
+    }
+    assert!(merged > 5_000, "{merged} merges");
+    assert!(blocked > 5_000, "{blocked} blocked");
+}
+
+#[test]
+#[should_panic(expected = "reads")]
+fn the_oracle_catches_merging_without_guards() {
+    for seed in 0..20 {
+        run_overlapping(seed, true);
+    }
+}
+
+#[test]
+fn reads_overtake_writes_that_the_engine_cannot_take() {
+    let mut scene = Scene::new(1);
+    while scene.driver.engine.read_only().is_some() {
+        scene.turn(Wait::No);
+    }
+    for block in 0..64 {
+        scene.submit(Operation::Write { fua: false }, block % 24 * 8, 8);
+    }
+    assert!(!scene.driver.writes.is_empty(), "more writes than places");
+    scene.submit(Operation::Read, 0, 8);
+    assert!(scene.driver.prompt.is_empty(), "the read has a place");
+    scene.drain();
+}
+
+#[test]
+fn abandoning_finishes_every_request_whatever_its_stage() {
+    for seed in 0..40 {
+        let mut scene = Scene::new(seed);
+        for _ in 0..scene.random.below(60) {
+            scene.submit_any();
+            if scene.random.below(4) == 0 {
+                scene.turn(Wait::No);
+            }
+        }
+        let mut asked = scene.asked;
+        let already = scene.driver.finished.len();
+        let finished = scene.driver.abandon(RequestError::Closed);
+        for (index, finished) in finished.into_iter().enumerate() {
+            let completion = finished.completion;
+            let request = asked.remove(&completion.tag).expect("each is finished once");
+            assert!(index < already || completion.result == Err(RequestError::Closed));
+            let has_memory = matches!(request.operation, Operation::Read | Operation::Write { .. });
+            assert_eq!(has_memory, !completion.buffer.is_empty());
+        }
+        assert!(asked.is_empty(), "seed {seed}: none is forgotten");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_commands() {
+    /// A device that writes down what it is told.
+    struct Noting(MemoryDevice, std::sync::Arc<std::sync::Mutex<Vec<(CommandKind, u64, u64)>>>);
+
+    impl Device for Noting {
+        fn properties(&self) -> &Properties {
+            self.0.properties()
+        }
+        unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
+            // SAFETY: the caller's promises are the same.
+            unsafe { self.0.register(regions) }
+        }
+        unsafe fn submit(&mut self, command: Command) {
+            let mut notes = self.1.lock().expect("no panic");
+            notes.push((command.kind, command.offset, command.length));
+            drop(notes);
+            // SAFETY: the caller's promises are the same.
+            unsafe { self.0.submit(command) }
+        }
+        fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+            self.0.poll(out, wait)
+        }
+        fn waker(&self) -> Waker {
+            self.0.waker()
+        }
+    }
+
+    let store = MemoryStore::new(32 << 20);
+    let options = CreateOptions { segment_size: 1 << 20, ..CreateOptions::default() };
+    create(Box::new(store.open().expect("free")), &options).expect("it fits");
+    let run = || {
+        let copy = store.duplicate().expect("nothing has it open");
+        let notes = std::sync::Arc::default();
+        let device = Noting(copy.open().expect("free"), std::sync::Arc::clone(&notes));
+        let settings = Settings { config: Config::default() };
+        let driver = Driver::open(Box::new(device), &settings).unwrap_or_else(|e| panic!("{e}"));
+        let (oracle, random) = (Oracle::new(), Random(3));
+        let asked = HashMap::new();
+        let mut scene = Scene { driver, oracle, random, asked, next_tag: 1, seed: 3 };
+        for _ in 0..300 {
+            scene.submit_any();
+            scene.turn(Wait::No);
+        }
+        scene.drain();
+        drop(scene);
+        std::sync::Arc::into_inner(notes).expect("the device is gone").into_inner().expect("whole")
+    };
+    let first = run();
+    assert!(first.len() > 100);
+    assert!(first == run());
+}
