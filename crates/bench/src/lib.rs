@@ -1,1 +1,28 @@
-//! bench
+//! Measures Coulter, side by side with what it is compared to, in one run.
+//!
+//! - [`engine`]: the engine alone on one core, without a device.
+//! - [`recovery`]: from a crash to the first I/O, with a large map and little memory.
+//!
+//! Each has `run(&Options) -> Result<Report, BenchError>`. A report serialises with the field names
+//! that `docs/benchmarking.md` explains, units in the name, and prints itself as a table.
+//!
+//! # Method
+//! - Figures that are compared are taken in turns, in rounds, and the median round counts: a
+//!   disturbance hits one round and not the result.
+//! - What needs no device is measured in CPU time of the one thread that does it all, so that other
+//!   users of the machine do not change it much. What waits is measured in wall time.
+
+#![deny(unsafe_code)]
+
+pub mod engine;
+mod error;
+mod metadata;
+mod progress;
+pub mod recovery;
+mod standin;
+mod table;
+mod timing;
+
+pub use error::BenchError;
+pub use metadata::MetadataShares;
+pub use progress::Progress;

@@ -1,0 +1,369 @@
+//! The engine alone, one core, no device: how much CPU time a block costs.
+//!
+//! A store as full as it may be is overwritten at random until cleaning is in balance; then, in
+//! rounds, the CPU time of several kinds of work is measured:
+//!
+//! | figure | one operation is |
+//! |---|---|
+//! | `writes_per_second` | a 4 KiB random write: request in, record, device command, completion, map update, response; with its share of checkpoints, sweeping and cleaning. Host data is neither copied nor checksummed |
+//! | `writes_per_second_with_data` | the same, with one copy and one checksum of the data |
+//! | `reads_per_second` | a 4 KiB random read: request in, lookup, device command, completion, response |
+//! | `reads_per_second_with_data` | the same, with a checksum of the data |
+//! | `lookups_per_second` | one address looked up in the map, without a request around it |
+//!
+//! What it does not measure: a device. Commands complete at once, and data takes no memory; see
+//! `standin`.
+
+use crate::error::BenchError;
+use crate::metadata::{MetadataShares, write_amplification};
+use crate::progress::Progress;
+use crate::standin::{Data, Rig, StandinDevice};
+use crate::table::{Table, bytes, percent, rate};
+use crate::timing::{CpuClock, median};
+use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::{Config, Statistics};
+use coulter_format::{BLOCK_SIZE, Lba, StoreId};
+use coulter_workload::{Addresses, Pattern};
+use serde::Serialize;
+
+/// Rounds of which the median counts.
+const ROUNDS: usize = 5;
+
+/// Operations between two looks at the clock.
+const BATCH: u64 = 4096;
+
+/// Requests in the engine at once; a full record holds 256 blocks.
+const DEPTH: u32 = 1024;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of the volume.
+    pub size: u64,
+    /// Spare space of the store, in percent of the volume.
+    pub spare_percent: u32,
+    /// Bytes of a segment.
+    pub segment_size: u32,
+    /// CPU seconds of each kind of work, over all rounds.
+    pub seconds: f64,
+    /// How often the volume is overwritten before measuring begins.
+    pub warm_up: f64,
+    /// Told how far it is.
+    pub progress: Progress,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            size: 4 << 30,
+            spare_percent: 20,
+            segment_size: 32 << 20,
+            seconds: 5.0,
+            warm_up: 3.0,
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// What was measured. Rates are per second of CPU time of one core.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// 4 KiB random writes, host data left alone.
+    pub writes_per_second: f64,
+    /// 4 KiB random writes, host data copied and checksummed.
+    pub writes_per_second_with_data: f64,
+    /// 4 KiB random reads, host data left alone.
+    pub reads_per_second: f64,
+    /// 4 KiB random reads, host data checksummed.
+    pub reads_per_second_with_data: f64,
+    /// Random lookups in the map.
+    pub lookups_per_second: f64,
+    /// Blocks that were moved through the engine per second, writes and relocations: what
+    /// `writes_per_second` would be without cleaning is between the two.
+    pub blocks_placed_per_second: f64,
+    /// Blocks written to the device per block that the host wrote.
+    pub write_amplification: f64,
+    /// Metadata blocks written per block that the host wrote.
+    pub metadata_fraction: f64,
+    /// The same by cause.
+    pub metadata_fractions: MetadataShares,
+    /// Checkpoints while writes were measured.
+    pub checkpoints: u64,
+    /// Segments cleaned while writes were measured.
+    pub segments_cleaned: u64,
+    /// Most bytes that the map held.
+    pub map_bytes_peak: u64,
+    /// Bytes of the volume.
+    pub size_bytes: u64,
+    /// Spare space, in percent of the volume.
+    pub spare_percent: u32,
+    /// Rounds of which the median counts.
+    pub rounds: usize,
+}
+
+impl Report {
+    /// The figures as text.
+    pub fn table(&self) -> String {
+        let mut table = Table::default();
+        let per_block = |rate: f64| format!("{:.0} ns each", 1e9 / rate);
+        table
+            .row("4 KiB random writes", rate(self.writes_per_second), {
+                let cleaning = format!("write amplification {:.2}", self.write_amplification);
+                format!("{}, {cleaning}", per_block(self.writes_per_second))
+            })
+            .row(
+                "  with copy and checksum",
+                rate(self.writes_per_second_with_data),
+                per_block(self.writes_per_second_with_data),
+            )
+            .row(
+                "  blocks placed, relocations included",
+                rate(self.blocks_placed_per_second),
+                per_block(self.blocks_placed_per_second),
+            )
+            .row(
+                "4 KiB random reads",
+                rate(self.reads_per_second),
+                per_block(self.reads_per_second),
+            )
+            .row(
+                "  with checksum",
+                rate(self.reads_per_second_with_data),
+                per_block(self.reads_per_second_with_data),
+            )
+            .row("lookups", rate(self.lookups_per_second), per_block(self.lookups_per_second))
+            .row("metadata written", percent(self.metadata_fraction), "of the host's blocks");
+        self.metadata_fractions.add_to(&mut table);
+        table.row("map memory", bytes(self.map_bytes_peak), {
+            format!("for a volume of {}", bytes(self.size_bytes))
+        });
+        table.text()
+    }
+}
+
+/// The kinds of work that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Write,
+    WriteWithData,
+    Read,
+    ReadWithData,
+    Lookup,
+}
+
+const ALL_WORK: [Work; 5] =
+    [Work::Write, Work::WriteWithData, Work::Read, Work::ReadWithData, Work::Lookup];
+
+/// Measures.
+///
+/// # Errors
+/// When the options do not make a store, or the engine misbehaves.
+pub fn run(options: &Options) -> Result<Report, BenchError> {
+    if !(options.seconds > 0.0 && options.seconds.is_finite()) {
+        return Err(BenchError::option("the seconds to measure must be above zero"));
+    }
+    let mut bench = Bench::new(options)?;
+    bench.fill(&options.progress)?;
+    bench.warm_up(options.warm_up, &options.progress)?;
+    let before = bench.rig.engine.statistics();
+    let mut rates: [Vec<f64>; ALL_WORK.len()] = Default::default();
+    let mut writes = Statistics::default();
+    let mut placed = Vec::new();
+    let share = options.seconds / ROUNDS as f64;
+    for round in 0..ROUNDS {
+        for (work, rates) in ALL_WORK.iter().zip(&mut rates) {
+            options.progress.report("measuring", round as f64 / ROUNDS as f64);
+            let start = bench.rig.engine.statistics();
+            let (rate, seconds) = bench.measure(*work, share)?;
+            rates.push(rate);
+            let end = bench.rig.engine.statistics();
+            if *work == Work::Write {
+                let moved = |s: &Statistics| s.user_blocks_written + s.relocated_blocks;
+                placed.push((moved(&end) - moved(&start)) as f64 / seconds);
+            }
+            writes = end;
+        }
+    }
+    let metadata_fractions = MetadataShares::between(&before, &writes);
+    let rate_of = |work: Work| median(&rates[work as usize]);
+    Ok(Report {
+        writes_per_second: rate_of(Work::Write),
+        writes_per_second_with_data: rate_of(Work::WriteWithData),
+        reads_per_second: rate_of(Work::Read),
+        reads_per_second_with_data: rate_of(Work::ReadWithData),
+        lookups_per_second: rate_of(Work::Lookup),
+        blocks_placed_per_second: median(&placed),
+        write_amplification: write_amplification(&before, &writes),
+        metadata_fraction: metadata_fractions.sum(),
+        metadata_fractions,
+        checkpoints: writes.checkpoints - before.checkpoints,
+        segments_cleaned: writes.segments_cleaned - before.segments_cleaned,
+        map_bytes_peak: writes.map_bytes_peak,
+        size_bytes: bench.volume_size * BLOCK_SIZE as u64,
+        spare_percent: options.spare_percent,
+        rounds: ROUNDS,
+    })
+}
+
+struct Bench {
+    rig: Rig,
+    volume_size: u64,
+    addresses: Addresses,
+}
+
+impl Bench {
+    fn new(options: &Options) -> Result<Bench, BenchError> {
+        let block = BLOCK_SIZE as u64;
+        let volume_size = options.size / block;
+        let wanted = u128::from(volume_size) * u128::from(100 + options.spare_percent) / 100;
+        let segment_size = options.segment_size / BLOCK_SIZE as u32;
+        let device_size = u64::try_from(wanted)
+            .unwrap_or(u64::MAX)
+            .next_multiple_of(u64::from(segment_size).max(1))
+            + u64::from(segment_size);
+        let create_options = CreateOptions {
+            device_size,
+            volume_size: Some(volume_size),
+            segment_size,
+            spare_percent: options.spare_percent,
+            store: StoreId { uuid: *b"bench of engine!", salt: 1 },
+            label: [0; 64],
+            map_size: None,
+            journal_size: None,
+            run_count_limit: None,
+        };
+        let (_, blocks) = create(&create_options).map_err(|error| {
+            BenchError::option(format!("no store of this size can be laid out: {error:?}"))
+        })?;
+        let device = StandinDevice::with_store(device_size, &blocks);
+        let config = Config { request_count: DEPTH, trim: true, ..Config::default() };
+        let rig = Rig::open(config, device, DEPTH)?;
+        Ok(Bench { rig, volume_size, addresses: Pattern::Uniform.over(volume_size, 1) })
+    }
+
+    /// Writes every block once.
+    fn fill(&mut self, progress: &Progress) -> Result<(), BenchError> {
+        let step = 256;
+        let mut next = 0;
+        while next < self.volume_size {
+            if next.is_multiple_of(step * 1024) {
+                progress.report("filling", next as f64 / self.volume_size as f64);
+            }
+            let count = step.min(self.volume_size - next);
+            self.rig.write(next, count as u32)?;
+            next += count;
+        }
+        self.rig.drain()?;
+        Ok(())
+    }
+
+    fn warm_up(&mut self, times: f64, progress: &Progress) -> Result<(), BenchError> {
+        let writes = (self.volume_size as f64 * times) as u64;
+        for written in 0..writes {
+            if written.is_multiple_of(1 << 18) {
+                progress.report("overwriting", written as f64 / writes as f64);
+            }
+            self.rig.write(self.addresses.address(), 1)?;
+        }
+        self.rig.drain()?;
+        Ok(())
+    }
+
+    /// Does one kind of work for so much CPU time. Returns operations per second, and the time.
+    fn measure(&mut self, work: Work, seconds: f64) -> Result<(f64, f64), BenchError> {
+        let handled = matches!(work, Work::WriteWithData | Work::ReadWithData);
+        self.rig.set_data(if handled { Data::Handled } else { Data::Ignored });
+        let mut operations = 0u64;
+        let clock = CpuClock::start();
+        let spent = loop {
+            match work {
+                Work::Write | Work::WriteWithData => {
+                    for _ in 0..BATCH {
+                        self.rig.write(self.addresses.address(), 1)?;
+                    }
+                }
+                Work::Read | Work::ReadWithData => {
+                    for _ in 0..BATCH {
+                        self.rig.read(self.addresses.address(), 1)?;
+                    }
+                }
+                Work::Lookup => self.look_up()?,
+            }
+            operations += BATCH;
+            if clock.seconds() >= seconds {
+                self.rig.drain()?;
+                break clock.seconds();
+            }
+        };
+        Ok((operations as f64 / spent, spent))
+    }
+
+    fn look_up(&mut self) -> Result<(), BenchError> {
+        let mut mapped = 0;
+        for _ in 0..BATCH {
+            let lba = Lba(self.addresses.address());
+            mapped += u64::from(self.rig.engine.is_mapped(lba));
+        }
+        if mapped == BATCH {
+            return Ok(());
+        }
+        Err(BenchError::Misbehaved { what: "a block that was written is not mapped".to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny() -> Options {
+        Options {
+            size: 64 << 20,
+            spare_percent: 40,
+            segment_size: 1 << 20,
+            seconds: 0.05,
+            warm_up: 2.0,
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn a_tiny_store_gives_figures_that_fit_together() {
+        let report = run(&tiny()).expect("the tiny store works");
+        for rate in [
+            report.writes_per_second,
+            report.writes_per_second_with_data,
+            report.reads_per_second,
+            report.reads_per_second_with_data,
+        ] {
+            assert!(rate > 1000.0, "{report:?}");
+        }
+        assert!(report.lookups_per_second > report.reads_per_second, "{report:?}");
+        assert!(report.blocks_placed_per_second >= report.writes_per_second, "{report:?}");
+        assert!(report.write_amplification > 1.0, "{report:?}");
+        assert!(report.segments_cleaned > 0, "the steady state includes cleaning: {report:?}");
+        let sum = report.metadata_fractions.sum();
+        assert!((report.metadata_fraction - sum).abs() < 1e-9, "{report:?}");
+        assert!(report.table().lines().count() > 10);
+    }
+
+    #[test]
+    fn field_names_are_those_of_the_interface() {
+        let report = run(&tiny()).expect("the tiny store works");
+        let json = serde_json::to_value(&report).expect("a report serialises");
+        for name in ["writes_per_second", "lookups_per_second", "writes_per_second_with_data"] {
+            assert!(json[name].is_f64(), "{name} in {json}");
+        }
+    }
+
+    #[test]
+    fn senseless_options_are_refused_in_words() {
+        for options in [
+            Options { seconds: 0.0, ..tiny() },
+            Options { size: 0, ..tiny() },
+            Options { segment_size: 3 << 20, ..tiny() },
+            Options { segment_size: 1, ..tiny() },
+        ] {
+            assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
+        }
+    }
+}

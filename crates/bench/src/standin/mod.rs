@@ -1,0 +1,355 @@
+//! An engine on a device in memory that keeps only what the engine itself wrote: superblocks,
+//! record headers, map pages, runs, the segment table, checkpoints.
+//!
+//! All host data is zeros. Their checksums are genuine, so every read is verified as it would be;
+//! but the data takes no memory, and the device takes next to no time. So hundreds of gibibytes
+//! can be mapped on a small machine, and what is measured is the engine.
+//!
+//! What it does not do: lose anything. Whatever was issued has completed.
+
+mod buffers;
+mod ledger;
+mod modelled;
+
+pub(crate) use buffers::Data;
+pub(crate) use modelled::DeviceModel;
+
+use buffers::Memory;
+use coulter_engine::{BufferRef, Command, Config, Engine, IoId, Phase, Request, RequestId, Target};
+use coulter_format::{Block, Lba, Pba};
+use ledger::Ledger;
+use modelled::Modelled;
+
+/// What a device was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeviceCounts {
+    /// Read commands.
+    pub(crate) reads: u64,
+    /// Blocks that they asked for.
+    pub(crate) blocks_read: u64,
+    /// Write commands.
+    pub(crate) writes: u64,
+    /// Blocks that they carried.
+    pub(crate) blocks_written: u64,
+    /// Flushes.
+    pub(crate) flushes: u64,
+}
+
+/// The device.
+pub(crate) struct StandinDevice {
+    ledger: Ledger,
+    size: u64,
+    pub(crate) counts: DeviceCounts,
+}
+
+impl StandinDevice {
+    /// A device with a new store on it.
+    pub(crate) fn with_store(size: u64, blocks: &[(Pba, Block)]) -> StandinDevice {
+        let mut ledger = Ledger::new(size);
+        blocks.iter().for_each(|(pba, block)| ledger.store(*pba, block));
+        StandinDevice { ledger, size, counts: DeviceCounts::default() }
+    }
+
+    /// Blocks that take memory.
+    pub(crate) fn stored_count(&self) -> u64 {
+        self.ledger.stored_count()
+    }
+
+    /// Executes a command.
+    fn execute(&mut self, command: &Command, memory: &mut Memory) {
+        match *command {
+            Command::Read { pba, count, target } => {
+                self.counts.reads += 1;
+                self.counts.blocks_read += u64::from(count);
+                self.read(pba, count, target, memory);
+            }
+            Command::Write { pba, count, source } => {
+                self.counts.writes += 1;
+                self.counts.blocks_written += u64::from(count);
+                self.write(pba, count, source, memory);
+            }
+            Command::Flush => self.counts.flushes += 1,
+            Command::Discard { pba, count } => {
+                (0..count).for_each(|offset| self.ledger.clear(pba.plus(offset)));
+            }
+        }
+    }
+
+    fn read(&self, pba: Pba, count: u32, target: Target, memory: &mut Memory) {
+        match target {
+            Target::Page(page) => {
+                let block = self.ledger.block(pba);
+                memory.pages[usize::from(page.0)] = block.copied().unwrap_or([0; _]);
+            }
+            Target::Record(record) => {
+                let record = &mut memory.records[usize::from(record.0)];
+                for offset in 0..count as usize {
+                    match self.ledger.block(pba.plus(offset as u32)) {
+                        Some(block) => {
+                            record.blocks[offset] = *block;
+                            record.filled.insert(offset);
+                        }
+                        None => record.empty(offset),
+                    }
+                }
+            }
+            // Host data is zeros, and host memory holds nothing else.
+            Target::Request { .. } => {
+                if memory.data == Data::Handled {
+                    let stored = |offset| self.ledger.block(pba.plus(offset)).is_some();
+                    assert!(!(0..count).any(stored), "host data is zeros");
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, pba: Pba, count: u32, source: Target, memory: &mut Memory) {
+        match source {
+            Target::Page(page) => self.ledger.store(pba, &memory.pages[usize::from(page.0)]),
+            Target::Record(record) => {
+                let record = &mut memory.records[usize::from(record.0)];
+                for offset in 0..count as usize {
+                    let pba = pba.plus(offset as u32);
+                    if record.host.contains(offset) {
+                        self.ledger.clear(pba);
+                    } else {
+                        self.ledger.store(pba, &record.blocks[offset]);
+                        record.filled.insert(offset);
+                    }
+                }
+                record.host = Default::default();
+            }
+            Target::Request { .. } => panic!("host memory is never written from"),
+        }
+    }
+}
+
+/// An engine with device and buffers.
+pub(crate) struct Rig {
+    pub(crate) engine: Engine,
+    pub(crate) device: StandinDevice,
+    memory: Memory,
+    /// Commands executed, to be completed.
+    done: Vec<IoId>,
+    requests: u64,
+    in_flight: u32,
+    /// Most requests in the engine at once.
+    depth: u32,
+    /// Turns in a row in which nothing happened.
+    idle: u32,
+}
+
+/// Turns without anything happening after which nothing ever will.
+const IDLE_MAX: u32 = 16;
+
+/// Something that must not happen did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RigError(pub(crate) String);
+
+impl Rig {
+    /// Opens the store on a device, with at most `depth` requests at once.
+    ///
+    /// # Errors
+    /// When it does not open.
+    pub(crate) fn open(config: Config, device: StandinDevice, depth: u32) -> Result<Rig, RigError> {
+        let mut rig = Rig::begin_to_open(config, device, depth);
+        while rig.engine.phase() != Phase::Running {
+            rig.turn()?;
+        }
+        Ok(rig)
+    }
+
+    /// Makes the engine, without polling it yet.
+    pub(crate) fn begin_to_open(config: Config, device: StandinDevice, depth: u32) -> Rig {
+        assert!(depth <= config.request_count, "the engine takes so many");
+        Rig {
+            engine: Engine::open(config, device.size),
+            device,
+            memory: Memory::new(config.record_count, config.page_count),
+            done: Vec::with_capacity(2 * config.request_count as usize),
+            requests: 0,
+            in_flight: 0,
+            depth,
+            idle: 0,
+        }
+    }
+
+    /// From now on host data is handled so.
+    pub(crate) fn set_data(&mut self, data: Data) {
+        self.memory.data = data;
+    }
+
+    /// Host memory for the next request.
+    fn host(&mut self, count: u32) -> BufferRef {
+        self.requests += 1;
+        self.memory.host(self.requests, count)
+    }
+
+    /// Offers a request; false if the engine, or the depth, takes no more now.
+    #[inline]
+    fn offer(&mut self, request: Request) -> bool {
+        if self.in_flight >= self.depth {
+            return false;
+        }
+        let id = RequestId(self.requests);
+        let taken = self.engine.handle_request(id, request, &mut self.memory).is_ok();
+        self.in_flight += u32::from(taken);
+        taken
+    }
+
+    /// Writes `count` blocks, waiting while the engine is busy.
+    ///
+    /// # Errors
+    /// When the engine stands still or a request failed.
+    #[inline]
+    pub(crate) fn write(&mut self, lba: u64, count: u32) -> Result<(), RigError> {
+        let buffer = self.host(count);
+        let request = Request::Write { lba: Lba(lba), count, buffer, fua: false };
+        while !self.offer(request) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Reads `count` blocks, waiting while the engine is busy.
+    ///
+    /// # Errors
+    /// When the engine stands still, or a request failed: wrong data is a failure.
+    #[inline]
+    pub(crate) fn read(&mut self, lba: u64, count: u32) -> Result<(), RigError> {
+        let buffer = self.host(count);
+        let request = Request::Read { lba: Lba(lba), count, buffer };
+        while !self.offer(request) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Offers a read of one block, for [`Rig::run_modelled`] to carry out.
+    ///
+    /// # Errors
+    /// When the engine does not take it.
+    pub(crate) fn submit_read(&mut self, lba: u64) -> Result<(), RigError> {
+        let buffer = self.host(1);
+        let taken = self.offer(Request::Read { lba: Lba(lba), count: 1, buffer });
+        if taken { Ok(()) } else { Err(RigError("a read was refused".to_string())) }
+    }
+
+    /// Waits for all requests.
+    ///
+    /// # Errors
+    /// When the engine stands still or a request failed.
+    pub(crate) fn drain(&mut self) -> Result<(), RigError> {
+        while self.in_flight > 0 {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Executes and completes all device commands that are out, and takes all responses.
+    ///
+    /// # Errors
+    /// When nothing at all happened, or a request failed.
+    pub(crate) fn turn(&mut self) -> Result<(), RigError> {
+        while let Some(io) = self.engine.poll_io(&mut self.memory) {
+            self.device.execute(&io.command, &mut self.memory);
+            self.done.push(io.id);
+        }
+        self.check_phase()?;
+        let mut moved = !self.done.is_empty();
+        for id in self.done.drain(..) {
+            self.engine.handle_completion(id, Ok(()), &mut self.memory);
+        }
+        moved |= self.take_responses()?;
+        self.idle = if moved { 0 } else { self.idle + 1 };
+        if self.idle > IDLE_MAX {
+            let story = self.engine.statistics();
+            return Err(RigError(format!("the engine stands still: {story:?}")));
+        }
+        Ok(())
+    }
+
+    fn take_responses(&mut self) -> Result<bool, RigError> {
+        let mut moved = false;
+        while let Some(response) = self.engine.poll_response() {
+            moved = true;
+            self.in_flight -= 1;
+            if let Err(failure) = response.result {
+                return Err(RigError(format!("a request failed: {failure:?}")));
+            }
+        }
+        Ok(moved)
+    }
+
+    /// As [`Rig::turn`], on a modelled device: goes on until `done` says so or all stands still.
+    /// Returns what the device took, in seconds, and the most commands that were out at once.
+    ///
+    /// # Errors
+    /// When it stands still before it is done, or a request failed.
+    pub(crate) fn run_modelled(
+        &mut self,
+        model: DeviceModel,
+        done: impl Fn(&Rig) -> bool,
+    ) -> Result<(f64, usize), RigError> {
+        let mut device = Modelled::new(model);
+        loop {
+            while let Some(io) = self.engine.poll_io(&mut self.memory) {
+                device.issue(io);
+            }
+            self.check_phase()?;
+            self.take_responses()?;
+            if done(self) {
+                break;
+            }
+            let Some(io) = device.next_end() else {
+                let story = self.engine.statistics();
+                return Err(RigError(format!("the engine stands still: {story:?}")));
+            };
+            self.device.execute(&io.command, &mut self.memory);
+            self.engine.handle_completion(io.id, Ok(()), &mut self.memory);
+        }
+        let taken = (device.seconds(), device.depth_max);
+        // What is still out, such as the first checkpoint, ends without being counted.
+        while let Some(io) = device.next_end() {
+            self.device.execute(&io.command, &mut self.memory);
+            self.done.push(io.id);
+        }
+        Ok(taken)
+    }
+
+    /// Requests in the engine.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// From now on at most so many requests at once.
+    pub(crate) fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
+    }
+
+    fn check_phase(&self) -> Result<(), RigError> {
+        match self.engine.phase() {
+            Phase::Failed(error) => Err(RigError(format!("the store did not open: {error:?}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes all durable, so that the store opens with nothing to replay.
+    ///
+    /// # Errors
+    /// When the engine stands still.
+    pub(crate) fn shut_down(&mut self) -> Result<(), RigError> {
+        self.drain()?;
+        let id = RequestId(self.requests);
+        self.engine
+            .handle_request(id, Request::Shutdown, &mut self.memory)
+            .map_err(|_| RigError("a shutdown was refused".to_string()))?;
+        self.in_flight += 1;
+        self.drain()
+    }
+
+    /// Kills the engine: only the device remains.
+    pub(crate) fn kill(self) -> StandinDevice {
+        self.device
+    }
+}

@@ -1,0 +1,60 @@
+//! Clocks, and the middle of several measurements.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time of the calling thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuClock {
+    start: f64,
+}
+
+impl CpuClock {
+    pub(crate) fn start() -> CpuClock {
+        CpuClock { start: now() }
+    }
+
+    /// Seconds of CPU time since the start.
+    pub(crate) fn seconds(&self) -> f64 {
+        now() - self.start
+    }
+}
+
+fn now() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// The value in the middle; of an even number, the mean of the two in the middle.
+///
+/// # Panics
+/// When there is none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    assert!(!values.is_empty(), "nothing was measured");
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[1.0, 100.0, 3.0, 2.0]), 2.5);
+    }
+
+    #[test]
+    fn the_cpu_clock_counts_work_and_not_sleep() {
+        let clock = CpuClock::start();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert!(clock.seconds() < 0.03, "sleep costs no CPU time");
+        let mut sum = 0u64;
+        let before = clock.seconds();
+        (0..1_000_000u64).for_each(|n| sum = std::hint::black_box(sum ^ n.wrapping_mul(n)));
+        assert!(clock.seconds() > before);
+    }
+}
