@@ -40,6 +40,7 @@ impl Engine {
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
         let payload = record.header_pba.plus(1);
         assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
+        self.warm(&extents);
         let mut next_payload = payload;
         let mut next_word = 0;
         for extent in &extents {
@@ -64,6 +65,18 @@ impl Engine {
         }
         let record = self.log.record_mut(record_ref);
         (record.extents, record.words, record.requests) = (extents, words, requests);
+    }
+
+    /// Fetches the map entries of a whole record at once: one after the other, each would be a
+    /// cache miss of its own.
+    fn warm(&self, extents: &[Extent]) {
+        let mut sum = 0u64;
+        for extent in extents.iter().filter(|extent| extent.kind == Kind::Data) {
+            for offset in 0..u64::from(extent.count) {
+                sum ^= self.map.warm(Lba(extent.key + offset));
+            }
+        }
+        core::hint::black_box(sum);
     }
 
     fn apply_block(
@@ -126,7 +139,7 @@ impl Engine {
     }
 
     /// The record will never take effect.
-    fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
+    pub(crate) fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
         let record = self.log.record_mut(record_ref);
         let requests = core::mem::take(&mut record.requests);
         let reserved = record.reserved;

@@ -206,7 +206,9 @@ impl Engine {
 
     fn checkpoint_is_due(&mut self) -> bool {
         if self.checkpointer.shutdown.is_some() {
-            let quiet = self.phase == Phase::ShuttingDown && self.log.is_quiet(Stream::User);
+            let quiet = self.phase == Phase::ShuttingDown
+                && self.log.is_quiet(Stream::User)
+                && !self.discard_under_way;
             return quiet && !self.runs_are_too_many();
         }
         if self.log.applied == self.checkpointer.cut.sequence && !self.checkpointer.wanted {
@@ -218,7 +220,9 @@ impl Engine {
         let journal_size = self.superblock.budget.journal_size as usize;
         let marks = self.pacing.marks();
         let freed = self.segments.freed_count();
-        let scarce = self.segments.empty_count() - freed <= marks.low && freed > 0;
+        // Not before they are needed: a checkpoint for every freed segment would cost more than
+        // some segments give.
+        let scarce = self.segments.empty_count() - freed <= marks.kept_by_user + 1 && freed > 0;
         let queue_is_short = self.segments.usable_count() <= marks.kept_by_user as usize + 1
             && self.segments.queue_could_grow();
         self.checkpointer.wanted
@@ -455,6 +459,7 @@ impl Engine {
             epoch: self.log.epoch,
             checkpoint: self.checkpointer.new_location.expect("the body was written"),
             clean: self.checkpointer.cut.clean,
+            durable_sequence: self.checkpointer.flushing,
             ..self.superblock
         };
         let page = self.loads.superblock_page();

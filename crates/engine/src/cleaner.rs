@@ -148,13 +148,14 @@ impl Engine {
         let size = self.superblock.geometry.segment_size;
         let clock = self.log.write_clock;
         let policy = self.cleaner.policy;
+        let least_gain = if self.pacing.is_scarce() { size / 64 } else { size / 32 };
         let candidates = self.segments.iter().filter(|(_, segment)| {
-            // At least a thirty-second of the segment must be won, or cleaning is running in
-            // circles.
+            // Something must be won, or cleaning is running in circles: more than what headers and
+            // the checkpoint cost.
             segment.state == State::Closed
                 && !segment.exhausted
                 && segment.pending == 0
-                && segment.valid + size / 32 <= size
+                && segment.valid + least_gain <= size
         });
         let scored = candidates.map(|(index, segment)| {
             let age = clock.saturating_sub(segment.clock);
@@ -162,10 +163,9 @@ impl Engine {
         });
         // The lowest index wins a tie, so that the choice is the same on every run.
         let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
-        let Some((score, victim)) = best else { return false };
-        if score == 0 {
-            return false;
-        }
+        let best = best.filter(|(score, _)| *score > 0);
+        self.pacing.found_victim(best.is_some());
+        let Some((_, victim)) = best else { return false };
         self.cleaner.latest_valid = self.segments.segment(victim).valid;
         self.cleaner.segment = Some(victim);
         self.cleaner.life = self.segments.segment(victim).life;
@@ -239,6 +239,11 @@ impl Engine {
             }));
             at = end;
         };
+        let mut sum = 0;
+        for block in cleaner.blocks.iter().filter(|block| block.kind == Kind::Data) {
+            sum ^= self.map.warm(Lba(block.key));
+        }
+        core::hint::black_box(sum);
         // Nothing readable at all: whatever the rest of the segment was, it is not valid.
         cleaner.covered = u64::from(if cleaner.last { room } else { at });
         cleaner.offset += at;

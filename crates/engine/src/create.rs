@@ -77,8 +77,11 @@ pub enum LayoutError {
     Budget,
 }
 
-/// The volume's share of a log: spare space below this percentage makes cleaning hopeless.
-const SPARE_PERCENT_MIN: u64 = 4;
+/// Spare space below which cleaning would win less than it writes. Headers and checkpoints weigh
+/// more the smaller the segments are.
+fn spare_percent_min(segment_size: u32) -> u64 {
+    3 + (2048 / u64::from(segment_size)).max(1)
+}
 
 /// Decides sizes and places.
 ///
@@ -110,13 +113,13 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
     let largest = largest_volume(&geometry, options).ok_or(too_small)?;
     geometry.volume_size = match options.volume_size {
         Some(0) => return Err(LayoutError::VolumeEmpty),
-        Some(wanted) if wanted > with_spare(largest, SPARE_PERCENT_MIN) => {
+        Some(wanted) if wanted > with_spare(largest, spare_percent_min(size)) => {
             return Err(LayoutError::VolumeTooLarge {
-                limit: with_spare(largest, SPARE_PERCENT_MIN),
+                limit: with_spare(largest, spare_percent_min(size)),
             });
         }
         Some(wanted) => wanted,
-        None => with_spare(largest, u64::from(options.spare_percent).max(SPARE_PERCENT_MIN)),
+        None => with_spare(largest, u64::from(options.spare_percent).max(spare_percent_min(size))),
     };
     if geometry.volume_size == 0 {
         return Err(too_small);
@@ -218,6 +221,7 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         budget,
         epoch: 1,
         checkpoint,
+        durable_sequence: header.sequence,
         clean: true,
         label: options.label,
     };
@@ -308,6 +312,7 @@ pub(crate) fn placeholder() -> Superblock {
         budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
         epoch: 0,
         checkpoint: CheckpointLocation { sequence: 0, pba: Pba(257), size: 1, checksum: 0 },
+        durable_sequence: 0,
         clean: false,
         label: [0; LABEL_SIZE],
     }

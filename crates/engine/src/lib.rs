@@ -103,6 +103,8 @@ pub struct Engine {
     cleaner: Cleaner,
     checkpointer: Checkpointer,
     pacing: Pacing,
+    /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
+    checksums: [u32; coulter_format::record::PAYLOAD_BLOCKS_MAX],
     /// A discard is only partly logged.
     discard_under_way: bool,
     recovery: Option<Recovery>,
@@ -137,6 +139,7 @@ impl Engine {
             cleaner: Cleaner::default(),
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
+            checksums: [0; coulter_format::record::PAYLOAD_BLOCKS_MAX],
             discard_under_way: false,
             recovery: Some(Recovery::new(config.record_count)),
             statistics: Statistics::default(),
@@ -299,7 +302,7 @@ impl Engine {
         self.retry_starved(buffers);
         if let Some(errno) = self.poisoned {
             self.give_up_shutdown(errno);
-        } else if !self.config.read_only {
+        } else if !self.config.read_only && self.phase != Phase::Closed {
             self.pump_checkpoint(buffers);
             self.pump_sweep(buffers);
             self.pump_cleaner(buffers);
@@ -312,15 +315,27 @@ impl Engine {
 
     /// Nothing more will be written: a write or flush failed with this error number.
     fn poison(&mut self, errno: i32) {
-        if self.poisoned.is_none() {
-            self.poisoned = Some(errno);
+        if self.poisoned.is_some() {
+            return;
+        }
+        self.poisoned = Some(errno);
+        // What is being filled will never be sent.
+        for stream in Stream::ALL {
+            if let Some(record) = self.log.take_filling(stream) {
+                self.give_up(record, errno);
+            }
         }
     }
 
     /// Sends off partly filled records that should not wait.
     fn seal_ready(&mut self, buffers: &mut impl Buffers) {
-        let batch = self.log.in_flight(Stream::User) < self.config.batch_depth;
-        if self.log.filling(Stream::User).is_some() && batch {
+        let Some(record) = self.log.filling(Stream::User) else { return };
+        let in_flight = self.log.in_flight(Stream::User);
+        // While the cleaner hands out room bit by bit, records fill before they go.
+        let depth = if self.pacing.is_scarce() { 1 } else { self.config.batch_depth };
+        let full = self.log.record(record).payload
+            >= coulter_format::record::PAYLOAD_BLOCKS_MAX as u32 / 2;
+        if in_flight < depth || (full && in_flight < self.config.batch_depth) {
             self.seal(Stream::User, buffers);
         }
     }

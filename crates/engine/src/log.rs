@@ -267,6 +267,11 @@ impl Log {
         self.idle.push(record_ref);
     }
 
+    /// Takes the record that a stream is filling away from it, never to be sent.
+    pub(crate) fn take_filling(&mut self, stream: Stream) -> Option<RecordRef> {
+        self.filling[stream.index()].take()
+    }
+
     /// Gives the stream's record its sequence and header. The caller sends it to the device.
     pub(crate) fn seal(
         &mut self,
@@ -323,10 +328,13 @@ impl Log {
     pub(crate) fn retire(&mut self, segments: &mut Segments, record_ref: RecordRef) {
         let now = self.now();
         let record = self.record_mut(record_ref);
+        let sealed = record.state != RecordState::Filling;
         record.state = RecordState::Idle;
         let (stream, segment) = (record.stream, record.segment);
-        self.in_flight[stream.index()] -= 1;
-        segments.record_applied(segment, now);
+        if sealed {
+            self.in_flight[stream.index()] -= 1;
+            segments.record_applied(segment, now);
+        }
         self.idle.push(record_ref);
     }
 

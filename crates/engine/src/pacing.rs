@@ -73,12 +73,15 @@ pub(crate) struct Pacing {
     tokens: u64,
     /// Whether tokens are asked for.
     scarce: bool,
+    /// Whether the cleaner has nothing to gain: then the host writes as long as there is room, and
+    /// makes something to gain by it.
+    nothing_to_gain: bool,
     empty: u32,
 }
 
 impl Pacing {
     pub(crate) fn new(marks: Watermarks) -> Pacing {
-        Pacing { marks, tokens: TOKENS_MAX, scarce: false, empty: u32::MAX }
+        Pacing { marks, tokens: TOKENS_MAX, scarce: false, nothing_to_gain: false, empty: u32::MAX }
     }
 
     /// Notes how many segments are empty.
@@ -94,13 +97,23 @@ impl Pacing {
     /// Whether the host may write so many blocks now. A little more than the tokens is let through
     /// when there are any, so that a large write does not wait for ever.
     pub(crate) fn admits(&self, blocks: u64) -> bool {
-        !self.scarce || self.tokens >= blocks.min(TOKENS_MAX)
+        !self.scarce || self.nothing_to_gain || self.tokens >= blocks.min(TOKENS_MAX)
+    }
+
+    /// Whether the host gets only what the cleaner gains.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.scarce
     }
 
     pub(crate) fn spend(&mut self, blocks: u64) {
         if self.scarce {
             self.tokens = self.tokens.saturating_sub(blocks);
         }
+    }
+
+    /// Whether the cleaner found a segment worth cleaning.
+    pub(crate) fn found_victim(&mut self, found: bool) {
+        self.nothing_to_gain = !found;
     }
 
     /// The cleaner has made so many blocks free.

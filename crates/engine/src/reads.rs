@@ -9,25 +9,17 @@ use crate::requests::Work;
 use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Blocks of one device read at most.
-const RUN_BLOCKS_MAX: usize = 256;
+const RUN_BLOCKS_MAX: u32 = coulter_format::record::PAYLOAD_BLOCKS_MAX as u32;
 
 /// Device commands beyond which reads wait, so that one huge read cannot fill all tables.
 const READS_OUT_MAX: usize = 4096;
 
-/// Neighbouring blocks that one device read fetches.
+/// Neighbouring blocks that one device read fetches. Their checksums gather in the engine.
+#[derive(Clone, Copy)]
 struct Run {
     pba: Pba,
     first: u32,
-    count: usize,
-    expected: [u32; RUN_BLOCKS_MAX],
-}
-
-impl Run {
-    fn begin(pointer: BlockPointer, first: u32) -> Run {
-        let mut run = Run { pba: pointer.pba, first, count: 1, expected: [0; RUN_BLOCKS_MAX] };
-        run.expected[0] = pointer.checksum;
-        run
-    }
+    count: u32,
 }
 
 impl Engine {
@@ -85,17 +77,20 @@ impl Engine {
     }
 
     fn extend_run(&mut self, slot: u32, run: Option<Run>, pointer: BlockPointer, at: u32) -> Run {
-        let Some(mut run) = run else { return Run::begin(pointer, at) };
-        let follows = run.pba.plus(run.count as u32) == pointer.pba
-            && run.first + run.count as u32 == at
-            && run.count < RUN_BLOCKS_MAX
-            && self.segments.of(run.pba) == self.segments.of(pointer.pba);
-        if !follows {
-            self.issue_run(slot, Some(run));
-            return Run::begin(pointer, at);
-        }
-        run.expected[run.count] = pointer.checksum;
-        run.count += 1;
+        let joined = run.filter(|run| {
+            run.pba.plus(run.count) == pointer.pba
+                && run.first + run.count == at
+                && run.count < RUN_BLOCKS_MAX
+                && self.segments.of(run.pba) == self.segments.of(pointer.pba)
+        });
+        let run = match joined {
+            Some(run) => Run { count: run.count + 1, ..run },
+            None => {
+                self.issue_run(slot, run);
+                Run { pba: pointer.pba, first: at, count: 1 }
+            }
+        };
+        self.checksums[run.count as usize - 1] = pointer.checksum;
         run
     }
 
@@ -109,8 +104,8 @@ impl Engine {
         let target = Target::Request { buffer, block: run.first };
         self.ios.start_read(
             ReadPart { request: slot, first: run.first, segment },
-            Command::Read { pba: run.pba, count: run.count as u32, target },
-            &run.expected[..run.count],
+            Command::Read { pba: run.pba, count: run.count, target },
+            &self.checksums[..run.count as usize],
         );
         self.advance_read(slot, 0, 1);
     }

@@ -551,7 +551,8 @@ impl Engine {
             r.walks.push(Walk { segment: *segment, offset: 0, latest, step: 1, probe: 0 });
         }
         r.walks_waiting.extend(0..r.walks.len());
-        r.durable = latest;
+        // The checkpoint's own records lie behind it and were durable before the superblock was.
+        r.durable = latest.max(self.superblock.durable_sequence);
         Ok(())
     }
 

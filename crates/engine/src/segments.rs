@@ -102,7 +102,11 @@ impl Segments {
 
     /// The segment of a block that is known to lie in the log.
     pub(crate) fn of(&self, pba: Pba) -> SegmentIndex {
-        segment_of(&self.geometry, pba).expect("a pointer was checked when it was read")
+        // A segment's size is a power of two: a shift, where `segment_of` divides.
+        let offset = pba.0.wrapping_sub(self.geometry.first_segment.0);
+        let segment = SegmentIndex(offset >> self.geometry.segment_size.trailing_zeros());
+        debug_assert_eq!(segment_of(&self.geometry, pba), Some(segment), "checked when read");
+        segment
     }
 
     /// One more reference to a block.
@@ -204,7 +208,8 @@ impl Segments {
         for (index, entry) in self.table.iter_mut().enumerate() {
             entry.exhausted = false;
             let State::Freed(at) = entry.state else { continue };
-            if at > sequence {
+            // A read that is in flight must not be discarded under; the next checkpoint will see.
+            if at > sequence || entry.readers > 0 {
                 continue;
             }
             assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");

@@ -6,7 +6,7 @@ use crate::requests::Work;
 use crate::units::Stream;
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::record::{BlockWord, DISCARD_BLOCKS_MAX, Extent, PAYLOAD_BLOCKS_MAX};
+use coulter_format::record::{BlockWord, DISCARD_BLOCKS_MAX, Extent};
 use coulter_format::{Lba, Pba};
 
 const LEAF: u64 = ENTRIES_PER_PAGE as u64;
@@ -35,8 +35,7 @@ impl Engine {
         self.pacing.spend(u64::from(count));
         let target = self.log.record_mut(record);
         let first = target.payload;
-        let mut checksums = [0; PAYLOAD_BLOCKS_MAX];
-        let checksums = &mut checksums[..count as usize];
+        let checksums = &mut self.checksums[..count as usize];
         buffers.stage(buffer, 0, record, first, lba, checksums);
         let word = |checksum: &u32| BlockWord { checksum: *checksum, address: Pba::NOWHERE };
         target.words.extend(checksums.iter().map(word));
@@ -56,7 +55,13 @@ impl Engine {
         updates: usize,
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
-        if self.phase != Phase::Running || !self.map.admits(updates) {
+        // A discard that was begun before the shutdown is logged to its end.
+        if !matches!(self.phase, Phase::Running | Phase::ShuttingDown) {
+            return None;
+        }
+        if !self.map.admits(updates) {
+            self.checkpointer.wanted |= self.map.journal_length() > 0;
+            self.sweeper.wanted_memory |= self.map.recovery_is_full(updates);
             return None;
         }
         let record = match self.log.fitting(Stream::User, blocks, cost) {

@@ -35,6 +35,34 @@ pub fn encode(entries: impl Iterator<Item = BlockPointer>, page: &mut Block) {
     }
 }
 
+/// An entry as the map keeps it in memory: `pba` in the low half, checksum in the high one. On disk
+/// it is the same eight bytes, little-endian.
+pub const fn pack(pointer: BlockPointer) -> u64 {
+    pointer.pba.0 as u64 | (pointer.checksum as u64) << 32
+}
+
+/// See [`pack`].
+pub const fn unpack(word: u64) -> BlockPointer {
+    BlockPointer { pba: Pba(word as u32), checksum: (word >> 32) as u32 }
+}
+
+/// Writes a page of packed entries. Returns whether any of them points somewhere.
+pub fn encode_packed(words: &[u64; ENTRIES_PER_PAGE], page: &mut Block) -> bool {
+    let mut any = 0;
+    for (slot, word) in page.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *slot = word.to_le_bytes();
+        any |= *word as u32;
+    }
+    any != 0
+}
+
+/// Reads a page as packed entries.
+pub fn decode_packed(page: &Block, words: &mut [u64; ENTRIES_PER_PAGE]) {
+    for (slot, word) in page.as_chunks::<8>().0.iter().zip(words) {
+        *word = u64::from_le_bytes(*slot);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +77,23 @@ mod tests {
             assert_eq!(entry, expected);
         }
         assert_eq!(decode(&page).count(), ENTRIES_PER_PAGE);
+    }
+
+    #[test]
+    fn packed_entries_are_the_same_bytes() {
+        let pointer = |i: u32| BlockPointer { pba: Pba(i % 7), checksum: i * 3 };
+        let mut words = [0; ENTRIES_PER_PAGE];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = pack(pointer(index as u32));
+            assert_eq!(unpack(*word), pointer(index as u32));
+        }
+        let (mut page, mut packed) = ([0; crate::BLOCK_SIZE], [0; crate::BLOCK_SIZE]);
+        encode((0..512).map(pointer), &mut page);
+        assert!(encode_packed(&words, &mut packed));
+        assert_eq!(page, packed);
+        let mut again = [0; ENTRIES_PER_PAGE];
+        decode_packed(&packed, &mut again);
+        assert_eq!(again, words);
+        assert!(!encode_packed(&[0; ENTRIES_PER_PAGE], &mut packed));
     }
 }

@@ -28,7 +28,9 @@
 //!    120    4 checkpoint_pba         first block of its body
 //!    124    4 checkpoint_size        bytes of its body
 //!    128    4 checkpoint_checksum    CRC-32C of those bytes
-//!    132   60 zero
+//!    132    4 zero
+//!    136    8 durable_sequence       every record up to this one was durable when this was written
+//!    144   48 zero
 //!    192   64 label                  UTF-8, padded with zeros
 //! ```
 
@@ -102,6 +104,9 @@ pub struct Superblock {
     pub epoch: u64,
     /// The newest durable checkpoint.
     pub checkpoint: CheckpointLocation,
+    /// Every record up to this sequence was durable when the superblock was written: the
+    /// checkpoint's own records among them, which lie behind its sequence.
+    pub durable_sequence: u64,
     /// Whether nothing was written after the checkpoint.
     pub clean: bool,
     /// The store's label, padded with zeros.
@@ -141,6 +146,7 @@ impl Superblock {
         put::<120, 4>(block, self.checkpoint.pba.0.to_le_bytes());
         put::<124, 4>(block, self.checkpoint.size.to_le_bytes());
         put::<128, 4>(block, self.checkpoint.checksum.to_le_bytes());
+        put::<136, 8>(block, self.durable_sequence.to_le_bytes());
         put::<192, LABEL_SIZE>(block, self.label);
         let sum = checksum::sealed::<12>(block, 0);
         put::<12, 4>(block, sum.to_le_bytes());
@@ -196,6 +202,7 @@ impl Superblock {
                 size: u32_at::<124>(block),
                 checksum: u32_at::<128>(block),
             },
+            durable_sequence: u64_at::<136>(block),
             clean: u32_at::<68>(block) & FLAG_CLEAN != 0,
             label: at::<192, LABEL_SIZE>(block),
         }
@@ -248,6 +255,7 @@ pub(crate) mod tests {
                 size: 5000,
                 checksum: 0xabcd,
             },
+            durable_sequence: 105,
             clean: true,
             label: [b'x'; LABEL_SIZE],
         }

@@ -71,6 +71,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                     run_count_limit: budget.2,
                 },
                 epoch,
+                durable_sequence: sequence.wrapping_add(u64::from(checksum)),
                 checkpoint: CheckpointLocation {
                     sequence,
                     pba: Pba(segment_size + 1),
@@ -219,6 +220,8 @@ fn seal(block: &mut Block, salt: u32) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_superblock_comes_back(superblock in superblock(), filler in any::<u8>()) {
         let mut block = [filler; BLOCK_SIZE];

@@ -7,6 +7,7 @@
 
 pub mod buffers;
 pub mod device;
+pub mod hand;
 pub mod oracle;
 pub mod random;
 pub mod scene;

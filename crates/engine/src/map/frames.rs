@@ -7,8 +7,9 @@
 //! - A pinned frame is never given away.
 
 use alloc::vec::Vec;
+use coulter_format::BlockPointer;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::{BlockPointer, Pba};
+pub(super) use coulter_format::map_page::{pack, unpack};
 
 /// A frame's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +179,16 @@ impl Frames {
         self.entry(frame, index)
     }
 
+    /// All entries of a leaf, packed.
+    pub(super) fn words(&self, frame: FrameIndex) -> &[u64; ENTRIES_PER_PAGE] {
+        &self.words[frame.0 as usize]
+    }
+
+    /// The same, to be filled.
+    pub(super) fn words_mut(&mut self, frame: FrameIndex) -> &mut [u64; ENTRIES_PER_PAGE] {
+        &mut self.words[frame.0 as usize]
+    }
+
     pub(crate) fn set_entry(&mut self, frame: FrameIndex, index: usize, pointer: BlockPointer) {
         self.words[frame.0 as usize][index] = pack(pointer);
     }
@@ -249,14 +260,6 @@ impl Frames {
         let start = chunk.0 as usize % CHUNKS_PER_FRAME * CHUNK_WORDS;
         frame[start..].first_chunk_mut().expect("a chunk lies inside its frame")
     }
-}
-
-pub(super) fn pack(pointer: BlockPointer) -> u64 {
-    u64::from(pointer.pba.0) | u64::from(pointer.checksum) << 32
-}
-
-pub(super) fn unpack(word: u64) -> BlockPointer {
-    BlockPointer { pba: Pba(word as u32), checksum: (word >> 32) as u32 }
 }
 
 #[cfg(test)]

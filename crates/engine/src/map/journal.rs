@@ -68,6 +68,8 @@ impl Map {
         journal.sort_unstable();
         let mut covered = None;
         let mut previous = None;
+        // Sorted, so the addresses of a leaf are neighbours: its place is looked up once.
+        let mut latest: Option<(u64, Option<LeafPlace>)> = None;
         for entry in &journal {
             let lba = Lba(entry >> 1);
             let (key, index) = split(lba);
@@ -75,10 +77,15 @@ impl Map {
                 continue;
             }
             previous = Some(*entry);
-            let Some(place) = self.directory.find(key) else { continue };
-            if self.directory.leaf(place).unmerged == 0 {
-                continue;
-            }
+            let place = match latest {
+                Some((same, place)) if same == key => place,
+                _ => self
+                    .directory
+                    .find(key)
+                    .filter(|place| self.directory.leaf(*place).unmerged > 0),
+            };
+            latest = Some((key, place));
+            let Some(place) = place else { continue };
             if entry & 1 == 1 {
                 covered = Some(key);
                 self.emit_leaf(place, run);

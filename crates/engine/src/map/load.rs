@@ -125,9 +125,7 @@ impl Map {
         let frame = leaf.frame;
         let dead = leaf.is(Flag::Dead);
         let cleared = leaf.is(Flag::Cleared);
-        for (index, pointer) in map_page::decode(page).enumerate() {
-            self.frames.set_entry(frame, index, pointer);
-        }
+        map_page::decode_packed(page, self.frames.words_mut(frame));
         self.refresh_pin(place);
         if cleared {
             (0..ENTRIES_PER_PAGE)

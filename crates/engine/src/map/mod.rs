@@ -188,6 +188,18 @@ impl Map {
         }
     }
 
+    /// Touches what an update or lookup of the address will need, so that the memory of many
+    /// addresses is fetched side by side. The result is of no meaning but must be used.
+    pub(crate) fn warm(&self, lba: Lba) -> u64 {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return 0 };
+        let leaf = self.directory.leaf(place);
+        if !leaf.frame.is_some() {
+            return u64::from(leaf.unmerged);
+        }
+        self.frames.words(leaf.frame)[index]
+    }
+
     /// Whether a block is mapped, without loading anything: what is not in memory counts as
     /// mapped.
     pub(crate) fn is_mapped(&mut self, lba: Lba) -> bool {
@@ -388,6 +400,9 @@ impl Map {
     fn fold(&mut self, segments: &mut Segments, place: LeafPlace, note: bool, now: Sequence) {
         let leaf = *self.directory.leaf(place);
         assert!(leaf.frame.is_some() && !leaf.is(Flag::Loading), "only into an array");
+        if !leaf.chain.is_some() {
+            return;
+        }
         let mut chain = leaf.chain;
         let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
         let updates: [Option<Update>; ENTRIES_PER_PAGE] = {
@@ -557,7 +572,10 @@ impl Map {
 
     /// Whether one more relocation may be on its way: each keeps a leaf in memory.
     pub(crate) fn admits_relocation(&self) -> bool {
-        self.relocating < self.frames.count() / 4 && self.journal_room() > self.frames.count() / 4
+        // On arrival each notes an address, like every update that was promised.
+        let noted = self.relocating + self.reserved_chunks + 1;
+        self.relocating < self.frames.count() / 4
+            && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
     }
 
     /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.

@@ -49,7 +49,6 @@ impl Map {
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
         self.recovery_chunks > self.recovery_chunks_max / 4 * 3
-            || self.frames.pinned_count() >= self.changed_count_max()
             || self.obtainable() <= 2 * super::SWEEP_FRAMES
     }
 
@@ -129,15 +128,14 @@ impl Map {
         self.forget_unmerged(place);
         self.sweep.leaf = key + 1;
         let frame = self.directory.leaf(place).frame;
-        let entries = (0..ENTRIES_PER_PAGE).map(|index| self.frames.entry(frame, index));
-        if entries.clone().all(|entry| !entry.is_mapped()) {
+        if !map_page::encode_packed(self.frames.words(frame), page) {
             self.vanish(segments, place, now);
             return PageWrite::Vanished;
         }
-        map_page::encode(entries, page);
         let leaf = self.directory.leaf_mut(place);
         leaf.set(Flag::Writing, true);
         leaf.set(Flag::Touched, false);
+        self.refresh_pin(place);
         PageWrite::Page
     }
 

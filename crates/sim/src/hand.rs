@@ -1,0 +1,184 @@
+//! A store in hand, and every completion too: device commands stay out until a test lets them
+//! complete, in whichever order and with whatever result it likes.
+use crate::buffers::Memory;
+use crate::device::Device;
+use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::{
+    Buffers, Command, Config, Engine, Failure, Io, IoResult, Request, RequestId, Target,
+};
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+use std::collections::BTreeMap;
+
+/// The engine, its device, and what is between them.
+pub struct Hand {
+    /// The device.
+    pub device: Device,
+    /// The engine.
+    pub engine: Engine,
+    /// Its buffers.
+    pub memory: Memory,
+    /// Commands that are out, with the data of writes.
+    pub out: Vec<(Io, Vec<Block>)>,
+    /// Answers by request.
+    pub answers: BTreeMap<u64, Result<(), Failure>>,
+    next: u64,
+}
+
+/// An empty store of 1 MiB segments.
+pub fn store(
+    segments: u64,
+    journal: u32,
+    volume: Option<u64>,
+    map: Option<u64>,
+    runs: u32,
+) -> Device {
+    let device_size = 256 * (segments + 1);
+    let options = CreateOptions {
+        device_size,
+        volume_size: volume,
+        segment_size: 256,
+        spare_percent: 20,
+        store: StoreId { uuid: [6; 16], salt: 1 },
+        label: [0; 64],
+        map_size: map,
+        journal_size: Some(journal),
+        run_count_limit: Some(runs),
+    };
+    let (_, blocks) = create(&options).expect("laid out");
+    let mut device = Device::new(device_size);
+    for (pba, block) in blocks {
+        device.write(pba, &[block]);
+    }
+    device.flush_all();
+    device
+}
+
+impl Hand {
+    /// Begins to open.
+    pub fn begin(device: Device, config: Config) -> Hand {
+        Hand {
+            engine: Engine::open(config, device.size()),
+            memory: Memory::new(config.record_count, config.page_count),
+            device,
+            out: vec![],
+            answers: BTreeMap::new(),
+            next: 0,
+        }
+    }
+    /// Opens.
+    pub fn open(device: Device, config: Config) -> Hand {
+        let mut h = Hand::begin(device, config);
+        h.run();
+        h
+    }
+    /// Takes commands and answers out of the engine; completes nothing.
+    pub fn poll(&mut self) {
+        while let Some(io) = self.engine.poll_io(&mut self.memory) {
+            let data = match io.command {
+                Command::Write { count, source, .. } => match source {
+                    Target::Record(r) => self.memory.record(r)[..count as usize].to_vec(),
+                    Target::Page(p) => vec![*self.memory.page(p)],
+                    _ => unreachable!(),
+                },
+                _ => vec![],
+            };
+            self.out.push((io, data));
+        }
+        while let Some(r) = self.engine.poll_response() {
+            self.answers.insert(r.id.0, r.result);
+        }
+    }
+    /// Completes the i-th command that is out.
+    pub fn complete(&mut self, i: usize, result: IoResult) {
+        let (io, data) = self.out.remove(i);
+        if result.is_ok() {
+            match io.command {
+                Command::Read { pba, count, target } => {
+                    let mut blocks = vec![[0; BLOCK_SIZE]; count as usize];
+                    self.device.read(pba, &mut blocks);
+                    match target {
+                        Target::Record(r) => {
+                            self.memory.record_mut(r)[..blocks.len()].copy_from_slice(&blocks)
+                        }
+                        Target::Page(p) => *self.memory.page_mut(p) = blocks[0],
+                        Target::Request { buffer, block } => {
+                            let s = block as usize;
+                            self.memory.host_mut(buffer)[s..s + blocks.len()]
+                                .copy_from_slice(&blocks)
+                        }
+                    }
+                }
+                Command::Write { pba, .. } => self.device.write(pba, &data),
+                Command::Flush => self.device.flush_all(),
+                Command::Discard { pba, count } => {
+                    // A device that does what it is asked to.
+                    self.device.write(pba, &vec![[0; BLOCK_SIZE]; count as usize]);
+                }
+            }
+        }
+        self.engine.handle_completion(io.id, result, &mut self.memory);
+    }
+    /// Lets everything complete, in order.
+    pub fn run(&mut self) {
+        loop {
+            self.poll();
+            if self.out.is_empty() {
+                return;
+            }
+            self.complete(0, Ok(()));
+        }
+    }
+    /// Hands a request over; `None` when busy.
+    pub fn submit(&mut self, request: Request) -> Option<u64> {
+        self.next += 1;
+        self.engine
+            .handle_request(RequestId(self.next), request, &mut self.memory)
+            .ok()
+            .map(|()| self.next)
+    }
+    /// A write of blocks full of `byte`.
+    pub fn write_request(&mut self, lba: u64, count: u32, byte: u8) -> Request {
+        let buffer = self.memory.add_host(vec![[byte; BLOCK_SIZE]; count as usize]);
+        Request::Write { lba: Lba(lba), count, buffer, fua: false }
+    }
+    /// Hands a write over; `None` when busy.
+    pub fn try_write(&mut self, lba: u64, count: u32, byte: u8) -> Option<u64> {
+        let r = self.write_request(lba, count, byte);
+        let id = self.submit(r);
+        if let Request::Write { buffer, .. } = r {
+            self.memory.take_host(buffer);
+        }
+        id
+    }
+    /// Writes; false if the engine stands still.
+    pub fn write(&mut self, lba: u64, count: u32, byte: u8) -> bool {
+        for _ in 0..4 {
+            if let Some(id) = self.try_write(lba, count, byte) {
+                self.run();
+                return self.answers.remove(&id) == Some(Ok(()));
+            }
+            self.run();
+        }
+        false
+    }
+    /// Reads one block: its first byte. `None` if no answer comes.
+    pub fn read(&mut self, lba: u64) -> Option<Result<u8, Failure>> {
+        let buffer = self.memory.add_host(vec![[0xee; BLOCK_SIZE]]);
+        let id = self.submit(Request::Read { lba: Lba(lba), count: 1, buffer })?;
+        self.run();
+        let r = self.answers.remove(&id)?;
+        let b = self.memory.take_host(buffer)[0];
+        Some(r.map(|()| b[0]))
+    }
+    /// Flushes; `None` if no answer comes.
+    pub fn flush(&mut self) -> Option<Result<(), Failure>> {
+        let id = self.submit(Request::Flush)?;
+        self.run();
+        self.answers.remove(&id)
+    }
+}
+
+/// A small engine.
+pub fn small() -> Config {
+    Config { record_count: 12, page_count: 16, ..Config::default() }
+}
