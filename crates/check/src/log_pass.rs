@@ -98,6 +98,8 @@ pub(crate) struct LogPass<'a, 'w> {
     /// Segments to be looked into.
     pub(crate) suspects: Vec<u32>,
     entries: Vec<Entry>,
+    /// Of the segment in hand: data blocks compared, and what was wrong with them.
+    compared: u64,
     damaged: Vec<Finding>,
 }
 
@@ -118,6 +120,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
             remote: BTreeSet::new(),
             suspects: Vec::new(),
             entries: Vec::new(),
+            compared: 0,
             damaged: Vec::new(),
         }
     }
@@ -151,12 +154,13 @@ impl<'a, 'w> LogPass<'a, 'w> {
         let mut chain = self.rules.start(segment);
         let mut fingerprint = 0u64;
         let mut boundary_met = slot.checkpoint_end == 0 || !slot.end_is_exact;
+        self.compared = 0;
         self.damaged.clear();
         let mut entries = std::mem::take(&mut self.entries);
         while chain.offset < limit {
             let Some(header) = chain.read(self.window, &mut entries) else { break };
             report.counters.records += 1;
-            let sum = self.record(&chain, &entries, references, report);
+            let sum = self.record(&chain, &entries, references);
             fingerprint = fingerprint.wrapping_add(sum);
             chain.advance(&header);
             boundary_met |= chain.offset == slot.checkpoint_end;
@@ -170,18 +174,13 @@ impl<'a, 'w> LogPass<'a, 'w> {
             // Its data are verified by the map's own checksums there.
             self.suspects.push(segment);
         } else {
+            report.counters.data_blocks += self.compared;
             self.damaged.drain(..).for_each(|finding| report.add(finding));
         }
     }
 
     /// Sums up the used blocks of a record; reads its mapped data if asked for.
-    fn record(
-        &mut self,
-        chain: &Chain,
-        entries: &[Entry],
-        references: &SegmentReferences,
-        report: &mut Report,
-    ) -> u64 {
+    fn record(&mut self, chain: &Chain, entries: &[Entry], references: &SegmentReferences) -> u64 {
         let mut sum = 0u64;
         let mut mapped = None::<(u32, u32)>;
         let mut offset = chain.offset;
@@ -207,7 +206,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
         if self.data
             && let Some((first, last)) = mapped
         {
-            self.verify_data(chain, entries, references, (first, last), report);
+            self.verify_data(chain, entries, references, (first, last));
         }
         sum
     }
@@ -219,7 +218,6 @@ impl<'a, 'w> LogPass<'a, 'w> {
         entries: &[Entry],
         references: &SegmentReferences,
         (first, last): (u32, u32),
-        report: &mut Report,
     ) {
         let start = self.segments.layout.start(chain.segment);
         let left = self.segments.layout.segment_size() - first;
@@ -240,7 +238,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
                     .map(|blocks| blocks.get((offset - first) as usize)),
                 false => self.window.block(pba).map(Some),
             };
-            report.counters.data_blocks += 1;
+            self.compared += 1;
             match block {
                 Err(error) => {
                     let owner = Some(Owner::new(Kind::Data, key));

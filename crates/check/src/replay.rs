@@ -48,7 +48,7 @@ struct Search<'a, 'w> {
     superblock: &'a Superblock,
     report: &'a mut Report,
     found: Vec<Candidate>,
-    /// The highest sequence that some header, or the checkpoint, says is durable.
+    /// The highest sequence that the superblock, or some header, says is durable.
     durable: u64,
     /// The newest superblock that some header knows of.
     generation: u64,
@@ -65,12 +65,12 @@ pub(crate) fn read(
     segments: &mut Segments,
     report: &mut Report,
 ) -> Replay {
-    let durable = superblock.checkpoint.sequence;
+    // The checkpoint's own records lie behind it and were durable before the superblock was.
+    let durable = superblock.checkpoint.sequence.max(superblock.durable_sequence);
     let found = Vec::new();
     let mut search = Search { window, superblock, report, found, durable, generation: 0 };
     search.walk_all(checkpoint, &segments.layout);
     search.found.sort_by_key(|found| found.sequence);
-    search.take_body(superblock.checkpoint.pba);
     search.report_twins();
     let accepted = search.accept();
     let mut updates = UpdatesBuilder::default();
@@ -161,17 +161,6 @@ impl Search<'_, '_> {
             if header.epoch == epoch && header.sequence > walk.latest {
                 self.durable = self.durable.max(header.durable_sequence);
             }
-        }
-    }
-
-    /// The superblock was written after a flush of the record that holds the body: it is durable,
-    /// and all before it are. (A new store's body is not after its checkpoint.)
-    fn take_body(&mut self, body: Pba) {
-        let before = self.found.iter().filter(|found| found.pba < body);
-        if let Some(found) = before.max_by_key(|found| found.pba)
-            && self.end_pba(found) > u64::from(body.0)
-        {
-            self.durable = self.durable.max(found.sequence);
         }
     }
 

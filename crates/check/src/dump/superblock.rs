@@ -75,6 +75,8 @@ pub struct SuperblockFields {
     pub runs_max: u32,
     /// Every record up to this sequence is in the checkpoint.
     pub checkpoint_sequence: u64,
+    /// Every record up to this sequence was durable when the superblock was written.
+    pub durable_sequence: u64,
     /// The first block of the checkpoint's body.
     pub checkpoint_block: u32,
     /// Bytes of the body.
@@ -134,6 +136,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         journal_updates: budget.journal_size,
         runs_max: budget.run_count_limit,
         checkpoint_sequence: checkpoint.sequence,
+        durable_sequence: superblock.durable_sequence,
         checkpoint_block: checkpoint.pba.0,
         checkpoint_bytes: checkpoint.size,
         checkpoint_checksum: checkpoint.checksum,
@@ -173,6 +176,7 @@ impl fmt::Display for SuperblockFields {
         row("journal", &format_args!("{} updates", self.journal_updates))?;
         row("runs at most", &self.runs_max)?;
         row("checkpoint sequence", &self.checkpoint_sequence)?;
+        row("durable sequence", &self.durable_sequence)?;
         let (block, bytes) = (self.checkpoint_block, self.checkpoint_bytes);
         row("checkpoint body", &format_args!("block {block}, {bytes} bytes"))?;
         row("checkpoint checksum", &format_args!("{:#010x}", self.checkpoint_checksum))

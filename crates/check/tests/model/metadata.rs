@@ -229,6 +229,7 @@ impl Model {
         self.body = (0..u32::from(count)).map(|offset| pba.plus(offset)).collect();
         self.durable = self.sequence;
         self.superblock.generation += 1;
+        self.superblock.durable_sequence = self.sequence;
         self.superblock.epoch = self.epoch;
         self.superblock.clean = clean;
         let (size, checksum) = (body.len() as u32, crc32c(body));

@@ -7,6 +7,8 @@
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
 mod metadata;
+pub(crate) mod reseal;
+pub(crate) mod rich;
 
 use coulter_format::checkpoint::{Head, SweepPosition};
 use coulter_format::checksum::{self, Kind};
@@ -14,6 +16,7 @@ use coulter_format::record::{self, BlockWord, Extent, RecordHeader};
 use coulter_format::superblock::{Geometry, LABEL_SIZE, RecoveryBudget, Superblock};
 use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba, StoreId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
 pub(crate) const PER_LEAF: u64 = 512;
 pub(crate) const SEGMENT: u32 = 256;
@@ -24,7 +27,7 @@ const METADATA: usize = 2;
 /// Blocks on a device; those that are not there are zeros.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
-    pub(crate) blocks: BTreeMap<u32, Box<Block>>,
+    pub(crate) blocks: BTreeMap<u32, Rc<Block>>,
     pub(crate) size_blocks: u64,
 }
 
@@ -34,12 +37,14 @@ impl Image {
     }
 
     pub(crate) fn put(&mut self, pba: u32, block: Block) {
-        self.blocks.insert(pba, Box::new(block));
+        self.blocks.insert(pba, Rc::new(block));
     }
 
     /// Changes one byte; `change` must not be zero.
     pub(crate) fn damage(&mut self, pba: u32, at: usize, change: u8) {
-        self.blocks.entry(pba).or_insert_with(|| Box::new([0; BLOCK_SIZE]))[at] ^= change;
+        let mut block = self.block(pba);
+        block[at] ^= change;
+        self.put(pba, block);
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -119,7 +124,9 @@ pub(crate) struct Model {
     pub(crate) body: Vec<Pba>,
     pub(crate) clock: u64,
     pub(crate) content_seed: u64,
-    /// Headers of all records, in order.
+    /// Segments in the order of opening.
+    pub(crate) opened: Vec<u32>,
+    /// Headers of all records, in order, as far as they were not overwritten.
     pub(crate) records: Vec<Pba>,
 }
 
@@ -140,6 +147,7 @@ impl Model {
         let superblock = Superblock {
             store: StoreId { uuid: *b"a model of store", salt: 0x5a17_c0de },
             generation: 0,
+            durable_sequence: 0,
             geometry,
             budget: RecoveryBudget { map_size: 1 << 20, journal_size: 1024, run_count_limit: 16 },
             epoch: 1,
@@ -177,6 +185,7 @@ impl Model {
             body: Vec::new(),
             clock: 0,
             content_seed: 1,
+            opened: Vec::new(),
             records: Vec::new(),
         };
         model.queue.iter().for_each(|segment| model.states[*segment as usize] = State::Queued);
@@ -221,6 +230,7 @@ impl Model {
                 self.states[head.segment as usize] = State::Closed;
             }
             self.states[segment as usize] = State::Open;
+            self.opened.push(segment);
             self.heads[stream] = Some(Head { segment, offset: 0 });
         }
         let head = self.heads[stream].expect("a head was opened");
@@ -255,6 +265,9 @@ impl Model {
             self.image.put(pba.0 + 1 + offset as u32, *content);
         }
         self.heads[stream] = Some(Head { offset: head.offset + need, ..head });
+        // Headers of the segment's former life are overwritten.
+        let written = pba..pba.plus(need);
+        self.records.retain(|header| !written.contains(header));
         self.records.push(pba);
         pba.plus(1)
     }
