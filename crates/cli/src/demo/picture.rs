@@ -16,6 +16,9 @@ const DOTS_MAX: usize = 8_000;
 /// Longest stretch of time that is drawn.
 const WINDOW_NS_MAX: u64 = 1_000_000_000;
 
+/// Stretches are compared that differ by this part of their length.
+const WINDOW_STEPS: u64 = 10;
+
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 800.0;
 const LEFT: f64 = 96.0;
@@ -60,13 +63,19 @@ pub(crate) fn draw(trace: &Trace, caption: &Caption) -> String {
     svg
 }
 
-/// The middle of the recording, where both sides are in full swing.
+/// The stretch in which the host wrote most. The two sides of the demonstration take turns, so
+/// most of the recording may be silence.
 fn window_of(trace: &Trace) -> Range<u64> {
     let ends = [&trace.host, &trace.device].map(|side| side.iter().map(|e| e.time_ns).max());
     // The side that filled its memory first ends the part of which both are known.
     let end = ends.into_iter().flatten().min().unwrap_or(0).max(1);
     let length = end.min(WINDOW_NS_MAX);
-    let start = (end - length) / 2;
+    let writes_from = |start: u64| {
+        let window = start..start + length;
+        trace.host.iter().filter(|event| window.contains(&event.time_ns)).count()
+    };
+    let starts = (0..=end - length).step_by((WINDOW_NS_MAX / WINDOW_STEPS) as usize);
+    let start = starts.max_by_key(|start| writes_from(*start)).unwrap_or(0);
     start..start + length
 }
 
@@ -309,12 +318,15 @@ mod tests {
     }
 
     #[test]
-    fn the_window_ends_where_the_shorter_recording_does() {
+    fn the_window_is_the_busiest_stretch_that_both_sides_know() {
+        let at = |times: &[u64]| times.iter().map(|time| event(time * 1_000_000, 0, 1)).collect();
         let trace = Trace {
-            host: vec![event(0, 0, 1), event(4_000_000_000, 0, 1)],
-            device: vec![event(0, 0, 1), event(3_000_000_000, 0, 1)],
+            host: at(&[0, 1500, 1600, 1700, 3900, 3910, 3920, 3930]),
+            device: at(&[0, 3000]),
         };
-        assert_eq!(window_of(&trace), 1_000_000_000..2_000_000_000);
+        let window = window_of(&trace);
+        assert_eq!(window.end - window.start, 1_000_000_000);
+        assert!(window.contains(&1_500_000_000) && window.contains(&1_700_000_000));
     }
 
     #[test]
