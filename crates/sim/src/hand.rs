@@ -6,7 +6,7 @@ use coulter_engine::create::{CreateOptions, create};
 use coulter_engine::{
     Buffers, Command, Config, Engine, Failure, Io, IoResult, Request, RequestId, Target,
 };
-use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use std::collections::BTreeMap;
 
 /// The engine, its device, and what is between them.

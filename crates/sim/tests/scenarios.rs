@@ -2,7 +2,7 @@
 //! reproduced.
 
 use coulter_engine::create::{CreateOptions, LayoutError, map_size_min, plan};
-use coulter_engine::{Command, Config, OpenError, Phase, Request};
+use coulter_engine::{Command, Config, Phase, Request};
 use coulter_format::{Lba, Pba};
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
@@ -205,12 +205,12 @@ fn a_read_in_flight_is_not_trimmed_away() {
             if h.out.is_empty() {
                 break;
             }
-            if let Command::Discard { pba: start, count } = h.out[0].0.command {
-                if (start.0..start.0 + count).contains(&pba.0) {
-                    trimmed = true;
-                    h.complete(0, Ok(()));
-                    break 'outer;
-                }
+            if let Command::Discard { pba: start, count } = h.out[0].0.command
+                && (start.0..start.0 + count).contains(&pba.0)
+            {
+                trimmed = true;
+                h.complete(0, Ok(()));
+                break 'outer;
             }
             h.complete(0, Ok(()));
         }
@@ -234,11 +234,8 @@ fn a_shutdown_does_not_forget_a_discard() {
     }
     let mut writes = vec![];
     // Hold everything back so that the journal fills.
-    loop {
-        match h.try_write(writes.len() as u64 % 1000, 200, 2) {
-            Some(id) => writes.push(id),
-            None => break,
-        }
+    while let Some(id) = h.try_write(writes.len() as u64 % 1000, 200, 2) {
+        writes.push(id);
         h.poll();
     }
     let discard = h.submit(Request::Discard { lba: Lba(1), count: 3000, fua: false });
