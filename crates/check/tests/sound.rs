@@ -6,7 +6,10 @@
 mod model;
 
 use coulter_check::dump::{self, MapRange};
-use coulter_check::{FileBlocks, Finding, Options, Report, Severity, SliceBlocks, check};
+use coulter_check::{
+    BlockFn, FileBlocks, Finding, Options, ReadBlocks, Report, Severity, SliceBlocks, check,
+};
+use coulter_format::{Block, Pba};
 use model::{Model, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -168,6 +171,26 @@ fn a_file_a_slice_and_a_closure_give_the_same_report() {
     assert_eq!(json(check(&mut FileBlocks::new(file).unwrap(), &mut options())), from_closure);
     assert_eq!(from_closure["counters"]["mapped_blocks"], 80);
     assert_eq!(from_closure["recovery"]["records_to_replay"], 1);
+}
+
+/// The simulator checks after every recovery: a small store must not be read from end to end.
+#[test]
+fn a_check_without_data_reads_little_of_a_small_store() {
+    let mut model = Model::new(15);
+    model.checkpoint(false);
+    (0..60).for_each(|step| model.write(step * 20, 3));
+    model.checkpoint(false);
+    model.sweep(3);
+    (0..20).for_each(|step| model.write(step * 30, 3));
+    let mut reads = 0;
+    let image = &model.image;
+    let read = |pba: Pba, block: &mut Block| {
+        reads += 1;
+        image.reader().read(pba, std::slice::from_mut(block))
+    };
+    let mut device = BlockFn { size_blocks: image.size_blocks, read };
+    assert!(check(&mut device, &mut Options::default()).is_sound());
+    assert!(reads < 2500, "{reads} blocks of {}", image.size_blocks);
 }
 
 #[test]
