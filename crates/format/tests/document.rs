@@ -1,0 +1,405 @@
+//! `docs/format.md` says what the codecs do: its example is their output, and its tables have no
+//! gaps and name the fields of the example.
+//!
+//! Every field of the example has a value of its own, and the test finds it at the offset and with
+//! the size that the table gives.
+
+use coulter_format::checkpoint::{
+    BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+};
+use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::record::{BlockWord, Extent, RecordHeader};
+use coulter_format::run::{RunBlockWriter, RunEntry};
+use coulter_format::segment_table::{SegmentEntry, SegmentState};
+use coulter_format::superblock::{CheckpointLocation, Geometry, RecoveryBudget, Superblock};
+use coulter_format::{
+    BLOCK_SIZE, BlockPointer, Lba, Pba, StoreId, map_page, record, segment_table,
+};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const BEGIN: &str = "<!-- example begins -->";
+const END: &str = "<!-- example ends -->";
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md")
+}
+
+/// A field of the example: where it lies, and the bytes that its value has.
+struct Field {
+    table: &'static str,
+    name: &'static str,
+    offset: usize,
+    bytes: Vec<u8>,
+    meaning: String,
+}
+
+/// A structure of the example.
+struct Part {
+    title: &'static str,
+    bytes: Vec<u8>,
+    fields: Vec<Field>,
+}
+
+/// Collects the fields of one structure.
+struct Fields {
+    table: &'static str,
+    start: usize,
+    fields: Vec<Field>,
+}
+
+impl Fields {
+    fn add(&mut self, name: &'static str, offset: usize, bytes: &[u8], meaning: impl ToString) {
+        let (table, offset, bytes) = (self.table, self.start + offset, bytes.to_vec());
+        self.fields.push(Field { table, name, offset, bytes, meaning: meaning.to_string() });
+    }
+
+    fn u8(&mut self, name: &'static str, offset: usize, value: u8) {
+        self.add(name, offset, &[value], value);
+    }
+
+    fn u16(&mut self, name: &'static str, offset: usize, value: u16) {
+        self.add(name, offset, &value.to_le_bytes(), value);
+    }
+
+    fn u32(&mut self, name: &'static str, offset: usize, value: u32) {
+        self.add(name, offset, &value.to_le_bytes(), value);
+    }
+
+    fn sum(&mut self, name: &'static str, offset: usize, value: u32) {
+        self.add(name, offset, &value.to_le_bytes(), format!("{value:#010x}"));
+    }
+
+    fn u64(&mut self, name: &'static str, offset: usize, value: u64) {
+        self.add(name, offset, &value.to_le_bytes(), value);
+    }
+}
+
+const STORE: StoreId = StoreId { uuid: *b"0123456789abcdef", salt: 0x5a17_c0de };
+
+fn le32(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
+}
+
+/// The example's data: host blocks 70 and 71 full of 0x11 and 0x22.
+fn data(lba: u64) -> ([u8; BLOCK_SIZE], u32) {
+    let block = [if lba == 70 { 0x11 } else { 0x22 }; BLOCK_SIZE];
+    let sum = checksum::block(Kind::Data, lba, &block);
+    (block, sum)
+}
+
+fn superblock_part(body: &[u8]) -> Part {
+    let mut label = [0; 64];
+    label[..7].copy_from_slice(b"example");
+    let superblock = Superblock {
+        store: STORE,
+        generation: 7,
+        geometry: Geometry {
+            device_size: 10_240,
+            volume_size: 6000,
+            segment_size: 256,
+            segment_count: 39,
+            first_segment: Pba(256),
+            second_superblock: Pba(128),
+        },
+        budget: RecoveryBudget { map_size: 1_048_576, journal_size: 1024, run_count_limit: 128 },
+        epoch: 3,
+        checkpoint: CheckpointLocation {
+            sequence: 41,
+            pba: Pba(300),
+            size: body.len() as u32,
+            checksum: crc32c(body),
+        },
+        durable_sequence: 45,
+        clean: true,
+        label,
+    };
+    let mut block = [0; BLOCK_SIZE];
+    superblock.encode(&mut block);
+    let mut of = Fields { table: "superblock", start: 0, fields: Vec::new() };
+    of.add("magic", 0, b"COULTER\0", "\"COULTER\\0\"");
+    of.u32("version", 8, 1);
+    of.sum("checksum", 12, le32(&block, 12));
+    of.add("uuid", 16, b"0123456789abcdef", "\"0123456789abcdef\"");
+    of.u64("generation", 32, 7);
+    of.sum("salt", 40, 0x5a17_c0de);
+    of.u32("incompatible_features", 44, 0);
+    of.u32("compatible_features", 48, 0);
+    of.u32("segment_size", 52, 256);
+    of.u32("segment_count", 56, 39);
+    of.u32("first_segment", 60, 256);
+    of.u32("second_superblock", 64, 128);
+    of.u32("flags", 68, 1);
+    of.u64("device_size", 72, 10_240);
+    of.u64("volume_size", 80, 6000);
+    of.u64("epoch", 88, 3);
+    of.u64("recovery_map_size", 96, 1_048_576);
+    of.u32("journal_size", 104, 1024);
+    of.u32("run_count_limit", 108, 128);
+    of.u64("checkpoint_sequence", 112, 41);
+    of.u32("checkpoint_pba", 120, 300);
+    of.u32("checkpoint_size", 124, body.len() as u32);
+    of.sum("checkpoint_checksum", 128, crc32c(body));
+    of.u64("durable_sequence", 136, 45);
+    of.add("label", 192, b"example\0", "\"example\", 57 zero bytes more");
+    Part { title: "Superblock B, generation 7", bytes: block.to_vec(), fields: of.fields }
+}
+
+fn record_part() -> Part {
+    let header = RecordHeader {
+        stream: 1,
+        epoch: 3,
+        sequence: 46,
+        durable_sequence: 45,
+        generation: 7,
+        pba: Pba(600),
+        payload_size: 2,
+    };
+    let extents = [
+        Extent { key: 70, count: 1, kind: Kind::Data, relocated: false },
+        Extent { key: 512, count: 300, kind: Kind::Discard, relocated: false },
+        Extent { key: 71, count: 1, kind: Kind::Data, relocated: true },
+    ];
+    let words = [
+        BlockWord { checksum: data(70).1, address: Pba::NOWHERE },
+        BlockWord { checksum: data(71).1, address: Pba(555) },
+    ];
+    let mut block = [0; BLOCK_SIZE];
+    record::encode(&header, &STORE, &extents, &words, &mut block).expect("three extents fit");
+    let mut of = Fields { table: "record", start: 0, fields: Vec::new() };
+    of.add("magic", 0, b"CRECORD\0", "\"CRECORD\\0\"");
+    of.u16("version", 8, 1);
+    of.u8("stream", 10, 1);
+    of.sum("checksum", 12, le32(&block, 12));
+    of.add("uuid", 16, b"0123456789abcdef", "\"0123456789abcdef\"");
+    of.u64("epoch", 32, 3);
+    of.u64("sequence", 40, 46);
+    of.u64("durable_sequence", 48, 45);
+    of.u32("pba", 56, 600);
+    of.u16("payload_size", 60, 2);
+    of.u16("extent_count", 62, 3);
+    of.u64("generation", 64, 7);
+    for (extent, start) in extents.iter().zip([96, 108, 120]) {
+        (of.table, of.start) = ("extent", start);
+        of.u64("key", 0, extent.key);
+        of.u16("count", 8, extent.count);
+        of.add("kind", 10, &[extent.kind as u8], format!("{:?}", extent.kind));
+        of.u8("relocated", 11, extent.relocated.into());
+    }
+    (of.table, of.start) = ("word", 132);
+    of.sum("checksum", 0, data(70).1);
+    of.start = 136;
+    of.sum("checksum", 0, data(71).1);
+    of.u32("address", 4, 555);
+    let title = "Record header at block 600: host block 70, a discard, host block 71 moved from \
+                 block 555";
+    Part { title, bytes: block.to_vec(), fields: of.fields }
+}
+
+fn map_part() -> Part {
+    let mut block = [0; BLOCK_SIZE];
+    let nowhere = std::iter::repeat_n(BlockPointer::NOWHERE, 70);
+    let entry = BlockPointer { pba: Pba(601), checksum: data(70).1 };
+    map_page::encode(nowhere.chain([entry]), &mut block);
+    let mut of = Fields { table: "entry", start: 70 * 8, fields: Vec::new() };
+    of.u32("pba", 0, 601);
+    of.sum("checksum", 4, data(70).1);
+    Part { title: "Leaf page 0, entry 70", bytes: block.to_vec(), fields: of.fields }
+}
+
+fn run_part() -> Part {
+    let whole =
+        RunEntry { lba: Lba(512), count: 512, pointer: BlockPointer::NOWHERE, released: false };
+    let pointer = BlockPointer { pba: Pba(601), checksum: data(70).1 };
+    let one = RunEntry { lba: Lba(70), count: 1, pointer, released: true };
+    let mut block = [0; BLOCK_SIZE];
+    let mut writer = RunBlockWriter::new(Lba(64), &mut block);
+    assert!(writer.push(&one, &mut block) && writer.push(&whole, &mut block));
+    writer.finish(&mut block);
+    let mut of = Fields { table: "run", start: 0, fields: Vec::new() };
+    of.add("magic", 0, b"CRUN", "\"CRUN\"");
+    of.u16("version", 4, 1);
+    of.u16("count", 6, 2);
+    of.u64("base", 8, 64);
+    (of.table, of.start) = ("run_entry", 16);
+    of.add("offset", 0, &(6u32 | 1 << 31).to_le_bytes(), "host block 70, released");
+    of.u32("pba", 4, 601);
+    of.sum("word", 8, data(70).1);
+    of.start = 28;
+    of.add("offset", 0, &448u32.to_le_bytes(), "host block 512, not released");
+    of.u32("pba", 4, 0);
+    of.add("word", 8, &512u32.to_le_bytes(), "512 host blocks unmapped");
+    Part { title: "Run block", bytes: block.to_vec(), fields: of.fields }
+}
+
+fn segment_part() -> Part {
+    let entry = SegmentEntry { valid: 200, state: SegmentState::Closed, stream: 1, clock: 99_000 };
+    let mut block = [0; BLOCK_SIZE];
+    segment_table::encode([entry].into_iter(), &mut block);
+    let mut of = Fields { table: "segment", start: 0, fields: Vec::new() };
+    of.u32("valid", 0, 200);
+    of.add("state", 4, &[2], "closed");
+    of.u8("stream", 5, 1);
+    of.u64("clock", 8, 99_000);
+    Part { title: "Segment table page 0, segment 0", bytes: block.to_vec(), fields: of.fields }
+}
+
+fn body_part() -> Part {
+    let header = CheckpointHeader {
+        sequence: 41,
+        write_clock: 99_100,
+        sweep: SweepPosition { cycle: 4, leaf: 60 },
+        next_run: 18,
+    };
+    let counts = Counts { streams: 3, reserved: 2, roots: 1, table: 1, runs: 1 };
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
+    writer.head(Some(Head { segment: 1, offset: 88 }));
+    writer.head(None);
+    writer.head(Some(Head { segment: 0, offset: 40 }));
+    [5, 6].into_iter().for_each(|segment| writer.reserved(segment));
+    writer.root(0, BlockPointer { pba: Pba(290), checksum: 0xa1 });
+    writer.pointer(BlockPointer { pba: Pba(291), checksum: 0xb2 });
+    let written = SweepPosition { cycle: 3, leaf: 100 };
+    writer.run(&RunHeader { number: 17, sweep: written, block_count: 1 });
+    writer.pointer(BlockPointer { pba: Pba(292), checksum: 0xc3 });
+    let size = writer.finish().expect("it fits");
+    bytes.truncate(size);
+    let mut of = Fields { table: "body", start: 0, fields: Vec::new() };
+    of.add("magic", 0, b"CCKP", "\"CCKP\"");
+    of.u16("version", 4, 1);
+    of.u16("stream_count", 6, 3);
+    of.u64("sequence", 8, 41);
+    of.u64("write_clock", 16, 99_100);
+    of.u64("sweep_position", 24, 60);
+    of.u64("sweep_cycle", 32, 4);
+    of.u64("next_run", 40, 18);
+    of.u32("reserved_count", 48, 2);
+    of.u32("root_count", 52, 1);
+    of.u32("table_count", 56, 1);
+    of.u32("run_count", 60, 1);
+    // The lists have no table of offsets.
+    of.table = "";
+    of.add("head of stream 0", 64, &[1, 0, 0, 0, 88, 0, 0, 0], "segment 1, offset 88");
+    of.add("head of stream 1", 72, &[255, 255, 255, 255, 0, 0, 0, 0], "none");
+    of.add("head of stream 2", 80, &[0, 0, 0, 0, 40, 0, 0, 0], "segment 0, offset 40");
+    of.u32("reserved", 88, 5);
+    of.u32("reserved", 92, 6);
+    of.u64("root key", 96, 0);
+    of.add("root page", 104, &[0x22, 1, 0, 0, 0xa1, 0, 0, 0], "block 290, checksum 0xa1");
+    of.add("table page", 112, &[0x23, 1, 0, 0, 0xb2, 0, 0, 0], "block 291, checksum 0xb2");
+    of.u64("run number", 120, 17);
+    of.u64("run sweep_cycle", 128, 3);
+    of.u64("run sweep_position", 136, 100);
+    of.u32("run blocks", 144, 1);
+    of.u32("zero", 148, 0);
+    of.add("run block", 152, &[0x24, 1, 0, 0, 0xc3, 0, 0, 0], "block 292, checksum 0xc3");
+    assert_eq!(size, 160, "every byte of the body is told of");
+    Part { title: "Checkpoint body", bytes, fields: of.fields }
+}
+
+fn parts() -> Vec<Part> {
+    let body = body_part();
+    let superblock = superblock_part(&body.bytes);
+    vec![superblock, record_part(), map_part(), run_part(), segment_part(), body]
+}
+
+/// The example as it stands in the document.
+fn render() -> String {
+    let mut text = String::from("\n");
+    for Part { title, bytes, fields } in parts() {
+        writeln!(text, "{title}:\n\n```text").unwrap();
+        for Field { name, offset, bytes: value, meaning, .. } in fields {
+            assert_eq!(bytes[offset..offset + value.len()], value, "{name} at {offset}");
+            let mut hex = value.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>();
+            let rest = hex.split_off(hex.len().min(8)).join(" ");
+            writeln!(text, "{offset:>5}  {:<23}  {name} = {meaning}", hex.join(" ")).unwrap();
+            if !rest.is_empty() {
+                writeln!(text, "       {rest}").unwrap();
+            }
+        }
+        writeln!(text, "```\n").unwrap();
+    }
+    text
+}
+
+/// The rows of a table of the document: offset, size, name.
+fn rows(document: &str, table: &str) -> Vec<(usize, usize, String)> {
+    let mark = format!("<!-- table: {table} -->");
+    let (_, after) = document.split_once(&mark).unwrap_or_else(|| panic!("no table {table}"));
+    let lines = after.lines().skip(3).take_while(|line| line.starts_with('|'));
+    lines
+        .map(|line| {
+            let cells: Vec<_> = line.split('|').map(str::trim).collect();
+            let number = |cell: &str| cell.parse().unwrap_or_else(|_| panic!("a number: {line}"));
+            (number(cells[1]), number(cells[2]), cells[3].to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn the_example_is_what_the_codecs_write() {
+    let document = std::fs::read_to_string(path()).unwrap();
+    let (before, rest) = document.split_once(BEGIN).expect("the example's begin");
+    let (example, after) = rest.split_once(END).expect("the example's end");
+    let rendered = render();
+    if std::env::var_os("COULTER_BLESS").is_some() {
+        std::fs::write(path(), format!("{before}{BEGIN}{rendered}{END}{after}")).unwrap();
+        return;
+    }
+    assert!(example == rendered, "docs/format.md has another example; COULTER_BLESS=1 renews it");
+}
+
+#[test]
+fn the_tables_have_no_gaps_and_end_where_the_structure_ends() {
+    let document = std::fs::read_to_string(path()).unwrap();
+    let ends = [
+        ("superblock", 4096),
+        ("record", 108),
+        ("extent", 12),
+        ("word", 8),
+        ("entry", 8),
+        ("run", 28),
+        ("run_entry", 12),
+        ("segment", 16),
+        ("body", 64),
+    ];
+    for (table, end) in ends {
+        let mut next = 0;
+        for (offset, size, name) in rows(&document, table) {
+            assert_eq!(offset, next, "{name} of {table} follows the field before it");
+            next = offset + size;
+        }
+        assert_eq!(next, end, "{table} ends");
+    }
+}
+
+#[test]
+fn every_field_of_the_tables_is_in_the_example_and_where_the_table_says() {
+    let document = std::fs::read_to_string(path()).unwrap();
+    let parts = parts();
+    let fields: Vec<_> = parts.iter().flat_map(|part| &part.fields).collect();
+    for table in
+        ["superblock", "record", "extent", "word", "entry", "run", "run_entry", "segment", "body"]
+    {
+        let base = match table {
+            "extent" => 96,
+            "word" => 136,
+            "entry" => 560,
+            "run_entry" => 16,
+            _ => 0,
+        };
+        for (offset, size, name) in rows(&document, table) {
+            // Lists are told of field by field.
+            if name == "zero" || (name == "extent" || name == "entry") && size == 12 {
+                continue;
+            }
+            let here = |field: &&&Field| {
+                field.table == table && field.name == name && field.offset == base + offset
+            };
+            let field = fields.iter().find(here).unwrap_or_else(|| panic!("{table} {name}"));
+            let shown = if name == "label" { 8 } else { size };
+            assert_eq!(field.bytes.len(), shown, "{name} of {table} has {size} bytes");
+        }
+    }
+}
