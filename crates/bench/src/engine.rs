@@ -243,12 +243,12 @@ impl Bench {
 
     /// Writes every block once.
     fn fill(&mut self, progress: &Progress) -> Result<(), BenchError> {
-        let step = 256;
+        // A record, header included, lies inside one segment.
+        let segment = u64::from(self.rig.engine.geometry().segment_size);
+        let step = (segment - 1).min(256);
         let mut next = 0;
         while next < self.volume_size {
-            if next.is_multiple_of(step * 1024) {
-                progress.report("filling", next as f64 / self.volume_size as f64);
-            }
+            progress.report("filling", next as f64 / self.volume_size as f64);
             let count = step.min(self.volume_size - next);
             self.rig.write(next, count as u32)?;
             next += count;

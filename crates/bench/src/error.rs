@@ -1,6 +1,9 @@
 //! Why a measurement came to no result.
 
+use std::error::Error;
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 
 /// Why a measurement came to no result.
 #[derive(Debug)]
@@ -16,6 +19,32 @@ pub enum BenchError {
         /// What it did.
         what: String,
     },
+    /// A file to measure on could not be made.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file to measure on could not be opened as a device.
+    OpenDevice(coulter_device::OpenError),
+    /// A command to the bare file failed.
+    Device(coulter_device::DeviceError),
+    /// A store could not be made.
+    Create(coulter::CreateError),
+    /// A store could not be opened.
+    Open(coulter::OpenError),
+    /// A request to the volume failed.
+    Request(coulter::service::RequestError),
+    /// A volume could not be closed in order.
+    Close(coulter::CloseError),
+    /// The system refused something.
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it was refused.
+        source: io::Error,
+    },
 }
 
 impl BenchError {
@@ -29,11 +58,32 @@ impl fmt::Display for BenchError {
         match self {
             BenchError::Option { reason } => write!(f, "{reason}"),
             BenchError::Misbehaved { what } => write!(f, "the measurement found a fault: {what}"),
+            BenchError::File { path, .. } => write!(f, "{} cannot be written", path.display()),
+            BenchError::OpenDevice(_) => write!(f, "the file to measure on cannot be opened"),
+            BenchError::Device(_) => write!(f, "the file to measure on failed"),
+            BenchError::Create(_) => write!(f, "no store can be made to measure on"),
+            BenchError::Open(_) => write!(f, "the store to measure on cannot be opened"),
+            BenchError::Request(_) => write!(f, "a request to the volume failed"),
+            BenchError::Close(_) => write!(f, "the volume could not be closed"),
+            BenchError::System { doing, .. } => write!(f, "{doing} failed"),
         }
     }
 }
 
-impl std::error::Error for BenchError {}
+impl Error for BenchError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            BenchError::Option { .. } | BenchError::Misbehaved { .. } => None,
+            BenchError::File { source, .. } | BenchError::System { source, .. } => Some(source),
+            BenchError::OpenDevice(source) => Some(source),
+            BenchError::Device(source) => Some(source),
+            BenchError::Create(source) => Some(source),
+            BenchError::Open(source) => Some(source),
+            BenchError::Request(source) => Some(source),
+            BenchError::Close(source) => Some(source),
+        }
+    }
+}
 
 impl From<crate::standin::RigError> for BenchError {
     fn from(error: crate::standin::RigError) -> BenchError {

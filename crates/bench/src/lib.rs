@@ -2,6 +2,8 @@
 //!
 //! - [`engine`]: the engine alone on one core, without a device.
 //! - [`recovery`]: from a crash to the first I/O, with a large map and little memory.
+//! - [`volume`]: a volume against the very file that it lies on.
+//! - [`fill`]: a full volume, overwritten for a long time.
 //!
 //! Each has `run(&Options) -> Result<Report, BenchError>`. A report serialises with the field names
 //! that `docs/benchmarking.md` explains, units in the name, and prints itself as a table.
@@ -14,15 +16,21 @@
 
 #![deny(unsafe_code)]
 
+mod backing;
 pub mod engine;
 mod error;
+pub mod fill;
 mod metadata;
 mod progress;
 pub mod recovery;
+mod side;
 mod standin;
 mod table;
 mod timing;
+pub mod volume;
+mod written;
 
 pub use error::BenchError;
 pub use metadata::MetadataShares;
 pub use progress::Progress;
+pub use written::WrittenShares;

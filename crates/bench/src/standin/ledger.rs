@@ -75,7 +75,8 @@ impl Ledger {
     }
 
     /// Blocks that are stored.
-    pub(super) fn stored_count(&self) -> u64 {
+    #[cfg(test)]
+    fn stored_count(&self) -> u64 {
         u64::from(self.next - 1) - self.free.len() as u64
     }
 }

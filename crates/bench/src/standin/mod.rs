@@ -50,11 +50,6 @@ impl StandinDevice {
         StandinDevice { ledger, size, counts: DeviceCounts::default() }
     }
 
-    /// Blocks that take memory.
-    pub(crate) fn stored_count(&self) -> u64 {
-        self.ledger.stored_count()
-    }
-
     /// Executes a command.
     fn execute(&mut self, command: &Command, memory: &mut Memory) {
         match *command {

@@ -1,0 +1,344 @@
+//! A volume filled to its last block and overwritten at random, many times over.
+//!
+//! It must never fail and never stop for long; it gets as slow as cleaning makes it, and no slower.
+//! The overwriting is cut into intervals of equal numbers of writes, so that a falling rate, or one
+//! that comes and goes, is seen. Beside it, the process' memory at the start and at the end.
+//!
+//! At the beginning the spare space is empty and nothing is cleaned: that rate, and what cleaning
+//! must cost by the write amplification alone, say how fast it should be later
+//! (`rate_versus_amplification`).
+
+use crate::backing::{ScratchFile, place};
+use crate::error::BenchError;
+use crate::progress::Progress;
+use crate::side::{self, Access, Limit, Load, Outcome, Versions, VolumeSide};
+use crate::table::{Table, bytes, percent};
+use crate::timing::median;
+use crate::written::WrittenShares;
+use coulter::statistics::WrittenBytes;
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
+use serde::Serialize;
+use std::fs;
+use std::path::PathBuf;
+
+/// Intervals for each time that the volume is overwritten.
+const INTERVALS_PER_PASS: u64 = 10;
+
+/// Requests at once.
+const DEPTH: usize = 32;
+
+const MIB: u64 = 1 << 20;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A directory for the file, or its name; `None` for the directory for temporary files. It is
+    /// gone afterwards.
+    pub backing: Option<PathBuf>,
+    /// Bytes of the volume.
+    pub size: u64,
+    /// Spare space of the store, in percent of the volume.
+    pub spare_percent: u32,
+    /// Bytes of a segment; `None` for a five-hundredth of the volume, from 1 to 32 MiB.
+    pub segment_size: Option<u64>,
+    /// How often it is overwritten.
+    pub passes: u64,
+    /// Which blocks are overwritten.
+    pub pattern: Pattern,
+    /// Bytes of map memory; `None` for the whole map.
+    pub map_memory: Option<u64>,
+    /// Told how far it is.
+    pub progress: Progress,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            backing: None,
+            size: 1 << 30,
+            spare_percent: 20,
+            segment_size: None,
+            passes: 10,
+            pattern: Pattern::Uniform,
+            map_memory: None,
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Random writes per second in each interval.
+    pub interval_iops: Vec<f64>,
+    /// Bytes written per byte that the host wrote, in each interval.
+    pub interval_write_amplification: Vec<f64>,
+    /// The median of the intervals of the second half.
+    pub steady_iops: f64,
+    /// The slowest interval of the second half, against their median.
+    pub slowest_to_steady: f64,
+    /// The fastest interval of the second half, against their median.
+    pub fastest_to_steady: f64,
+    /// The rate of device bytes in the second half, against that before anything was cleaned: 1 if
+    /// write amplification alone explains how much slower the host's writes are. Zero if cleaning
+    /// began in the first interval.
+    pub rate_versus_amplification: f64,
+    /// The longest time in which no write ended.
+    pub longest_stall_seconds: f64,
+    /// The longest that one write took.
+    pub longest_write_seconds: f64,
+    /// 99.9 % of the writes took no longer.
+    pub write_p999_seconds: f64,
+    /// Bytes written per byte that the host wrote, in the second half.
+    pub write_amplification: f64,
+    /// The same by cause.
+    pub written_fractions: WrittenShares,
+    /// Writes that failed: always zero, since a failure ends the measurement.
+    pub errors: u64,
+    /// Blocks compared with what was written last.
+    pub verified_blocks: u64,
+    /// Blocks that differed.
+    pub mismatches: u64,
+    /// Bytes of memory of this process when overwriting began.
+    pub rss_start_bytes: u64,
+    /// Half-way.
+    pub rss_middle_bytes: u64,
+    /// At the end.
+    pub rss_end_bytes: u64,
+    /// Segments cleaned.
+    pub segments_cleaned: u64,
+    /// Bytes of the volume.
+    pub size_bytes: u64,
+    /// Bytes overwritten.
+    pub overwritten_bytes: u64,
+    /// Spare space of the store, in percent of the volume.
+    pub spare_percent: u32,
+    /// Which blocks were overwritten.
+    pub pattern: String,
+}
+
+impl Report {
+    /// The figures as text.
+    pub fn table(&self) -> String {
+        let mut table = Table::default();
+        let rate = |iops: f64| format!("{iops:.0} /s");
+        table
+            .row("overwritten", bytes(self.overwritten_bytes), {
+                let size = bytes(self.size_bytes);
+                let (pattern, spare) = (&self.pattern, self.spare_percent);
+                format!("{pattern}, on a full volume of {size} with {spare} % of spare space")
+            })
+            .row("4 KiB writes, steady", rate(self.steady_iops), "median of the second half")
+            .row("  slowest interval", percent(self.slowest_to_steady), "of that")
+            .row("  fastest interval", percent(self.fastest_to_steady), "of that")
+            .row("  first interval", rate(self.interval_iops[0]), "")
+            .row("longest stall", format!("{:.1} ms", self.longest_stall_seconds * 1e3), "")
+            .row("longest write", format!("{:.1} ms", self.longest_write_seconds * 1e3), {
+                format!("99.9 % within {:.1} ms", self.write_p999_seconds * 1e3)
+            })
+            .row("write amplification", format!("{:.3}", self.write_amplification), {
+                let versus = self.rate_versus_amplification;
+                format!("{versus:.2} of the rate that this alone explains")
+            });
+        self.written_fractions.add_to(&mut table);
+        table
+            .row("memory at the start", bytes(self.rss_start_bytes), "")
+            .row("memory half-way", bytes(self.rss_middle_bytes), "")
+            .row("memory at the end", bytes(self.rss_end_bytes), "")
+            .row("blocks verified", self.verified_blocks.to_string(), {
+                format!("{} mismatches", self.mismatches)
+            });
+        table.text()
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// When the file or the store cannot be made, or a request fails.
+pub fn run(options: &Options) -> Result<Report, BenchError> {
+    if options.size < MIB || !options.size.is_multiple_of(MIB) || options.passes < 2 {
+        let reason = "the size must be whole MiB, and it must be overwritten twice at least";
+        return Err(BenchError::option(reason));
+    }
+    let mut bench = Bench::new(options)?;
+    let rss_start_bytes = rss()?;
+    let count = options.passes * INTERVALS_PER_PASS;
+    let mut intervals = Vec::with_capacity(count as usize);
+    let mut rss_middle_bytes = 0;
+    for number in 0..count {
+        options.progress.report("overwriting", number as f64 / count as f64);
+        intervals.push(bench.interval()?);
+        if number == count / 2 {
+            rss_middle_bytes = rss()?;
+        }
+    }
+    let rss_end_bytes = rss()?;
+    let told = |share| options.progress.report("verifying", share);
+    let mismatches = side::verify_all(&mut bench.volume, &bench.versions, &bench.content, told)?;
+    let latency = bench.volume.statistics().write_latency;
+    let half = &intervals[intervals.len() / 2..];
+    let rates: Vec<_> = half.iter().map(|interval| interval.outcome.per_second()).collect();
+    let steady_iops = median(&rates);
+    let shares = WrittenShares::between(&half[0].before, &half[half.len() - 1].after);
+    let stalls = intervals.iter().map(|interval| interval.outcome.longest_stall);
+    let blocks = bench.versions.count();
+    Ok(Report {
+        interval_iops: intervals.iter().map(|i| i.outcome.per_second()).collect(),
+        interval_write_amplification: intervals.iter().map(Interval::amplification).collect(),
+        steady_iops,
+        slowest_to_steady: rates.iter().copied().fold(f64::INFINITY, f64::min) / steady_iops,
+        fastest_to_steady: rates.iter().copied().fold(0.0, f64::max) / steady_iops,
+        rate_versus_amplification: versus_amplification(&intervals, half),
+        longest_stall_seconds: stalls.fold(0.0, f64::max),
+        longest_write_seconds: latency.max_ns as f64 * 1e-9,
+        write_p999_seconds: latency.p999_ns as f64 * 1e-9,
+        write_amplification: shares.amplification(),
+        written_fractions: shares,
+        errors: 0,
+        verified_blocks: blocks,
+        mismatches,
+        rss_start_bytes,
+        rss_middle_bytes,
+        rss_end_bytes,
+        segments_cleaned: bench.volume.statistics().space.segments_cleaned,
+        size_bytes: blocks * BLOCK_SIZE as u64,
+        overwritten_bytes: intervals.iter().map(|i| i.outcome.requests).sum::<u64>()
+            * BLOCK_SIZE as u64,
+        spare_percent: options.spare_percent,
+        pattern: bench.close(options)?,
+    })
+}
+
+/// The rate of device bytes in the intervals of `half` against that of those before cleaning.
+fn versus_amplification(all: &[Interval], half: &[Interval]) -> f64 {
+    let rate = |interval: &Interval| interval.outcome.per_second() * interval.amplification();
+    let untouched: Vec<_> = all.iter().take_while(|i| i.cleaned == 0).map(rate).collect();
+    if untouched.is_empty() {
+        return 0.0;
+    }
+    median(&half.iter().map(rate).collect::<Vec<_>>()) / median(&untouched)
+}
+
+struct Interval {
+    outcome: Outcome,
+    before: WrittenBytes,
+    after: WrittenBytes,
+    /// Segments cleaned up to its end.
+    cleaned: u64,
+}
+
+impl Interval {
+    fn amplification(&self) -> f64 {
+        WrittenShares::between(&self.before, &self.after).amplification()
+    }
+}
+
+struct Bench {
+    volume: VolumeSide,
+    versions: Versions,
+    addresses: Addresses,
+    content: Content,
+    /// Last, so that it goes when nothing uses it any more.
+    _file: ScratchFile,
+}
+
+impl Bench {
+    fn new(options: &Options) -> Result<Bench, BenchError> {
+        let progress = &options.progress;
+        let blocks = options.size / BLOCK_SIZE as u64;
+        let suited = (options.size / 512).clamp(MIB, 32 * MIB).next_power_of_two();
+        let segment = options.segment_size.unwrap_or(suited).max(MIB);
+        let create_options = CreateOptions {
+            volume_size: Some(options.size),
+            segment_size: segment,
+            spare_percent: options.spare_percent,
+            map_memory: options.map_memory,
+            ..CreateOptions::default()
+        };
+        let spare = options.size / 100 * u64::from(options.spare_percent);
+        let store_size = (options.size + spare).next_multiple_of(segment) + segment;
+        let path = place(options.backing.as_deref(), "store")?;
+        let told = |share| progress.report("writing the store's file", share);
+        let file = ScratchFile::new(&path, store_size, told)?;
+        create(file.open()?, &create_options).map_err(BenchError::Create)?;
+        let open_options = OpenOptions { map_memory: options.map_memory, ..Default::default() };
+        let volume = Volume::open(file.open()?, open_options).map_err(BenchError::Open)?;
+        let mut volume = VolumeSide::new(volume, DEPTH);
+        let (mut versions, content) = (Versions::new(blocks), Content::new(1));
+        let told = |share| progress.report("filling", share);
+        side::write_all(&mut volume, &mut versions, &content, told)?;
+        let addresses = options.pattern.over(blocks, 1);
+        Ok(Bench { volume, versions, addresses, content, _file: file })
+    }
+
+    fn interval(&mut self) -> Result<Interval, BenchError> {
+        let before = self.volume.statistics().written;
+        let requests = self.versions.count() / INTERVALS_PER_PASS;
+        let limit = Limit::Requests(requests.max(1));
+        let load = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
+        let outcome = side::run(
+            &mut self.volume,
+            &load,
+            &mut self.addresses,
+            &mut self.versions,
+            &self.content,
+        )?;
+        let after = self.volume.statistics();
+        let cleaned = after.space.segments_cleaned;
+        Ok(Interval { outcome, before, after: after.written, cleaned })
+    }
+
+    /// Ends the volume in order; returns the pattern's name.
+    fn close(self, options: &Options) -> Result<String, BenchError> {
+        self.volume.close()?;
+        Ok(options.pattern.to_string())
+    }
+}
+
+/// Bytes of memory that this process has resident.
+fn rss() -> Result<u64, BenchError> {
+    let doing = "reading /proc/self/statm";
+    let text = fs::read_to_string("/proc/self/statm")
+        .map_err(|source| BenchError::System { doing, source })?;
+    let pages: u64 = text.split(' ').nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_volume_is_overwritten_without_error_or_growth() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Options {
+            backing: Some(directory.path().to_path_buf()),
+            size: 64 * MIB,
+            segment_size: Some(MIB),
+            spare_percent: 30,
+            passes: 3,
+            ..Options::default()
+        };
+        let report = run(&options).expect("it never fails");
+        assert_eq!((report.mismatches, report.verified_blocks), (0, 16384));
+        assert_eq!(report.interval_iops.len(), 30);
+        assert!(report.segments_cleaned > 0, "{report:?}");
+        assert!(report.write_amplification > 1.5, "{report:?}");
+        assert!(report.longest_stall_seconds < 1.0, "{report:?}");
+        let grown = report.rss_end_bytes.saturating_sub(report.rss_start_bytes);
+        assert!(grown < 8 * MIB, "{report:?}");
+        assert!(report.table().contains("longest stall"));
+    }
+
+    #[test]
+    fn senseless_options_are_refused_in_words() {
+        for options in [
+            Options { size: 12345, ..Options::default() },
+            Options { passes: 1, ..Options::default() },
+        ] {
+            assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
+        }
+    }
+}

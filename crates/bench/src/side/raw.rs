@@ -1,0 +1,84 @@
+//! The bare file: requests go straight to the device, as its own queue takes them.
+
+#![expect(unsafe_code, reason = "a device takes memory by pointer")]
+
+use super::{Access, Side};
+use crate::error::BenchError;
+use coulter_device::{AlignedMemory, Command, Completion, Device, Region, Wait};
+
+const FLUSH_TAG: u64 = u64::MAX;
+
+/// A device and memory for its commands.
+pub(crate) struct RawSide {
+    /// First, so that it is dropped first: it uses the memory until then.
+    device: Box<dyn Device>,
+    slots: Vec<AlignedMemory>,
+    completions: Vec<Completion>,
+}
+
+impl RawSide {
+    /// A device, with so many slots.
+    ///
+    /// # Errors
+    /// When the device refuses the memory.
+    pub(crate) fn new(mut device: Box<dyn Device>, slots: usize) -> Result<RawSide, BenchError> {
+        let mut slots: Vec<_> =
+            (0..slots).map(super::slot_size).map(AlignedMemory::zeroed).collect();
+        let region = |memory: &mut AlignedMemory| Region {
+            start: memory.as_mut_pointer(),
+            length: memory.len(),
+        };
+        let regions: Vec<_> = slots.iter_mut().map(region).collect();
+        // SAFETY: nothing is outstanding on a device that was just opened, and the memory lives as
+        // long as `slots`, which is dropped after the device.
+        unsafe { device.register(&regions) }
+            .map_err(|source| BenchError::System { doing: "registering memory", source })?;
+        Ok(RawSide { device, slots, completions: Vec::new() })
+    }
+
+    fn poll(&mut self) -> Result<(), BenchError> {
+        while self.completions.is_empty() {
+            self.device
+                .poll(&mut self.completions, Wait::Forever)
+                .map_err(|source| BenchError::System { doing: "waiting for the device", source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Side for RawSide {
+    fn memory(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.slots[slot]
+    }
+
+    fn submit(&mut self, slot: usize, access: Access, offset: u64, length: usize) {
+        let memory = &mut self.slots[slot];
+        assert!(length <= memory.len(), "a request fits into its slot");
+        let buffer = memory.as_mut_pointer();
+        let command = match access {
+            Access::Read => Command::read(slot as u64, offset, length as u64, buffer),
+            Access::Write => Command::write(slot as u64, offset, length as u64, buffer),
+        };
+        // SAFETY: the slot's memory is valid for `length` bytes, and a slot with a request out is
+        // not touched before `wait` has named it.
+        unsafe { self.device.submit(command) };
+    }
+
+    fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), BenchError> {
+        self.poll()?;
+        for completion in self.completions.drain(..) {
+            completion.result.map_err(BenchError::Device)?;
+            done.push(completion.tag as usize);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), BenchError> {
+        // SAFETY: a flush uses no memory.
+        unsafe { self.device.submit(Command::flush(FLUSH_TAG)) };
+        self.poll()?;
+        let completion = self.completions.pop().expect("poll waited for one");
+        assert_eq!(completion.tag, FLUSH_TAG, "nothing else is out");
+        completion.result.map_err(BenchError::Device)
+    }
+}

@@ -1,0 +1,421 @@
+//! A volume against the very file that it lies on.
+//!
+//! Two equal files are written through. One becomes a store; the volume in it is written through
+//! too. Then the sides take turns, in rounds, and the median round counts:
+//!
+//! | figure | load |
+//! |---|---|
+//! | `volume_random_write_iops` | 4 KiB random writes at queue depth 32 through `coulter::Volume` |
+//! | `raw_random_write_iops` | the same writes straight to the other file, O_DIRECT |
+//! | `raw_sequential_write_mib_s` | 1 MiB sequential writes straight, queue depth 4 |
+//! | `volume_random_read_iops`, `raw_random_read_iops` | 4 KiB random reads at queue depth 32 |
+//!
+//! Every load of writes ends with a flush, within its time. The data does not compress. Afterwards
+//! both files are read back and every block is compared with what was written last.
+//!
+//! How fast a full volume is that has to be cleaned all the time is another question: see
+//! [`crate::fill`]. Here the store has spare space (`spare_percent`) enough to keep cleaning rare;
+//! `write_amplification` says how rare.
+
+use crate::backing::{ScratchFile, place};
+use crate::error::BenchError;
+use crate::progress::Progress;
+use crate::side::{self, Access, Limit, Load, Outcome, RawSide, Versions, VolumeSide};
+use crate::table::{Table, bytes, percent};
+use crate::timing::median;
+use crate::written::WrittenShares;
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Rounds of which the median counts.
+const ROUNDS: usize = 5;
+
+/// Requests at once where the two sides are compared.
+const DEPTH: usize = 32;
+
+/// Requests at once when records are to be full.
+const DEEP: usize = 1024;
+
+/// Requests of 1 MiB at once.
+const SEQUENTIAL_DEPTH: usize = 4;
+
+const MIB: u64 = 1 << 20;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A directory for the files, or the first part of their names; `None` for the directory for
+    /// temporary files. They are gone afterwards.
+    pub backing: Option<PathBuf>,
+    /// Bytes of the volume, and of the part of the bare file that is written to.
+    pub size: u64,
+    /// Spare space of the store, in percent of the volume.
+    pub spare_percent: u32,
+    /// Seconds of each load, over all rounds.
+    pub seconds: f64,
+    /// Bytes of map memory; `None` for the whole map.
+    pub map_memory: Option<u64>,
+    /// Told how far it is.
+    pub progress: Progress,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            backing: None,
+            size: 2 << 30,
+            spare_percent: 200,
+            seconds: 10.0,
+            map_memory: None,
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// What was measured. Ratios are medians of the rounds' ratios.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// 4 KiB random writes per second through the volume.
+    pub volume_random_write_iops: f64,
+    /// The same straight to the file.
+    pub raw_random_write_iops: f64,
+    /// 1 MiB sequential writes straight to the file, MiB per second.
+    pub raw_sequential_write_mib_s: f64,
+    /// 4 KiB random reads per second through the volume.
+    pub volume_random_read_iops: f64,
+    /// The same straight from the file.
+    pub raw_random_read_iops: f64,
+    /// Random writes: volume to bare file.
+    pub ratio_to_raw_random: f64,
+    /// Bytes per second: random writes through the volume to sequential writes to the bare file.
+    pub ratio_to_raw_sequential: f64,
+    /// Random reads: volume to bare file.
+    pub ratio_read: f64,
+    /// The ratios of random writes, round by round.
+    pub ratios_to_raw_random: Vec<f64>,
+    /// Metadata written per byte that the host wrote, at queue depth 1024: full records.
+    pub metadata_fraction: f64,
+    /// The same by cause.
+    pub metadata_fractions: WrittenShares,
+    /// Random writes per second through the volume at queue depth 1024.
+    pub volume_random_write_iops_queue_depth_1024: f64,
+    /// Metadata written per byte that the host wrote, at queue depth 32.
+    pub metadata_fraction_queue_depth_32: f64,
+    /// Bytes written to the device per byte that the host wrote, at queue depth 32.
+    pub write_amplification: f64,
+    /// Most bytes of the map per block that is mapped.
+    pub map_bytes_per_block: f64,
+    /// Blocks compared with what was written last, on both sides.
+    pub verified_blocks: u64,
+    /// Blocks that differed.
+    pub mismatches: u64,
+    /// Bytes of the volume.
+    pub size_bytes: u64,
+    /// Spare space of the store, in percent of the volume.
+    pub spare_percent: u32,
+    /// Rounds of which the median counts.
+    pub rounds: usize,
+    /// What carried the commands of both sides.
+    pub device: String,
+}
+
+impl Report {
+    /// The figures as text.
+    pub fn table(&self) -> String {
+        let mut table = Table::default();
+        let iops = |rate: f64| format!("{rate:.0} /s");
+        let mib_s = |rate: f64| format!("{:.0} MiB/s", rate * BLOCK_SIZE as f64 / MIB as f64);
+        table
+            .row(
+                "4 KiB random writes, volume",
+                iops(self.volume_random_write_iops),
+                mib_s(self.volume_random_write_iops),
+            )
+            .row(
+                "4 KiB random writes, file",
+                iops(self.raw_random_write_iops),
+                mib_s(self.raw_random_write_iops),
+            )
+            .row(
+                "1 MiB sequential writes, file",
+                format!("{:.0} /s", self.raw_sequential_write_mib_s),
+                format!("{:.0} MiB/s", self.raw_sequential_write_mib_s),
+            )
+            .row("4 KiB random reads, volume", iops(self.volume_random_read_iops), "")
+            .row("4 KiB random reads, file", iops(self.raw_random_read_iops), "")
+            .row("ratio to random writes", format!("{:.2}", self.ratio_to_raw_random), "")
+            .row("ratio to sequential writes", format!("{:.2}", self.ratio_to_raw_sequential), "")
+            .row("ratio of reads", format!("{:.3}", self.ratio_read), "")
+            .row("write amplification", format!("{:.3}", self.write_amplification), {
+                format!("with {} % of spare space", self.spare_percent)
+            })
+            .row(
+                "metadata, queue depth 32",
+                percent(self.metadata_fraction_queue_depth_32),
+                "of the host's bytes",
+            )
+            .row("metadata, queue depth 1024", percent(self.metadata_fraction), {
+                format!("at {}", iops(self.volume_random_write_iops_queue_depth_1024))
+            });
+        self.metadata_fractions.add_to(&mut table);
+        table
+            .row("map memory per block", format!("{:.2} B", self.map_bytes_per_block), {
+                format!("{} mapped", bytes(self.size_bytes))
+            })
+            .row("blocks verified", self.verified_blocks.to_string(), {
+                format!("{} mismatches", self.mismatches)
+            });
+        table.text()
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// When the files or the store cannot be made, or a request fails.
+pub fn run(options: &Options) -> Result<Report, BenchError> {
+    check(options)?;
+    let mut bench = Bench::new(options)?;
+    let before = bench.volume.statistics();
+    let mut rounds = Vec::with_capacity(ROUNDS);
+    for round in 0..ROUNDS {
+        options.progress.report("measuring", round as f64 / ROUNDS as f64);
+        rounds.push(bench.round(options.seconds / ROUNDS as f64)?);
+    }
+    let shallow = bench.volume.statistics();
+    let deep_load = Load {
+        access: Access::Write,
+        count: 1,
+        depth: DEEP,
+        limit: Limit::Time(Duration::from_secs_f64(options.seconds / 2.0)),
+    };
+    let deep = bench.run_volume(&deep_load)?;
+    let after = bench.volume.statistics();
+    let shares = WrittenShares::between(&before.written, &shallow.written);
+    let deep_shares = WrittenShares::between(&shallow.written, &after.written);
+    let mismatches = bench.verify(&options.progress)?;
+    let blocks = bench.volume_versions.count();
+    let of = |figure: fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+    Ok(Report {
+        volume_random_write_iops: of(|round| round.volume_write),
+        raw_random_write_iops: of(|round| round.raw_write),
+        raw_sequential_write_mib_s: of(|round| round.raw_sequential),
+        volume_random_read_iops: of(|round| round.volume_read),
+        raw_random_read_iops: of(|round| round.raw_read),
+        ratio_to_raw_random: of(Round::ratio_to_random),
+        ratio_to_raw_sequential: of(Round::ratio_to_sequential),
+        ratio_read: of(|round| round.volume_read / round.raw_read),
+        ratios_to_raw_random: rounds.iter().map(Round::ratio_to_random).collect(),
+        metadata_fraction: deep_shares.metadata(),
+        metadata_fractions: deep_shares,
+        volume_random_write_iops_queue_depth_1024: deep.per_second(),
+        metadata_fraction_queue_depth_32: shares.metadata(),
+        write_amplification: shares.amplification(),
+        map_bytes_per_block: after.map.memory_peak_bytes as f64 / blocks as f64,
+        verified_blocks: blocks + bench.raw_versions.count(),
+        mismatches,
+        size_bytes: blocks * BLOCK_SIZE as u64,
+        spare_percent: options.spare_percent,
+        rounds: ROUNDS,
+        device: bench.close()?,
+    })
+}
+
+fn check(options: &Options) -> Result<(), BenchError> {
+    if !(options.seconds > 0.0 && options.seconds.is_finite()) {
+        return Err(BenchError::option("the seconds to measure must be above zero"));
+    }
+    let least = 4 * (DEEP * BLOCK_SIZE) as u64;
+    if options.size < least || !options.size.is_multiple_of(MIB) {
+        let least = bytes(least);
+        return Err(BenchError::option(format!(
+            "the size must be whole MiB, and {least} at least"
+        )));
+    }
+    Ok(())
+}
+
+/// The rates of one round.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    volume_write: f64,
+    raw_write: f64,
+    /// MiB per second.
+    raw_sequential: f64,
+    volume_read: f64,
+    raw_read: f64,
+}
+
+impl Round {
+    fn ratio_to_random(&self) -> f64 {
+        self.volume_write / self.raw_write
+    }
+
+    fn ratio_to_sequential(&self) -> f64 {
+        self.volume_write * BLOCK_SIZE as f64 / MIB as f64 / self.raw_sequential
+    }
+}
+
+struct Bench {
+    volume: VolumeSide,
+    raw: RawSide,
+    volume_versions: Versions,
+    raw_versions: Versions,
+    volume_addresses: Addresses,
+    raw_addresses: Addresses,
+    sequential_addresses: Addresses,
+    content: Content,
+    device: String,
+    /// Last, so that they go when nothing uses them any more.
+    _files: [ScratchFile; 2],
+}
+
+impl Bench {
+    fn new(options: &Options) -> Result<Bench, BenchError> {
+        let progress = &options.progress;
+        let blocks = options.size / BLOCK_SIZE as u64;
+        let create_options = CreateOptions {
+            volume_size: Some(options.size),
+            spare_percent: options.spare_percent,
+            map_memory: options.map_memory,
+            ..CreateOptions::default()
+        };
+        // Two segments besides: superblocks, and rounding.
+        let spare = options.size / 100 * u64::from(options.spare_percent);
+        let segment = create_options.segment_size;
+        let store_size = (options.size + spare).next_multiple_of(segment) + 2 * segment;
+        let store_path = place(options.backing.as_deref(), "store")?;
+        let raw_path = place(options.backing.as_deref(), "raw")?;
+        let store = ScratchFile::new(&store_path, store_size, |share| {
+            progress.report("writing the store's file", share);
+        })?;
+        let raw_file = ScratchFile::new(&raw_path, store_size, |share| {
+            progress.report("writing the bare file", share);
+        })?;
+        create(store.open()?, &create_options).map_err(BenchError::Create)?;
+        let open_options = OpenOptions { map_memory: options.map_memory, ..Default::default() };
+        let device = store.open()?;
+        let name = describe(&*device);
+        let volume = Volume::open(device, open_options).map_err(BenchError::Open)?;
+        let content = Content::new(1);
+        let mut volume = VolumeSide::new(volume, DEEP);
+        let mut raw = RawSide::new(raw_file.open()?, DEPTH)?;
+        let mut volume_versions = Versions::new(blocks);
+        let mut raw_versions = Versions::new(blocks);
+        let told = |share| progress.report("filling", share);
+        side::write_all(&mut volume, &mut volume_versions, &content, told)?;
+        side::write_all(&mut raw, &mut raw_versions, &content, told)?;
+        Ok(Bench {
+            volume,
+            raw,
+            volume_versions,
+            raw_versions,
+            volume_addresses: Pattern::Uniform.over(blocks, 1),
+            raw_addresses: Pattern::Uniform.over(blocks, 2),
+            sequential_addresses: Pattern::Sequential.over(options.size / MIB, 3),
+            content,
+            device: name,
+            _files: [store, raw_file],
+        })
+    }
+
+    fn round(&mut self, seconds: f64) -> Result<Round, BenchError> {
+        let limit = Limit::Time(Duration::from_secs_f64(seconds));
+        let write = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
+        let read = Load { access: Access::Read, ..write };
+        let sequential = Load { count: MIB / BLOCK_SIZE as u64, depth: SEQUENTIAL_DEPTH, ..write };
+        Ok(Round {
+            volume_write: self.run_volume(&write)?.per_second(),
+            raw_write: self.run_raw(&write)?.per_second(),
+            raw_sequential: self.run_sequential(&sequential)?.per_second(),
+            volume_read: self.run_volume(&read)?.per_second(),
+            raw_read: self.run_raw(&read)?.per_second(),
+        })
+    }
+
+    fn run_volume(&mut self, load: &Load) -> Result<Outcome, BenchError> {
+        let (addresses, versions) = (&mut self.volume_addresses, &mut self.volume_versions);
+        side::run(&mut self.volume, load, addresses, versions, &self.content)
+    }
+
+    fn run_raw(&mut self, load: &Load) -> Result<Outcome, BenchError> {
+        let (addresses, versions) = (&mut self.raw_addresses, &mut self.raw_versions);
+        side::run(&mut self.raw, load, addresses, versions, &self.content)
+    }
+
+    fn run_sequential(&mut self, load: &Load) -> Result<Outcome, BenchError> {
+        let (addresses, versions) = (&mut self.sequential_addresses, &mut self.raw_versions);
+        side::run(&mut self.raw, load, addresses, versions, &self.content)
+    }
+
+    /// Compares both sides with what was written to them. Returns the mismatches.
+    fn verify(&mut self, progress: &Progress) -> Result<u64, BenchError> {
+        let told = |share| progress.report("verifying", share);
+        let content = &self.content;
+        let volume = side::verify_all(&mut self.volume, &self.volume_versions, content, told)?;
+        let raw = side::verify_all(&mut self.raw, &self.raw_versions, content, told)?;
+        Ok(volume + raw)
+    }
+
+    /// Ends the volume in order; returns what carried the commands.
+    fn close(self) -> Result<String, BenchError> {
+        self.volume.close()?;
+        Ok(self.device)
+    }
+}
+
+/// What carries a device's commands, without the name of a file that has none.
+fn describe(device: &dyn coulter_device::Device) -> String {
+    let properties = device.properties();
+    properties.note.clone().unwrap_or_else(|| "io_uring, O_DIRECT".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny(directory: &std::path::Path) -> Options {
+        Options {
+            backing: Some(directory.to_path_buf()),
+            size: 64 * MIB,
+            spare_percent: 500,
+            seconds: 0.25,
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn both_sides_are_measured_and_verified_and_nothing_stays_behind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let report = run(&tiny(directory.path())).expect("the tiny volume works");
+        assert_eq!((report.mismatches, report.verified_blocks), (0, 2 * 16384), "{report:?}");
+        let ratio = report.volume_random_write_iops / report.raw_random_write_iops;
+        assert!(ratio > 0.0, "{report:?}");
+        assert_eq!(report.ratios_to_raw_random.len(), ROUNDS);
+        assert!(report.metadata_fraction < report.metadata_fraction_queue_depth_32, "{report:?}");
+        assert!(report.write_amplification > 1.0, "{report:?}");
+        let json = serde_json::to_value(&report).expect("a report serialises");
+        for name in ["ratio_read", "metadata_fraction", "map_bytes_per_block"] {
+            assert!(json[name].is_f64(), "{name} in {json}");
+        }
+        assert!(report.table().contains("ratio to random writes"));
+        let left = std::fs::read_dir(directory.path()).expect("it is there").count();
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn senseless_options_are_refused_in_words() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let tiny = tiny(directory.path());
+        for options in [
+            Options { seconds: -1.0, ..tiny.clone() },
+            Options { size: 0, ..tiny.clone() },
+            Options { size: (64 << 20) + 512, ..tiny.clone() },
+        ] {
+            assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
+        }
+    }
+}
