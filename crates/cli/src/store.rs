@@ -11,6 +11,7 @@ use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
 use coulter::{CreateError, CreateOptions, State, Volume};
+use coulter_check::FileBlocks;
 use coulter_device::wrap::{TraceRecord, TracedDevice};
 use coulter_device::{CommandKind, Device, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
@@ -75,6 +76,26 @@ pub(crate) fn create(
         segments_total: geometry.segment_count,
         map_memory_bytes: geometry.map_memory_min_bytes,
     })
+}
+
+/// A store that is read from outside, locked against whoever would write to it.
+pub(crate) struct LockedBlocks {
+    /// Its blocks.
+    pub(crate) blocks: FileBlocks,
+    #[expect(dead_code, reason = "held for its lock")]
+    device: Box<dyn Device>,
+}
+
+impl LockedBlocks {
+    /// Opens the store at `path` for reading only.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`], for one when it is attached.
+    pub(crate) fn open(path: &Path) -> Result<LockedBlocks, CliError> {
+        let device = open_device(path, true)?;
+        let blocks = FileBlocks::open(path).map_err(|e| CliError::io("read", path, e))?;
+        Ok(LockedBlocks { blocks, device })
+    }
 }
 
 /// A store that is open in this process.

@@ -6,7 +6,10 @@ use crate::error::{CliError, Report};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::{self, IsTerminal, Write};
+use std::fmt::Display;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Errors.
@@ -63,6 +66,53 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).map_err(|e| output_failed(e.into()))?;
     print(&text)
+}
+
+/// Rows that are printed one by one, as lines or as a JSON array, so that there may be any number
+/// of them.
+pub(crate) struct Rows<R> {
+    out: BufWriter<anstream::Stdout>,
+    json: bool,
+    count: u64,
+    result: io::Result<()>,
+    rows: PhantomData<fn(&R)>,
+}
+
+impl<R: Serialize + Display> Rows<R> {
+    /// No rows yet.
+    pub(crate) fn new(json: bool) -> Rows<R> {
+        let out = BufWriter::new(anstream::stdout());
+        Rows { out, json, count: 0, result: Ok(()), rows: PhantomData }
+    }
+
+    /// Prints a row; breaks when there is nobody who takes it.
+    pub(crate) fn show(&mut self, row: &R) -> ControlFlow<()> {
+        self.result = self.write(row);
+        self.count += 1;
+        if self.result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn write(&mut self, row: &R) -> io::Result<()> {
+        if !self.json {
+            return writeln!(self.out, "{row}");
+        }
+        let separator = if self.count == 0 { "[\n " } else { ",\n " };
+        write!(self.out, "{separator}{}", serde_json::to_string(row)?)
+    }
+
+    /// Ends the array and empties the buffer.
+    ///
+    /// # Errors
+    /// As [`print`].
+    pub(crate) fn finish(mut self) -> Result<(), CliError> {
+        let end = match (self.json, self.count) {
+            (false, _) => "",
+            (true, 0) => "[]\n",
+            (true, _) => "\n]\n",
+        };
+        let written = self.result.and_then(|()| self.out.write_all(end.as_bytes()));
+        tolerate_closed_pipe(written.and_then(|()| self.out.flush()))
+    }
 }
 
 /// Whoever reads our output may stop reading, as `head` does.

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// What comes through the pipe.
@@ -36,9 +36,9 @@ pub(crate) fn launch(
     path: &Path,
     options: &Options,
 ) -> Result<Entry, CliError> {
-    let failed = |source| CliError::io("start", Path::new("/proc/self/exe"), source);
-    // This very program, even if its file was replaced since it was started.
-    let mut child = Command::new("/proc/self/exe")
+    let program = this_program();
+    let failed = |source| CliError::io("start", &program, source);
+    let mut child = Command::new(&program)
         .arg0("coulter")
         .args(arguments(state, path, options))
         .stdin(Stdio::null())
@@ -56,6 +56,12 @@ pub(crate) fn launch(
         }
         _ => Err(died(child, state)),
     }
+}
+
+/// This program by its name, or by what the kernel holds of it if the file was replaced since.
+fn this_program() -> PathBuf {
+    let by_name = std::env::current_exe().ok().filter(|path| path.exists());
+    by_name.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
 fn died(mut child: Child, state: &StateDirectory) -> CliError {

@@ -71,7 +71,9 @@ pub(crate) struct Figures {
     pub(crate) seconds_to_recover: f64,
     /// Whether the file system's own checker found nothing; null without a file system.
     pub(crate) file_system_clean: Option<bool>,
-    /// Whether nothing was lost and nothing was wrong after the crash.
+    /// Whether `check --data` finds nothing wrong with the store at the end.
+    pub(crate) store_sound: bool,
+    /// Whether nothing was lost and nothing was wrong after the crash, the store included.
     pub(crate) recovered: bool,
     /// Where the picture is.
     pub(crate) picture: PathBuf,
@@ -117,8 +119,10 @@ impl Figures {
             Some(false) => ", e2fsck found damage",
             None => "",
         };
+        let check = if self.store_sound { "store sound" } else { "store damaged" };
         format!(
-            "usable again in {:.2} s{fsck}, {colour}{after} of {before} {what} whole{colour:#}",
+            "usable again in {:.2} s{fsck}, {check}, \
+             {colour}{after} of {before} {what} whole{colour:#}",
             self.seconds_to_recover
         )
     }
@@ -145,6 +149,7 @@ mod tests {
             durable_after_crash: 12,
             seconds_to_recover: 0.25,
             file_system_clean: Some(true),
+            store_sound: true,
             recovered: true,
             picture: PathBuf::from("a.svg"),
         };
@@ -155,7 +160,7 @@ mod tests {
   coulter                4000      15.6   4.00 times
 read back            3 GiB, 0 wrong
 write amplification  1.25
-killed under load    usable again in 0.25 s, e2fsck clean, 12 of 12 fsynced files whole
+killed under load    usable again in 0.25 s, e2fsck clean, store sound, 12 of 12 fsynced files whole
 picture              a.svg";
         assert_eq!(table, expected);
     }

@@ -114,6 +114,8 @@ impl Fio {
             format!("--ioengine={}", self.engine),
             format!("--iodepth={QUEUE_DEPTH}"),
             "--direct=1".to_owned(),
+            // One process: killing it leaves no job of it behind that keeps a mount busy.
+            "--thread".to_owned(),
             "--output-format=json".to_owned(),
         ];
         let verified = ["--rw=randwrite", "--bs=4k", "--verify=crc32c", SEED];

@@ -96,7 +96,8 @@ pub(crate) fn run(
         durable_after_crash: found.files.whole,
         seconds_to_recover: found.seconds,
         file_system_clean: Some(found.clean),
-        recovered: found.clean && found.files.whole == durable && found.data.mismatches == 0,
+        store_sound: found.sound,
+        recovered: found.is_good(durable),
         picture: picture_path.to_owned(),
     })
 }
@@ -107,8 +108,17 @@ struct Recovered {
     seconds: f64,
     /// Whether `e2fsck` found nothing.
     clean: bool,
+    /// Whether `check` found nothing.
+    sound: bool,
     files: Survivors,
     data: Outcome,
+}
+
+impl Recovered {
+    fn is_good(&self, durable: u64) -> bool {
+        let nothing_lost = self.files.whole == durable && self.data.mismatches == 0;
+        self.clean && self.sound && nothing_lost
+    }
 }
 
 /// Attaches and mounts again, and looks at everything.
@@ -135,7 +145,8 @@ fn recover(
     let data = read_back(plan, fio, side)?;
     file_system::unmount(&side.mount_point)?;
     detach(scratch.state(), &entry, false)?;
-    Ok(Recovered { seconds, clean, files, data })
+    let sound = plan::is_sound(store)?;
+    Ok(Recovered { seconds, clean, sound, files, data })
 }
 
 fn device_of(entry: &Entry) -> Result<PathBuf, CliError> {

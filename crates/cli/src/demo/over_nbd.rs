@@ -67,6 +67,7 @@ pub(crate) fn run(
     let after = ours.compare(&mut volume, interrupt, true)?;
     drop(volume);
     detach(scratch.state(), &entry, false)?;
+    let sound = plan::is_sound(&store)?;
 
     let setting = "4 KiB random writes, queue depth 32, over NBD";
     plan.draw(&trace, &entry, setting, &speed.words("a plain file"), picture_path)?;
@@ -84,7 +85,8 @@ pub(crate) fn run(
         durable_after_crash: durable_before_crash.saturating_sub(lost),
         seconds_to_recover,
         file_system_clean: None,
-        recovered: lost == 0 && after.mismatches == 0 && durable_before_crash > 0,
+        store_sound: sound,
+        recovered: sound && lost == 0 && after.mismatches == 0 && durable_before_crash > 0,
         picture: picture_path.to_owned(),
     })
 }

@@ -14,7 +14,9 @@ use crate::status::Status;
 use crate::terminal;
 use crate::trace::Trace;
 use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::check;
 use crate::verbs::create::Shape;
+use coulter_check::Severity;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -144,6 +146,18 @@ pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Box<Status>, Cl
         Reply::Status(status) => Ok(status),
         other => Err(failed("asking for the status", format!("the answer is {other:?}"))),
     }
+}
+
+/// Whether a check of the store, with all data, finds nothing wrong. What it finds is told.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn is_sound(store: &Path) -> Result<bool, CliError> {
+    announce("the store checked, with all data");
+    let report = check::check(store, true)?;
+    let wrong = report.findings.iter().filter(|finding| finding.severity() != Severity::Info);
+    wrong.for_each(|finding| terminal::note(&check::line(finding)));
+    Ok(report.is_sound() && report.complete)
 }
 
 /// A step that did not give what it must.

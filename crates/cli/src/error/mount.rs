@@ -37,7 +37,7 @@ impl MountError {
             MountError::MountPointUnfit { directory, reason } => {
                 usage(format!("cannot mount on {}", directory.display()))
                     .why(*reason)
-                    .help("name an empty directory")
+                    .help("name a directory that nothing is mounted on")
             }
             MountError::MountBusy { directory, holders } => {
                 let held = if holders.is_empty() {

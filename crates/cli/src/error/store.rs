@@ -25,6 +25,8 @@ pub(crate) enum StoreError {
     Create { path: PathBuf, reason: String, is_usage: bool },
     /// The library refused to open a store.
     Open { path: PathBuf, reason: String },
+    /// A check or a dump came upon something that is wrong.
+    Faulty { path: PathBuf, faults: u64, warnings: u64, complete: bool },
     /// A volume did not end in order.
     Close { path: PathBuf, reason: String },
 }
@@ -69,6 +71,14 @@ impl StoreError {
             }
             StoreError::Open { path, reason } => {
                 fault(format!("cannot open {}", path.display())).why(reason.as_str())
+            }
+            StoreError::Faulty { path, faults, warnings, complete } => {
+                let report = fault(format!("{} is not sound", path.display()))
+                    .why(format!("{faults} faults, {warnings} warnings"));
+                if *complete {
+                    return report;
+                }
+                report.help("not everything could be followed to its end: there may be more")
             }
             StoreError::Close { path, reason } => {
                 fault(format!("{} was not closed in order", path.display())).why(reason.as_str())

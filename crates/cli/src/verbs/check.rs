@@ -1,13 +1,22 @@
 //! `coulter check`: looks for any fault in a store, without changing it.
 
-use crate::error::CliError;
+use crate::error::{CliError, StoreError};
+use crate::size::Size;
+use crate::store::{self, LockedBlocks};
+use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::Args;
-use std::path::PathBuf;
+use coulter_check::{Finding, Options, Phase, Progress, Report, Severity};
+use indicatif::ProgressBar;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a block.
+const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
 
 /// Check a store for faults; it is only read.
 ///
 /// Every structure is decoded and compared with every other one that speaks of the same thing.
-/// The store must not be attached.
+/// The store must not be attached. One that was not closed is no fault; the report says what
+/// attaching it would replay. Ends with 1 if anything is wrong.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,6 +37,75 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        Ok(())
+        let report = check(&self.path, self.data)?;
+        if self.json {
+            terminal::print_json(&report)?;
+        } else {
+            self.print(&report)?;
+        }
+        if report.is_sound() && report.complete {
+            return Ok(());
+        }
+        let (faults, warnings) = (report.counters.faults, report.counters.warnings);
+        let complete = report.complete;
+        Err(StoreError::Faulty { path: self.path.clone(), faults, warnings, complete }.into())
+    }
+
+    fn print(&self, report: &Report) -> Result<(), CliError> {
+        for finding in &report.findings {
+            terminal::print(&line(finding))?;
+        }
+        if report.findings_omitted > 0 {
+            terminal::print(&format!("… and {} more", report.findings_omitted))?;
+        }
+        if !report.is_sound() || !report.complete {
+            return Ok(());
+        }
+        let counters = &report.counters;
+        let data = match self.data {
+            true => format!("{} data blocks compared", counters.data_blocks),
+            false => "data not read (--data does that)".to_owned(),
+        };
+        terminal::print(&format!(
+            "{GREEN}sound{GREEN:#}: {} mapped in {} of {} segments, {} records, {data}",
+            Size(counters.mapped_blocks * BLOCK_SIZE),
+            counters.segments_in_use,
+            report.store.as_ref().map_or(0, |store| store.segments),
+            counters.records,
+        ))
+    }
+}
+
+/// Checks the store at `path`, showing on a terminal how far it is.
+///
+/// # Errors
+/// When it cannot be opened, or is attached.
+pub(crate) fn check(path: &Path, data: bool) -> Result<Report, CliError> {
+    let mut blocks = LockedBlocks::open(&store::existing(path)?)?;
+    let bar = terminal::progress("", 1);
+    let mut phase = None;
+    let mut show = |progress: Progress| advance(&bar, &mut phase, progress);
+    let mut options = Options { data, progress: Some(&mut show), ..Options::default() };
+    let report = coulter_check::check(&mut blocks.blocks, &mut options);
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+fn advance(bar: &ProgressBar, phase: &mut Option<Phase>, progress: Progress) {
+    if *phase != Some(progress.phase) {
+        *phase = Some(progress.phase);
+        bar.reset();
+        bar.set_length(progress.total);
+        bar.set_message(format!("checking {}", progress.phase));
+    }
+    bar.set_position(progress.done);
+}
+
+/// One finding for people.
+pub(crate) fn line(finding: &Finding) -> String {
+    match finding.severity() {
+        Severity::Info => format!("info: {finding}"),
+        Severity::Warning => format!("{BOLD}warning{BOLD:#}: {finding}"),
+        Severity::Fault => format!("{BAD}fault{BAD:#}: {finding}"),
     }
 }

@@ -1,15 +1,25 @@
 //! `coulter dump`: prints a structure of a store as it lies on the device.
 
-use crate::error::CliError;
+use super::check;
+use crate::error::{CliError, StoreError};
+use crate::store::{self, LockedBlocks};
+use crate::terminal::{self, Rows};
 use clap::{Args, ValueEnum};
+use coulter_check::dump::{self, MapRange, Outcome};
+use coulter_check::{FileBlocks, Finding, Severity};
+use serde::Serialize;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 /// Print what lies on a store, decoded; it is only read.
+///
+/// Damage does not end it: what can be decoded is printed, the rest is told on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter dump disk.img superblock
-  coulter dump disk.img records --json | jq '.[-1]'")]
+  coulter dump disk.img map --blocks 0..1024
+  coulter dump disk.img records --segment 7 --json | jq '.[-1]'")]
 pub(crate) struct Dump {
     /// Store to read
     pub(crate) path: PathBuf,
@@ -17,6 +27,14 @@ pub(crate) struct Dump {
     /// What to print
     #[arg(value_enum)]
     pub(crate) structure: Structure,
+
+    /// Only this part of the map: host blocks of 4 KiB, from the first to before the last
+    #[arg(long, value_name = "FIRST..END", value_parser = parse_range)]
+    pub(crate) blocks: Option<MapRange>,
+
+    /// Only the records in this segment
+    #[arg(long, value_name = "INDEX")]
+    pub(crate) segment: Option<u32>,
 
     /// Print it as JSON
     #[arg(long)]
@@ -38,8 +56,89 @@ pub(crate) enum Structure {
     Records,
 }
 
+fn parse_range(text: &str) -> Result<MapRange, String> {
+    let (first, end) = text.split_once("..").ok_or("write it as FIRST..END, such as 0..1024")?;
+    let number = |text: &str, default| match text {
+        "" => Ok(default),
+        text => text.parse().map_err(|_| format!("'{text}' is not a block number")),
+    };
+    let range = MapRange { first: number(first, 0)?, end: number(end, u64::MAX)? };
+    if range.first < range.end { Ok(range) } else { Err("the range is empty".to_owned()) }
+}
+
 impl Dump {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        Ok(())
+        let mut locked = LockedBlocks::open(&store::existing(&self.path)?)?;
+        let blocks = &mut locked.blocks;
+        match self.structure {
+            Structure::Superblock => {
+                let Outcome { value, findings } = dump::superblock(blocks);
+                let copies = value.unwrap_or_default();
+                if self.json {
+                    terminal::print_json(&copies)?;
+                } else {
+                    copies.iter().try_for_each(|copy| terminal::print(&copy.to_string()))?;
+                }
+                self.conclude(!copies.is_empty(), &findings)
+            }
+            Structure::Checkpoint => {
+                let Outcome { value, findings } = dump::checkpoint(blocks);
+                match &value {
+                    Some(checkpoint) if self.json => terminal::print_json(checkpoint)?,
+                    Some(checkpoint) => terminal::print(&checkpoint.to_string())?,
+                    None => {}
+                }
+                self.conclude(value.is_some(), &findings)
+            }
+            Structure::Segments => {
+                self.rows(blocks, |blocks, rows| dump::segments(blocks, |row| rows.show(row)))
+            }
+            Structure::Map => {
+                let range = self.blocks.unwrap_or(MapRange::ALL);
+                self.rows(blocks, |blocks, rows| dump::map(blocks, range, |row| rows.show(row)))
+            }
+            Structure::Records => self.rows(blocks, |blocks, rows| {
+                dump::records(blocks, self.segment, |row| rows.show(row))
+            }),
+        }
+    }
+
+    fn rows<R: Serialize + Display>(
+        &self,
+        blocks: &mut FileBlocks,
+        dump: impl FnOnce(&mut FileBlocks, &mut Rows<R>) -> Outcome<()>,
+    ) -> Result<(), CliError> {
+        let mut rows = Rows::new(self.json);
+        let outcome = dump(blocks, &mut rows);
+        rows.finish()?;
+        self.conclude(outcome.value.is_some(), &outcome.findings)
+    }
+
+    /// Tells what was found wrong on the way.
+    fn conclude(&self, found: bool, findings: &[Finding]) -> Result<(), CliError> {
+        findings.iter().for_each(|finding| terminal::note(&check::line(finding)));
+        let count = |severity| findings.iter().filter(|f| f.severity() == severity).count() as u64;
+        let (faults, warnings) = (count(Severity::Fault), count(Severity::Warning));
+        if found && faults == 0 {
+            return Ok(());
+        }
+        let complete = found;
+        Err(StoreError::Faulty { path: self.path.clone(), faults, warnings, complete }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_may_be_open_at_either_end_and_never_empty() {
+        let range = |text| parse_range(text).map(|range| (range.first, range.end));
+        assert_eq!(range("5..10"), Ok((5, 10)));
+        assert_eq!(range("..10"), Ok((0, 10)));
+        assert_eq!(range("5.."), Ok((5, u64::MAX)));
+        for text in ["", "5", "10..5", "5..5", "a..b", "-1..5"] {
+            assert!(range(text).is_err(), "{text}");
+        }
     }
 }

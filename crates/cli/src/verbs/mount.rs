@@ -15,7 +15,6 @@ use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
 use crate::verbs::detach::detach;
 use clap::Args;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Mount a file system that lies on a volume.
@@ -93,12 +92,7 @@ impl Mount {
         if mounts::mount_at(&directory).map_err(failed)?.is_some() {
             return Err(unfit("something is mounted there already").into());
         }
-        let mut files =
-            fs::read_dir(&directory).map_err(|e| CliError::io("read", &directory, e))?;
-        match files.next() {
-            Some(_) => Err(unfit("it is not empty, and its files would be hidden").into()),
-            None => Ok(directory),
-        }
+        Ok(directory)
     }
 
     /// The store's entry, and whether it had to be attached for this.
