@@ -290,7 +290,7 @@ impl Engine {
         let queued = self.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
         self.cut_table(&opened);
-        let clean = self.checkpointer.shutdown.is_some();
+        let clean = self.checkpointer.shutdown.is_some() && self.log.order.is_empty();
         let write_clock = self.log.write_clock;
         let sweep = position;
         self.checkpointer.cut = Cut { sequence, write_clock, sweep, heads, reserved, clean };
@@ -492,6 +492,7 @@ impl Engine {
             }
             trim
         });
+        self.map.checkpoint_is_durable();
         self.statistics.checkpoints += 1;
         self.checkpointer.stage = Stage::Idle;
         if self.phase == Phase::Recovered {

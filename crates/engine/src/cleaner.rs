@@ -17,9 +17,8 @@
 
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, Phase, RECORD_BLOCKS, RecordRef, Target};
-use crate::ios::Purpose;
 use crate::loads::Waiter;
-use crate::map::Lookup;
+use crate::map::{LoadPurpose as Purpose, Lookup};
 use crate::policy::{Candidate, VictimPolicy};
 use crate::segments::State;
 use crate::units::{SegmentIndex, Stream, segment_start};
@@ -114,7 +113,8 @@ impl Engine {
                 break;
             }
         }
-        let resting = self.cleaner.stage == Stage::Idle || !self.cleaning_is_due();
+        let waiting = self.cleaner.parked || self.sweeper.wanted_memory;
+        let resting = self.cleaner.stage == Stage::Idle || waiting || !self.cleaning_is_due();
         if resting && self.log.filling(Stream::Cleaning).is_some() {
             self.seal(Stream::Cleaning, buffers);
         }
@@ -184,7 +184,7 @@ impl Engine {
         self.segments.segment_mut(segment).readers += 1;
         self.cleaner.stage = Stage::Reading;
         let target = Target::Record(buffer);
-        self.ios.start(Purpose::Clean, Command::Read { pba, count, target });
+        self.ios.start(crate::ios::Purpose::Clean, Command::Read { pba, count, target });
         false
     }
 
@@ -251,6 +251,11 @@ impl Engine {
 
     /// Looks at the chunk's blocks one by one. False: must wait.
     fn sort_blocks(&mut self, buffers: &mut impl Buffers) -> bool {
+        // Settling addresses notes them in the journal, beside what was promised to others.
+        if !self.map.journal_has_room_to_settle(self.cleaner.blocks.len()) {
+            self.checkpointer.wanted = true;
+            return false;
+        }
         while self.cleaner.cursor < self.cleaner.blocks.len() {
             let block = self.cleaner.blocks[self.cleaner.cursor];
             let goes_on = match self.is_current(&block) {
@@ -258,7 +263,7 @@ impl Engine {
                 Standing::Outdated => true,
                 Standing::Unknown(leaf) => {
                     self.cleaner.parked = true;
-                    self.load_for(leaf, Waiter::Cleaner, true);
+                    self.load_for(leaf, Waiter::Cleaner, Purpose::Clean);
                     self.load_ahead_of_cleaner();
                     false
                 }
@@ -309,7 +314,7 @@ impl Engine {
                 continue;
             }
             if let Lookup::Miss(leaf) = self.map.lookup(Lba(block.key)) {
-                self.load_for(leaf, Waiter::Nobody, true);
+                self.load_for(leaf, Waiter::Nobody, Purpose::Clean);
                 asked += 1;
             }
         }
@@ -332,7 +337,12 @@ impl Engine {
         let extent = Extent { key: block.key, count: 1, kind: block.kind, relocated: true };
         let is_data = block.kind == Kind::Data;
         let Some(target) = self.cleaning_record(extent.cost(), buffers) else { return false };
+        // Its leaf is kept in memory first: making room must not give up this very one.
+        if is_data {
+            self.map.relocation_started(Lba(block.key));
+        }
         if is_data && !(self.map.admits_relocation() && self.map.reserve(1)) {
+            self.map.relocation_ended(Lba(block.key));
             self.sweeper.wanted_memory = true;
             if self.log.record(target).extents.is_empty() {
                 self.log.abandon(target);
@@ -342,7 +352,6 @@ impl Engine {
             return false;
         }
         if is_data {
-            self.map.relocation_started(Lba(block.key));
             self.statistics.relocated_blocks += 1;
         } else {
             self.statistics.relocated_metadata_blocks += 1;
@@ -367,7 +376,7 @@ impl Engine {
         self.segments.segment_mut(segment).readers += 1;
         self.cleaner.stage = Stage::Reading;
         let target = Target::Record(buffer);
-        self.ios.start(Purpose::Clean, Command::Read { pba: start, count, target });
+        self.ios.start(crate::ios::Purpose::Clean, Command::Read { pba: start, count, target });
     }
 
     fn cleaning_record(&mut self, cost: usize, buffers: &mut impl Buffers) -> Option<RecordRef> {
@@ -393,6 +402,7 @@ impl Engine {
         cleaner.stage = Stage::Next;
         let last = cleaner.last;
         self.pacing.gain(gained);
+        self.restless = true;
         if last {
             self.statistics.segments_cleaned += 1;
             self.end_victim();

@@ -136,7 +136,8 @@ fn with_spare(blocks: u64, percent: u64) -> u64 {
 fn largest_volume(geometry: &Geometry, options: &CreateOptions) -> Option<u64> {
     let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
     let whole = Geometry { volume_size: log.max(1), ..*geometry };
-    let budget = budget(options, log.max(1)).ok()?;
+    let suited = CreateOptions { map_size: None, ..*options };
+    let budget = budget(&suited, log.max(1)).ok()?;
     let marks = Watermarks::of(&whole, &budget);
     let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_size);
     log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0)

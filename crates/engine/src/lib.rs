@@ -105,6 +105,8 @@ pub struct Engine {
     pacing: Pacing,
     /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
     checksums: [u32; coulter_format::record::PAYLOAD_BLOCKS_MAX],
+    /// Something changed without a command: another pump may find something to do.
+    restless: bool,
     /// A discard is only partly logged.
     discard_under_way: bool,
     recovery: Option<Recovery>,
@@ -140,6 +142,7 @@ impl Engine {
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
             checksums: [0; coulter_format::record::PAYLOAD_BLOCKS_MAX],
+            restless: false,
             discard_under_way: false,
             recovery: Some(Recovery::new(config.record_count)),
             statistics: Statistics::default(),
@@ -214,8 +217,16 @@ impl Engine {
 
     /// The next device command, if there is one.
     pub fn poll_io(&mut self, buffers: &mut impl Buffers) -> Option<Io> {
-        if self.ios.is_empty() {
+        // A step without a command of its own may have made room for another.
+        for _ in 0..PUMPS_MAX {
+            if !self.ios.is_empty() {
+                break;
+            }
+            self.restless = false;
             self.pump(buffers);
+            if !self.restless {
+                break;
+            }
         }
         self.ios.take()
     }
@@ -359,6 +370,9 @@ impl Engine {
         } += 1;
     }
 }
+
+/// Pumps in a row at most.
+const PUMPS_MAX: usize = 64;
 
 fn assert_range(lba: Lba, count: u64) {
     assert!(count > 0, "a request covers a block at least");

@@ -3,7 +3,7 @@
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, PageRef, Target};
 use crate::ios::Purpose;
-use crate::map::LoadStep;
+use crate::map::{LoadPurpose, LoadStep};
 use crate::units::SegmentIndex;
 use alloc::vec::Vec;
 use coulter_format::BlockPointer;
@@ -22,6 +22,9 @@ pub(crate) enum Waiter {
     Nobody,
 }
 
+/// Page reads that may fail in a row before the engine stops writing.
+const FAILURES_MAX: u32 = 16;
+
 /// A page being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
@@ -37,6 +40,8 @@ pub(crate) struct Loads {
     waiters: Vec<(u16, Waiter)>,
     /// Waiters for which no memory, buffer or table entry was free.
     starved: Vec<Waiter>,
+    /// Reads of pages that failed in a row.
+    failures: u32,
     scratch: Vec<Waiter>,
 }
 
@@ -46,6 +51,7 @@ impl Loads {
             slots: alloc::vec![None; usize::from(page_count)],
             waiters: Vec::with_capacity(64),
             starved: Vec::with_capacity(64),
+            failures: 0,
             scratch: Vec::with_capacity(64),
         }
     }
@@ -76,17 +82,17 @@ impl Loads {
 impl Engine {
     /// Sees to it that a leaf comes into memory; `waiter` goes on when something has changed.
     pub(crate) fn load(&mut self, leaf: u64, waiter: Waiter) {
-        self.load_for(leaf, waiter, false);
+        self.load_for(leaf, waiter, LoadPurpose::Lookup);
     }
 
-    /// The same; with `to_write`, for the sweep. Returns whether the leaf is ready now.
-    pub(crate) fn load_for(&mut self, leaf: u64, waiter: Waiter, to_write: bool) -> bool {
+    /// The same for a purpose. Returns whether the leaf is ready now.
+    pub(crate) fn load_for(&mut self, leaf: u64, waiter: Waiter, purpose: LoadPurpose) -> bool {
         let Some(slot) = self.loads.free_slot() else {
             self.loads.starve(waiter);
             return false;
         };
         let root_key = leaf / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
-        let waits_on = match self.map.load_step(leaf, to_write) {
+        let waits_on = match self.map.load_step(leaf, purpose) {
             LoadStep::Ready => {
                 self.loads.starve(waiter);
                 return true;
@@ -128,9 +134,13 @@ impl Engine {
     ) {
         let load = self.loads.slots[usize::from(slot)].take().expect("a load completes once");
         self.segments.segment_mut(load.segment).readers -= 1;
+        if let Err(errno) = result {
+            self.load_failed(load, slot, errno);
+            return;
+        }
+        self.loads.failures = 0;
         let page = buffers.page(PageRef(slot));
-        let intact =
-            result.is_ok() && checksum::block(load.kind, load.key, page) == load.pointer.checksum;
+        let intact = checksum::block(load.kind, load.key, page) == load.pointer.checksum;
         let page = intact.then_some(page);
         let now = self.log.now();
         match load.kind {
@@ -148,6 +158,31 @@ impl Engine {
             self.wake(waiter, buffers);
         }
         self.loads.scratch = woken;
+    }
+
+    /// A page could not be read. The reads that wait for it fail; the sweep and the cleaner try again,
+    /// until it has failed so often that nothing can be expected of the device any more.
+    fn load_failed(&mut self, load: Load, slot: u16, errno: i32) {
+        match load.kind {
+            Kind::Root => self.map.forget_root_load(load.key),
+            _ => self.map.forget_leaf_load(load.key),
+        }
+        self.loads.failures += 1;
+        if self.loads.failures >= FAILURES_MAX {
+            self.poison(errno);
+        }
+        let mut waiters = core::mem::take(&mut self.loads.waiters);
+        waiters.retain(|(waits_on, waiter)| {
+            match waiter {
+                _ if *waits_on != slot => return true,
+                Waiter::Read(request) => self.give_up_read(*request, errno),
+                Waiter::Cleaner => self.cleaner.resume(),
+                other => self.loads.starve(*other),
+            }
+            false
+        });
+        waiters.append(&mut self.loads.waiters);
+        self.loads.waiters = waiters;
     }
 
     /// Lets those try again for whom something was missing.

@@ -76,6 +76,19 @@ impl Engine {
         }
     }
 
+    /// The read cannot go on: the map page that it waits for could not be read.
+    pub(crate) fn give_up_read(&mut self, slot: u32, errno: i32) {
+        self.fail_request(slot, Failure::Device(errno));
+        let Work::Read { count, cursor, outstanding, .. } = &mut self.requests.slot(slot).work
+        else {
+            panic!("only a read waits for a page")
+        };
+        *cursor = *count;
+        if *outstanding == 0 {
+            self.finish_request(slot);
+        }
+    }
+
     fn extend_run(&mut self, slot: u32, run: Option<Run>, pointer: BlockPointer, at: u32) -> Run {
         let joined = run.filter(|run| {
             run.pba.plus(run.count) == pointer.pba

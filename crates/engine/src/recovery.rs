@@ -137,6 +137,8 @@ pub(crate) struct Recovery {
     durable: Sequence,
     /// The newest superblock that any record knows of.
     generation: u64,
+    /// The highest epoch of any record seen: of a recovery that did not get to its end, too.
+    epoch: u64,
     /// Records of `found`, in order, that replay takes.
     accepted: usize,
 }
@@ -166,6 +168,7 @@ impl Recovery {
             entries: Vec::new(),
             durable: 0,
             generation: 0,
+            epoch: 0,
             accepted: 0,
         }
     }
@@ -371,10 +374,12 @@ impl Engine {
         for head in r.heads.iter().flatten() {
             check(head.segment < geometry.segment_count, "head")?;
             check(head.offset <= geometry.segment_size, "head")?;
+            check(body.reserved().all(|reserved| reserved != head.segment), "head")?;
         }
         r.reserved = body.reserved().map(SegmentIndex).collect();
         check(r.reserved.iter().all(|s| s.0 < geometry.segment_count), "reserved")?;
-        check(body.roots().all(|(_, pointer)| inside(&pointer)), "root")?;
+        let root_key_limit = coulter_format::address::LBA_LIMIT >> 18;
+        check(body.roots().all(|(key, p)| key < root_key_limit && inside(&p)), "root")?;
         body.roots().for_each(|(key, pointer)| self.map.restore_root(key, pointer));
         let table: Vec<_> = body.table().collect();
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
@@ -575,8 +580,10 @@ impl Engine {
             };
             let header = view.header();
             r.generation = r.generation.max(header.generation);
+            r.epoch = r.epoch.max(header.epoch);
             let end = at + 1 + u32::from(header.payload_size);
-            if header.epoch != epoch || header.sequence <= latest || walk.offset + end > size {
+            let foreign = header.epoch != epoch || usize::from(header.stream) >= Stream::COUNT;
+            if foreign || header.sequence <= latest || walk.offset + end > size {
                 break false;
             }
             if end > count {
@@ -640,6 +647,7 @@ impl Engine {
             if let Ok(view) = RecordView::decode(block, &self.superblock.store, place) {
                 let header = view.header();
                 r.generation = r.generation.max(header.generation);
+                r.epoch = r.epoch.max(header.epoch);
                 if header.epoch == self.superblock.epoch && header.sequence > walk.latest {
                     r.durable = r.durable.max(header.durable_sequence);
                 }
@@ -673,7 +681,7 @@ impl Engine {
         self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
         self.log.next_sequence = last + 1;
         self.log.durable = self.superblock.checkpoint.sequence;
-        self.log.epoch = self.superblock.epoch + 1;
+        self.log.epoch = self.superblock.epoch.max(r.epoch) + 1;
         self.log.generation = self.superblock.generation;
         self.restore_heads(r)?;
         self.count_listed()
@@ -777,6 +785,10 @@ impl Engine {
         match entry.kind {
             Kind::Discard => self.apply_discard(lba, u64::from(entry.count)),
             _ if !countable(entry.pba) => {
+                let reason = Reason::Field("address");
+                return Err(damaged(Structure::RecordHeader, reason, entry.pba));
+            }
+            Kind::Data if entry.relocated && !countable(entry.word.address) => {
                 let reason = Reason::Field("address");
                 return Err(damaged(Structure::RecordHeader, reason, entry.pba));
             }

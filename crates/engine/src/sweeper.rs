@@ -3,7 +3,7 @@
 use crate::Engine;
 use crate::api::{Buffers, RecordRef};
 use crate::loads::Waiter;
-use crate::map::PageWrite;
+use crate::map::{LoadPurpose, PageWrite};
 use crate::units::Stream;
 use coulter_format::Pba;
 use coulter_format::checksum::{self, Kind};
@@ -43,6 +43,7 @@ impl Engine {
         while self.sweep_wanted() && self.log.in_flight(Stream::Metadata) < 2 {
             let Some(key) = self.map.sweep_next() else {
                 self.sweeper.wanted_memory = false;
+                self.restless = true;
                 rounds += 1;
                 // A whole round found nothing: nothing is left to be swept now.
                 if rounds == 2 || !self.checkpointer.has_runs() {
@@ -54,7 +55,7 @@ impl Engine {
             if self.map.is_writing(key) {
                 break;
             }
-            if !self.load_for(key, Waiter::Nobody, true) {
+            if !self.load_for(key, Waiter::Nobody, LoadPurpose::Sweep) {
                 self.load_ahead(key);
                 break;
             }
@@ -76,7 +77,7 @@ impl Engine {
         let mut keys = [0; AHEAD];
         let found = self.map.sweep_ahead(key, &mut keys);
         for ahead in &keys[..found] {
-            self.load_for(*ahead, Waiter::Nobody, true);
+            self.load_for(*ahead, Waiter::Nobody, LoadPurpose::Clean);
         }
     }
 
@@ -93,7 +94,7 @@ impl Engine {
                 self.push_metadata(record, extent, checksum);
                 self.statistics.leaf_blocks += 1;
             }
-            PageWrite::Vanished => {}
+            PageWrite::Vanished => self.restless = true,
             PageWrite::NoMemory => {
                 self.sweeper.wanted_memory = true;
                 self.drop_if_empty(record);

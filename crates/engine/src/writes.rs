@@ -60,7 +60,8 @@ impl Engine {
             return None;
         }
         if !self.map.admits(updates) {
-            self.checkpointer.wanted |= self.map.journal_length() > 0;
+            self.checkpointer.wanted |=
+                self.map.journal_length() > 0 || self.map.checkpoint_helps_recovery();
             self.sweeper.wanted_memory |= self.map.recovery_is_full(updates);
             return None;
         }

@@ -221,8 +221,9 @@ impl Superblock {
         let second = geometry.second_superblock;
         check(second.0 > 0 && second < geometry.first_segment, "second_superblock")?;
         check(geometry.volume_size > 0 && geometry.volume_size < log, "volume_size")?;
-        check(self.budget.journal_size > 0, "journal_size")?;
-        check(self.budget.run_count_limit > 0, "run_count_limit")?;
+        check((1..=1 << 20).contains(&self.budget.journal_size), "journal_size")?;
+        check((1..=4096).contains(&self.budget.run_count_limit), "run_count_limit")?;
+        check(self.budget.map_size <= 1 << 40, "map_size")?;
         let body = self.checkpoint;
         let blocks = u64::from(body.size).div_ceil(crate::BLOCK_SIZE as u64);
         check(body.size > 0 && body.size <= crate::checkpoint::BODY_SIZE_MAX, "checkpoint_size")?;

@@ -95,6 +95,7 @@ impl Map {
         }
         journal.clear();
         self.journal_spare = journal;
+        self.swept_chunks_before_cut += core::mem::take(&mut self.swept_chunks);
     }
 
     fn emit_address(&self, place: LeafPlace, index: usize, run: &mut RunBuilder<'_>) {
@@ -115,7 +116,10 @@ impl Map {
         let leaf = self.directory.leaf(place);
         let start = Lba(self.directory.key(place) * ENTRIES_PER_PAGE as u64);
         let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
-        let ranged = in_memory || leaf.base_is_gone();
+        // "All of it unmapped, nothing of the page counted" may only be said where nothing is: an
+        // update made after the leaf was swept may have left its old location counted.
+        let settled = self.frames.chain_updates(leaf.chain).all(|update| update.released);
+        let ranged = (in_memory && settled) || leaf.base_is_gone();
         if ranged {
             let count = ENTRIES_PER_PAGE as u32;
             let released = in_memory || leaf.is(Flag::Cleared);

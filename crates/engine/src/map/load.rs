@@ -7,6 +7,17 @@ use crate::units::{Sequence, segment_of};
 use coulter_format::superblock::Geometry;
 use coulter_format::{Block, BlockPointer, map_page};
 
+/// What a leaf is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadPurpose {
+    /// A lookup: nothing is needed of a leaf that is known to be unmapped.
+    Lookup,
+    /// Settling what its page still counts.
+    Clean,
+    /// Writing its page; may take the last frames.
+    Sweep,
+}
+
 /// What stands between a leaf and being in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadStep {
@@ -26,8 +37,8 @@ pub(crate) enum LoadStep {
 }
 
 impl Map {
-    /// The next step to bring a leaf into memory; `to_write` if the sweep wants its page.
-    pub(crate) fn load_step(&mut self, key: u64, to_write: bool) -> LoadStep {
+    /// The next step to bring a leaf into memory.
+    pub(crate) fn load_step(&mut self, key: u64, purpose: LoadPurpose) -> LoadStep {
         let root_key = key / ENTRIES_PER_PAGE as u64;
         let root = self.directory.root_index(root_key);
         match self.directory.roots()[root].state {
@@ -48,11 +59,11 @@ impl Map {
             || !leaf.disk.is_mapped()
             || leaf.is(Flag::Cleared)
             || leaf.is(Flag::Damaged)
-            || (leaf.is(Flag::Dead) && !to_write);
+            || (leaf.is(Flag::Dead) && purpose == LoadPurpose::Lookup);
         if needless {
             return LoadStep::Ready;
         }
-        let Some(frame) = self.take_frame(key, to_write) else { return LoadStep::NoMemory };
+        let Some(frame) = self.take_frame(key, purpose) else { return LoadStep::NoMemory };
         let leaf = self.directory.leaf_mut(place);
         leaf.frame = frame;
         leaf.set(Flag::Loading, true);
@@ -62,12 +73,17 @@ impl Map {
     /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
     /// Frames that promised chunks will need stay, and some for the sweep unless it is the sweep
     /// that asks.
-    pub(super) fn take_frame(&mut self, key: u64, to_write: bool) -> Option<frames::FrameIndex> {
-        if !to_write && self.obtainable() <= super::SWEEP_FRAMES {
+    pub(super) fn take_frame(
+        &mut self,
+        key: u64,
+        purpose: LoadPurpose,
+    ) -> Option<frames::FrameIndex> {
+        let kept = if purpose == LoadPurpose::Sweep { 0 } else { super::SWEEP_FRAMES };
+        if self.obtainable() <= kept {
             return None;
         }
         loop {
-            if let Some(frame) = self.take_unpromised(key) {
+            if let Some(frame) = self.take_unpromised(key, 0) {
                 return Some(frame);
             }
             if !self.evict_one() {
@@ -76,10 +92,10 @@ impl Map {
         }
     }
 
-    /// A pinned frame, if one is free that no promised chunk may need.
-    pub(super) fn take_unpromised(&mut self, key: u64) -> Option<frames::FrameIndex> {
+    /// A pinned frame, if one is free that no promised chunk may need and `kept` remain.
+    pub(super) fn take_unpromised(&mut self, key: u64, kept: usize) -> Option<frames::FrameIndex> {
         let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        if self.frames.free_count() <= promised.div_ceil(frames::CHUNKS_PER_FRAME) {
+        if self.frames.free_count() <= kept + promised.div_ceil(frames::CHUNKS_PER_FRAME) {
             return None;
         }
         self.frames.take_free(key)
@@ -101,6 +117,21 @@ impl Map {
             }
         }
         self.directory.roots_mut()[index].state = RootState::Loaded;
+    }
+
+    /// The root page could not be read.
+    pub(crate) fn forget_root_load(&mut self, key: u64) {
+        let index = self.directory.root_index(key);
+        self.directory.roots_mut()[index].state = RootState::OnDevice;
+    }
+
+    /// The leaf page could not be read.
+    pub(crate) fn forget_leaf_load(&mut self, key: u64) {
+        let place = self.directory.find(key).expect("a leaf that is loaded has a table");
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Loading, false);
+        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+        self.frames.release(frame);
     }
 
     /// The leaf page arrived; `None` if it is damaged.
@@ -127,16 +158,13 @@ impl Map {
         let cleared = leaf.is(Flag::Cleared);
         map_page::decode_packed(page, self.frames.words_mut(frame));
         self.refresh_pin(place);
-        if cleared {
-            (0..ENTRIES_PER_PAGE)
-                .for_each(|index| self.change_in_array(place, index, BlockPointer::NOWHERE));
-            self.directory.leaf_mut(place).set(Flag::Cleared, false);
-        } else if dead {
+        assert!(!cleared, "a cleared leaf's page is never loaded");
+        if dead {
             self.bury(segments, place, now);
         }
     }
 
-    /// Releases all that a dead leaf's page still counts. Its array is then all zeros.
+    /// Releases all that a dead leaf's page still counts. The leaf is then cleared.
     fn bury(&mut self, segments: &mut Segments, place: super::LeafPlace, now: Sequence) {
         let chain = self.directory.leaf(place).chain;
         let frame = self.directory.leaf(place).frame;
@@ -149,9 +177,13 @@ impl Map {
             if old.is_mapped() && update.is_none_or(|(_, update)| !update.released) {
                 segments.release(old.pba, now);
             }
-            self.change_in_array(place, index, BlockPointer::NOWHERE);
         }
-        self.directory.leaf_mut(place).set(Flag::Dead, false);
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Dead, false);
+        leaf.set(Flag::Cleared, true);
+        // Nothing of the page is needed any more, so it need not stay in memory.
+        leaf.frame = frames::FrameIndex::NONE;
+        self.frames.release(frame);
         let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
         self.journal.push(start << 1 | 1);
     }

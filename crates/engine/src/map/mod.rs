@@ -44,7 +44,7 @@ use coulter_format::{BlockPointer, Lba, Pba};
 use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
 use frames::{CHUNKS_PER_FRAME, Frames};
 pub(crate) use journal::RunBuilder;
-pub(crate) use load::LoadStep;
+pub(crate) use load::{LoadPurpose, LoadStep};
 pub(crate) use sweep::PageWrite;
 
 /// Bytes of a frame.
@@ -83,6 +83,10 @@ pub(crate) struct Map {
     /// Chunks that recovery would need for the updates that no swept page contains.
     recovery_chunks: usize,
     recovery_chunks_max: usize,
+    /// Chunks of updates that were swept since the last cut, and before it but since the cut that
+    /// is durable.
+    swept_chunks: usize,
+    swept_chunks_before_cut: usize,
     /// Chunks promised to blocks in flight.
     reserved_chunks: usize,
     /// Relocations on their way.
@@ -121,11 +125,11 @@ impl Map {
         }
         let budget_frames =
             budget.map_size.saturating_sub(directory_size(volume_size)) / FRAME_SIZE;
-        // A quarter of what recovery may use is left to the pages that it has to load.
+        // The rest of what recovery may use is left to the pages that it has to load.
         let recovery_chunks_max =
-            (budget_frames.max(FRAME_COUNT_MIN) * CHUNKS_PER_FRAME as u64 * 3 / 4) as usize;
-        // Twice the size between cuts; replay may have to take two intervals in one.
-        let journal_capacity = 4 * budget.journal_size as usize;
+            (budget_frames.max(FRAME_COUNT_MIN) * CHUNKS_PER_FRAME as u64 * 5 / 8) as usize;
+        // Three times the size between cuts, and replay may have to take two intervals in one.
+        let journal_capacity = 8 * budget.journal_size as usize;
         Some(Map {
             directory: Directory::new(volume_size),
             volume_leaves: volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize,
@@ -135,6 +139,8 @@ impl Map {
             budget,
             recovery_chunks: 0,
             recovery_chunks_max,
+            swept_chunks: 0,
+            swept_chunks_before_cut: 0,
             reserved_chunks: 0,
             relocating: 0,
             sweep: SweepPosition::default(),
@@ -285,7 +291,9 @@ impl Map {
         }
         if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
             let old = frames.entry(leaf.frame, index);
-            if leaf.is(Flag::Changed) || self.is_roomy() {
+            // A page on its way frees its array when it arrives, unless the array changes.
+            let changed = leaf.is(Flag::Changed) && !leaf.is(Flag::Writing);
+            if changed || self.is_roomy() {
                 self.change_in_array(place, index, pointer);
             } else {
                 self.add_to_chain(place, Update { index, pointer, released: true });
@@ -297,7 +305,7 @@ impl Map {
         let nothing_counted = leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped());
         if nothing_counted && !leaf.is(Flag::Loading) && self.is_roomy() {
             let key = self.directory.key(place);
-            if let Some(frame) = self.take_unpromised(key) {
+            if let Some(frame) = self.take_unpromised(key, SWEEP_FRAMES) {
                 let leaf = self.directory.leaf_mut(place);
                 leaf.frame = frame;
                 leaf.set(Flag::Cleared, false);
@@ -318,13 +326,14 @@ impl Map {
     fn change_in_array(&mut self, place: LeafPlace, index: usize, pointer: BlockPointer) {
         let leaf = self.directory.leaf_mut(place);
         leaf.set(Flag::Changed, true);
+        leaf.set(Flag::Touched, true);
         let frame = leaf.frame;
         self.frames.set_entry(frame, index, pointer);
         self.frames.pin(frame, true);
     }
 
     /// Whether one more array may differ from its page. Where arrays for all leaves nearly fit,
-    /// nearly all may; else a quarter, the rest being for pages that are read and for chains.
+    /// nearly all may; else an eighth, the rest being for pages that are read and for chains.
     fn is_roomy(&self) -> bool {
         self.frames.pinned_count() < self.changed_count_max()
     }
@@ -332,7 +341,7 @@ impl Map {
     fn changed_count_max(&self) -> usize {
         let count = self.frames.count();
         let fits = self.volume_leaves <= count + count / 32;
-        if fits { count - (count / 32).max(2 * SWEEP_FRAMES) } else { count / 4 }
+        if fits { count - (count / 32).max(2 * SWEEP_FRAMES) } else { count / 8 }
     }
 
     /// Frames that could be had now.
@@ -363,9 +372,6 @@ impl Map {
     /// Counts an update for the sweep and for what recovery would need.
     fn count_update(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf_mut(place);
-        if leaf.is(Flag::Writing) {
-            leaf.set(Flag::Touched, true);
-        }
         if leaf.unmerged < ENTRIES_PER_PAGE as u16 {
             self.recovery_chunks +=
                 usize::from(leaf.unmerged.is_multiple_of(UPDATES_PER_CHUNK as u16));
@@ -375,7 +381,9 @@ impl Map {
 
     fn forget_unmerged(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf_mut(place);
-        self.recovery_chunks -= usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
+        let chunks = usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
+        self.recovery_chunks -= chunks;
+        self.swept_chunks += chunks;
         leaf.unmerged = 0;
     }
 
@@ -430,6 +438,7 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         leaf.chain = chain;
         leaf.set(Flag::Changed, true);
+        leaf.set(Flag::Touched, true);
     }
 
     /// Unmaps a whole leaf. Nothing is loaded: if the leaf page is only on the device, its
@@ -449,6 +458,7 @@ impl Map {
         self.release_updates(segments, place, now);
         let keep_released = if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
             self.clear_array(segments, place, now);
+            self.give_up_cleared_array(place);
             false
         } else if leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped()) {
             self.directory.leaf_mut(place).set(Flag::Cleared, true);
@@ -485,6 +495,19 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         leaf.set(Flag::Cleared, false);
         leaf.set(Flag::Dead, false);
+    }
+
+    /// An array of zeros needs no memory: the leaf is cleared instead, if nothing on its way needs
+    /// the array.
+    fn give_up_cleared_array(&mut self, place: LeafPlace) {
+        let leaf = self.directory.leaf_mut(place);
+        if leaf.is(Flag::Writing) || leaf.relocating > 0 {
+            return;
+        }
+        leaf.set(Flag::Changed, false);
+        leaf.set(Flag::Cleared, true);
+        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+        self.frames.release(frame);
     }
 
     /// Empties the chain, or keeps "unmapped" for addresses whose location in the leaf page is
@@ -570,18 +593,26 @@ impl Map {
         self.relocating -= 1;
     }
 
+    /// Whether so many addresses may be settled, beside what was promised.
+    pub(crate) fn journal_has_room_to_settle(&self, addresses: usize) -> bool {
+        self.journal.len() + addresses <= 4 * self.budget.journal_size as usize
+    }
+
     /// Whether one more relocation may be on its way: each keeps a leaf in memory.
     pub(crate) fn admits_relocation(&self) -> bool {
         // On arrival each notes an address, like every update that was promised.
         let noted = self.relocating + self.reserved_chunks + 1;
-        self.relocating < self.frames.count() / 4
+        self.relocating <= self.frames.count() / 8
             && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
+            && !self.recovery_is_full(noted)
     }
 
     /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
     pub(crate) fn reserve(&mut self, blocks: usize) -> bool {
         let needed = self.reserved_chunks + blocks;
-        while self.frames.free_chunk_count() + self.frames.free_count() * CHUNKS_PER_FRAME < needed
+        while self.frames.free_chunk_count()
+            + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * CHUNKS_PER_FRAME
+            < needed
         {
             if self.obtainable() <= SWEEP_FRAMES || !self.evict_one() {
                 return false;

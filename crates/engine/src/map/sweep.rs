@@ -5,7 +5,7 @@
 //! retires many updates: twice as many as there are on the average leaf.
 
 use super::directory::{Flag, LeafPlace, RootState};
-use super::{ENTRIES_PER_PAGE, Map, Sequence, frames};
+use super::{ENTRIES_PER_PAGE, LoadPurpose, Map, Sequence, frames};
 use crate::segments::Segments;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::{Block, BlockPointer, Pba, map_page};
@@ -48,13 +48,29 @@ impl Map {
 
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
-        self.recovery_chunks > self.recovery_chunks_max / 4 * 3
+        self.recovery_chunks > self.recovery_chunks_max / 2
             || self.obtainable() <= 2 * super::SWEEP_FRAMES
     }
 
     /// Whether no more updates may be taken before the sweep has caught up.
     pub(crate) fn recovery_is_full(&self, blocks: usize) -> bool {
-        self.recovery_chunks + blocks > self.recovery_chunks_max
+        self.recovery_chunks_needed() + blocks > self.recovery_chunks_max
+    }
+
+    /// What recovery would need now: also for leaves that were swept since the checkpoint that is
+    /// durable, for it knows nothing of that.
+    fn recovery_chunks_needed(&self) -> usize {
+        self.recovery_chunks + self.swept_chunks + self.swept_chunks_before_cut
+    }
+
+    /// Whether a checkpoint would lower what recovery needs.
+    pub(crate) fn checkpoint_helps_recovery(&self) -> bool {
+        self.swept_chunks > 0
+    }
+
+    /// The checkpoint cut last is durable.
+    pub(crate) fn checkpoint_is_durable(&mut self) {
+        self.swept_chunks_before_cut = 0;
     }
 
     /// The next leaf that has updates, from the position on; moves the position to it. `None` at
@@ -117,7 +133,9 @@ impl Map {
         }
         if !leaf.frame.is_some() {
             assert!(!leaf.disk.is_mapped() || leaf.is(Flag::Cleared), "its page was loaded");
-            let Some(frame) = self.take_frame(key, true) else { return PageWrite::NoMemory };
+            let Some(frame) = self.take_frame(key, LoadPurpose::Sweep) else {
+                return PageWrite::NoMemory;
+            };
             let leaf = self.directory.leaf_mut(place);
             leaf.frame = frame;
             leaf.set(Flag::Cleared, false);
