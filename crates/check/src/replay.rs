@@ -135,8 +135,9 @@ impl Search<'_, '_> {
             let header = view.header();
             self.generation = self.generation.max(header.generation);
             let end = walk.offset + 1 + u32::from(header.payload_size);
-            let follows = header.epoch == self.superblock.epoch && header.sequence > walk.latest;
-            if !follows || end > size {
+            let ours =
+                header.epoch == self.superblock.epoch && usize::from(header.stream) < STREAM_COUNT;
+            if !ours || header.sequence <= walk.latest || end > size {
                 break;
             }
             self.durable = self.durable.max(header.durable_sequence);

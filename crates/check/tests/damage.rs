@@ -201,7 +201,9 @@ proptest! {
         RICH.with(|model| {
             let mut image = model.image.clone();
             let places: Vec<_> = image.blocks.keys().copied().collect();
-            hits.iter().for_each(|(at, byte, change)| image.damage(*at.get(&places), *byte, *change));
+            for (at, byte, change) in &hits {
+                image.damage(*at.get(&places), *byte, *change);
+            }
             look_at_everything(&image);
         });
     }
@@ -227,7 +229,9 @@ proptest! {
                 }
             };
             match class {
-                Class::Superblock => model.rewrite_superblock(&mut image, |b| change(&mut b[8..132])),
+                Class::Superblock => {
+                    model.rewrite_superblock(&mut image, |block| change(&mut block[8..144]));
+                }
                 Class::Body => model.rewrite_body(&mut image, change),
                 _ => model.rewrite(&mut image, kind, key, pba, &mut |block| change(block)),
             }

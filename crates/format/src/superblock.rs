@@ -40,7 +40,7 @@ use crate::{Block, Corrupt, FORMAT_VERSION, Pba, Reason, StoreId, Structure, che
 /// The first bytes of a store.
 pub const MAGIC: [u8; 8] = *b"COULTER\0";
 
-/// Where superblock A lies. B lies at [`Superblock::second_superblock`].
+/// Where superblock A lies. B lies at [`Geometry::second_superblock`].
 pub const FIRST_SUPERBLOCK: Pba = Pba(0);
 
 /// Bytes of a label.

@@ -47,7 +47,7 @@ fn block() -> impl Strategy<Value = Box<Block>> {
 fn superblock() -> impl Strategy<Value = Superblock> {
     let sizes = (8u32..=18, 2u32..1000, 0u64..1_000_000, any::<prop::sample::Index>());
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>());
-    let budget = (any::<u64>(), 1u32.., 1u32..);
+    let budget = (0..=1u64 << 40, 1u32..=1 << 20, 1u32..=4096);
     (store_id(), sizes, numbers, budget, any::<[[u8; 32]; 2]>()).prop_map(
         |(store, sizes, numbers, budget, label)| {
             let (shift, segment_count, extra, volume) = sizes;

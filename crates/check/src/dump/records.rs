@@ -39,6 +39,8 @@ pub struct RecordRow {
     pub stream: u8,
     /// Every record up to this one was durable when it was written.
     pub durable_sequence: u64,
+    /// Generation of the superblock that was durable when it was written.
+    pub generation: u64,
     /// Blocks that follow the header.
     pub payload_blocks: u16,
     /// What becomes of it.
@@ -112,6 +114,7 @@ fn show_segment(
             epoch: header.epoch,
             stream: header.stream,
             durable_sequence: header.durable_sequence,
+            generation: header.generation,
             payload_blocks: header.payload_size,
             state: match (follows && next <= end, next <= checkpoint_end) {
                 (false, _) => RecordState::Dropped,
@@ -136,7 +139,8 @@ impl fmt::Display for RecordRow {
         };
         write!(
             f,
-            "record {:<8} block {:<10} segment {} + {}, stream {}, epoch {}, durable {}, {state}",
+            "record {:<8} block {:<10} segment {} + {}, stream {}, epoch {}, durable {}, \
+             generation {}, {state}",
             self.sequence,
             self.block,
             self.segment,
@@ -144,6 +148,7 @@ impl fmt::Display for RecordRow {
             self.stream,
             self.epoch,
             self.durable_sequence,
+            self.generation,
         )?;
         for extent in &self.extents {
             let EntryDump { kind, key, blocks, relocated } = extent;
