@@ -13,7 +13,7 @@ mod system;
 
 pub(crate) use daemon::DaemonError;
 pub(crate) use mount::MountError;
-pub(crate) use report::{Report, reason_of};
+pub(crate) use report::Report;
 pub(crate) use state::StateError;
 pub(crate) use store::StoreError;
 pub(crate) use system::SystemError;

@@ -77,6 +77,7 @@ impl Blocks {
     }
 
     /// Writes so far.
+    #[cfg(test)]
     pub(crate) fn written(&self) -> usize {
         self.journal.len()
     }

@@ -1,6 +1,6 @@
 //! About the system around the program.
 
-use super::report::{Report, fault, help_on, reason_of};
+use super::report::{Report, fault, help_on, reason_of, usage};
 use crate::size::Size;
 use std::io;
 use std::path::PathBuf;
@@ -26,6 +26,8 @@ pub(crate) enum SystemError {
     ToolFailed { command: String, how: String, output: String },
     /// The person pressed Ctrl-C, or the process was told to end.
     Interrupted,
+    /// A measurement came to no result.
+    Bench { name: &'static str, reason: String, is_usage: bool },
     /// A step of the demonstration did not give what it must.
     DemoFailed { step: &'static str, reason: String },
 }
@@ -53,6 +55,11 @@ impl SystemError {
                 let output = output.trim();
                 let report = fault(format!("`{command}` failed"));
                 report.why(if output.is_empty() { how.clone() } else { format!("{how}: {output}") })
+            }
+            SystemError::Bench { name, reason, is_usage } => {
+                let what = format!("cannot measure {name}");
+                let report = if *is_usage { usage(what) } else { fault(what) };
+                report.why(reason.as_str())
             }
             SystemError::Interrupted => Report { exit_code: 1, ..fault("interrupted") },
             SystemError::DemoFailed { step, reason } => {

@@ -1,17 +1,23 @@
 //! `coulter bench`: measures, side by side in one run.
 
-use crate::error::CliError;
+use crate::error::{CliError, SystemError};
 use crate::size::Size;
+use crate::terminal;
 use clap::{Args, Subcommand};
+use coulter_bench::{BenchError, Progress, engine, fill, recovery, volume};
+use serde::Serialize;
 use std::path::PathBuf;
 
-/// Measure; each figure is a ratio of two sides that took turns in one run.
+/// Measure; figures that are compared come from two sides that took turns in one run.
+///
+/// docs/benchmarking.md explains each figure.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter bench volume --json
   coulter bench engine
-  coulter bench recovery --mapped 256G --json")]
+  coulter bench recovery --mapped 256G --json
+  coulter bench fill --size 4G --passes 10")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) what: What,
@@ -20,29 +26,31 @@ pub(crate) struct Bench {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
-    /// Random writes through a volume against the same writes straight to the file
     Volume(VolumeBench),
-    /// The engine alone on a memory device, one core
     Engine(EngineBench),
-    /// From a crash to the first I/O
     Recovery(RecoveryBench),
+    Fill(FillBench),
 }
 
-/// Arguments of `bench volume`.
+/// Random writes and reads through a volume, against the same straight to a file
 #[derive(Debug, Args)]
 pub(crate) struct VolumeBench {
-    /// File or disk to measure on; a file is made and removed [default: a file in the temporary
-    /// directory]
-    #[arg(long)]
+    /// Directory for the files to measure on, or the first part of their names; they are removed
+    /// afterwards [default: the directory for temporary files]
+    #[arg(long, value_name = "PATH")]
     pub(crate) backing: Option<PathBuf>,
 
     /// Bytes to write to on either side
     #[arg(long, default_value = "2G")]
     pub(crate) size: Size,
 
-    /// Measured seconds per side
-    #[arg(long, default_value = "10")]
-    pub(crate) seconds: u64,
+    /// Measured seconds of each load
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
+    pub(crate) seconds: f64,
+
+    /// Spare space of the store, as a share of the volume; little of it measures cleaning too
+    #[arg(long, value_name = "PERCENT", value_parser = crate::verbs::create::parse_percent)]
+    pub(crate) spare: Option<u32>,
 
     /// Most memory that the map may take [default: the whole map]
     #[arg(long, value_name = "SIZE")]
@@ -53,30 +61,30 @@ pub(crate) struct VolumeBench {
     pub(crate) json: bool,
 }
 
-/// Arguments of `bench engine`.
+/// The engine alone, on one core, without a device
 #[derive(Debug, Args)]
 pub(crate) struct EngineBench {
-    /// Size of the volume in memory
+    /// Size of the volume
     #[arg(long, default_value = "4G")]
     pub(crate) size: Size,
 
-    /// Measured seconds of each kind
-    #[arg(long, default_value = "5")]
-    pub(crate) seconds: u64,
+    /// Measured seconds of each kind of work
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    pub(crate) seconds: f64,
 
     /// Print the figures as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Arguments of `bench recovery`.
+/// From a crash to the first I/O, with a large map and little memory
 #[derive(Debug, Args)]
 pub(crate) struct RecoveryBench {
     /// Bytes that are mapped, in random blocks of 4 KiB
     #[arg(long, default_value = "256G")]
     pub(crate) mapped: Size,
 
-    /// Most memory that the map may take while recovering [default: 1/16 of the full map]
+    /// Most memory that the map may take [default: 1/16 of the full map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
@@ -85,8 +93,131 @@ pub(crate) struct RecoveryBench {
     pub(crate) json: bool,
 }
 
+/// A volume filled to its last block and overwritten at random, many times over
+#[derive(Debug, Args)]
+pub(crate) struct FillBench {
+    /// Directory for the file to measure on, or its name; it is removed afterwards [default: the
+    /// directory for temporary files]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) backing: Option<PathBuf>,
+
+    /// Size of the volume
+    #[arg(long, default_value = "1G")]
+    pub(crate) size: Size,
+
+    /// How many times its size is written
+    #[arg(long, default_value = "10")]
+    pub(crate) passes: u64,
+
+    /// Spare space of the store, as a share of the volume
+    #[arg(long, default_value = "20%", value_name = "PERCENT")]
+    #[arg(value_parser = crate::verbs::create::parse_percent)]
+    pub(crate) spare: u32,
+
+    /// Most memory that the map may take [default: the whole map]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) map_memory: Option<Size>,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        Ok(_) => Err("from 0.01 seconds to a day".to_owned()),
+        Err(_) => Err("not a number of seconds".to_owned()),
+    }
+}
+
 impl Bench {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        Ok(())
+        match &self.what {
+            What::Volume(bench) => bench.run(),
+            What::Engine(bench) => bench.run(),
+            What::Recovery(bench) => bench.run(),
+            What::Fill(bench) => bench.run(),
+        }
     }
+}
+
+impl VolumeBench {
+    fn run(&self) -> Result<(), CliError> {
+        let default = volume::Options::default();
+        let report = measure("volume", |progress| {
+            volume::run(&volume::Options {
+                backing: self.backing.clone(),
+                size: self.size.0,
+                spare_percent: self.spare.unwrap_or(default.spare_percent),
+                seconds: self.seconds,
+                map_memory: self.map_memory.map(|size| size.0),
+                progress,
+            })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl EngineBench {
+    fn run(&self) -> Result<(), CliError> {
+        let default = engine::Options::default();
+        let (size, seconds) = (self.size.0, self.seconds);
+        let report = measure("engine", |progress| {
+            engine::run(&engine::Options { size, seconds, progress, ..default })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl RecoveryBench {
+    fn run(&self) -> Result<(), CliError> {
+        let (mapped, map_memory) = (self.mapped.0, self.map_memory.map(|size| size.0));
+        let report = measure("recovery", |progress| {
+            recovery::run(&recovery::Options { mapped, map_memory, progress })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl FillBench {
+    fn run(&self) -> Result<(), CliError> {
+        let default = fill::Options::default();
+        let report = measure("fill", |progress| {
+            fill::run(&fill::Options {
+                backing: self.backing.clone(),
+                size: self.size.0,
+                passes: self.passes,
+                spare_percent: self.spare,
+                map_memory: self.map_memory.map(|size| size.0),
+                progress,
+                ..default
+            })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+/// Runs a measurement, showing on a terminal how far it is.
+fn measure<R>(
+    name: &'static str,
+    run: impl FnOnce(Progress) -> Result<R, BenchError>,
+) -> Result<R, CliError> {
+    const STEPS: f64 = 1000.0;
+    let bar = terminal::progress(name, STEPS as u64);
+    let shown = bar.clone();
+    let progress = Progress::to(move |step, share| {
+        shown.set_message(step.to_owned());
+        shown.set_position((share * STEPS) as u64);
+    });
+    let result = run(progress);
+    bar.finish_and_clear();
+    result.map_err(|error| {
+        let is_usage = matches!(error, BenchError::Option { .. });
+        SystemError::Bench { name, reason: error.to_string(), is_usage }.into()
+    })
+}
+
+fn print(json: bool, report: &impl Serialize, table: impl Fn() -> String) -> Result<(), CliError> {
+    if json { terminal::print_json(report) } else { terminal::print(table().trim_end()) }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Shape {
     pub(crate) preallocate: bool,
 }
 
-fn parse_percent(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
     let number = text.trim().trim_end_matches('%').trim_end();
     match number.parse() {
         Ok(percent) if percent <= 1000 => Ok(percent),

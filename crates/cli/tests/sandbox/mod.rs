@@ -13,30 +13,30 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long anything may take that a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     directory: TempDir,
 }
 
 impl Sandbox {
-    pub fn new() -> Sandbox {
+    pub(crate) fn new() -> Sandbox {
         // Where O_DIRECT and loop devices work: not in memory. A short path, for the sockets.
         let directory = tempfile::Builder::new().prefix("ct-").tempdir_in("/var/tmp");
         Sandbox { directory: directory.expect("a temporary directory can be made") }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    pub fn make_directory(&self, name: &str) -> PathBuf {
+    pub(crate) fn make_directory(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir(&path).expect("the directory is new");
         path
     }
 
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coulter"));
         command
             .args(arguments)
@@ -46,13 +46,13 @@ impl Sandbox {
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the program can be started")
     }
 
     /// Runs what must succeed, and gives back what it printed.
     #[track_caller]
-    pub fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "coulter {}: {error}", arguments.join(" "));
@@ -61,13 +61,13 @@ impl Sandbox {
 
     /// Runs what must succeed, and reads the JSON that it printed.
     #[track_caller]
-    pub fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.ok(arguments)).expect("the output is JSON")
     }
 
     /// Runs what must fail with this exit code, and gives back what it said.
     #[track_caller]
-    pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
+    pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "coulter {}: {error}", arguments.join(" "));
@@ -75,7 +75,7 @@ impl Sandbox {
     }
 
     /// Starts what stays in the foreground, and waits for the line that it prints when it serves.
-    pub fn start(&self, arguments: &[&str]) -> (Child, String) {
+    pub(crate) fn start(&self, arguments: &[&str]) -> (Child, String) {
         let mut child = self
             .command(arguments)
             .stdout(Stdio::piped())
@@ -93,7 +93,7 @@ impl Sandbox {
         (child, line.trim_end().to_owned())
     }
 
-    pub fn pid_of(&self, name: &str) -> u32 {
+    pub(crate) fn pid_of(&self, name: &str) -> u32 {
         let list = self.json(&["list", "--json"]);
         let entries = list.as_array().expect("`list --json` is an array");
         let entry = entries.iter().find(|entry| entry["name"] == name).expect("it is attached");
@@ -101,7 +101,7 @@ impl Sandbox {
     }
 
     /// Sends a signal to the daemon of `name` and waits until it is gone.
-    pub fn signal(&self, name: &str, signal: &str) {
+    pub(crate) fn signal(&self, name: &str, signal: &str) {
         let pid = self.pid_of(name);
         send(pid, signal);
         wait_until("the daemon is gone", || !is_running(pid));
@@ -126,18 +126,18 @@ impl Drop for Sandbox {
     }
 }
 
-pub fn send(pid: u32, signal: &str) {
+pub(crate) fn send(pid: u32, signal: &str) {
     let status = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
     assert!(status.expect("`kill` can be run").success(), "process {pid} is gone already");
 }
 
-pub fn is_running(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 #[track_caller]
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
@@ -145,14 +145,14 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
     points.filter(|point| point.starts_with(directory)).collect()
 }
 
 /// Whether loop devices and mounts can be had; says loudly if not.
-pub fn can_mount(test: &str) -> bool {
+pub(crate) fn can_mount(test: &str) -> bool {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| {
         use std::os::unix::fs::MetadataExt;
         metadata.uid() == 0
