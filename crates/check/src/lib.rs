@@ -1,4 +1,4 @@
-//! Reads a store as it lies on the device, without changing it: [`check`] finds every fault, and
+//! Reads a store as it lies on the device, without changing it: [`check()`] finds every fault, and
 //! [`dump`] prints every structure.
 //!
 //! It is written against `docs/format.md` and the codecs of `coulter-format` alone. It shares no

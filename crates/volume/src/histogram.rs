@@ -1,6 +1,6 @@
 //! How long things took: counts in buckets whose width grows with the value.
 //!
-//! Each power of two is divided into [`STEPS`] buckets, so a quantile is at most 1/16 above the
+//! Each power of two is divided into `STEPS` buckets, so a quantile is at most 1/16 above the
 //! truth. Recording is a shift, an addition and a maximum.
 
 /// Buckets in each power of two.

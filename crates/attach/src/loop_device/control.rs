@@ -75,7 +75,7 @@ const NO_INFO: LoopInfo = LoopInfo {
 /// What a device is to be made of.
 pub(super) struct LoopSetup<'a> {
     pub(super) backing: &'a OwnedFd,
-    /// Kept by the driver as the device's name, by which [`file_name`] finds it again.
+    /// Kept by the driver as the device's name, by which `file_name` finds it again.
     pub(super) name: &'a Path,
     pub(super) read_only: bool,
     pub(super) partitions: bool,
