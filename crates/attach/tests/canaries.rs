@@ -110,7 +110,7 @@ impl Session for BrokenSession {
 fn failing_cases(defect: Defect) -> Vec<&'static str> {
     let directory = tempfile::tempdir().unwrap();
     let harness = BrokenHarness { good: NbdHarness::unix(directory.path(), true), defect };
-    let slow = ["detaching", "shuts down", "dies"];
+    let slow = ["detaching", "shuts down", "dies", "big"];
     let quick = CASES.iter().filter(|(name, _)| !slow.iter().any(|word| name.contains(word)));
     let failing =
         quick.filter(|(_, case)| catch_unwind(AssertUnwindSafe(|| case(&harness))).is_err());

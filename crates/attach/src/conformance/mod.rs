@@ -65,7 +65,8 @@ pub trait Harness {
     fn attach(&self, service: Arc<dyn BlockService>, read_only: bool) -> Box<dyn AttachPoint>;
     /// A new, independent user of one.
     fn connect(&self, point: &dyn AttachPoint) -> io::Result<Box<dyn Host>>;
-    /// A user that asks for much and dies before it has the answers. Returns after its death.
+    /// A user that asks for much within the first 2 MiB and dies before it has the answers. Returns
+    /// after its death.
     fn die_in_mid_request(&self, point: &dyn AttachPoint);
     /// Panics if anything is left of any attach point that was made.
     fn assert_nothing_left(&self);
