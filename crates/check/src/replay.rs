@@ -225,18 +225,43 @@ impl Search<'_, '_> {
         let Ok(view) = RecordView::decode(header, &store, found.pba) else { return false };
         let entries = view.entries().filter(|entry| entry.kind.has_payload());
         entries.zip(payload).all(|(entry, block)| {
-            checksum::block(entry.kind, entry.key, block) == entry.word.checksum
+            entry.relocated || checksum::block(entry.kind, entry.key, block) == entry.word.checksum
         })
+    }
+
+    /// The relocated blocks of a record that did not arrive as they should be: their source still
+    /// counts. By place in the payload.
+    fn lost_relocations(&mut self, found: &Candidate) -> Vec<usize> {
+        let store = self.store();
+        let count = (self.end_pba(found) - u64::from(found.pba.0)) as u32;
+        let Ok(blocks) = self.window.blocks(found.pba, count) else { return Vec::new() };
+        let Some((header, payload)) = blocks.split_first() else { return Vec::new() };
+        let Ok(view) = RecordView::decode(header, &store, found.pba) else { return Vec::new() };
+        if !view.extents().any(|extent| extent.relocated) {
+            return Vec::new();
+        }
+        let entries = view.entries().filter(|entry| entry.kind.has_payload());
+        let lost = entries.zip(payload).enumerate().filter(|(_, (entry, block))| {
+            entry.relocated && checksum::block(entry.kind, entry.key, block) != entry.word.checksum
+        });
+        lost.map(|(place, _)| place).collect()
     }
 
     /// Takes a record's updates of the map.
     fn collect(&mut self, found: &Candidate, updates: &mut UpdatesBuilder) {
         let store = self.store();
         let before = updates.count();
+        let lost = self.lost_relocations(found);
+        let first = found.pba.plus(1);
         if let Ok(block) = self.window.block(found.pba)
             && let Ok(view) = RecordView::decode(block, &store, found.pba)
         {
-            view.entries().for_each(|entry| updates.add(found.sequence, &entry));
+            for entry in view.entries() {
+                let place = entry.pba.0.wrapping_sub(first.0) as usize;
+                if !(entry.relocated && lost.contains(&place)) {
+                    updates.add(found.sequence, &entry);
+                }
+            }
         }
         let recovery = &mut self.report.recovery;
         recovery.records_to_replay += u64::from(updates.count() > before);

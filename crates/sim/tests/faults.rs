@@ -198,3 +198,33 @@ fn a_damaged_superblock_never_leads_back_to_an_older_state() {
     let lost = matches!(phase, Phase::Failed(coulter_engine::OpenError::SuperblockLost { .. }));
     assert!(lost, "{phase:?}");
 }
+
+/// The cleaner moves a rotten block with the checksum that it should have. Recovery must not take
+/// that for a torn record and drop what was written after it.
+#[test]
+fn a_rotten_block_that_was_moved_costs_no_later_write() {
+    let mut scene = Scene::new(24);
+    let mut random = Random::new(11);
+    let size = scene.volume_size();
+    for lba in 0..size / 20 {
+        scene.write(lba * 20, 20, 1);
+    }
+    for _ in 0..20 {
+        let lba = random.below(size / 20 * 20);
+        let (_, reads) = scene.read(lba, 1);
+        scene.device.corrupt(reads[0].0, 77);
+    }
+    while scene.engine.statistics().corrupt_blocks == 0 {
+        scene.write(random.below(size), 1, 2);
+    }
+    let mut written = Vec::new();
+    for _ in 0..40 {
+        let lba = random.below(size);
+        scene.write(lba, 1, 3);
+        written.push(lba);
+    }
+    let mut reopened = Scene::open(scene.device.clone());
+    for lba in written {
+        assert_eq!(reopened.try_read(lba), Ok(3), "block {lba}");
+    }
+}
