@@ -104,6 +104,7 @@ fn exports_are_chosen_by_name() {
         client.disconnect();
     }
     assert!(matches!(connect("three"), Err(ClientError::Refused { .. })));
+    support::raw::wait_until_alone(&server);
     server.shutdown();
     let events = events.lock().unwrap();
     assert_eq!(events.iter().filter(|event| event.contains("Opened")).count(), 4);
