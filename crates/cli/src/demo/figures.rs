@@ -132,9 +132,8 @@ impl Figures {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_table_holds_the_figures() {
-        let figures = Figures {
+    fn figures() -> Figures {
+        Figures {
             mode: "ext4-on-loop",
             baseline: "plain loop",
             size_bytes: 1 << 30,
@@ -152,8 +151,21 @@ mod tests {
             store_sound: true,
             recovered: true,
             picture: PathBuf::from("a.svg"),
-        };
-        let table = anstream::adapter::strip_str(&figures.table()).to_string();
+        }
+    }
+
+    #[test]
+    fn every_field_is_documented() {
+        let documentation = include_str!("../../../../docs/cli.md");
+        let json = serde_json::to_value(figures()).expect("figures are JSON");
+        for name in json.as_object().expect("figures are an object").keys() {
+            assert!(documentation.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_table_holds_the_figures() {
+        let table = anstream::adapter::strip_str(&figures().table()).to_string();
         let expected = "\
 4 KiB random writes      IOPS     MiB/s
   plain loop             1000       3.9

@@ -1,0 +1,37 @@
+//! Every JSON field that is printed is documented in `docs/cli.md`.
+
+mod sandbox;
+
+use sandbox::Sandbox;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+fn names(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                into.insert(name.clone());
+                names(value, into);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| names(value, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_documented() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let documentation = std::fs::read_to_string(path).expect("the documentation is there");
+    let sandbox = Sandbox::new();
+    let mut printed = BTreeSet::new();
+    let create = ["create", "disk.img", "--size", "256M", "--segment-size", "1M", "--json"];
+    names(&sandbox.json(&create), &mut printed);
+    names(&sandbox.json(&["attach", "disk.img", "--via", "nbd", "--json"]), &mut printed);
+    names(&sandbox.json(&["status", "--json"]), &mut printed);
+    sandbox.ok(&["detach", "disk"]);
+    assert!(printed.len() > 70, "{printed:?}");
+    let missing: Vec<&String> =
+        printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
+}
