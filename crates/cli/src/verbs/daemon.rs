@@ -35,8 +35,8 @@ impl Daemon {
         daemon::leave_session();
         let job = self.options.job(&self.path)?;
         daemon::run(state, job, &mut |entry| {
-            readiness.tell_success(entry)?;
-            logging::move_to_file(&state.file(&entry.name, "log"))
+            logging::move_to_file(&state.file(&entry.name, "log"))?;
+            readiness.tell_success(entry)
         })
     }
 }
