@@ -3,7 +3,7 @@
 /// Limits and habits of a running engine. Nothing here changes what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes that the map may occupy; `None` for eight bytes per block of the volume.
+    /// Bytes that the map may occupy; `None` for what the store was created with.
     pub map_size: Option<u64>,
     /// Record buffers that the driver keeps; at least [`Config::RECORD_COUNT_MIN`].
     pub record_count: u16,

@@ -39,7 +39,7 @@ pub struct CreateOptions {
     pub store: StoreId,
     /// Label, padded with zeros.
     pub label: [u8; LABEL_SIZE],
-    /// Bytes of map memory that recovery may need; `None` for eight per exported block.
+    /// Bytes of map memory that recovery may need; `None` for [`map_size_default`].
     pub map_size: Option<u64>,
     /// Map updates between two checkpoints; `None` for a size that suits the volume.
     pub journal_size: Option<u32>,
@@ -157,11 +157,17 @@ fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, L
         return Err(LayoutError::Budget);
     }
     let least = map_size_min(volume_size);
-    let map_size = options.map_size.unwrap_or((volume_size * 8).max(least));
+    let map_size = options.map_size.unwrap_or(map_size_default(volume_size));
     if map_size < least {
         return Err(LayoutError::MapTooSmall { needed: least });
     }
     Ok(RecoveryBudget { map_size, journal_size, run_count_limit })
+}
+
+/// Bytes of map memory with which everything stays in memory: eight per block, and a sixteenth for
+/// the directory and for updates of leaves that are not in memory yet.
+pub fn map_size_default(volume_size: u64) -> u64 {
+    (volume_size * 8 + volume_size / 2).max(map_size_min(volume_size))
 }
 
 /// Bytes of map memory that a volume needs at least.

@@ -62,7 +62,6 @@ impl Engine {
         if !self.map.admits(updates) {
             self.checkpointer.wanted |=
                 self.map.journal_length() > 0 || self.map.checkpoint_helps_recovery();
-            self.sweeper.wanted_memory |= self.map.recovery_is_full(updates);
             return None;
         }
         let record = match self.log.fitting(Stream::User, blocks, cost) {

@@ -351,7 +351,7 @@ impl Map {
 
     /// Whether there is memory enough for whoever wanted some.
     pub(crate) fn has_room(&self) -> bool {
-        self.obtainable() > self.frames.count() / 16 + 2 * SWEEP_FRAMES
+        self.obtainable() > 3 * SWEEP_FRAMES
     }
 
     /// Pins a leaf's array while it must stay.

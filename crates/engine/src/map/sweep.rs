@@ -48,7 +48,7 @@ impl Map {
 
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
-        self.recovery_chunks > self.recovery_chunks_max / 2
+        self.recovery_chunks > self.recovery_chunks_max / 4 * 3
             || self.obtainable() <= 2 * super::SWEEP_FRAMES
     }
 
