@@ -5,8 +5,8 @@
 //! ```
 //! makes a store of so many MiB (2048) in a file in the directory, runs each phase for so many
 //! seconds (3), and removes the file. Phases: `raw-write`, `raw-read`, `raw-sequential`, `write`,
-//! `read`, `sequential`; all of them if none is named. `memory` as directory measures without a
-//! disk.
+//! `read`, `sequential`; all of them if none is named. `write:3` gathers writes while three records
+//! are under way; `format` makes the store anew. `memory` as directory measures without a disk.
 
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request};
@@ -86,14 +86,17 @@ impl Bench {
                 self.is_formatted = false;
                 self.raw(phase)?
             }
-            "write" | "read" | "sequential" => {
-                if !self.is_formatted {
-                    create(self.device()?, &CreateOptions::default())?;
-                    self.is_formatted = true;
-                }
-                self.volume(phase)?
+            "format" => {
+                create(self.device()?, &CreateOptions::default())?;
+                self.is_formatted = true;
+                return Ok(());
             }
-            other => return Err(format!("{other} is no phase").into()),
+            volume => {
+                if !self.is_formatted {
+                    self.run("format")?;
+                }
+                self.volume(volume)?
+            }
         };
         let seconds = elapsed.as_secs_f64();
         println!(
@@ -154,7 +157,12 @@ impl Bench {
 
     /// Requests through a volume.
     fn volume(&mut self, phase: &str) -> Result<Measured, Error> {
-        let volume = Volume::open(self.device()?, OpenOptions::default())?;
+        let (phase, batch_depth) = match phase.split_once(':') {
+            Some((phase, depth)) => (phase, depth.parse()?),
+            None => (phase, OpenOptions::default().batch_depth),
+        };
+        let options = OpenOptions { batch_depth, ..OpenOptions::default() };
+        let volume = Volume::open(self.device()?, options)?;
         let (length, depth) = if phase == "sequential" { (MIB, 4) } else { (BLOCK, DEPTH) };
         let slots = volume.size() / length;
         if phase == "read" {
@@ -172,7 +180,11 @@ impl Bench {
             (0..depth).map(|_| Buffer::copied_from(&vec![5; length as usize])).collect();
         let (mut count, mut position) = (0, 0);
         let (begun, cpu_begun) = (Instant::now(), cpu_time());
-        let is_read = phase == "read";
+        let is_read = match phase {
+            "read" => true,
+            "write" | "sequential" => false,
+            other => return Err(format!("{other} is no phase").into()),
+        };
         while begun.elapsed() < self.time || buffers.len() < depth {
             if begun.elapsed() < self.time {
                 while let Some(buffer) = buffers.pop() {

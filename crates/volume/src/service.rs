@@ -4,9 +4,10 @@
 //! It says nothing of device addresses, segments or records: an attach point cannot see below it.
 //!
 //! # Contract
-//! - **Order.** Requests of one session are *accepted* in the order of submission; they complete
-//!   in any order. A write that overlaps another one whose completion was not yet seen may land
-//!   before or after it, as on any disk.
+//! - **Order.** Requests of one session are *accepted* in the order of submission (those that cover
+//!   blocks in part when these have been read, hence later); they complete in any order. A write
+//!   that overlaps another one whose completion was not yet seen may land before or after it, as
+//!   on any disk.
 //! - **Visibility.** A read that is submitted after a write's completion sees that write.
 //! - **Durability.** A completed write survives the death of this process, and a power cut once a
 //!   later `Flush` has completed, or if it was a `Write { fua: true }`. `Flush` covers every write
@@ -30,7 +31,8 @@ pub const BLOCK_SIZE: u64 = 4096;
 /// read-modify-writes.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// The largest write in bytes that is atomic over a crash.
+/// The largest write in bytes that is atomic over a crash. (A store with segments of 1 MiB, the
+/// smallest, stays one block below it.)
 pub const ATOMIC_WRITE_SIZE_MAX: u64 = 1 << 20;
 
 /// The largest single read or write in bytes that a session accepts. `Discard` and `WriteZeroes`

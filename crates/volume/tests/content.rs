@@ -4,7 +4,8 @@ mod common;
 
 use common::*;
 use coulter::service::{BlockService, Operation};
-use coulter::{OpenOptions, Volume};
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_device::MemoryStore;
 use std::sync::Arc;
 
 /// A part of a volume with a copy of what it should hold.
@@ -218,4 +219,79 @@ fn writes_to_all_of_a_volume_many_times_over_never_fail() {
         assert!(bytes == content(block, *version), "block {block}");
     }
     volume.close().expect("the device works");
+}
+
+#[test]
+fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
+    let store = MemoryStore::sparse(1300 * MIB);
+    let volume_size = 1024 * MIB;
+    let create_options = CreateOptions {
+        segment_size: MIB,
+        volume_size: Some(volume_size),
+        map_memory: Some(MIB),
+        ..CreateOptions::default()
+    };
+    create(device(&store), &create_options).expect("it fits");
+    let options = OpenOptions { map_memory: Some(MIB), ..OpenOptions::default() };
+    let reopen = || Volume::open(device(&store), options).expect("it is intact");
+    let mut random = Random(21);
+    let mut versions = std::collections::BTreeMap::new();
+    for round in 1..4u64 {
+        let volume = reopen();
+        let mut session = volume.connect();
+        let mut completions = Vec::new();
+        for _ in 0..25_000 {
+            let block = random.below(volume_size / BLOCK);
+            versions.insert(block, round);
+            session.submit(write(
+                0,
+                block * BLOCK,
+                &(block ^ round << 50).to_le_bytes().repeat(512),
+            ));
+            while session.outstanding() >= 64 {
+                session.complete(&mut completions, None);
+            }
+        }
+        completions.extend(complete_all(&mut *session));
+        assert!(completions.iter().all(|completion| completion.result.is_ok()));
+        let statistics = volume.statistics().map;
+        assert!(statistics.memory_peak_bytes <= MIB, "{statistics:?}");
+        drop(session);
+        if round == 2 {
+            volume.abandon().expect("nothing failed");
+        } else {
+            volume.close().expect("the device works");
+        }
+    }
+    let volume = reopen();
+    let mut bytes = [0; 4096];
+    // Not in order, so that a page that was read is not all that is needed for a while.
+    for _ in 0..4000 {
+        let from = random.below(volume_size / BLOCK);
+        let Some((block, round)) = versions.range(from..).next() else { continue };
+        volume.read_at(block * BLOCK, &mut bytes).expect("in range");
+        assert!(bytes[..] == (block ^ round << 50).to_le_bytes().repeat(512), "block {block}");
+    }
+    let map = volume.statistics().map;
+    assert!(map.misses > 100, "{map:?}");
+}
+
+#[test]
+fn freed_segments_are_discarded_on_the_device_only_if_asked() {
+    for trim in [false, true] {
+        let store = small_store(40 * MIB);
+        let options = OpenOptions { trim, ..OpenOptions::default() };
+        let volume = Volume::open(device(&store), options).expect("it is intact");
+        let mut region = Region::new(0, 20 * MIB);
+        let mut random = Random(4);
+        for _ in 0..5 {
+            random.fill(&mut region.model);
+            volume.write_at(0, &region.model).expect("in range");
+        }
+        volume.flush().expect("the device works");
+        assert_eq!(volume.statistics().device.discards > 0, trim);
+        region.check(&volume);
+        volume.abandon().expect("nothing failed");
+        region.check(&open(&store));
+    }
 }

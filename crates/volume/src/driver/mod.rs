@@ -45,6 +45,10 @@ use span::Span;
 use std::collections::VecDeque;
 use std::io;
 
+/// Turns without any effect after which the engine is known to stand still. One might be enough;
+/// but what one turn has changed may help the next.
+const IDLE_TURNS_MAX: u32 = 8;
+
 /// The engine's name for the request that ends it.
 const SHUTDOWN: RequestId = RequestId(u64::MAX);
 
@@ -80,6 +84,9 @@ pub(crate) struct Driver {
     bounces: BounceBuffers,
     completions: Vec<device::Completion>,
     freed: Vec<JobIndex>,
+    /// Commands that the device has not completed.
+    commands_out: usize,
+    is_shutting_down: bool,
     /// How a shutdown ended.
     ended: Option<Result<(), Failure>>,
     pub(crate) counters: Counters,
@@ -117,9 +124,13 @@ impl Driver {
     }
 
     /// Does all that can be done without waiting for the device.
+    ///
+    /// # Panics
+    /// When requests are left and nothing is on its way that could help them. That is a bug in the
+    /// engine, and better told than slept over.
     pub(crate) fn work(&mut self) {
-        let mut was_stuck = false;
-        loop {
+        let mut idle_turns = 0;
+        while idle_turns < IDLE_TURNS_MAX {
             self.start_waiting();
             while let Some(io) = self.engine.poll_io(&mut self.pool) {
                 self.submit(io);
@@ -130,14 +141,14 @@ impl Driver {
                 answered = true;
             }
             if answered {
-                continue;
-            }
-            if !self.is_stuck() {
+                idle_turns = 0;
+            } else if self.is_stuck() {
+                idle_turns += 1;
+            } else {
                 return;
             }
-            assert!(!was_stuck, "the engine is idle and takes no request");
-            was_stuck = true;
         }
+        panic!("the engine stands still with {} requests waiting", self.jobs.count());
     }
 
     /// Takes what the device has done; sleeps according to `wait` if that is nothing.
@@ -158,6 +169,7 @@ impl Driver {
     pub(crate) fn shut_down(&mut self) {
         let taken = self.engine.handle_request(SHUTDOWN, Request::Shutdown, &mut self.pool);
         assert!(taken.is_ok(), "an open engine takes a shutdown at any time");
+        self.is_shutting_down = true;
     }
 
     /// How the shutdown ended, if it has.
@@ -260,10 +272,10 @@ impl Driver {
         }
     }
 
-    /// Whether requests wait for an engine that has nothing to do.
+    /// Whether somebody waits although nothing is on its way.
     fn is_stuck(&self) -> bool {
-        let waiting = !self.prompt.is_empty() || !self.writes.is_empty();
-        waiting && self.engine.activity() == 0
+        let waiting = self.jobs.count() > 0 || self.is_shutting_down;
+        waiting && self.commands_out == 0 && self.ended.is_none()
     }
 
     // Ends.

@@ -75,6 +75,8 @@ impl Driver {
             bounces: BounceBuffers::default(),
             completions: Vec::with_capacity(queue_depth),
             freed: Vec::new(),
+            commands_out: 0,
+            is_shutting_down: false,
             ended: None,
             counters: Counters::default(),
             finished: Vec::new(),

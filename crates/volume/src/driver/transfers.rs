@@ -27,6 +27,7 @@ impl Driver {
             }
         };
         self.counters.submit(&command);
+        self.commands_out += 1;
         // SAFETY: the memory belongs to the pool or to a request in the table of jobs, and both
         // outlive the device's use of it: a request is finished only after the engine has seen the
         // completions of all its commands, and `abandon` drops the device first. The engine leaves
@@ -36,6 +37,7 @@ impl Driver {
 
     pub(super) fn handle_completion(&mut self, completion: Completion) {
         self.counters.complete(&completion);
+        self.commands_out -= 1;
         let id = IoId(u32::try_from(completion.tag).expect("the device keeps the tag"));
         let result = completion.result.map_err(|error| error.errno);
         self.engine.handle_completion(id, result, &mut self.pool);
