@@ -31,6 +31,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+/// Messages that are taken before the device gets what they led to: as many as fill a record. So
+/// the device works on the first while the next are copied.
+const MESSAGES_PER_TURN_MAX: usize = 256;
+
 /// How the thread ends.
 pub(crate) type Outcome = Result<(), CloseError>;
 
@@ -118,7 +122,8 @@ impl EventLoop {
                 if let Some(result) = self.driver.ended() {
                     return Ok(result);
                 }
-                if !is_shutting_down && self.driver.job_count() == 0 {
+                let is_idle = self.inbox.is_empty() && self.driver.job_count() == 0;
+                if !is_shutting_down && is_idle {
                     is_shutting_down = true;
                     self.driver.shut_down();
                     continue;
@@ -131,7 +136,7 @@ impl EventLoop {
     /// Lets the device go on, asleep if there is nothing else to do.
     fn wait(&mut self) -> io::Result<()> {
         self.counts.turns += 1;
-        if !self.shared.mailbox.try_sleep() {
+        if !self.inbox.is_empty() || !self.shared.mailbox.try_sleep() {
             return self.driver.poll_device(Wait::No);
         }
         self.counts.sleeps += 1;
@@ -142,10 +147,13 @@ impl EventLoop {
 
     /// Takes what sessions and the volume have to say.
     fn receive(&mut self) {
-        self.shared.mailbox.take(&mut self.inbox);
-        self.counts.batches += u64::from(!self.inbox.is_empty());
-        // One by one, so that a panic loses none.
-        while let Some(message) = self.inbox.pop_front() {
+        if self.inbox.is_empty() {
+            self.shared.mailbox.take(&mut self.inbox);
+            self.counts.batches += u64::from(!self.inbox.is_empty());
+        }
+        for _ in 0..MESSAGES_PER_TURN_MAX {
+            // One by one, so that a panic loses none.
+            let Some(message) = self.inbox.pop_front() else { break };
             self.handle_message(message);
         }
     }
