@@ -1,12 +1,14 @@
 //! The engine alone, one core, no device: how much CPU time a block costs.
 //!
-//! A store as full as it may be is overwritten at random until cleaning is in balance; then, in
-//! rounds, the CPU time of several kinds of work is measured:
+//! Two stores, each filled and then overwritten at random until all background work is in balance.
+//! One has spare space enough (`ample_spare_percent`) that little is cleaned, the other as little as
+//! a real one has (`spare_percent`). Then, in rounds, CPU time is measured:
 //!
 //! | figure | one operation is |
 //! |---|---|
-//! | `writes_per_second` | a 4 KiB random write: request in, record, device command, completion, map update, response; with its share of checkpoints, sweeping and cleaning. Host data is neither copied nor checksummed |
+//! | `writes_per_second` | a 4 KiB random write to the first store: request in, record, device command, completion, map update, response; with its share of checkpoints, sweeping and cleaning. Host data is neither copied nor checksummed |
 //! | `writes_per_second_with_data` | the same, with one copy and one checksum of the data |
+//! | `writes_per_second_cleaning` | a 4 KiB random write to the second store, which is cleaned all the time |
 //! | `reads_per_second` | a 4 KiB random read: request in, lookup, device command, completion, response |
 //! | `reads_per_second_with_data` | the same, with a checksum of the data |
 //! | `lookups_per_second` | one address looked up in the map, without a request around it |
@@ -40,8 +42,10 @@ const DEPTH: u32 = 1024;
 pub struct Options {
     /// Bytes of the volume.
     pub size: u64,
-    /// Spare space of the store, in percent of the volume.
+    /// Spare space of the store that is cleaned all the time, in percent of the volume.
     pub spare_percent: u32,
+    /// Spare space of the other store.
+    pub ample_spare_percent: u32,
     /// Bytes of a segment.
     pub segment_size: u32,
     /// CPU seconds of each kind of work, over all rounds.
@@ -57,6 +61,7 @@ impl Default for Options {
         Options {
             size: 4 << 30,
             spare_percent: 20,
+            ample_spare_percent: 300,
             segment_size: 32 << 20,
             seconds: 5.0,
             warm_up: 3.0,
@@ -68,35 +73,43 @@ impl Default for Options {
 /// What was measured. Rates are per second of CPU time of one core.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// 4 KiB random writes, host data left alone.
+    /// 4 KiB random writes with ample spare space, host data left alone.
     pub writes_per_second: f64,
-    /// 4 KiB random writes, host data copied and checksummed.
+    /// The same, host data copied and checksummed.
     pub writes_per_second_with_data: f64,
+    /// 4 KiB random writes with little spare space, host data left alone.
+    pub writes_per_second_cleaning: f64,
     /// 4 KiB random reads, host data left alone.
     pub reads_per_second: f64,
     /// 4 KiB random reads, host data checksummed.
     pub reads_per_second_with_data: f64,
     /// Random lookups in the map.
     pub lookups_per_second: f64,
-    /// Blocks that were moved through the engine per second, writes and relocations: what
-    /// `writes_per_second` would be without cleaning is between the two.
-    pub blocks_placed_per_second: f64,
-    /// Blocks written to the device per block that the host wrote.
+    /// Blocks written to the device per block that the host wrote, with ample spare space.
     pub write_amplification: f64,
-    /// Metadata blocks written per block that the host wrote.
+    /// The same with little spare space.
+    pub write_amplification_cleaning: f64,
+    /// Blocks written to the device per second with little spare space, against ample: 1 if write
+    /// amplification alone explains how much slower the host's writes are.
+    pub cleaning_versus_amplification: f64,
+    /// Metadata blocks written per block that the host wrote, with ample spare space.
     pub metadata_fraction: f64,
     /// The same by cause.
     pub metadata_fractions: MetadataShares,
+    /// The same with little spare space.
+    pub metadata_fractions_cleaning: MetadataShares,
     /// Checkpoints while writes were measured.
     pub checkpoints: u64,
     /// Segments cleaned while writes were measured.
     pub segments_cleaned: u64,
-    /// Most bytes that the map held.
+    /// Most bytes that a map held.
     pub map_bytes_peak: u64,
-    /// Bytes of the volume.
+    /// Bytes of each volume.
     pub size_bytes: u64,
-    /// Spare space, in percent of the volume.
+    /// Spare space of the store with little, in percent of the volume.
     pub spare_percent: u32,
+    /// Spare space of the store with ample.
+    pub ample_spare_percent: u32,
     /// Rounds of which the median counts.
     pub rounds: usize,
 }
@@ -108,18 +121,24 @@ impl Report {
         let per_block = |rate: f64| format!("{:.0} ns each", 1e9 / rate);
         table
             .row("4 KiB random writes", rate(self.writes_per_second), {
-                let cleaning = format!("write amplification {:.2}", self.write_amplification);
-                format!("{}, {cleaning}", per_block(self.writes_per_second))
+                let (spare, written) = (self.ample_spare_percent, self.write_amplification);
+                let each = per_block(self.writes_per_second);
+                format!("{each}, {spare} % spare, write amplification {written:.2}")
             })
             .row(
                 "  with copy and checksum",
                 rate(self.writes_per_second_with_data),
                 per_block(self.writes_per_second_with_data),
             )
+            .row("  while cleaning", rate(self.writes_per_second_cleaning), {
+                let (spare, written) = (self.spare_percent, self.write_amplification_cleaning);
+                let each = per_block(self.writes_per_second_cleaning);
+                format!("{each}, {spare} % spare, write amplification {written:.2}")
+            })
             .row(
-                "  blocks placed, relocations included",
-                rate(self.blocks_placed_per_second),
-                per_block(self.blocks_placed_per_second),
+                "  of what that explains",
+                format!("{:.2}", self.cleaning_versus_amplification),
+                "",
             )
             .row(
                 "4 KiB random reads",
@@ -132,11 +151,14 @@ impl Report {
                 per_block(self.reads_per_second_with_data),
             )
             .row("lookups", rate(self.lookups_per_second), per_block(self.lookups_per_second))
+            .row("map memory", bytes(self.map_bytes_peak), {
+                format!("for a volume of {}", bytes(self.size_bytes))
+            })
             .row("metadata written", percent(self.metadata_fraction), "of the host's blocks");
         self.metadata_fractions.add_to(&mut table);
-        table.row("map memory", bytes(self.map_bytes_peak), {
-            format!("for a volume of {}", bytes(self.size_bytes))
-        });
+        let cleaning = &self.metadata_fractions_cleaning;
+        table.row("metadata while cleaning", percent(cleaning.sum()), "of the host's blocks");
+        cleaning.add_to(&mut table);
         table.text()
     }
 }
@@ -162,45 +184,51 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     if !(options.seconds > 0.0 && options.seconds.is_finite()) {
         return Err(BenchError::option("the seconds to measure must be above zero"));
     }
-    let mut bench = Bench::new(options)?;
-    bench.fill(&options.progress)?;
-    bench.warm_up(options.warm_up, &options.progress)?;
-    let before = bench.rig.engine.statistics();
+    let mut ample = Bench::new(options, options.ample_spare_percent)?;
+    let mut little = Bench::new(options, options.spare_percent)?;
+    for bench in [&mut ample, &mut little] {
+        bench.fill(&options.progress)?;
+        bench.warm_up(options.warm_up, &options.progress)?;
+    }
+    let before = [&ample, &little].map(|bench| bench.rig.engine.statistics());
     let mut rates: [Vec<f64>; ALL_WORK.len()] = Default::default();
-    let mut writes = Statistics::default();
-    let mut placed = Vec::new();
+    let mut cleaning_rates = Vec::new();
     let share = options.seconds / ROUNDS as f64;
     for round in 0..ROUNDS {
         for (work, rates) in ALL_WORK.iter().zip(&mut rates) {
             options.progress.report("measuring", round as f64 / ROUNDS as f64);
-            let start = bench.rig.engine.statistics();
-            let (rate, seconds) = bench.measure(*work, share)?;
-            rates.push(rate);
-            let end = bench.rig.engine.statistics();
-            if *work == Work::Write {
-                let moved = |s: &Statistics| s.user_blocks_written + s.relocated_blocks;
-                placed.push((moved(&end) - moved(&start)) as f64 / seconds);
-            }
-            writes = end;
+            rates.push(ample.measure(*work, share)?);
         }
+        cleaning_rates.push(little.measure(Work::Write, share)?);
     }
-    let metadata_fractions = MetadataShares::between(&before, &writes);
+    let after = [&ample, &little].map(|bench| bench.rig.engine.statistics());
+    let shares = [0, 1].map(|store| MetadataShares::between(&before[store], &after[store]));
+    let written = [0, 1].map(|store| write_amplification(&before[store], &after[store]));
     let rate_of = |work: Work| median(&rates[work as usize]);
+    let cleaning_rate = median(&cleaning_rates);
+    let sum = |of: fn(&Statistics) -> u64| {
+        after.iter().map(of).sum::<u64>() - before.iter().map(of).sum::<u64>()
+    };
     Ok(Report {
         writes_per_second: rate_of(Work::Write),
         writes_per_second_with_data: rate_of(Work::WriteWithData),
+        writes_per_second_cleaning: cleaning_rate,
         reads_per_second: rate_of(Work::Read),
         reads_per_second_with_data: rate_of(Work::ReadWithData),
         lookups_per_second: rate_of(Work::Lookup),
-        blocks_placed_per_second: median(&placed),
-        write_amplification: write_amplification(&before, &writes),
-        metadata_fraction: metadata_fractions.sum(),
-        metadata_fractions,
-        checkpoints: writes.checkpoints - before.checkpoints,
-        segments_cleaned: writes.segments_cleaned - before.segments_cleaned,
-        map_bytes_peak: writes.map_bytes_peak,
-        size_bytes: bench.volume_size * BLOCK_SIZE as u64,
+        write_amplification: written[0],
+        write_amplification_cleaning: written[1],
+        cleaning_versus_amplification: cleaning_rate * written[1]
+            / (rate_of(Work::Write) * written[0]),
+        metadata_fraction: shares[0].sum(),
+        metadata_fractions: shares[0],
+        metadata_fractions_cleaning: shares[1],
+        checkpoints: sum(|s| s.checkpoints),
+        segments_cleaned: sum(|s| s.segments_cleaned),
+        map_bytes_peak: after.iter().map(|s| s.map_bytes_peak).max().unwrap_or(0),
+        size_bytes: ample.volume_size * BLOCK_SIZE as u64,
         spare_percent: options.spare_percent,
+        ample_spare_percent: options.ample_spare_percent,
         rounds: ROUNDS,
     })
 }
@@ -212,10 +240,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(options: &Options) -> Result<Bench, BenchError> {
+    fn new(options: &Options, spare_percent: u32) -> Result<Bench, BenchError> {
         let block = BLOCK_SIZE as u64;
         let volume_size = options.size / block;
-        let wanted = u128::from(volume_size) * u128::from(100 + options.spare_percent) / 100;
+        let wanted = u128::from(volume_size) * u128::from(100 + spare_percent) / 100;
         let segment_size = options.segment_size / BLOCK_SIZE as u32;
         let device_size = u64::try_from(wanted)
             .unwrap_or(u64::MAX)
@@ -225,7 +253,7 @@ impl Bench {
             device_size,
             volume_size: Some(volume_size),
             segment_size,
-            spare_percent: options.spare_percent,
+            spare_percent,
             store: StoreId { uuid: *b"bench of engine!", salt: 1 },
             label: [0; 64],
             map_size: None,
@@ -269,8 +297,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Does one kind of work for so much CPU time. Returns operations per second, and the time.
-    fn measure(&mut self, work: Work, seconds: f64) -> Result<(f64, f64), BenchError> {
+    /// Does one kind of work for so much CPU time. Returns operations per second.
+    fn measure(&mut self, work: Work, seconds: f64) -> Result<f64, BenchError> {
         let handled = matches!(work, Work::WriteWithData | Work::ReadWithData);
         self.rig.set_data(if handled { Data::Handled } else { Data::Ignored });
         let mut operations = 0u64;
@@ -295,7 +323,7 @@ impl Bench {
                 break clock.seconds();
             }
         };
-        Ok((operations as f64 / spent, spent))
+        Ok(operations as f64 / spent)
     }
 
     fn look_up(&mut self) -> Result<(), BenchError> {
@@ -319,6 +347,7 @@ mod tests {
         Options {
             size: 64 << 20,
             spare_percent: 40,
+            ample_spare_percent: 400,
             segment_size: 1 << 20,
             seconds: 0.05,
             warm_up: 2.0,
@@ -338,8 +367,10 @@ mod tests {
             assert!(rate > 1000.0, "{report:?}");
         }
         assert!(report.lookups_per_second > report.reads_per_second, "{report:?}");
-        assert!(report.blocks_placed_per_second >= report.writes_per_second, "{report:?}");
         assert!(report.write_amplification > 1.0, "{report:?}");
+        let more = report.write_amplification_cleaning > report.write_amplification + 0.3;
+        assert!(more, "little spare space costs relocations: {report:?}");
+        assert!(report.cleaning_versus_amplification > 0.0, "{report:?}");
         assert!(report.segments_cleaned > 0, "the steady state includes cleaning: {report:?}");
         let sum = report.metadata_fractions.sum();
         assert!((report.metadata_fraction - sum).abs() < 1e-9, "{report:?}");

@@ -14,6 +14,7 @@ mod modelled;
 pub(crate) use buffers::Data;
 pub(crate) use modelled::DeviceModel;
 
+use crate::timing::CpuClock;
 use buffers::Memory;
 use coulter_engine::{BufferRef, Command, Config, Engine, IoId, Phase, Request, RequestId, Target};
 use coulter_format::{Block, Lba, Pba};
@@ -136,6 +137,19 @@ pub(crate) struct Rig {
 
 /// Turns without anything happening after which nothing ever will.
 const IDLE_MAX: u32 = 16;
+
+/// What a run on a modelled device took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ModelledRun {
+    /// Seconds in all: the engine's CPU time, and the waiting in between.
+    pub(crate) seconds: f64,
+    /// CPU seconds of the engine. What the stand-in takes to play the device is left out.
+    pub(crate) cpu_seconds: f64,
+    /// Seconds in which there was nothing to do but wait for the device.
+    pub(crate) waited_seconds: f64,
+    /// Most commands that were out at once.
+    pub(crate) depth_max: usize,
+}
 
 /// Something that must not happen did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,8 +290,7 @@ impl Rig {
         Ok(moved)
     }
 
-    /// As [`Rig::turn`], on a modelled device: goes on until `done` says so or all stands still.
-    /// Returns what the device took, in seconds, and the most commands that were out at once.
+    /// As [`Rig::turn`], on a modelled device: goes on until `done` says so.
     ///
     /// # Errors
     /// When it stands still before it is done, or a request failed.
@@ -285,12 +298,19 @@ impl Rig {
         &mut self,
         model: DeviceModel,
         done: impl Fn(&Rig) -> bool,
-    ) -> Result<(f64, usize), RigError> {
+    ) -> Result<ModelledRun, RigError> {
         let mut device = Modelled::new(model);
+        let mut cpu = 0.0;
         loop {
+            let clock = CpuClock::start();
+            let mut issued = Vec::new();
             while let Some(io) = self.engine.poll_io(&mut self.memory) {
-                device.issue(io);
+                issued.push(io);
             }
+            let worked = clock.seconds();
+            cpu += worked;
+            device.work(worked);
+            issued.into_iter().for_each(|io| device.issue(io));
             self.check_phase()?;
             self.take_responses()?;
             if done(self) {
@@ -301,15 +321,24 @@ impl Rig {
                 return Err(RigError(format!("the engine stands still: {story:?}")));
             };
             self.device.execute(&io.command, &mut self.memory);
+            let clock = CpuClock::start();
             self.engine.handle_completion(io.id, Ok(()), &mut self.memory);
+            let worked = clock.seconds();
+            cpu += worked;
+            device.work(worked);
         }
-        let taken = (device.seconds(), device.depth_max);
+        let run = ModelledRun {
+            seconds: device.seconds(),
+            cpu_seconds: cpu,
+            waited_seconds: device.seconds_waited(),
+            depth_max: device.depth_max,
+        };
         // What is still out, such as the first checkpoint, ends without being counted.
         while let Some(io) = device.next_end() {
             self.device.execute(&io.command, &mut self.memory);
             self.done.push(io.id);
         }
-        Ok(taken)
+        Ok(run)
     }
 
     /// Requests in the engine.

@@ -1,7 +1,9 @@
 //! How long a device would have taken: a fixed time for each command, and one bus for all bytes.
 //!
 //! Commands that are out together overlap in the fixed time and queue for the bus, so what counts
-//! is how many are issued at once and how many bytes they move. Virtual time; nothing sleeps.
+//! is how many are issued at once and how many bytes they move. Time is virtual, nothing sleeps: it
+//! moves on with the CPU time of the thread that drives the device, and to the next completion when
+//! that thread has nothing to do.
 
 use coulter_engine::{Command, Io};
 use coulter_format::BLOCK_SIZE;
@@ -26,6 +28,7 @@ impl DeviceModel {
 pub(super) struct Modelled {
     model: DeviceModel,
     now: u64,
+    waited: u64,
     bus_free: u64,
     /// End of each command, and the order of issue among equals.
     out: BinaryHeap<Reverse<(u64, u64)>>,
@@ -39,6 +42,7 @@ impl Modelled {
         Modelled {
             model,
             now: 0,
+            waited: 0,
             bus_free: 0,
             out: BinaryHeap::new(),
             ios: Vec::new(),
@@ -47,9 +51,20 @@ impl Modelled {
         }
     }
 
-    /// Seconds that the device has taken so far.
+    /// Seconds since the start.
     pub(super) fn seconds(&self) -> f64 {
         self.now as f64 * 1e-9
+    }
+
+    /// Seconds of those in which there was nothing to do but wait.
+    pub(super) fn seconds_waited(&self) -> f64 {
+        self.waited as f64 * 1e-9
+    }
+
+    /// The thread that drives the device has worked for so many seconds; whatever was on its way
+    /// has come nearer.
+    pub(super) fn work(&mut self, seconds: f64) {
+        self.now += (seconds * 1e9) as u64;
     }
 
     /// Issues a command now.
@@ -71,11 +86,11 @@ impl Modelled {
         self.depth_max = self.depth_max.max(self.out.len());
     }
 
-    /// The next command to end; time moves on to its end.
+    /// The next command to end. If it has not ended yet, time moves on to its end.
     pub(super) fn next_end(&mut self) -> Option<Io> {
         let Reverse((end, number)) = self.out.pop()?;
-        assert!(end >= self.now, "time does not run backwards");
-        self.now = end;
+        self.waited += end.saturating_sub(self.now);
+        self.now = self.now.max(end);
         self.ios[number as usize].take()
     }
 }
@@ -107,5 +122,21 @@ mod tests {
         assert!((device.seconds() - 220e-6).abs() < 1e-9, "{}", device.seconds());
         assert!(device.next_end().is_none());
         assert_eq!(device.depth_max, 2);
+        assert_eq!(device.seconds_waited(), device.seconds(), "nobody worked");
+    }
+
+    #[test]
+    fn work_overlaps_with_commands_on_their_way() {
+        let model = DeviceModel { latency: 100e-6, bandwidth: 4096e6 };
+        let mut device = Modelled::new(model);
+        device.issue(read(0, 0));
+        device.work(60e-6);
+        assert_eq!(device.next_end().map(|io| io.id), Some(IoId(0)));
+        assert!((device.seconds() - 100e-6).abs() < 1e-9, "{}", device.seconds());
+        assert!((device.seconds_waited() - 40e-6).abs() < 1e-9);
+        device.issue(read(1, 0));
+        device.work(150e-6);
+        assert_eq!(device.next_end().map(|io| io.id), Some(IoId(1)));
+        assert!((device.seconds() - 250e-6).abs() < 1e-9, "it had ended long before");
     }
 }
