@@ -35,12 +35,12 @@ part_bare() {
   cargo build -p coulter-format -p coulter-engine --no-default-features --target "$bare_target"
 }
 
-# Tests that need root, a loop device or FUSE print `SKIPPED: …` where these are not to be had;
-# the lines are repeated at the end so that nobody takes a skipped test for a passed one.
+# Tests that need root, a loop device, FUSE or a program print `SKIPPED: …` where these are not to
+# be had; the lines are repeated at the end so that nobody takes a skipped test for a passed one.
 part_tests() {
   local log status=0
   log=$(mktemp)
-  cargo test --workspace -- --show-output 2>&1 | tee "$log" || status=$?
+  cargo test --workspace 2>&1 | tee "$log" || status=$?
   if grep -q 'SKIPPED' "$log"; then
     echo
     echo "Not tested on this machine:"

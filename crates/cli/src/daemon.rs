@@ -14,13 +14,13 @@
 mod claim;
 mod events;
 pub(crate) mod launch;
+mod protect;
 mod serving;
 
 use crate::control::Reply;
 use crate::error::CliError;
 use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
-use coulter_attach::harden::harden_process;
 use coulter_attach::nbd::Address;
 use events::{Client, Signals};
 use serving::Serving;
@@ -65,13 +65,13 @@ pub(crate) fn run(
 ) -> Result<(), CliError> {
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
-    let hardening = harden_process();
+    let protection = protect::protect(&job.point);
     let mut entry = claim::claim(state, &job)?;
     let mut served = false;
     let mut ready = |entry: &Entry| {
         ready(entry)?;
         served = true;
-        log::info!("hardening: {hardening}");
+        log::info!("protection against want of memory: {protection}");
         Ok(())
     };
     let ended = serve(state, &job, &mut entry, &signals, &mut ready);

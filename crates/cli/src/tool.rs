@@ -53,7 +53,8 @@ pub(crate) fn failed(command: &str, status: ExitStatus, output: &[u8]) -> CliErr
 /// The error of a program that could not be started.
 pub(crate) fn not_started(program: &str, package: &'static str, error: io::Error) -> CliError {
     match error.kind() {
-        io::ErrorKind::NotFound => {
+        // The latter when it is nowhere, and a directory of the path may not be entered.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
             SystemError::ToolMissing { tool: program.to_owned(), package }.into()
         }
         _ => CliError::io("run", program.as_ref(), error),

@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, is_running, send, wait_until};
+use sandbox::{Sandbox, is_running, send, skipped, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -158,7 +158,7 @@ fn what_was_written_over_nbd_is_there_after_a_clean_end_and_after_a_kill() {
         let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
         let write = format!("write -P {pattern} 1M 64k");
         if !qemu_io(uri.trim_end(), &[&write, "flush"]) {
-            eprintln!("SKIPPED: durability over NBD: qemu-io is not installed");
+            skipped("durability over NBD: qemu-io is not installed");
             return;
         }
         sandbox.signal("disk", signal);

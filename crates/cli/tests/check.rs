@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::Sandbox;
+use sandbox::{Sandbox, skipped};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ fn written() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "1M"]);
     if !qemu_io(&sandbox, &["write -P 0x42 0 1M", "flush"]) {
-        eprintln!("SKIPPED: check of written stores: qemu-io is not installed");
+        skipped("check of written stores: qemu-io is not installed");
         return None;
     }
     Some(sandbox)

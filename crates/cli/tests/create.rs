@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::Sandbox;
+use sandbox::{Sandbox, skipped};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
@@ -75,7 +75,7 @@ fn a_file_system_made_by_its_own_tool_is_refused() {
     file.set_len(256 << 20).expect("it can be extended");
     let made = Command::new("/usr/sbin/mkfs.ext4").arg("-q").arg(&path).status();
     if !made.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: refusing a real ext4: mkfs.ext4 is not installed");
+        skipped("refusing a real ext4: mkfs.ext4 is not installed");
         return;
     }
     let error = sandbox.fails(1, &["create", "disk.img"]);

@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, mounts_below};
+use sandbox::{Sandbox, can_mount, mounts_below, skipped};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn a_file_system_is_made_mounted_and_found_again() {
         let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", kind];
         let error = String::from_utf8_lossy(&sandbox.run(&mount).stderr).into_owned();
         if error.contains("is not installed") {
-            eprintln!("SKIPPED: {kind}: {error}");
+            skipped(&format!("{kind}: {error}"));
             continue;
         }
         assert!(error.is_empty(), "{kind}: {error}");

@@ -183,6 +183,7 @@ fn parse(text: &str) -> Option<(Outcome, i32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::os::unix::fs::FileExt;
 
     const SIZE: u64 = 4 << 20;
@@ -191,7 +192,7 @@ mod tests {
         match Fio::find(directory, &Interrupt::default()) {
             Ok(fio) => Some(fio),
             Err(error) => {
-                eprintln!("SKIPPED: fio cannot be used here: {error}");
+                let _ = writeln!(std::io::stderr(), "\nSKIPPED: fio cannot be used here: {error}");
                 None
             }
         }

@@ -2,6 +2,7 @@
 //! only its magic, and the real tools that write the formats wherever they are installed.
 
 use super::*;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use tempfile::NamedTempFile;
 
@@ -107,7 +108,11 @@ fn images_made_by_the_real_tools_are_recognised() {
     for maker in MAKERS {
         let file = image(maker.size);
         if !run(maker.command, &file) {
-            eprintln!("SKIPPED: {} is not installed or refused", maker.command[0]);
+            let _ = writeln!(
+                io::stderr(),
+                "\nSKIPPED: {} is not installed or refused",
+                maker.command[0]
+            );
             continue;
         }
         let found = kinds(&file);
@@ -129,7 +134,10 @@ fn luks_headers_are_recognised() {
         let all: Vec<String> = command.into_iter().chain(rest).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         if !run(&all, &file) {
-            eprintln!("SKIPPED: cryptsetup is not installed or refused {version}");
+            let _ = writeln!(
+                io::stderr(),
+                "\nSKIPPED: cryptsetup is not installed or refused {version}"
+            );
             continue;
         }
         assert_eq!(kinds(&file), vec!["LUKS encrypted data"; copies], "{version}");
