@@ -389,10 +389,7 @@ impl Bench {
         self.rig = Rig::begin_to_open(config(Some(self.map_memory)), device, DEPTH);
         let preparing = cpu.seconds();
         self.rig.set_data(Data::Handled);
-        let readable = |rig: &Rig| matches!(rig.engine.phase(), Phase::Recovered | Phase::Running);
-        let opening = self.rig.run_modelled(DeviceModel::SSD, readable)?;
-        self.rig.submit_read(target)?;
-        let reading = self.rig.run_modelled(DeviceModel::SSD, |rig| rig.in_flight() == 0)?;
+        let opening = self.rig.open_modelled(DeviceModel::SSD, target)?;
         let wall_seconds = clock.elapsed().as_secs_f64();
         let counts = self.rig.device.counts;
         let statistics = self.rig.engine.statistics();
@@ -402,9 +399,9 @@ impl Bench {
         }
         Ok(Crash {
             queue_depth: depth,
-            seconds_to_first_io: preparing + opening.seconds + reading.seconds,
-            cpu_seconds_to_first_io: preparing + opening.cpu_seconds + reading.cpu_seconds,
-            device_wait_seconds_to_first_io: opening.waited_seconds + reading.waited_seconds,
+            seconds_to_first_io: preparing + opening.seconds,
+            cpu_seconds_to_first_io: preparing + opening.cpu_seconds,
+            device_wait_seconds_to_first_io: opening.waited_seconds,
             wall_seconds_to_first_io: wall_seconds,
             wall_seconds_to_first_write: clock.elapsed().as_secs_f64(),
             device_reads: counts.reads - reads_before.reads,

@@ -16,9 +16,7 @@ fn write_and_sync(path: &Path, content: &[u8]) {
 
 #[test]
 fn a_file_system_is_made_mounted_and_found_again() {
-    if !can_mount("a_file_system_is_made_mounted_and_found_again") {
-        return;
-    }
+    let Some(_right) = can_mount("a_file_system_is_made_mounted_and_found_again") else { return };
     for kind in ["ext4", "xfs", "btrfs"] {
         let sandbox = Sandbox::new();
         let directory = sandbox.make_directory("mnt");
@@ -43,9 +41,11 @@ fn a_file_system_is_made_mounted_and_found_again() {
 
 #[test]
 fn a_volume_without_a_file_system_is_not_mounted_and_not_left_attached() {
-    if !can_mount("a_volume_without_a_file_system_is_not_mounted_and_not_left_attached") {
+    let Some(_right) =
+        can_mount("a_volume_without_a_file_system_is_not_mounted_and_not_left_attached")
+    else {
         return;
-    }
+    };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
     let error = sandbox.fails(1, &["mount", "disk.img", "mnt", "--size", "1G"]);
@@ -57,9 +57,7 @@ fn a_volume_without_a_file_system_is_not_mounted_and_not_left_attached() {
 
 #[test]
 fn a_busy_mount_point_names_who_uses_it() {
-    if !can_mount("a_busy_mount_point_names_who_uses_it") {
-        return;
-    }
+    let Some(_right) = can_mount("a_busy_mount_point_names_who_uses_it") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
     sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
@@ -78,9 +76,7 @@ fn a_busy_mount_point_names_who_uses_it() {
 
 #[test]
 fn fsynced_files_survive_a_killed_daemon() {
-    if !can_mount("fsynced_files_survive_a_killed_daemon") {
-        return;
-    }
+    let Some(_right) = can_mount("fsynced_files_survive_a_killed_daemon") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
     sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
@@ -96,9 +92,11 @@ fn fsynced_files_survive_a_killed_daemon() {
 
 #[test]
 fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
-    if !can_mount("a_dead_file_system_can_be_left_after_the_store_was_attached_again") {
+    let Some(_right) =
+        can_mount("a_dead_file_system_can_be_left_after_the_store_was_attached_again")
+    else {
         return;
-    }
+    };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
     sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
@@ -113,9 +111,9 @@ fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
 
 #[test]
 fn a_terminated_daemon_writes_out_the_file_system_first() {
-    if !can_mount("a_terminated_daemon_writes_out_the_file_system_first") {
+    let Some(_right) = can_mount("a_terminated_daemon_writes_out_the_file_system_first") else {
         return;
-    }
+    };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
     sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);

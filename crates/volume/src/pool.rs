@@ -1,8 +1,8 @@
 //! The memory that the engine names: record buffers, pages, and the memory of requests.
 //!
 //! Record buffers and pages are one allocation, so that the device pins it once. Host data is
-//! copied once, into the record that it will be written from, and checksummed block by block while
-//! the copy is still in the first-level cache.
+//! copied once, into the record that it will be written from, each block right after its checksum
+//! was taken, while it is in the first-level cache.
 //!
 //! Invariants:
 //! - host memory is named only while its request is in the table of jobs, which owns it;
@@ -155,8 +155,11 @@ impl Buffers for Pool {
         assert!(payload_block as usize + count < RECORD_BLOCKS, "a payload stays in its record");
         let target = self.blocks_mut(start..start + count);
         for (index, (from, to)) in source.iter().zip(target).enumerate() {
+            // Checksum first: it fetches the block for the copy. The other way round the checksum
+            // would wait for the copy's stores, which takes half as long again. Nobody can change
+            // the block in between, for the request owns or borrows it.
+            checksums[index] = checksum::block(Kind::Data, lba.0 + index as u64, from);
             to.copy_from_slice(from);
-            checksums[index] = checksum::block(Kind::Data, lba.0 + index as u64, to);
         }
     }
 

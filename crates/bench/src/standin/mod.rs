@@ -234,11 +234,11 @@ impl Rig {
         Ok(())
     }
 
-    /// Offers a read of one block, for [`Rig::run_modelled`] to carry out.
+    /// Offers a read of one block.
     ///
     /// # Errors
     /// When the engine does not take it.
-    pub(crate) fn submit_read(&mut self, lba: u64) -> Result<(), RigError> {
+    fn submit_read(&mut self, lba: u64) -> Result<(), RigError> {
         let buffer = self.host(1);
         let taken = self.offer(Request::Read { lba: Lba(lba), count: 1, buffer });
         if taken { Ok(()) } else { Err(RigError("a read was refused".to_string())) }
@@ -290,19 +290,26 @@ impl Rig {
         Ok(moved)
     }
 
-    /// As [`Rig::turn`], on a modelled device: goes on until `done` says so.
+    /// Polls the new engine on a modelled device until it can be read, and then until a block has
+    /// been read and verified.
     ///
     /// # Errors
-    /// When it stands still before it is done, or a request failed.
-    pub(crate) fn run_modelled(
+    /// When it stands still before it is done, or the read failed.
+    pub(crate) fn open_modelled(
         &mut self,
         model: DeviceModel,
-        done: impl Fn(&Rig) -> bool,
+        lba: u64,
     ) -> Result<ModelledRun, RigError> {
         let mut device = Modelled::new(model);
         let mut cpu = 0.0;
+        let mut asked = false;
         loop {
             let clock = CpuClock::start();
+            let phase = self.engine.phase();
+            if !asked && matches!(phase, Phase::Recovered | Phase::Running) {
+                self.submit_read(lba)?;
+                asked = true;
+            }
             let mut issued = Vec::new();
             while let Some(io) = self.engine.poll_io(&mut self.memory) {
                 issued.push(io);
@@ -313,10 +320,13 @@ impl Rig {
             issued.into_iter().for_each(|io| device.issue(io));
             self.check_phase()?;
             self.take_responses()?;
-            if done(self) {
+            if asked && self.in_flight == 0 {
                 break;
             }
             let Some(io) = device.next_end() else {
+                if !asked && self.engine.phase() != phase {
+                    continue;
+                }
                 let story = self.engine.statistics();
                 return Err(RigError(format!("the engine stands still: {story:?}")));
             };
@@ -339,11 +349,6 @@ impl Rig {
             self.done.push(io.id);
         }
         Ok(run)
-    }
-
-    /// Requests in the engine.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
     }
 
     /// From now on at most so many requests at once.

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -151,8 +152,17 @@ pub(crate) fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(directory)).collect()
 }
 
-/// Whether loop devices and mounts can be had; says loudly if not.
-pub(crate) fn can_mount(test: &str) -> bool {
+/// Held by the one test that mounts.
+pub(crate) struct MountRight {
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// The right to use loop devices and mounts, if they can be had; says loudly if not.
+///
+/// One test at a time has it. Tools look at every loop device before they touch one (`mkfs.btrfs`
+/// does) and fail when a killed daemon lies behind any of them.
+pub(crate) fn can_mount(test: &str) -> Option<MountRight> {
+    static ALONE: Mutex<()> = Mutex::new(());
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| {
         use std::os::unix::fs::MetadataExt;
         metadata.uid() == 0
@@ -162,7 +172,9 @@ pub(crate) fn can_mount(test: &str) -> bool {
     if !can {
         skipped(&format!("{test}: needs root, /dev/fuse and loop devices"));
     }
-    can
+    // A test that failed has cleaned up behind itself all the same.
+    let alone = || ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    can.then(|| MountRight { _alone: alone() })
 }
 
 /// Says loudly, past the capture of passing tests' output, that something was not tested.
