@@ -1,5 +1,6 @@
 //! File systems on block devices: which one is there, making, mounting, unmounting, checking.
 
+use crate::dead_loops;
 use crate::error::{CliError, MountError};
 use crate::holders;
 use crate::signatures::{self, Signature};
@@ -42,12 +43,21 @@ impl FileSystem {
     /// Makes one on `device`.
     ///
     /// # Errors
-    /// What its program says.
+    /// What its program says; [`MountError::DeadLoopDevices`] when others are to blame.
     pub(crate) fn make(self, device: &Path, options: &[&str]) -> Result<(), CliError> {
         let program = format!("mkfs.{}", self.name());
         let options = ["-q"].iter().chain(options).map(OsStr::new);
         let arguments: Vec<&OsStr> = options.chain([device.as_os_str()]).collect();
-        tool::run(&program, self.package(), &arguments).map(drop)
+        let made = tool::run(&program, self.package(), &arguments).map(drop);
+        made.map_err(|error| {
+            let cause = error.report();
+            let dead = dead_loops::blamed_by(cause.why.as_deref().unwrap_or_default());
+            if dead.is_empty() {
+                return error;
+            }
+            let (device, cause) = (device.to_owned(), Box::new(cause));
+            MountError::DeadLoopDevices { device, cause, dead }.into()
+        })
     }
 }
 

@@ -11,6 +11,7 @@ mod attach_point;
 mod command;
 mod control;
 mod daemon;
+mod dead_loops;
 mod demo;
 mod error;
 mod file_system;

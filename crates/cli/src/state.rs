@@ -69,6 +69,16 @@ pub(crate) struct Entry {
     pub(crate) attached_at_unix_seconds: u64,
 }
 
+impl Entry {
+    /// Whether `text` is a name for it, or `path`, that text as a canonical path.
+    fn answers_to(&self, text: &str, path: Option<&Path>) -> bool {
+        self.name == text
+            || path == Some(&self.store)
+            || self.device.as_deref() == Some(text)
+            || path.is_some_and(|path| self.device.as_deref().map(Path::new) == Some(path))
+    }
+}
+
 /// The directory.
 #[derive(Clone, Debug)]
 pub(crate) struct StateDirectory {
@@ -167,17 +177,25 @@ impl StateDirectory {
         let path = Path::new(text).canonicalize().ok();
         let attached = self.attached()?;
         let names = attached.iter().map(|entry| entry.name.clone()).collect();
-        attached
-            .into_iter()
-            .find(|entry| {
-                entry.name == text
-                    || path.as_ref() == Some(&entry.store)
-                    || entry.device.as_deref() == Some(text)
-                    || entry.device.as_deref().map(Path::new) == path.as_deref()
-            })
-            .ok_or_else(|| {
-                StateError::NotAttached { name: text.to_owned(), attached: names }.into()
-            })
+        attached.into_iter().find(|entry| entry.answers_to(text, path.as_deref())).ok_or_else(
+            || StateError::NotAttached { name: text.to_owned(), attached: names }.into(),
+        )
+    }
+
+    /// What the ended daemon of the volume called `text` left, if there is such a one. The caller
+    /// holds the lock, under which no daemon becomes known.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn find_ended(
+        &self,
+        _lock: &StateLock,
+        text: &str,
+    ) -> Result<Option<Entry>, CliError> {
+        let path = Path::new(text).canonicalize().ok();
+        let mut entries = self.entries()?.into_iter();
+        let ended = |entry: &Entry| !entry.process.is_alive();
+        Ok(entries.find(|entry| ended(entry) && entry.answers_to(text, path.as_deref())))
     }
 
     /// Writes `entry`, replacing one of the same name. The caller holds the lock.
@@ -327,6 +345,18 @@ mod tests {
             assert_eq!(state.find(text).expect("it is attached"), written, "{text}");
         }
         assert!(matches!(state.find("alp"), Err(CliError::State(StateError::NotAttached { .. }))));
+        assert_eq!(state.find_ended(&lock, "alpha").expect("it is readable"), None);
+    }
+
+    #[test]
+    fn an_ended_daemon_is_found_only_when_asked_for() {
+        let (_parent, state) = directory();
+        let lock = state.lock().expect("nobody holds the lock");
+        let written = entry("alpha", dead());
+        state.write(&lock, &written).expect("the directory is writable");
+        assert!(state.find("alpha").is_err());
+        assert_eq!(state.find_ended(&lock, "alpha").expect("it is readable"), Some(written));
+        assert_eq!(state.find_ended(&lock, "beta").expect("it is readable"), None);
     }
 
     #[test]

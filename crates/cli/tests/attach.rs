@@ -79,10 +79,20 @@ fn a_killed_daemon_leaves_nothing_in_the_way() {
     sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
     sandbox.signal("disk", "KILL");
     assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
-    let error = sandbox.fails(1, &["detach", "disk"]);
-    assert!(error.contains("nothing is attached"), "{error}");
     sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
     sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn detaching_clears_away_what_a_killed_daemon_left() {
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.signal("disk", "KILL");
+    assert!(sandbox.path("state/disk.json").exists());
+    sandbox.ok(&["detach", "disk"]);
+    assert!(!sandbox.path("state/disk.json").exists());
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains("nothing is attached"), "{error}");
 }
 
 #[test]

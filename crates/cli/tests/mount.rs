@@ -126,3 +126,35 @@ fn a_terminated_daemon_writes_out_the_file_system_first() {
     assert_eq!(content, b"written, not synced");
     sandbox.ok(&["umount", "mnt"]);
 }
+
+#[test]
+fn a_dead_volume_that_stands_in_the_way_of_mkfs_is_named_with_its_remedy() {
+    let test = "a_dead_volume_that_stands_in_the_way_of_mkfs_is_named_with_its_remedy";
+    let Some(_right) = can_mount(test) else { return };
+    if Command::new("mkfs.btrfs").arg("--version").output().is_err() {
+        skipped(&format!("{test}: mkfs.btrfs is not installed"));
+        return;
+    }
+    // Each with a state directory of its own: none clears away what the other left.
+    let (dead, sandbox) = (Sandbox::new(), Sandbox::new());
+    let directory = dead.make_directory("mnt");
+    let entry =
+        dead.json(&["mount", "dead.img", "mnt", "--size", "1G", "--mkfs", "ext4", "--json"]);
+    let device = entry["device"].as_str().expect("it has a device").to_owned();
+    dead.signal("dead", "KILL");
+    sandbox.make_directory("mnt");
+    let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "btrfs"];
+    let output = sandbox.run(&mount);
+    if output.status.success() {
+        sandbox.ok(&["umount", "mnt"]);
+        skipped(&format!("{test}: this mkfs.btrfs does not mind"));
+        return;
+    }
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains(&format!("{device} on ")), "{error}");
+    let remedy = format!("umount {}; losetup --detach {device}; umount ", directory.display());
+    assert!(error.contains(&remedy), "{error}");
+    dead.ok(&["umount", "mnt"]);
+    sandbox.ok(&mount);
+    sandbox.ok(&["umount", "mnt"]);
+}

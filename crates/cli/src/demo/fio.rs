@@ -116,6 +116,8 @@ impl Fio {
             "--direct=1".to_owned(),
             // One process: killing it leaves no job of it behind that keeps a mount busy.
             "--thread".to_owned(),
+            // It would be left in the directory that we were called from.
+            "--verify_state_save=0".to_owned(),
             "--output-format=json".to_owned(),
         ];
         let verified = ["--rw=randwrite", "--bs=4k", "--verify=crc32c", SEED];

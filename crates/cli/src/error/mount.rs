@@ -1,6 +1,7 @@
 //! About file systems on volumes.
 
 use super::report::{Report, fault, usage};
+use crate::dead_loops::DeadLoop;
 use std::path::PathBuf;
 
 /// About file systems on volumes.
@@ -17,6 +18,8 @@ pub(crate) enum MountError {
     NoFileSystem { store: PathBuf, device: String },
     /// `--mkfs` on a volume that holds something else than a file system.
     VolumeHoldsData { store: PathBuf, device: String, what: &'static str },
+    /// `mkfs` gave up because of other devices of the machine, which lie on dead volumes.
+    DeadLoopDevices { device: PathBuf, cause: Box<Report>, dead: Vec<DeadLoop> },
     /// The volume is reached over a socket, so that nothing can be mounted from it.
     NotABlockDevice { name: String, device: String },
 }
@@ -58,6 +61,16 @@ impl MountError {
                 fault(format!("cannot mount {}", store.display()))
                     .why(format!("its volume at {device} holds {what}"))
                     .help("attach it and use the device instead")
+            }
+            MountError::DeadLoopDevices { device, cause, dead } => {
+                let listed = dead.iter().map(DeadLoop::to_string).collect::<Vec<_>>().join(", ");
+                let remedy = dead.iter().map(DeadLoop::remedy).collect::<Vec<_>>().join("; ");
+                fault(format!("cannot make a file system on {}", device.display()))
+                    .why(format!(
+                        "{cause}. It looks at every mounted loop device, and these lie on volumes whose \
+                         daemon has ended: {listed}"
+                    ))
+                    .help(format!("take them away and try again: {remedy}"))
             }
             MountError::NotABlockDevice { name, device } => fault(format!("cannot mount '{name}'"))
                 .why(format!("it is served at {device}, which is no block device"))

@@ -1,8 +1,10 @@
 //! `coulter detach`: ends the daemon of a volume cleanly.
 
 use crate::control::{self, Request};
-use crate::error::{CliError, DaemonError};
+use crate::error::{CliError, DaemonError, StateError};
+use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
+use crate::terminal;
 use clap::Args;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Detach a volume: flush it, write a checkpoint, end its daemon.
 ///
-/// It is refused while somebody uses the device.
+/// It is refused while somebody uses the device. What a killed daemon has left is cleared away.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,8 +32,19 @@ pub(crate) struct Detach {
 
 impl Detach {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let entry = state.find(&self.volume)?;
-        detach(state, &entry, self.force)
+        match state.find(&self.volume) {
+            Ok(entry) => detach(state, &entry, self.force),
+            Err(not_attached @ CliError::State(StateError::NotAttached { .. })) => {
+                let lock = state.lock()?;
+                let Some(ended) = state.find_ended(&lock, &self.volume)? else {
+                    return Err(not_attached);
+                };
+                reclaim::reclaim(state, &lock, &ended)?;
+                terminal::note(&format!("the daemon of '{}' had ended before", ended.name));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

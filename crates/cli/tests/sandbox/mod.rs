@@ -101,6 +101,13 @@ impl Sandbox {
         entry["pid"].as_u64().expect("the pid is a number") as u32
     }
 
+    /// The names under which killed daemons have left something.
+    fn names_of_ended(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.path("state")).into_iter().flatten().flatten();
+        let names = files.filter_map(|file| file.file_name().into_string().ok());
+        names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).collect()
+    }
+
     /// Sends a signal to the daemon of `name` and waits until it is gone.
     pub(crate) fn signal(&self, name: &str, signal: &str) {
         let pid = self.pid_of(name);
@@ -111,20 +118,36 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        for mount in mounts_below(self.directory.path()) {
-            let _ = Command::new("umount").arg("--lazy").arg(mount).output();
+        let below = self.directory.path();
+        // The files of the attach points go last, with what lies on them.
+        let on_volumes = mounts_below(below).into_iter().filter(|m| m.kind != "fuse.coulter");
+        for mount in on_volumes {
+            let _ = Command::new("umount").arg("--lazy").arg(mount.point).output();
         }
         let list = self.run(&["list", "--json"]).stdout;
         let entries: Vec<Value> = serde_json::from_slice(&list).unwrap_or_default();
         for entry in entries {
             let pid = entry["pid"].as_u64().unwrap_or_default() as u32;
-            send(pid, "TERM");
+            let _ = Command::new("kill").arg(pid.to_string()).status();
             let deadline = Instant::now() + PATIENCE;
             while is_running(pid) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+        for name in self.names_of_ended() {
+            let _ = self.run(&["detach", &name]);
+        }
+        for mount in mounts_below(below) {
+            let _ = Command::new("umount").arg("--lazy").arg(mount.point).output();
+        }
     }
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    pub(crate) point: PathBuf,
+    pub(crate) kind: String,
 }
 
 pub(crate) fn send(pid: u32, signal: &str) {
@@ -146,10 +169,13 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_below(directory: &Path) -> Vec<Mount> {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
-    points.filter(|point| point.starts_with(directory)).collect()
+    let mounts = table.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some(Mount { point: fields.next()?.into(), kind: fields.next()?.to_owned() })
+    });
+    mounts.filter(|mount| mount.point.starts_with(directory)).collect()
 }
 
 /// Held by the one test that mounts.
