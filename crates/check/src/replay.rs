@@ -256,11 +256,13 @@ impl Search<'_, '_> {
         if let Ok(block) = self.window.block(found.pba)
             && let Ok(view) = RecordView::decode(block, &store, found.pba)
         {
-            for entry in view.entries() {
+            for mut entry in view.entries() {
                 let place = entry.pba.0.wrapping_sub(first.0) as usize;
-                if !(entry.relocated && lost.contains(&place)) {
-                    updates.add(found.sequence, &entry);
+                // What did not arrive still tells that its address lay at the source then.
+                if entry.relocated && lost.contains(&place) {
+                    entry.pba = entry.word.address;
                 }
+                updates.add(found.sequence, &entry);
             }
         }
         let recovery = &mut self.report.recovery;

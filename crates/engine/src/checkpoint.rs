@@ -214,7 +214,8 @@ impl Engine {
         if self.log.applied == self.checkpointer.cut.sequence && !self.checkpointer.wanted {
             return false;
         }
-        if self.runs_are_too_many() {
+        // The sweep's share comes first: so runs never become too many for another one.
+        if self.runs_are_too_many() || self.sweeper.quota > 0 {
             return false;
         }
         let journal_size = self.superblock.budget.journal_size as usize;
@@ -222,14 +223,26 @@ impl Engine {
         let freed = self.segments.freed_count();
         // Not before they are needed: a checkpoint for every freed segment would cost more than
         // some segments give.
-        let scarce = self.segments.empty_count() - freed <= marks.kept_by_user + 1 && freed > 0;
+        let worth = u64::from(freed) * u64::from(self.superblock.geometry.segment_size)
+            >= 2 * self.checkpoint_cost();
+        let at_the_floor = self.segments.usable_count() <= marks.kept_by_cleaning as usize;
+        let scarce = self.segments.empty_count() - freed <= marks.kept_by_user + 1
+            && (worth || (freed > 0 && at_the_floor));
         let queue_is_short = self.segments.usable_count() <= marks.kept_by_user as usize + 1
             && self.segments.queue_could_grow();
         self.checkpointer.wanted
+            || (self.map.recovery_is_short() && self.map.checkpoint_helps_recovery())
             || self.map.journal_length() >= journal_size
             || self.log.blocks_since_cut >= 4 * journal_size as u64
             || scarce
             || queue_is_short
+    }
+
+    /// Blocks that a checkpoint would write now, about.
+    fn checkpoint_cost(&self) -> u64 {
+        let run = self.map.journal_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 1;
+        let body = self.checkpointer.body.1 as usize;
+        (run + self.checkpointer.table.len() + body + 4) as u64
     }
 
     /// Whether the oldest run must die before another one is written; then the sweep hurries.

@@ -147,8 +147,11 @@ impl Engine {
     fn choose_victim(&mut self) -> bool {
         let size = self.superblock.geometry.segment_size;
         let clock = self.log.write_clock;
-        let policy = self.cleaner.policy;
-        let least_gain = if self.pacing.is_scarce() { size / 64 } else { size / 32 };
+        // When segments are scarce, what counts is to win one soon.
+        let scarce = self.pacing.is_scarce();
+        let policy = if scarce { VictimPolicy::Greedy } else { self.cleaner.policy };
+        let least_gain = if scarce { size / 64 } else { size / 32 };
+        let room = self.room_for_relocations();
         let candidates = self.segments.iter().filter(|(_, segment)| {
             // Something must be won, or cleaning is running in circles: more than what headers and
             // the checkpoint cost.
@@ -156,6 +159,7 @@ impl Engine {
                 && !segment.exhausted
                 && segment.pending == 0
                 && segment.valid + least_gain <= size
+                && u64::from(segment.valid + headers_for(segment.valid)) <= room
         });
         let scored = candidates.map(|(index, segment)| {
             let age = clock.saturating_sub(segment.clock);
@@ -172,6 +176,15 @@ impl Engine {
         self.cleaner.offset = 0;
         self.cleaner.stage = Stage::Next;
         true
+    }
+
+    /// Blocks that the cleaner can write before another segment is won.
+    fn room_for_relocations(&self) -> u64 {
+        let size = u64::from(self.superblock.geometry.segment_size);
+        let head = self.log.head(Stream::Cleaning);
+        let left = head.map_or(0, |head| size - u64::from(head.offset));
+        let usable = self.segments.usable_count().saturating_sub(self.pacing.kept_by_cleaning());
+        left + usable as u64 * size
     }
 
     fn read_chunk(&mut self) -> bool {
@@ -336,14 +349,12 @@ impl Engine {
         }
         let extent = Extent { key: block.key, count: 1, kind: block.kind, relocated: true };
         let is_data = block.kind == Kind::Data;
-        let Some(target) = self.cleaning_record(extent.cost(), buffers) else { return false };
-        // Its leaf is kept in memory first: making room must not give up this very one.
-        if is_data {
-            self.map.relocation_started(Lba(block.key));
-        }
-        if is_data && !(self.map.admits_relocation() && self.map.reserve(1)) {
-            self.map.relocation_ended(Lba(block.key));
-            self.sweeper.wanted_memory = true;
+        let Some(target) = self.cleaning_record(extent.cost(), buffers) else {
+            self.leave_victim_without_room();
+            return false;
+        };
+        if is_data && !self.map.try_start_relocation(Lba(block.key)) {
+            // Those on their way arrive and make room; what else is short makes the sweep urgent.
             if self.log.record(target).extents.is_empty() {
                 self.log.abandon(target);
             } else {
@@ -409,9 +420,26 @@ impl Engine {
         }
     }
 
+    /// There is no segment to copy into. Another victim may fit into what is left of the head: an
+    /// emptier one, or this one, which has less left by now.
+    fn leave_victim_without_room(&mut self) {
+        let head = self.log.head(Stream::Cleaning);
+        let size = self.superblock.geometry.segment_size;
+        let segments_are_short = head.is_none_or(|head| size - head.offset < 2)
+            && self.segments.usable_count() <= self.pacing.kept_by_cleaning();
+        if segments_are_short {
+            self.drop_victim();
+        }
+    }
+
     fn end_victim(&mut self) {
-        let segment = self.cleaner.segment.take().expect("a victim was being cleaned");
+        let segment = self.cleaner.segment.expect("a victim was being cleaned");
         self.segments.segment_mut(segment).exhausted = true;
+        self.drop_victim();
+    }
+
+    fn drop_victim(&mut self) {
+        self.cleaner.segment = None;
         if let Some(buffer) = self.cleaner.buffer.take() {
             self.log.give_back(buffer);
         }
@@ -419,6 +447,12 @@ impl Engine {
         self.cleaner.parked = false;
         self.cleaner.stage = Stage::Idle;
     }
+}
+
+/// Headers that relocating so many blocks takes: more than one if records go out before they are
+/// full.
+fn headers_for(blocks: u32) -> u32 {
+    blocks / 32 + 2
 }
 
 /// What is known of a block in the victim.

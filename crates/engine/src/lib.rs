@@ -311,6 +311,9 @@ impl Engine {
         }
         self.apply_completed(buffers);
         self.retry_starved(buffers);
+        if self.segments.miscounted() {
+            self.poison(ERRNO_DAMAGED);
+        }
         if let Some(errno) = self.poisoned {
             self.give_up_shutdown(errno);
         } else if !self.config.read_only && self.phase != Phase::Closed {
@@ -363,6 +366,10 @@ impl Engine {
             },
         );
         self.statistics.records += 1;
+        // What the cleaner gains is not all the host's: headers and metadata come first.
+        let overhead =
+            if stream == Stream::Metadata { 1 + self.log.record(record).payload } else { 1 };
+        self.pacing.pay(overhead.into());
         *match stream {
             Stream::User => &mut self.statistics.user_header_blocks,
             Stream::Cleaning => &mut self.statistics.cleaning_header_blocks,
@@ -370,6 +377,9 @@ impl Engine {
         } += 1;
     }
 }
+
+/// Error number when what the device holds contradicts itself (EUCLEAN).
+const ERRNO_DAMAGED: i32 = 117;
 
 /// Pumps in a row at most.
 const PUMPS_MAX: usize = 64;

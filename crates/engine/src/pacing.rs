@@ -17,7 +17,7 @@ use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
 /// Tokens that may gather: one full record, so that the host is never far ahead.
-const TOKENS_MAX: u64 = 4 * record::PAYLOAD_BLOCKS_MAX as u64;
+const TOKENS_MAX: i64 = 4 * record::PAYLOAD_BLOCKS_MAX as i64;
 
 /// The watermarks of a store, in segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,8 @@ pub(crate) struct Watermarks {
     pub(crate) high: u32,
 }
 
-/// Blocks that one checkpoint can write at most, headers included.
+/// Blocks that one checkpoint can write at most, headers and the leaf pages included that are swept
+/// before the next one.
 pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget) -> u64 {
     // A journal is cut at its size, but may have grown to twice that by then.
     let run = 2 * u64::from(budget.journal_size).div_ceil(run::ENTRIES_PER_RUN_BLOCK as u64) + 1;
@@ -39,8 +40,15 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let body =
         (256 + 4 * u64::from(geometry.segment_count).min(256) + 16 * roots + 8 * table + runs)
             .div_ceil(4096);
-    let blocks = run + roots + table + body;
+    let swept = sweep_quota(geometry.volume_size.div_ceil(per_page) as usize, budget) as u64;
+    let blocks = run + roots + table + body + swept;
     blocks + blocks.div_ceil(200) + 2
+}
+
+/// Leaf pages that the sweep must write between two checkpoints if so many leaves have updates, so
+/// that a run lives for no more than half of the checkpoints that it may.
+pub(crate) fn sweep_quota(dirty: usize, budget: &RecoveryBudget) -> usize {
+    (2 * dirty).div_ceil(budget.run_count_limit as usize)
 }
 
 impl Watermarks {
@@ -70,7 +78,8 @@ pub(crate) fn metadata_blocks(volume_size: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Pacing {
     marks: Watermarks,
-    tokens: u64,
+    /// Below zero while metadata has used up more than the cleaner has gained.
+    tokens: i64,
     /// Whether tokens are asked for.
     scarce: bool,
     /// Whether the cleaner has nothing to gain: then the host writes as long as there is room, and
@@ -97,7 +106,7 @@ impl Pacing {
     /// Whether the host may write so many blocks now. A little more than the tokens is let through
     /// when there are any, so that a large write does not wait for ever.
     pub(crate) fn admits(&self, blocks: u64) -> bool {
-        !self.scarce || self.nothing_to_gain || self.tokens >= blocks.min(TOKENS_MAX)
+        !self.scarce || self.nothing_to_gain || self.tokens >= (blocks as i64).min(TOKENS_MAX)
     }
 
     /// Whether the host gets only what the cleaner gains.
@@ -107,8 +116,13 @@ impl Pacing {
 
     pub(crate) fn spend(&mut self, blocks: u64) {
         if self.scarce {
-            self.tokens = self.tokens.saturating_sub(blocks);
+            self.tokens = (self.tokens - blocks as i64).max(-TOKENS_MAX);
         }
+    }
+
+    /// Metadata or headers took so many blocks of what the cleaner has gained.
+    pub(crate) fn pay(&mut self, blocks: u64) {
+        self.spend(blocks);
     }
 
     /// Whether the cleaner found a segment worth cleaning.
@@ -118,7 +132,7 @@ impl Pacing {
 
     /// The cleaner has made so many blocks free.
     pub(crate) fn gain(&mut self, blocks: u64) {
-        self.tokens = (self.tokens + blocks).min(TOKENS_MAX);
+        self.tokens = (self.tokens + blocks as i64).min(TOKENS_MAX);
     }
 
     /// Whether the cleaner should work: always below `low`, with credit below `high`.
@@ -145,8 +159,9 @@ impl Pacing {
         self.marks.kept_by_cleaning as usize
     }
 
+    /// One more than the cleaner: what it needs to win segments with is not the sweep's to take.
     pub(crate) fn kept_by_sweep(&self) -> usize {
-        self.marks.kept_by_cleaning as usize
+        self.marks.kept_by_cleaning as usize + 1
     }
 
     pub(crate) fn marks(&self) -> Watermarks {
@@ -166,7 +181,7 @@ mod tests {
         pacing.update(6);
         assert!(pacing.admits(1_000_000));
         pacing.update(5);
-        pacing.spend(TOKENS_MAX);
+        pacing.spend(TOKENS_MAX as u64);
         assert!(!pacing.admits(1));
         pacing.gain(3);
         assert!(pacing.admits(3));

@@ -593,17 +593,18 @@ impl Engine {
             r.durable = r.durable.max(header.durable_sequence);
             let first_entry = r.entries.len();
             let mut intact = true;
-            for entry in view.entries() {
+            for mut entry in view.entries() {
                 if entry.kind.has_payload() {
                     let content = &chunk[(entry.pba.0 - start.0) as usize];
                     let matches =
                         checksum::block(entry.kind, entry.key, content) == entry.word.checksum;
                     // A relocated block that did not arrive, or was rotten before, is no loss: its
-                    // source is still there, for nothing is reused before the next checkpoint.
+                    // source is still there, for nothing is reused before the next checkpoint. It
+                    // goes on to lie there.
                     if entry.relocated && !matches {
-                        continue;
+                        entry.pba = entry.word.address;
                     }
-                    intact &= matches;
+                    intact &= matches || entry.relocated;
                 }
                 r.entries.push(entry);
             }
@@ -763,7 +764,13 @@ impl Engine {
             self.log.applied = found.sequence;
             self.statistics.records_replayed += 1;
         }
-        Ok(())
+        match self.segments.miscounted() {
+            false => Ok(()),
+            true => {
+                let pba = self.superblock.checkpoint.pba;
+                Err(damaged(Structure::SegmentTable, Reason::Field("valid"), pba))
+            }
+        }
     }
 
     /// Applies an entry of host data. Metadata needs no replay: the pages that the checkpoint knows
@@ -788,18 +795,17 @@ impl Engine {
             })
         };
         let lba = Lba(entry.key);
+        let source = entry.word.address;
+        let nowhere = damaged(Structure::RecordHeader, Reason::Field("address"), entry.pba);
         match entry.kind {
             Kind::Discard => self.apply_discard(lba, u64::from(entry.count)),
-            _ if !countable(entry.pba) => {
-                let reason = Reason::Field("address");
-                return Err(damaged(Structure::RecordHeader, reason, entry.pba));
+            // The source may have been freed since, if it was overwritten meanwhile.
+            Kind::Data if entry.relocated && segment_of(&geometry, source).is_none() => {
+                return Err(nowhere);
             }
-            Kind::Data if entry.relocated && !countable(entry.word.address) => {
-                let reason = Reason::Field("address");
-                return Err(damaged(Structure::RecordHeader, reason, entry.pba));
-            }
+            Kind::Data if entry.relocated && entry.pba == source => self.map.stays(lba, pointer),
+            _ if !countable(entry.pba) => return Err(nowhere),
             Kind::Data if entry.relocated => {
-                let source = entry.word.address;
                 let matches = IfUnknown::Matches;
                 self.map.update_if(&mut self.segments, lba, source, pointer, matches, now);
             }

@@ -59,6 +59,7 @@ pub(crate) struct Segments {
     usable: usize,
     free_count: u32,
     freed_count: u32,
+    miscounted: bool,
 }
 
 impl Segments {
@@ -81,6 +82,7 @@ impl Segments {
             queue: VecDeque::with_capacity(table.len()),
             table,
             usable: 0,
+            miscounted: false,
         }
     }
 
@@ -113,8 +115,11 @@ impl Segments {
     pub(crate) fn retain(&mut self, pba: Pba) {
         let segment = self.of(pba);
         let entry = &mut self.table[segment.index()];
+        if entry.valid == self.geometry.segment_size {
+            self.miscounted = true;
+            return;
+        }
         entry.valid += 1;
-        assert!(entry.valid <= self.geometry.segment_size, "more references than blocks");
         debug_assert!(!matches!(entry.state, State::Free | State::Queued | State::Trimming));
     }
 
@@ -122,11 +127,21 @@ impl Segments {
     pub(crate) fn release(&mut self, pba: Pba, now: Sequence) {
         let segment = self.of(pba);
         let entry = &mut self.table[segment.index()];
-        assert!(entry.valid > 0, "a reference is released once");
+        if entry.valid == 0 {
+            self.miscounted = true;
+            return;
+        }
         entry.valid -= 1;
         if entry.valid == 0 {
             self.settle(segment, now);
         }
+    }
+
+    /// Whether a count cannot be right: more references than blocks, or one released that was never
+    /// counted. The segment table came from the device, so that is damage and not a panic; but no
+    /// segment may be freed by such counts.
+    pub(crate) fn miscounted(&self) -> bool {
+        self.miscounted
     }
 
     /// A record was sealed into the segment; it may not be freed before the record is applied.

@@ -130,7 +130,10 @@ impl Engine {
         if self.log.filling(Stream::Metadata).is_some() {
             self.seal(Stream::Metadata, buffers);
         }
-        let keep = if self.checkpointer.is_active() { 0 } else { self.pacing.kept_by_sweep() };
+        // What a checkpoint needs, the pages included that must be swept before the next one, is kept
+        // by all others.
+        let due = self.checkpointer.is_active() || self.sweeper.quota > 0 || self.sweeper.hurry;
+        let keep = if due { 0 } else { self.pacing.kept_by_sweep() };
         self.log.begin(&mut self.segments, Stream::Metadata, blocks, keep)
     }
 

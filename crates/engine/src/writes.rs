@@ -59,9 +59,11 @@ impl Engine {
         if !matches!(self.phase, Phase::Running | Phase::ShuttingDown) {
             return None;
         }
-        if !self.map.admits(updates) {
-            self.checkpointer.wanted |=
-                self.map.journal_length() > 0 || self.map.checkpoint_helps_recovery();
+        if !self.map.journal_admits(updates) {
+            self.checkpointer.wanted = true;
+            return None;
+        }
+        if !self.map.recovery_admits(updates) {
             return None;
         }
         let record = match self.log.fitting(Stream::User, blocks, cost) {

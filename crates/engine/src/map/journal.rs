@@ -103,10 +103,10 @@ impl Map {
         let lba = Lba(self.directory.key(place) * ENTRIES_PER_PAGE as u64 + index as u64);
         let (pointer, released) = match self.frames.chain_find(leaf.chain, index) {
             Some((_, update)) => (update.pointer, update.released),
-            None if leaf.frame.is_some() && !leaf.is(Flag::Loading) => {
-                (self.frames.entry(leaf.frame, index), true)
-            }
-            // Only whole-leaf discards leave neither; their mark says the rest.
+            None if leaf.is(Flag::Changed) => (self.frames.entry(leaf.frame, index), true),
+            // Noted before the sweep came by: the page has it, and counts it. To say "released" of
+            // it would be believed by a later discard of the whole leaf. Or the whole leaf was
+            // discarded: its mark says the rest.
             None => return,
         };
         run.push(&RunEntry { lba, count: 1, pointer, released });
@@ -115,15 +115,16 @@ impl Map {
     fn emit_leaf(&self, place: LeafPlace, run: &mut RunBuilder<'_>) {
         let leaf = self.directory.leaf(place);
         let start = Lba(self.directory.key(place) * ENTRIES_PER_PAGE as u64);
-        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        // An array that is as its page says nothing that the page does not.
+        let changed = leaf.is(Flag::Changed);
         // "All of it unmapped, nothing of the page counted" may only be said where nothing is: an
         // update made after the leaf was swept may have left its old location counted.
         let settled = self.frames.chain_updates(leaf.chain).all(|update| update.released);
-        let ranged = (in_memory && settled) || leaf.base_is_gone();
+        let ranged = (changed && settled) || leaf.base_is_gone();
         if ranged {
             let count = ENTRIES_PER_PAGE as u32;
-            let released = in_memory || leaf.is(Flag::Cleared);
-            assert!(!in_memory || !leaf.base_is_gone(), "an array tells all of its leaf");
+            let released = changed || leaf.is(Flag::Cleared);
+            assert!(!changed || !leaf.base_is_gone(), "an array tells all of its leaf");
             run.push(&RunEntry { lba: start, count, pointer: BlockPointer::NOWHERE, released });
         }
         for index in 0..ENTRIES_PER_PAGE {
@@ -131,7 +132,7 @@ impl Map {
             let lba = Lba(start.0 + index as u64);
             let (pointer, released) = match update {
                 Some(update) => (update.pointer, update.released),
-                None if in_memory => (self.frames.entry(leaf.frame, index), true),
+                None if changed => (self.frames.entry(leaf.frame, index), true),
                 None => continue,
             };
             // The range above may already say just that.

@@ -264,6 +264,20 @@ impl Map {
         true
     }
 
+    /// In replay: a relocation of this address did not arrive, so it lies where it lay. If nothing
+    /// is known of it in memory, that is now; else a later relocation from where this one would have
+    /// gone would be believed.
+    pub(crate) fn stays(&mut self, lba: Lba, pointer: BlockPointer) {
+        let (key, index) = split(lba);
+        let place = self.directory.place(key);
+        if self.known(place, index).is_some() {
+            return;
+        }
+        self.note_update(place, lba.0 << 1);
+        // What was counted for the leaf page is counted for the update from now on.
+        self.add_to_chain(place, Update { index, pointer, released: true });
+    }
+
     /// The current value, if memory tells.
     fn known(&self, place: LeafPlace, index: usize) -> Option<BlockPointer> {
         let leaf = self.directory.leaf(place);
@@ -341,7 +355,7 @@ impl Map {
     fn changed_count_max(&self) -> usize {
         let count = self.frames.count();
         let fits = self.volume_leaves <= count + count / 32;
-        if fits { count - (count / 32).max(2 * SWEEP_FRAMES) } else { count / 8 }
+        if fits { count - (count / 32).max(4 * SWEEP_FRAMES) } else { count / 8 }
     }
 
     /// Frames that could be had now.
@@ -538,12 +552,15 @@ impl Map {
         }
     }
 
-    /// Whether so many more updates can be promised: the journal and what recovery may need have
-    /// room for them and for all that was promised before.
-    pub(crate) fn admits(&self, updates: usize) -> bool {
+    /// Whether the journal has room for so many more updates and for all that was promised before.
+    pub(crate) fn journal_admits(&self, updates: usize) -> bool {
         let promised = self.reserved_chunks + updates;
         self.journal.len() + promised <= 2 * self.budget.journal_size as usize
-            && !self.recovery_is_full(promised)
+    }
+
+    /// The same for the memory that recovery may need.
+    pub(crate) fn recovery_admits(&self, updates: usize) -> bool {
+        !self.recovery_is_full(self.reserved_chunks + updates)
     }
 
     /// Looks whether an old location of this address is still counted, and releases it.
@@ -576,14 +593,14 @@ impl Map {
 
     /// A relocation of an address of this leaf is on its way, or has arrived: while one is, the
     /// leaf stays known, so that the comparison on arrival can be made.
-    pub(crate) fn relocation_started(&mut self, lba: Lba) {
+    fn relocation_started(&mut self, lba: Lba) {
         let place = self.directory.place(split(lba).0);
         self.directory.leaf_mut(place).relocating += 1;
         self.refresh_pin(place);
         self.relocating += 1;
     }
 
-    /// See [`Map::relocation_started`].
+    /// See [`Map::try_start_relocation`].
     pub(crate) fn relocation_ended(&mut self, lba: Lba) {
         let place = self.directory.place(split(lba).0);
         let leaf = self.directory.leaf_mut(place);
@@ -598,23 +615,44 @@ impl Map {
         self.journal.len() + addresses <= 4 * self.budget.journal_size as usize
     }
 
-    /// Whether one more relocation may be on its way: each keeps a leaf in memory.
-    pub(crate) fn admits_relocation(&self) -> bool {
+    /// Begins a relocation of this address if that may be: it keeps the leaf in memory, and needs a
+    /// chunk. Pinned first: making room for the chunk must not give up this very leaf.
+    pub(crate) fn try_start_relocation(&mut self, lba: Lba) -> bool {
+        if !self.admits_relocation(lba) {
+            return false;
+        }
+        self.relocation_started(lba);
+        let reserved = self.reserve_down_to(1, SWEEP_FRAMES);
+        if !reserved {
+            self.relocation_ended(lba);
+        }
+        reserved
+    }
+
+    fn admits_relocation(&self, lba: Lba) -> bool {
+        let Some(place) = self.directory.find(split(lba).0) else { return false };
         // On arrival each notes an address, like every update that was promised.
         let noted = self.relocating + self.reserved_chunks + 1;
-        self.relocating <= self.frames.count() / 8
+        let stays_anyway = self.directory.leaf(place).must_stay();
+        (stays_anyway || self.obtainable() > SWEEP_FRAMES + 4)
             && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
             && !self.recovery_is_full(noted)
     }
 
     /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
+    /// The host's updates leave some to the cleaner's: it must get on while the sweep has no
+    /// segment to write to.
     pub(crate) fn reserve(&mut self, blocks: usize) -> bool {
+        self.reserve_down_to(blocks, 2 * SWEEP_FRAMES)
+    }
+
+    fn reserve_down_to(&mut self, blocks: usize, kept: usize) -> bool {
         let needed = self.reserved_chunks + blocks;
         while self.frames.free_chunk_count()
             + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * CHUNKS_PER_FRAME
             < needed
         {
-            if self.obtainable() <= SWEEP_FRAMES || !self.evict_one() {
+            if self.obtainable() <= kept || !self.evict_one() {
                 return false;
             }
         }

@@ -34,11 +34,9 @@ impl Map {
         self.sweep = position;
     }
 
-    /// Leaves that the sweep must write at least before the next checkpoint, so that a run lives
-    /// for no more than half of the checkpoints that it may.
+    /// Leaves that the sweep must write at least before the next checkpoint.
     pub(crate) fn sweep_quota(&self) -> usize {
-        let dirty = self.dirty_leaf_count();
-        (2 * dirty).div_ceil(self.budget.run_count_limit as usize)
+        crate::pacing::sweep_quota(self.dirty_leaf_count(), &self.budget)
     }
 
     fn dirty_leaf_count(&self) -> usize {
@@ -49,7 +47,7 @@ impl Map {
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
         self.recovery_chunks > self.recovery_chunks_max / 4 * 3
-            || self.obtainable() <= 2 * super::SWEEP_FRAMES
+            || self.obtainable() <= 5 * super::SWEEP_FRAMES / 2
     }
 
     /// Whether no more updates may be taken before the sweep has caught up.
@@ -63,9 +61,15 @@ impl Map {
         self.recovery_chunks + self.swept_chunks + self.swept_chunks_before_cut
     }
 
-    /// Whether a checkpoint would lower what recovery needs.
+    /// Whether a checkpoint would lower what recovery needs by enough to be worth one. When nothing
+    /// more can be had, the sweep is urgent until that is so: see `sweep_is_urgent`.
     pub(crate) fn checkpoint_helps_recovery(&self) -> bool {
-        self.swept_chunks > 0
+        self.swept_chunks > self.recovery_chunks_max / 16
+    }
+
+    /// Whether recovery's memory is so short that such a checkpoint should not wait.
+    pub(crate) fn recovery_is_short(&self) -> bool {
+        self.recovery_chunks_needed() > self.recovery_chunks_max / 4 * 3
     }
 
     /// The checkpoint cut last is durable.
