@@ -110,7 +110,7 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         second_superblock: Pba(size / 2),
     };
     let too_small = LayoutError::DeviceTooSmall { needed: smallest_device(size) };
-    let largest = largest_volume(&geometry, options).ok_or(too_small)?;
+    let largest = largest_volume(&geometry, options)?.ok_or(too_small)?;
     geometry.volume_size = match options.volume_size {
         Some(0) => return Err(LayoutError::VolumeEmpty),
         Some(wanted) if wanted > with_spare(largest, spare_percent_min(size)) => {
@@ -132,15 +132,18 @@ fn with_spare(blocks: u64, percent: u64) -> u64 {
     blocks * 100 / (100 + percent)
 }
 
-/// Blocks that would serve if no spare space were needed.
-fn largest_volume(geometry: &Geometry, options: &CreateOptions) -> Option<u64> {
+/// Blocks that would serve if no spare space were needed; `None` if there are none.
+fn largest_volume(
+    geometry: &Geometry,
+    options: &CreateOptions,
+) -> Result<Option<u64>, LayoutError> {
     let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
     let whole = Geometry { volume_size: log.max(1), ..*geometry };
     let suited = CreateOptions { map_size: None, ..*options };
-    let budget = budget(&suited, log.max(1)).ok()?;
+    let budget = budget(&suited, log.max(1))?;
     let marks = Watermarks::of(&whole, &budget);
     let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_size);
-    log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0)
+    Ok(log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0))
 }
 
 /// A device on which even the smallest volume has room.

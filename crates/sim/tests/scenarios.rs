@@ -345,3 +345,52 @@ fn opts(segments: u64, volume: Option<u64>) -> CreateOptions {
         run_count_limit: Some(4),
     }
 }
+
+/// Memory for nearly all arrays: arrays that change took the frames that were kept for the sweep,
+/// which could then load no page, and the cleaner, which waited for one, never went on.
+#[test]
+fn changed_arrays_leave_the_sweep_its_frames() {
+    // Those of 400 that stood still.
+    for seed in [49, 145, 200, 220] {
+        overwrite_in_lives(seed);
+    }
+}
+
+/// Overwrites a volume at random, with as many writes at once as the engine takes and commands that
+/// complete in any order, through several openings.
+fn overwrite_in_lives(seed: u64) {
+    let mut r = Random::new(seed);
+    let volume = (40 + r.below(90)) * 512;
+    let segments = (volume * (140 + r.below(200)) / 100).div_ceil(250) + 30;
+    let journal = 1024 << r.below(4);
+    let runs = 8 << r.below(5);
+    let batch_depth = 1 + r.below(2) as u32;
+    let config = Config { record_count: 24, page_count: 64, batch_depth, ..Config::default() };
+    let config = Config { request_count: 1024, ..config };
+    let device = store(segments, journal as u32, Some(volume), None, runs as u32);
+    let mut h = Hand::open(device, config);
+    for life in 0..6 {
+        for i in 0..20_000u64 {
+            let mut tries = 0;
+            while h.try_write(r.below(volume), 1, (i % 200) as u8).is_none() {
+                h.poll();
+                let count = h.out.len() as u64;
+                if count > 0 {
+                    h.complete(r.below(count) as usize, Ok(()));
+                }
+                tries = if count > 0 { 0 } else { tries + 1 };
+                let story = || h.engine.statistics();
+                assert!(
+                    tries < 8,
+                    "seed {seed}, life {life}, write {i} stands still: {:?}",
+                    story()
+                );
+            }
+        }
+        if r.below(2) == 0 {
+            h.run();
+        }
+        h.device.flush_all();
+        h = Hand::open(h.device, config);
+    }
+}

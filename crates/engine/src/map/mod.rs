@@ -349,7 +349,14 @@ impl Map {
     /// Whether one more array may differ from its page. Where arrays for all leaves nearly fit,
     /// nearly all may; else an eighth, the rest being for pages that are read and for chains.
     fn is_roomy(&self) -> bool {
-        self.frames.pinned_count() < self.changed_count_max()
+        self.frames.pinned_count() < self.changed_count_max() && self.may_pin()
+    }
+
+    /// Whether one more array may have to stay in memory, and still the sweep finds the frames that
+    /// are kept for it, and every promised chunk a place.
+    fn may_pin(&self) -> bool {
+        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
+        self.obtainable() > SWEEP_FRAMES + promised.div_ceil(CHUNKS_PER_FRAME)
     }
 
     fn changed_count_max(&self) -> usize {
@@ -634,7 +641,7 @@ impl Map {
         // On arrival each notes an address, like every update that was promised.
         let noted = self.relocating + self.reserved_chunks + 1;
         let stays_anyway = self.directory.leaf(place).must_stay();
-        (stays_anyway || self.obtainable() > SWEEP_FRAMES + 4)
+        (stays_anyway || (self.may_pin() && self.obtainable() > SWEEP_FRAMES + 4))
             && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
             && !self.recovery_is_full(noted)
     }
