@@ -1,0 +1,116 @@
+//! Making, mounting, unmounting and checking the three file systems.
+
+use crate::error::SystemsError;
+use crate::tool;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a mount may stay busy with giving up a device that is gone.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A kind of file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// The fourth extended file system.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// Btrfs.
+    Btrfs,
+}
+
+impl FileSystem {
+    /// All of them.
+    pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
+
+    /// The name that `mount -t` knows.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    fn package(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "e2fsprogs",
+            FileSystem::Xfs => "xfsprogs",
+            FileSystem::Btrfs => "btrfs-progs",
+        }
+    }
+
+    /// Whether its programs are installed.
+    pub fn is_installed(self) -> bool {
+        tool::is_installed(&format!("mkfs.{}", self.name()))
+    }
+
+    /// Makes one on `device`.
+    ///
+    /// # Errors
+    /// What `mkfs` says.
+    pub fn make(self, device: &Path) -> Result<(), SystemsError> {
+        let mut command = tool::command(&format!("mkfs.{}", self.name()));
+        tool::run(command.arg("-q").arg(device), self.package()).map(drop)
+    }
+
+    /// Mounts `device` with online discard, so that trims take part.
+    ///
+    /// # Errors
+    /// What `mount` says.
+    pub fn mount(self, device: &Path, directory: &Path) -> Result<(), SystemsError> {
+        let discard = match self {
+            FileSystem::Ext4 | FileSystem::Xfs => "discard",
+            FileSystem::Btrfs => "discard=sync",
+        };
+        let mut command = tool::command("mount");
+        command.args(["-t", self.name(), "-o", discard]).args([device, directory]);
+        tool::run(&mut command, "mount").map(drop)
+    }
+
+    /// Unmounts what is mounted on `directory`, if anything is.
+    ///
+    /// # Errors
+    /// When it stays busy, or is refused.
+    pub fn unmount(directory: &Path) -> Result<(), SystemsError> {
+        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        loop {
+            match unmount(directory, UnmountFlags::NOFOLLOW) {
+                // The latter: nothing is mounted there.
+                Ok(()) | Err(Errno::INVAL) => return Ok(()),
+                Err(Errno::BUSY) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(error) => return Err(SystemsError::io("unmount", directory, error.into())),
+            }
+        }
+    }
+
+    /// Has the file system's own checker read `device`, which must not be mounted.
+    ///
+    /// # Errors
+    /// A violation with what it found.
+    pub fn check(self, device: &Path) -> Result<(), SystemsError> {
+        let (program, arguments): (_, &[&str]) = match self {
+            FileSystem::Ext4 => ("e2fsck", &["-f", "-n"]),
+            FileSystem::Xfs => ("xfs_repair", &["-n"]),
+            FileSystem::Btrfs => ("btrfs", &["check", "--readonly"]),
+        };
+        let mut command = tool::command(program);
+        let output = tool::finish(command.args(arguments).arg(device), self.package())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let found = tool::words_of(&output);
+        Err(SystemsError::violation(format!("{}: {found}", tool::described(&command))))
+    }
+}
+
+impl fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,44 @@
+//! Real file systems and databases on volumes whose power is cut.
+//!
+//! The simulator says whether the engine keeps its promises; this says whether they are the
+//! promises that ext4, XFS, Btrfs, SQLite and PostgreSQL need. A [`Machine`] is a disk with a
+//! volatile cache, in memory, and a volume on it that is served as a loop device by this process.
+//! A [`Workload`] uses the file system on it and keeps a ledger of what it was told is durable. A
+//! [`campaign`] lets them meet, cuts the power at random moments, and compares.
+//!
+//! ```text
+//! workload ─ fsync ─► ext4 ─► loop ─► FUSE ─► volume ─► cache ─┤✂├─► memory
+//!     └── ledger: what must be there ──────────── compared after replay ◄──┘
+//! ```
+//!
+//! What it does not do: repeat itself. Kernels and databases have clocks and threads; a seed fixes
+//! what is drawn here and no more. Faults are to be found here and reproduced in the simulator.
+//!
+//! # Invariants
+//! - Nothing stays behind: mounts, loop devices, processes and files go with their owner, and what
+//!   a killed process leaves is cleared by the next one ([`Scratch`]).
+//! - A failure of the environment (a missing program, no loop device) is never told as a violation,
+//!   nor the other way round.
+
+pub mod campaign;
+mod error;
+mod file_system;
+mod files;
+mod ledger;
+mod machine;
+mod postgres;
+mod power;
+mod scratch;
+mod sqlite;
+mod tool;
+mod workload;
+
+pub use error::SystemsError;
+pub use file_system::FileSystem;
+pub use files::Files;
+pub use machine::{Between, Cut, Machine, Running, Start};
+pub use postgres::Postgres;
+pub use power::Power;
+pub use scratch::Scratch;
+pub use sqlite::Sqlite;
+pub use workload::{Verified, Workload};

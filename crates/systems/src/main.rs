@@ -1,0 +1,133 @@
+//! `power-cut`: cuts the power under file systems and databases, many times.
+
+use clap::{Parser, ValueEnum};
+use coulter_systems::campaign::{self, Outcome, Plan};
+use coulter_systems::{FileSystem, Files, Postgres, Scratch, Sqlite, SystemsError, Workload};
+use std::error::Error;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Cut the power under file systems and databases on a volume, at random moments, and see whether
+/// all that was durable is there.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Cuts for each workload on each file system
+    #[arg(long, default_value_t = 40)]
+    cuts: u64,
+
+    /// What to run [default: everything]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    workloads: Option<Vec<Kind>>,
+
+    /// What to run it on [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    file_systems: Option<Vec<FileSystem>>,
+
+    /// What is drawn: the moments of the cuts, and what survives
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Directory for mount points and sockets; the disks are in memory
+    #[arg(long, default_value = "/var/tmp")]
+    directory: PathBuf,
+
+    /// Print the outcomes as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Files,
+    Sqlite,
+    Postgresql,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let scratch = Scratch::new(&arguments.directory)?;
+    let kinds = arguments.workloads.as_deref().unwrap_or(Kind::value_variants());
+    let file_systems = arguments.file_systems.as_deref().unwrap_or(&FileSystem::ALL);
+    let mut outcomes = Vec::new();
+    for kind in kinds {
+        for file_system in file_systems {
+            let Some(mut workload) = make(*kind, *file_system, &scratch, arguments.seed)? else {
+                eprintln!("SKIPPED: {kind:?} is not installed");
+                continue;
+            };
+            let plan = Plan {
+                file_system: *file_system,
+                cuts: arguments.cuts,
+                seed: arguments.seed,
+                volume_size: 448 << 20,
+                commands_max: 4000,
+                work_max: Duration::from_millis(1500),
+                between: None,
+            };
+            let outcome = campaign::run(&plan, &mut *workload, &scratch, &mut show)?;
+            if !arguments.json {
+                println!("{}", line(&outcome));
+            }
+            outcomes.push(outcome);
+        }
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&outcomes)?);
+    } else {
+        let cuts: u64 = outcomes.iter().map(|outcome| outcome.cuts).sum();
+        let durable: u64 = outcomes.iter().map(|outcome| outcome.verified.durable).sum();
+        println!("{cuts} cuts, {durable} durable things compared, nothing lost");
+    }
+    Ok(())
+}
+
+/// The workload, if what it needs is installed.
+fn make(
+    kind: Kind,
+    file_system: FileSystem,
+    scratch: &Scratch,
+    seed: u64,
+) -> Result<Option<Box<dyn Workload>>, SystemsError> {
+    Ok(match kind {
+        Kind::Files => Some(Box::new(Files::new(seed))),
+        Kind::Sqlite => Sqlite::is_installed().then(|| Box::new(Sqlite::default()) as Box<_>),
+        Kind::Postgresql => {
+            let outside = scratch.make_directory(&format!("socket-{file_system}"))?;
+            Postgres::new(outside)?.map(|postgres| Box::new(postgres) as Box<_>)
+        }
+    })
+}
+
+fn show(outcome: &Outcome) {
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        let _ = write!(out, "\r{}\r", line(outcome));
+    }
+}
+
+fn line(outcome: &Outcome) -> String {
+    format!(
+        "{:<10} on {:<5} {:>4} cuts ({:>2} while opening)  {:>8} durable things, {:>6} MiB \
+         compared  slowest recovery {:.2} s  {:>4.0} s",
+        outcome.workload,
+        outcome.file_system.name(),
+        outcome.cuts,
+        outcome.cuts_while_opening,
+        outcome.verified.durable,
+        outcome.verified.bytes >> 20,
+        outcome.recovery_seconds_max,
+        outcome.seconds
+    )
+}
