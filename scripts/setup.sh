@@ -20,6 +20,7 @@ test_tools=(
   mkfs.xfs:xfsprogs xfs_repair:xfsprogs mkfs.btrfs:btrfs-progs
   qemu-nbd:qemu-utils qemu-io:qemu-utils qemu-img:qemu-utils
   nbdinfo:libnbd-bin nbdcopy:libnbd-bin fstrim:util-linux
+  sqlite3:sqlite3 pg_ctlcluster:postgresql
 )
 
 case $purpose in

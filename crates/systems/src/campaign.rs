@@ -10,7 +10,8 @@
 
 use crate::error::SystemsError;
 use crate::file_system::FileSystem;
-use crate::machine::{Between, Cut, Machine, Running, Start};
+use crate::machine::{Machine, Running, Shape, Start};
+use crate::protocol::Cut;
 use crate::scratch::Scratch;
 use crate::workload::{Verified, Workload};
 use coulter_workload::Random;
@@ -33,14 +34,12 @@ pub struct Plan {
     pub cuts: u64,
     /// What is drawn: moments, and what survives.
     pub seed: u64,
-    /// Bytes of the volume.
-    pub volume_size: u64,
+    /// The machine.
+    pub shape: Shape,
     /// Commands to the disk after which the power goes, at the most.
     pub commands_max: u64,
     /// Time of work after which it goes anyway, at the most.
     pub work_max: Duration,
-    /// What lies between the volume and the disk.
-    pub between: Option<Between>,
 }
 
 /// What came of it.
@@ -149,10 +148,7 @@ impl<'a> Campaign<'a> {
     ) -> Result<Campaign<'a>, SystemsError> {
         let label = format!("{}-{}", workload.name(), plan.file_system);
         let directory = scratch.make_directory(&label)?;
-        let mut machine = Machine::new(plan.volume_size, scratch.path(&format!("{label}.point")))?;
-        if let Some(between) = plan.between {
-            machine = machine.with(between);
-        }
+        let machine = Machine::new(&plan.shape, &scratch.path(&format!("{label}.point")))?;
         let outcome = Outcome {
             workload: workload.name(),
             file_system: plan.file_system,
@@ -196,7 +192,7 @@ impl<'a> Campaign<'a> {
         };
         match self.plan.file_system.mount(running.device(), &self.directory) {
             Ok(()) => {}
-            Err(_) if running.is_cut() => {
+            Err(_) if !running.power().is_on() => {
                 self.outcome.cuts_while_opening += 1;
                 return running.abandon();
             }
@@ -205,13 +201,15 @@ impl<'a> Campaign<'a> {
         let mounted = Mounted(&self.directory);
         let started = self.workload.start(&self.directory, &running.power());
         let limit = self.random.below(1 + self.plan.work_max.as_millis() as u64);
-        if started.is_ok() {
-            running.cut_within(Duration::from_millis(limit), cut.seed);
-        }
-        self.workload.stop();
-        if let (Err(error), false) = (started, running.is_cut()) {
+        if let Err(error) = started
+            && running.power().is_on()
+        {
+            self.workload.stop();
             return Err(error);
         }
+        let cut = running.cut_within(Duration::from_millis(limit), cut.seed);
+        self.workload.stop();
+        cut?;
         mounted.unmount()?;
         running.abandon()
     }

@@ -2,7 +2,7 @@
 //!
 //! The simulator says whether the engine keeps its promises; this says whether they are the
 //! promises that ext4, XFS, Btrfs, SQLite and PostgreSQL need. A [`Machine`] is a disk with a
-//! volatile cache, in memory, and a volume on it that is served as a loop device by this process.
+//! volatile cache, in memory, and a volume on it that is served as a loop device.
 //! A [`Workload`] uses the file system on it and keeps a ledger of what it was told is durable. A
 //! [`campaign`] lets them meet, cuts the power at random moments, and compares.
 //!
@@ -21,24 +21,29 @@
 //!   nor the other way round.
 
 pub mod campaign;
+mod disk;
 mod error;
 mod file_system;
 mod files;
 mod ledger;
+mod liar;
 mod machine;
 mod postgres;
 mod power;
+mod protocol;
 mod scratch;
 mod sqlite;
 mod tool;
 mod workload;
 
+pub use disk::{DiskOptions, serve};
 pub use error::SystemsError;
 pub use file_system::FileSystem;
 pub use files::Files;
-pub use machine::{Between, Cut, Machine, Running, Start};
+pub use machine::{Machine, Running, Shape, Start};
 pub use postgres::Postgres;
 pub use power::Power;
+pub use protocol::Cut;
 pub use scratch::Scratch;
 pub use sqlite::Sqlite;
 pub use workload::{Verified, Workload};

@@ -1,55 +1,39 @@
-//! A disk with a volatile cache, a volume on it, a loop device over the volume, and a power cord.
+//! A machine as its user sees it: power that is turned on and goes, and a block device meanwhile.
 //!
-//! The disk lives in memory and outlives the power; everything else is of one [`Running`]. All of
-//! it is in this process: when the power is gone the volume answers every request with an error,
-//! so the file system above can be unmounted, which it could not be if the process had died.
-//!
-//! # Power-loss contract
-//! As [`CutDevice`]: for each sector of 512 bytes either what was flushed, or what any later
-//! command wrote there.
+//! The disk and the volume are in a process of their own (`disk`), which ends with this one.
 
 use crate::error::SystemsError;
 use crate::power::Power;
-use coulter::{CreateOptions, OpenOptions, Volume, create};
-use coulter_attach::loop_device::{LoopDevice, LoopOptions};
-use coulter_attach::point::{AttachPoint, Detach};
-use coulter_check::{BlockFn, ReadError};
-use coulter_device::wrap::{CutDevice, CutHandle, CutPolicy};
-use coulter_device::{Device, MemoryDevice, MemoryStore};
-use coulter_format::{BLOCK_SIZE, Block, Pba};
+use crate::protocol::{Cut, Reply, Request, receive, send};
+use crate::scratch::end_with_parent;
+use crate::tool;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a segment: small, so that cleaning is busy.
-const SEGMENT_SIZE: u64 = 2 << 20;
-/// Findings that a violation names.
-const FINDINGS_MAX: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Puts something between the volume and the disk with its cache.
-pub type Between = fn(CutDevice<MemoryDevice>) -> Box<dyn Device>;
-
-/// When the power goes.
-#[derive(Clone, Copy, Debug)]
-pub struct Cut {
-    /// After so many commands to the disk, those of opening included.
-    pub commands: u64,
-    /// Decides what of the cache survives.
-    pub seed: u64,
+/// What a machine is like.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The program `power-cut`, which is the disk's process too.
+    pub program: PathBuf,
+    /// Bytes of the volume.
+    pub volume_size: u64,
+    /// Whether the disk says yes to flushes and does nothing.
+    pub lies: bool,
 }
 
-/// The disk, on which a store was made.
+/// A machine.
 #[derive(Debug)]
 pub struct Machine {
-    disk: MemoryStore,
-    /// Where the attach point is mounted, while there is power.
-    point: PathBuf,
-    between: Between,
+    channel: Channel,
 }
 
 /// How turning the power on came out.
-// Both are moved once in a round.
-#[expect(clippy::large_enum_variant)]
+#[derive(Debug)]
 pub enum Start {
     /// It runs.
     Running(Running),
@@ -57,35 +41,36 @@ pub enum Start {
     Cut,
 }
 
-/// A volume that is served.
+/// A machine with power, or that had it until a moment ago.
+#[derive(Debug)]
 pub struct Running {
-    volume: Volume,
-    device: LoopDevice,
-    cord: CutHandle,
+    channel: Channel,
+    device: PathBuf,
 }
 
 impl Machine {
-    /// Makes a store whose volume has `volume_size` bytes. `point` is a path in a directory of the
-    /// caller's, for the attach point.
+    /// Makes a disk with a store. The attach point is mounted at `point`, a path in a scratch.
     ///
     /// # Errors
-    /// A violation: a disk in memory never refuses.
-    pub fn new(volume_size: u64, point: PathBuf) -> Result<Machine, SystemsError> {
-        let size = (volume_size + volume_size / 4).next_multiple_of(SEGMENT_SIZE);
-        let disk = MemoryStore::new(size);
-        let options = CreateOptions {
-            volume_size: Some(volume_size),
-            segment_size: SEGMENT_SIZE,
-            ..CreateOptions::default()
-        };
-        create(Box::new(open(&disk)), &options)
-            .map_err(|error| SystemsError::violation(format!("no store can be made: {error}")))?;
-        Ok(Machine { disk, point, between: |device| Box::new(device) })
-    }
-
-    /// The same with something between volume and disk; for devices that lie.
-    pub fn with(self, between: Between) -> Machine {
-        Machine { between, ..self }
+    /// When the process cannot be started.
+    pub fn new(shape: &Shape, point: &Path) -> Result<Machine, SystemsError> {
+        let mut command = Command::new(&shape.program);
+        command.arg("disk").arg("--point").arg(point);
+        command.args(["--volume-size", &shape.volume_size.to_string()]);
+        if shape.lies {
+            command.arg("--lies");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = end_with_parent(&mut command)
+            .spawn()
+            .map_err(|error| tool::not_started(&command, "coulter", error))?;
+        let input = process.stdin.take().expect("it is a pipe");
+        let output = BufReader::new(process.stdout.take().expect("it is a pipe"));
+        let line = Line { input: Some(input), output, process };
+        let channel = Channel(Arc::new(Mutex::new(line)));
+        // It says that the store is made.
+        channel.lock().receive()?;
+        Ok(Machine { channel })
     }
 
     /// Turns the power on, opens the volume and attaches it.
@@ -93,27 +78,11 @@ impl Machine {
     /// # Errors
     /// A violation if the store does not open while there is power.
     pub fn start(&self, cut: Option<Cut>) -> Result<Start, SystemsError> {
-        let (disk, cord) = CutDevice::new(open(&self.disk));
-        if let Some(Cut { commands, seed }) = cut {
-            cord.cut_after(commands, CutPolicy::Seeded(seed));
-        }
-        let volume = match Volume::open((self.between)(disk), OpenOptions::default()) {
-            Ok(volume) => volume,
-            Err(_) if cord.is_cut() => return Ok(Start::Cut),
-            Err(error) => return Err(SystemsError::violation(format!("no opening: {error}"))),
-        };
-        let attached = LoopDevice::attach(&volume, &self.point, &LoopOptions::default());
-        match attached {
-            Ok(device) => Ok(Start::Running(Running { volume, device, cord })),
-            Err(_) if cord.is_cut() => {
-                let _ = volume.abandon();
-                Ok(Start::Cut)
+        match self.channel.ask(&Request::Start { cut })? {
+            Reply::Running { device } => {
+                Ok(Start::Running(Running { channel: self.channel.clone(), device }))
             }
-            Err(error) => Err(SystemsError::Io {
-                action: "attach",
-                path: self.point.clone(),
-                source: std::io::Error::other(error.to_string()),
-            }),
+            _ => Ok(Start::Cut),
         }
     }
 
@@ -122,86 +91,105 @@ impl Machine {
     /// # Errors
     /// A violation with its findings.
     pub fn check(&self) -> Result<(), SystemsError> {
-        let read = |pba: Pba, block: &mut Block| {
-            let offset = u64::from(pba.0) * BLOCK_SIZE as u64;
-            let failed = |error: coulter_device::OpenError| std::io::Error::other(error);
-            self.disk.read_at(offset, block).map_err(|error| ReadError::Io(failed(error)))
-        };
-        let mut blocks = BlockFn { size_blocks: self.disk.size() / BLOCK_SIZE as u64, read };
-        let mut options = coulter_check::Options { data: true, ..Default::default() };
-        let report = coulter_check::check(&mut blocks, &mut options);
-        if report.is_sound() && report.complete {
-            return Ok(());
-        }
-        let findings = report.findings.iter().take(FINDINGS_MAX).map(ToString::to_string);
-        let findings: Vec<String> = findings.collect();
-        Err(SystemsError::violation(format!("the store is not sound: {}", findings.join("; "))))
+        self.channel.ask(&Request::Check).map(drop)
     }
 }
 
 impl Running {
     /// The block device.
     pub fn device(&self) -> &Path {
-        self.device.device()
+        &self.device
     }
 
     /// Its power.
     pub fn power(&self) -> Power {
-        Power::on(self.cord.clone())
-    }
-
-    /// Whether the power is gone.
-    pub fn is_cut(&self) -> bool {
-        self.cord.is_cut()
+        Power::of(self.channel.clone())
     }
 
     /// Waits until the power is gone by itself; cuts it after `limit`. `seed` decides what
     /// survives.
-    pub fn cut_within(&self, limit: Duration, seed: u64) {
-        let deadline = Instant::now() + limit;
-        while !self.is_cut() && Instant::now() < deadline {
+    ///
+    /// # Errors
+    /// When the disk's process is gone.
+    pub fn cut_within(&self, limit: Duration, seed: u64) -> Result<(), SystemsError> {
+        let (power, deadline) = (self.power(), Instant::now() + limit);
+        while power.is_on() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
         }
-        if !self.is_cut() {
-            self.cord.cut(CutPolicy::Seeded(seed));
-        }
-        // An idle volume feels it when it wakes.
-        while !self.is_cut() {
-            std::thread::sleep(PAUSE);
-        }
+        self.channel.ask(&Request::Cut { seed }).map(drop)
     }
 
     /// Takes away what runs without power. Nothing may be mounted from the device any more.
     ///
     /// # Errors
     /// When the attach point cannot be taken away.
-    pub fn abandon(mut self) -> Result<(), SystemsError> {
-        assert!(self.is_cut(), "who has power is shut down");
-        // Says that nothing could be flushed, which is so.
-        let detached = self.device.detach(Detach::Always);
-        let _ = self.volume.abandon();
-        match detached {
-            Ok(()) | Err(coulter_attach::point::DetachError::Unflushed { .. }) => Ok(()),
-            Err(error) => Err(detach_failed(self.device.device(), &error)),
-        }
+    pub fn abandon(self) -> Result<(), SystemsError> {
+        assert!(!self.power().is_on(), "who has power is shut down");
+        self.channel.ask(&Request::Abandon).map(drop)
     }
 
     /// Detaches and closes in order. Nothing may be mounted from the device any more.
     ///
     /// # Errors
     /// When the attach point cannot be taken away; a violation if the volume does not close.
-    pub fn shut_down(mut self) -> Result<(), SystemsError> {
-        let detached = self.device.detach(Detach::IfIdle);
-        detached.map_err(|error| detach_failed(self.device.device(), &error))?;
-        let closed = self.volume.close();
-        closed.map_err(|error| SystemsError::violation(format!("it does not close: {error}")))
+    pub fn shut_down(self) -> Result<(), SystemsError> {
+        self.channel.ask(&Request::ShutDown).map(drop)
     }
 }
 
-fn open(disk: &MemoryStore) -> MemoryDevice {
-    disk.open().expect("one device at a time")
+/// The way to the disk's process.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel(Arc<Mutex<Line>>);
+
+#[derive(Debug)]
+struct Line {
+    /// `None` once it is told to end.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    process: Child,
 }
 
-fn detach_failed(device: &Path, error: &dyn std::fmt::Display) -> SystemsError {
-    SystemsError::io("detach", device, std::io::Error::other(error.to_string()))
+impl Channel {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply, SystemsError> {
+        self.lock().ask(request)
+    }
+
+    /// Whether there is power; there is none where no process is.
+    pub(crate) fn has_power(&self) -> bool {
+        matches!(self.ask(&Request::Power), Ok(Reply::Power { is_on: true }))
+    }
+}
+
+impl Line {
+    fn ask(&mut self, request: &Request) -> Result<Reply, SystemsError> {
+        if let Some(input) = &mut self.input {
+            send(input, request).map_err(gone)?;
+        }
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Result<Reply, SystemsError> {
+        let reply = receive(&mut self.output).map_err(gone)?;
+        match reply.ok_or_else(|| gone(io::ErrorKind::UnexpectedEof.into()))? {
+            Reply::Violation { what } => Err(SystemsError::Violation { what }),
+            Reply::Failed { what } => Err(gone(io::Error::other(what))),
+            reply => Ok(reply),
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // It takes everything away when it has nobody to listen to.
+        self.input = None;
+        let _ = self.process.wait();
+    }
+}
+
+fn gone(source: io::Error) -> SystemsError {
+    SystemsError::io("use", Path::new("the disk's process"), source)
 }

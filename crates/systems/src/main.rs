@@ -1,8 +1,10 @@
 //! `power-cut`: cuts the power under file systems and databases, many times.
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use coulter_systems::campaign::{self, Outcome, Plan};
-use coulter_systems::{FileSystem, Files, Postgres, Scratch, Sqlite, SystemsError, Workload};
+use coulter_systems::{
+    DiskOptions, FileSystem, Files, Postgres, Scratch, Shape, Sqlite, SystemsError, Workload, serve,
+};
 use std::error::Error;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -12,7 +14,11 @@ use std::time::Duration;
 /// Cut the power under file systems and databases on a volume, at random moments, and see whether
 /// all that was durable is there.
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    part: Option<Part>,
+
     /// Cuts for each workload on each file system
     #[arg(long, default_value_t = 40)]
     cuts: u64,
@@ -38,6 +44,24 @@ struct Arguments {
     json: bool,
 }
 
+/// Parts of it that are processes of their own.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The disk, the volume and the attach point of one machine
+    #[command(hide = true)]
+    Disk(Disk),
+}
+
+#[derive(Debug, Args)]
+struct Disk {
+    #[arg(long)]
+    point: PathBuf,
+    #[arg(long)]
+    volume_size: u64,
+    #[arg(long)]
+    lies: bool,
+}
+
 /// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
@@ -47,7 +71,14 @@ enum Kind {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    let result = match arguments.part {
+        Some(Part::Disk(Disk { point, volume_size, lies })) => {
+            serve(DiskOptions { volume_size, point, lies }).map_err(Into::into)
+        }
+        None => run(&arguments),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -71,10 +102,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
                 file_system: *file_system,
                 cuts: arguments.cuts,
                 seed: arguments.seed,
-                volume_size: 448 << 20,
+                shape: Shape {
+                    program: std::env::current_exe()?,
+                    volume_size: 448 << 20,
+                    lies: false,
+                },
                 commands_max: 4000,
                 work_max: Duration::from_millis(1500),
-                between: None,
             };
             let outcome = campaign::run(&plan, &mut *workload, &scratch, &mut show)?;
             if !arguments.json {

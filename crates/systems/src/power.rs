@@ -6,29 +6,29 @@
 //! directory waits for nothing, and a log that was shut down waits for nothing. So whoever gets an
 //! acknowledgement asks afterwards whether there was power; errors are told only after it is gone.
 
-use coulter_device::wrap::CutHandle;
+use crate::machine::Channel;
 use std::io;
 
 /// The power of one [`Running`](crate::Running).
 #[derive(Clone, Debug)]
 pub struct Power {
-    /// `None` if it cannot be cut.
-    cord: Option<CutHandle>,
+    /// Whom to ask; `None` if it cannot be cut.
+    channel: Option<Channel>,
 }
 
 impl Power {
     /// Power that never goes; for workloads whose daemon is killed instead.
     pub fn endless() -> Power {
-        Power { cord: None }
+        Power { channel: None }
     }
 
-    pub(crate) fn on(cord: CutHandle) -> Power {
-        Power { cord: Some(cord) }
+    pub(crate) fn of(channel: Channel) -> Power {
+        Power { channel: Some(channel) }
     }
 
     /// Whether an acknowledgement that came before this call counts.
     pub fn is_on(&self) -> bool {
-        self.cord.as_ref().is_none_or(|cord| !cord.is_cut())
+        self.channel.as_ref().is_none_or(Channel::has_power)
     }
 
     /// The same as a result.
