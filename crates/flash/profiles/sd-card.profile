@@ -1,0 +1,23 @@
+# An SD card: one channel, two dies, hardly any memory. Assumed throughout; 5 % spare.
+name = sd-card
+channels = 1
+dies_per_channel = 2
+planes_per_die = 1
+erase_blocks = 269
+exported_erase_blocks = 256
+pages_per_block = 128
+page_size = 16384
+read_ns = 70_000
+program_ns = 1_600_000
+pages_per_program = 1
+erase_ns = 4_000_000
+channel_bytes_per_us = 100
+link_bytes_per_us = 90
+command_ns = 150_000
+page_ns = 2_000
+command_size_max = 524288
+queue_depth = 1
+buffer_pages = 8
+buffer_combines = no
+map_cache_entries = 1024
+log_blocks = 4

@@ -1,0 +1,23 @@
+# For tests and crash sweeps: 12 erase blocks of 8 pages, two dies.
+name = tiny
+channels = 2
+dies_per_channel = 1
+planes_per_die = 1
+erase_blocks = 22
+exported_erase_blocks = 12
+pages_per_block = 8
+page_size = 8192
+read_ns = 50_000
+program_ns = 500_000
+pages_per_program = 1
+erase_ns = 2_000_000
+channel_bytes_per_us = 400
+link_bytes_per_us = 500
+command_ns = 5_000
+page_ns = 500
+command_size_max = 131072
+queue_depth = 8
+buffer_pages = 0
+buffer_combines = no
+map_cache_entries = 8
+log_blocks = 3

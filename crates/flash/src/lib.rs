@@ -1,0 +1,41 @@
+//! An emulator of NAND flash drives: flash, six flash translation layers, and a drive around them,
+//! deterministic and in virtual time.
+//!
+//! Start at [`Drive`]. A [`Profile`] says what a drive is made of and how fast that is; an
+//! [`FtlKind`] names the translation layer. [`Nand`] is the flash, with its rules.
+//!
+//! # Does not
+//! read a clock, use threads or the operating system's randomness, or know anything of Coulter's
+//! engine. What the emulation assumes and cannot tell: `docs/flash.md`.
+//!
+//! # Determinism contract
+//! Everything is a function of its arguments: the same commands at the same virtual times give the
+//! same results, the same times and the same counters, on every machine. Numbers are integers;
+//! ratios are made only where they are printed.
+//!
+//! # Invariants
+//! - The flash asserts NAND's rules; no FTL can break them unnoticed.
+//! - Every program and every read is counted under one cause.
+//! - A read returns what was last written, or zeros; a drive that keeps tags or bytes can prove it.
+
+#![deny(unsafe_code)]
+
+mod buffer;
+mod content;
+mod counters;
+mod drive;
+pub mod ftl;
+mod geometry;
+mod nand;
+mod profile;
+mod timing;
+mod units;
+
+pub use content::Keep;
+pub use counters::{ByCause, Cause, FtlCounters, NandCounters};
+pub use drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
+pub use ftl::{Ftl, FtlError, FtlKind, FtlOptions, MapMemory, Placement, VictimPolicy};
+pub use geometry::Geometry;
+pub use nand::{Done, Label, Nand, Oob, PowerCut};
+pub use profile::{PROFILES, Profile, ProfileError};
+pub use units::{BLOCK_SIZE, EraseBlock, Lpn, Ns, Ppn};
