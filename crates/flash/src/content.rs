@@ -28,9 +28,15 @@ impl Keep {
 pub(crate) enum Content {
     Nothing,
     /// One string of bytes, `page_bytes` for each page.
-    Flat { page_bytes: usize, bytes: Vec<u8> },
+    Flat {
+        page_bytes: usize,
+        bytes: Vec<u8>,
+    },
     /// Each page on its own, present while it is programmed.
-    Pages { zeros: Box<[u8]>, pages: Vec<Option<Box<[u8]>>> },
+    Pages {
+        zeros: Box<[u8]>,
+        pages: Vec<Option<Box<[u8]>>>,
+    },
 }
 
 impl Content {

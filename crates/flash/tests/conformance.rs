@@ -92,7 +92,8 @@ impl Rig {
             }
             Kind::Discard => {
                 let per_page = self.drive.profile().geometry.blocks_per_page() as usize;
-                let whole = range.start.div_ceil(per_page) * per_page..range.end / per_page * per_page;
+                let whole =
+                    range.start.div_ceil(per_page) * per_page..range.end / per_page * per_page;
                 whole.clone().for_each(|at| self.values[at].push(0));
                 let result = self.drive.trim(self.now, blocks);
                 if result.is_ok() {
@@ -148,8 +149,9 @@ impl Rig {
             assert_eq!(Some(&tag), self.values[at].last(), "block {at}");
         }
         self.drive.ftl().assert_consistent(self.drive.nand());
-        let mapped = (0..self.drive.profile().geometry.logical_pages())
-            .filter(|lpn| self.drive.ftl().peek(self.drive.nand(), coulter_flash::Lpn(*lpn)).is_some());
+        let mapped = (0..self.drive.profile().geometry.logical_pages()).filter(|lpn| {
+            self.drive.ftl().peek(self.drive.nand(), coulter_flash::Lpn(*lpn)).is_some()
+        });
         assert!(mapped.count() <= self.values.len());
     }
 

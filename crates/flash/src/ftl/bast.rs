@@ -14,8 +14,8 @@
 //!
 //! Invariants:
 //! - a log belongs to a logical block that has a data block;
-//! - the old data block is erased before the log, so that of the two the one that is left is named
-//!   by the other's absence;
+//! - data block and log are erased only when the block that a full merge made of them is complete,
+//!   so whichever of the three are left after a power cut have every newest version;
 //! - at most as many logs are open as the profile has log blocks.
 
 use super::block_map::{BlockMap, Scanned, by_logical_block, scan_blocks};
@@ -222,9 +222,10 @@ impl Bast {
         let (logical, offset) = geometry.logical(write.lpn);
         let oob = Oob { lpn: write.lpn.0, sequence: write.sequence };
         let mut now = at;
-        let full = self.logs.get(&logical).is_some_and(|log| {
-            nand.next_offset(log.block) == geometry.pages_per_block
-        });
+        let full = self
+            .logs
+            .get(&logical)
+            .is_some_and(|log| nand.next_offset(log.block) == geometry.pages_per_block);
         if full {
             now = self.merge(nand, now, logical)?;
         }
@@ -274,12 +275,7 @@ impl Ftl for Bast {
         Ok(done)
     }
 
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut> {
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut> {
         Ok((self.peek(nand, lpn), at))
     }
 

@@ -56,7 +56,8 @@ impl BlockMap {
     /// An empty erase block for a logical one. Neighbours get different dies.
     pub(super) fn take(&mut self, nand: &mut Nand, logical: u32, role: u8) -> EraseBlock {
         let planes = self.geometry.planes_per_die;
-        let lane = logical % self.geometry.dies() * planes + logical / self.geometry.dies() % planes;
+        let lane =
+            logical % self.geometry.dies() * planes + logical / self.geometry.dies() % planes;
         let block = self.free.take(lane).expect("the spare space covers all that may be open");
         nand.label(block, role);
         block

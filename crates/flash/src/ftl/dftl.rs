@@ -289,12 +289,7 @@ impl Ftl for Dftl {
         Ok(done)
     }
 
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut> {
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut> {
         let (page, known) = self.translate(nand, at, lpn)?;
         Ok(((page != NO_PAGE).then_some(Ppn(page)), known))
     }

@@ -201,12 +201,7 @@ impl Fast {
     /// Makes the sequential log the data block: what it lacks is copied behind it, with `write` in
     /// its place. If it lacks something that should be before its end, which only a torn page can
     /// cause, it is merged in full.
-    fn close_sequential(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        write: Option<PageWrite<'_>>,
-    ) -> Done {
+    fn close_sequential(&mut self, nand: &mut Nand, at: Ns, write: Option<PageWrite<'_>>) -> Done {
         let Some(Sequential { logical, block }) = self.logs.sequential else { return Ok(at) };
         let geometry = self.map.geometry;
         let filled = nand.next_offset(block);
@@ -337,7 +332,10 @@ impl Fast {
         }
         let block = self.map.data(logical).expect("it is reachable");
         let oob = Oob { lpn: write.lpn.0, sequence: write.sequence };
-        nand.program(at, geometry.page(block, offset), oob, write.content, write.cause)
+        let page = geometry.page(block, offset);
+        let done = nand.program(at, page, oob, write.content, write.cause)?;
+        self.logs.table.remove(&write.lpn.0);
+        Ok(done)
     }
 }
 
@@ -355,12 +353,7 @@ impl Ftl for Fast {
         Ok(done)
     }
 
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut> {
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut> {
         Ok((self.peek(nand, lpn), at))
     }
 

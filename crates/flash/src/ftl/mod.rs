@@ -75,12 +75,7 @@ pub trait Ftl: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`PowerCut`].
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut>;
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut>;
 
     /// Forgets a logical page.
     ///
@@ -269,7 +264,8 @@ pub fn create(
     check(kind, profile, &options)?;
     let mut empty = Nand::new(profile, crate::content::Keep::Nothing);
     // A scan of empty flash finds nothing and costs nothing that anybody sees.
-    let (ftl, _) = recover(kind, profile, options, &mut empty, 0).expect("no power cut was asked for");
+    let (ftl, _) =
+        recover(kind, profile, options, &mut empty, 0).expect("no power cut was asked for");
     Ok(ftl)
 }
 

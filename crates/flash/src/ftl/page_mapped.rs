@@ -170,12 +170,7 @@ impl Ftl for PageMapped {
     }
 
     #[inline]
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut> {
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut> {
         Ok((self.peek(nand, lpn), at))
     }
 

@@ -90,7 +90,13 @@ impl Ftl for Redo {
         let done = if self.map.reachable(nand, logical, offset) {
             let block = self.map.data(logical).expect("it is reachable");
             let oob = Oob { lpn: write.lpn.0, sequence: write.sequence };
-            nand.program(at, self.map.geometry.page(block, offset), oob, write.content, write.cause)?
+            nand.program(
+                at,
+                self.map.geometry.page(block, offset),
+                oob,
+                write.content,
+                write.cause,
+            )?
         } else {
             self.merge(nand, at, write)?
         };
@@ -100,12 +106,7 @@ impl Ftl for Redo {
         Ok(done)
     }
 
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut> {
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut> {
         Ok((self.peek(nand, lpn), at))
     }
 

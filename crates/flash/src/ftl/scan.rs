@@ -15,11 +15,7 @@ pub(crate) struct Found {
 /// first program was torn.
 ///
 /// `visit` is told of each page. The result is when all of that is done.
-pub(crate) fn walk(
-    nand: &mut Nand,
-    at: Ns,
-    mut visit: impl FnMut(Found),
-) -> Result<Ns, PowerCut> {
+pub(crate) fn walk(nand: &mut Nand, at: Ns, mut visit: impl FnMut(Found)) -> Result<Ns, PowerCut> {
     let geometry = *nand.geometry();
     for block in (0..geometry.erase_blocks).map(EraseBlock) {
         if nand.is_empty(block) {

@@ -90,8 +90,7 @@ impl Sftl {
         self.map.set_data(logical, Some(group[0].block));
         let Some(second) = group.get(1) else { return Ok(now) };
         self.clock += 1;
-        let replacement =
-            Replacement { block: second.block, padded: true, used_at: self.clock };
+        let replacement = Replacement { block: second.block, padded: true, used_at: self.clock };
         self.replacements.insert(logical, replacement);
         let torn = (0..nand.next_offset(second.block))
             .any(|offset| nand.is_torn(self.map.geometry.page(second.block, offset)));
@@ -255,12 +254,7 @@ impl Ftl for Sftl {
         Ok(done)
     }
 
-    fn locate(
-        &mut self,
-        nand: &mut Nand,
-        at: Ns,
-        lpn: Lpn,
-    ) -> Result<(Option<Ppn>, Ns), PowerCut> {
+    fn locate(&mut self, nand: &mut Nand, at: Ns, lpn: Lpn) -> Result<(Option<Ppn>, Ns), PowerCut> {
         Ok((self.peek(nand, lpn), at))
     }
 

@@ -43,8 +43,7 @@ impl Space {
     /// erase blocks behind.
     pub(super) fn adopt(nand: &Nand, widths: &[u32], valid: impl Iterator<Item = u32>) -> Space {
         let geometry = *nand.geometry();
-        let stream =
-            |width: &u32| Stream { open: vec![None; *width as usize], turn: 0, taken: 0 };
+        let stream = |width: &u32| Stream { open: vec![None; *width as usize], turn: 0, taken: 0 };
         let mut space = Space {
             geometry,
             ledger: Ledger::new(geometry.erase_blocks, geometry.pages_per_block),

@@ -83,7 +83,10 @@ impl Ledger {
     pub(crate) fn add(&mut self, block: usize) {
         self.clock += 1;
         self.valid[block] += 1;
-        assert!(self.valid[block] <= self.pages_per_block, "no more pages are valid than there are");
+        assert!(
+            self.valid[block] <= self.pages_per_block,
+            "no more pages are valid than there are"
+        );
         if self.candidates[block] != NEVER {
             self.candidates[block] += 1;
         }
