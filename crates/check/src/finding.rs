@@ -310,6 +310,14 @@ pub enum Finding {
         #[serde(serialize_with = "as_block")]
         expected_end: Pba,
     },
+    /// A map page was damaged once: where these blocks lay is not known any more.
+    BlocksLost {
+        /// The first of them.
+        #[serde(serialize_with = "as_host_block")]
+        lba: Lba,
+        /// How many, all in one leaf.
+        blocks: u64,
+    },
     /// The segment table holds fewer blocks for valid than are in use.
     ValidTooLow {
         /// The segment.
@@ -406,6 +414,7 @@ impl Finding {
             F::SuperblockMissing { .. }
             | F::SuperblockDamaged { .. }
             | F::OutsideVolume { .. }
+            | F::BlocksLost { .. }
             | F::ValidTooHigh { .. }
             | F::CleanButWritten { .. } => Severity::Warning,
             F::SegmentContradicts { fault: SegmentFault::OpenWithoutHead, .. } => Severity::Warning,
@@ -435,6 +444,7 @@ impl Finding {
             F::PointerOutside { .. }
             | F::PointerIntoFree { .. }
             | F::BlockShared { .. }
+            | F::BlocksLost { .. }
             | F::OutsideVolume { .. } => Structure::MapPage,
             F::PointerMismatch { .. }
             | F::RecordMissing { .. }

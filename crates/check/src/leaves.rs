@@ -175,6 +175,7 @@ impl Walk<'_, '_> {
         for slot in 0..ENTRIES_PER_PAGE {
             let leaf = first.saturating_add(slot as u64);
             let has_page = self.pages.pointer(slot).is_mapped();
+            let has_page = has_page || self.pages.is_lost(slot);
             if !has_page && overlaid != Some(leaf) {
                 continue;
             }
@@ -218,7 +219,9 @@ impl Walk<'_, '_> {
         let first = key.saturating_mul(PER_PAGE);
         for (slot, pointer) in map_page::decode(root).enumerate() {
             let leaf = first.saturating_add(slot as u64);
-            if pointer.is_mapped() && leaves.contains(&leaf) {
+            if pointer.is_lost() {
+                self.pages.lose(slot);
+            } else if pointer.is_mapped() && leaves.contains(&leaf) {
                 visitor.leaf_page(leaf, pointer, self.report);
                 self.pages.want(slot, pointer);
             }
@@ -239,6 +242,7 @@ impl Walk<'_, '_> {
                 let entries = map_page::decode(page);
                 leaf.base.iter_mut().zip(entries).for_each(|(target, entry)| *target = entry);
             }
+            None if self.pages.is_lost(slot) => leaf.base.fill(BlockPointer::LOST),
             None => {
                 known = !pointer.is_mapped();
                 leaf.base.fill(BlockPointer::NOWHERE);
@@ -311,6 +315,8 @@ fn overlay_entry(leaf: &mut Leaf, known: &mut [bool; ENTRIES_PER_PAGE], entry: &
 #[derive(Default)]
 struct Pages {
     pointers: Vec<BlockPointer>,
+    /// Leaves whose page the root page says is lost.
+    lost: Vec<bool>,
     /// For each leaf, where in `content` its page is, if it is intact.
     places: Vec<Option<usize>>,
     content: Vec<Block>,
@@ -324,7 +330,19 @@ impl Pages {
         self.pointers.resize(ENTRIES_PER_PAGE, BlockPointer::NOWHERE);
         self.places.clear();
         self.places.resize(ENTRIES_PER_PAGE, None);
+        self.lost.clear();
+        self.lost.resize(ENTRIES_PER_PAGE, false);
         self.order.clear();
+    }
+
+    fn lose(&mut self, slot: usize) {
+        if let Some(lost) = self.lost.get_mut(slot) {
+            *lost = true;
+        }
+    }
+
+    fn is_lost(&self, slot: usize) -> bool {
+        self.lost.get(slot).copied().unwrap_or(false)
     }
 
     fn pointer(&self, slot: usize) -> BlockPointer {

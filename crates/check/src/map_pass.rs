@@ -48,19 +48,24 @@ pub(crate) fn leaf_references(leaf: &Leaf, mut take: impl FnMut(Reference)) {
     for (index, (((base, checkpoint), now), unreleased)) in values.enumerate() {
         let owner = Owner::new(Kind::Data, leaf.lba(index).0);
         let same = checkpoint == now;
-        if checkpoint.is_mapped() {
+        if is_somewhere(checkpoint) {
             let source = Source::Checkpoint;
             take(Reference { owner, pointer: *checkpoint, source, mapped: same });
         }
-        if !same && now.is_mapped() {
+        if !same && is_somewhere(now) {
             let source = Source::Replayed;
             take(Reference { owner, pointer: *now, source, mapped: true });
         }
-        if *unreleased && base.is_mapped() {
+        if *unreleased && is_somewhere(base) {
             let source = Source::Checkpoint;
             take(Reference { owner, pointer: *base, source, mapped: false });
         }
     }
+}
+
+/// Whether a pointer leads to a block: it is neither unmapped nor lost.
+fn is_somewhere(pointer: &BlockPointer) -> bool {
+    pointer.is_mapped() && !pointer.is_lost()
 }
 
 /// The pass.
@@ -93,6 +98,15 @@ impl<'a, 'o> MapPass<'a, 'o> {
     fn add(&mut self, reference: Reference, report: &mut Report) {
         let Reference { owner, pointer, source, mapped } = reference;
         self.references.add(self.segments, owner, pointer, source, mapped, report);
+    }
+
+    /// Addresses of which a damaged map page took the place away; one finding a leaf.
+    fn check_lost(&self, leaf: &Leaf, report: &mut Report) {
+        let mut lost = leaf.now.iter().enumerate().filter(|(_, pointer)| pointer.is_lost());
+        if let Some((first, _)) = lost.next() {
+            let blocks = 1 + lost.count() as u64;
+            report.add(Finding::BlocksLost { lba: leaf.lba(first), blocks });
+        }
     }
 
     /// Addresses behind the end of the volume; one finding a leaf.
@@ -129,6 +143,7 @@ impl Visitor for MapPass<'_, '_> {
         let unreleased = unreleased.filter(|(unreleased, base)| **unreleased && base.is_mapped());
         report.counters.unreleased_blocks += unreleased.count() as u64;
         self.check_volume(leaf, report);
+        self.check_lost(leaf, report);
         ControlFlow::Continue(())
     }
 

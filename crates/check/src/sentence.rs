@@ -22,6 +22,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::CheckpointContradicts { .. }
         | Finding::MetadataDamaged { .. }
         | Finding::RunUnsorted { .. }
+        | Finding::BlocksLost { .. }
         | Finding::DataDamaged { .. } => write_damage(finding, f),
         Finding::PointerOutside { .. }
         | Finding::PointerIntoFree { .. }
@@ -131,6 +132,13 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "run {run} is not sorted at host block {}: updates in it are not found; that is a \
              mistake of the program that wrote it: please report it",
             lba.0,
+        ),
+        Finding::BlocksLost { lba, blocks } => write!(
+            f,
+            "{blocks} of the 512 host blocks that begin with {} are lost, since the map page that \
+             knew where they lay was damaged: reading them gives an I/O error until they are \
+             written again; restore what uses them from a backup",
+            lba.0 / 512 * 512,
         ),
         Finding::DataDamaged { lba, pba } => write!(
             f,

@@ -227,7 +227,7 @@ impl Engine {
             >= 2 * self.checkpoint_cost();
         let at_the_floor = self.segments.usable_count() <= marks.kept_by_cleaning as usize;
         let scarce = self.segments.empty_count() - freed <= marks.kept_by_user + 1
-            && (worth || (freed > 0 && at_the_floor));
+            && (worth || (at_the_floor && freed + self.segments.gone_through_count() > 0));
         let queue_is_short = self.segments.usable_count() <= marks.kept_by_user as usize + 1
             && self.segments.queue_could_grow();
         self.checkpointer.wanted
@@ -297,6 +297,7 @@ impl Engine {
             images.push(page);
             image_keys.push((Kind::Root, key));
         });
+        self.forgive_lost_references();
         let queue_length = self.queue_length();
         self.segments.fill_queue(queue_length);
         let (heads, opened) = self.log.cut_heads(&self.segments);
@@ -310,6 +311,19 @@ impl Engine {
         self.checkpointer.wanted = false;
         self.checkpointer.new_location = None;
         self.sweeper.quota = self.map.sweep_quota();
+    }
+
+    /// See [`Segments::forgive`]: only if map pages were damaged once is there anything to forgive.
+    fn forgive_lost_references(&mut self) {
+        if self.segments.gone_through_count() == 0 {
+            return;
+        }
+        let mut listed = alloc::vec![0; self.superblock.geometry.segment_count as usize];
+        for pba in self.checkpointer.listed(&self.map) {
+            listed[self.segments.of(pba).index()] += 1;
+        }
+        let now = self.log.now();
+        self.statistics.references_lost += self.segments.forgive(&listed, now);
     }
 
     /// Segments that should wait in the queue: enough for twice the journal.

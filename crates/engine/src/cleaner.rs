@@ -18,7 +18,7 @@
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, Phase, RECORD_BLOCKS, RecordRef, Target};
 use crate::loads::Waiter;
-use crate::map::{LoadPurpose as Purpose, Lookup};
+use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
 use crate::policy::{Candidate, VictimPolicy};
 use crate::segments::State;
 use crate::units::{SegmentIndex, Stream, segment_start};
@@ -71,6 +71,8 @@ pub(crate) struct Cleaner {
     /// Blocks that the chunk in hand covers, headers included, and how many were copied.
     covered: u64,
     copied: u64,
+    /// Some block's address lies below a damaged map page: whether the block is current is not known.
+    doubtful: bool,
     /// The chunk was read a second time, because a block did not match its checksum.
     again: bool,
     parked: bool,
@@ -174,6 +176,7 @@ impl Engine {
         self.cleaner.segment = Some(victim);
         self.cleaner.life = self.segments.segment(victim).life;
         self.cleaner.offset = 0;
+        self.cleaner.doubtful = false;
         self.cleaner.stage = Stage::Next;
         true
     }
@@ -235,11 +238,15 @@ impl Engine {
                 break at == room;
             }
             let Ok(view) = RecordView::decode(&chunk[at as usize], &store, start.plus(at)) else {
+                // What the stream left unused when it went on to the next segment, or a header that
+                // rotted and hides what lies behind it.
+                cleaner.doubtful |= room - at > 1;
                 break true;
             };
             let end = at + 1 + u32::from(view.header().payload_size);
             if end > count {
                 // The rest of it is in the next chunk, unless it claims to leave the segment.
+                cleaner.doubtful |= end > room;
                 break end > room;
             }
             let payload = view.entries().filter(|entry| entry.kind.has_payload());
@@ -274,6 +281,15 @@ impl Engine {
             let goes_on = match self.is_current(&block) {
                 Standing::Current => self.relocate(&block, buffers),
                 Standing::Outdated => true,
+                Standing::Doubtful => {
+                    // Not this time, but when the sweep has written the leaf anew.
+                    self.cleaner.doubtful = true;
+                    let per_page = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
+                    let leaf =
+                        if block.kind == Kind::Data { block.key / per_page } else { block.key };
+                    self.map.give_up_damaged(leaf);
+                    true
+                }
                 Standing::Unknown(leaf) => {
                     self.cleaner.parked = true;
                     self.load_for(leaf, Waiter::Cleaner, Purpose::Clean);
@@ -304,11 +320,16 @@ impl Engine {
                 match self.map.lookup(lba) {
                     Lookup::Mapped(pointer) if pointer.pba == block.pba => Standing::Current,
                     Lookup::Miss(leaf) => Standing::Unknown(leaf),
+                    Lookup::Damaged if self.map.is_doubtful(leaf) => Standing::Doubtful,
                     Lookup::Damaged => Standing::Outdated,
-                    _ if self.map.settle(&mut self.segments, lba, now) => Standing::Outdated,
-                    _ => Standing::Unknown(leaf),
+                    _ => match self.map.settle(&mut self.segments, lba, now) {
+                        Settled::Done => Standing::Outdated,
+                        Settled::MustLoad => Standing::Unknown(leaf),
+                        Settled::Damaged => Standing::Doubtful,
+                    },
                 }
             }
+            Kind::Leaf if self.map.root_is_damaged(block.key) => Standing::Doubtful,
             Kind::Leaf => match self.map.leaf_standing(block.key) {
                 Some(pointer) => lies_here(pointer),
                 None => Standing::Unknown(block.key),
@@ -415,6 +436,10 @@ impl Engine {
         self.pacing.gain(gained);
         self.restless = true;
         if last {
+            let segment = self.cleaner.segment.expect("a victim was being cleaned");
+            if !self.cleaner.doubtful {
+                self.segments.went_through(segment);
+            }
             self.statistics.segments_cleaned += 1;
             self.end_victim();
         }
@@ -459,6 +484,8 @@ fn headers_for(blocks: u32) -> u32 {
 enum Standing {
     Current,
     Outdated,
+    /// The page that would tell is damaged. The block stays where it is.
+    Doubtful,
     /// The leaf of this key must be loaded first.
     Unknown(u64),
 }

@@ -32,6 +32,8 @@ struct Load {
     key: u64,
     pointer: BlockPointer,
     segment: SegmentIndex,
+    /// It is read a second time, because it did not match its checksum.
+    again: bool,
 }
 
 /// The table of loads; one for each page buffer.
@@ -120,7 +122,9 @@ impl Engine {
     fn start_load(&mut self, slot: u16, kind: Kind, key: u64, pointer: BlockPointer) -> u16 {
         let segment = self.segments.of(pointer.pba);
         self.segments.segment_mut(segment).readers += 1;
-        self.loads.slots[usize::from(slot)] = Some(Load { kind, key, pointer, segment });
+        let again = false;
+        let load = Load { kind, key, pointer, segment, again };
+        self.loads.slots[usize::from(slot)] = Some(load);
         let target = Target::Page(PageRef(slot));
         self.ios.start(Purpose::Load(slot), Command::Read { pba: pointer.pba, count: 1, target });
         slot
@@ -141,6 +145,15 @@ impl Engine {
         self.loads.failures = 0;
         let page = buffers.page(PageRef(slot));
         let intact = checksum::block(load.kind, load.key, page) == load.pointer.checksum;
+        if !intact && !load.again {
+            // Perhaps the device read badly once.
+            self.segments.segment_mut(load.segment).readers += 1;
+            self.loads.slots[usize::from(slot)] = Some(Load { again: true, ..load });
+            let target = Target::Page(PageRef(slot));
+            let read = Command::Read { pba: load.pointer.pba, count: 1, target };
+            self.ios.start(Purpose::Load(slot), read);
+            return;
+        }
         let page = intact.then_some(page);
         let now = self.log.now();
         match load.kind {

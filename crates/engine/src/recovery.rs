@@ -463,8 +463,8 @@ impl Engine {
         let entries = run::decode(block).map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
         for entry in entries {
             let leaf = entry.lba.0 / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
-            let mapped = entry.pointer.is_mapped();
-            if mapped && segment_of(&geometry, entry.pointer.pba).is_none() {
+            let somewhere = entry.pointer.is_mapped() && !entry.pointer.is_lost();
+            if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
                 return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
             }
             if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {

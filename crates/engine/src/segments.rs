@@ -48,6 +48,8 @@ pub(crate) struct Segment {
     /// The cleaner went through it and something remained (a checkpoint's body); not again before
     /// the next checkpoint.
     pub(crate) exhausted: bool,
+    /// The cleaner looked at every block in it, and knew of each whether it is current.
+    pub(crate) gone_through: bool,
 }
 
 /// All segments.
@@ -60,6 +62,8 @@ pub(crate) struct Segments {
     free_count: u32,
     freed_count: u32,
     miscounted: bool,
+    /// Segments gone through since the last cut.
+    gone_through_count: u32,
 }
 
 impl Segments {
@@ -73,6 +77,7 @@ impl Segments {
             stream: 0,
             life: 0,
             exhausted: false,
+            gone_through: false,
         };
         let table = alloc::vec![free; geometry.segment_count as usize];
         Segments {
@@ -83,6 +88,7 @@ impl Segments {
             table,
             usable: 0,
             miscounted: false,
+            gone_through_count: 0,
         }
     }
 
@@ -113,6 +119,7 @@ impl Segments {
 
     /// One more reference to a block.
     pub(crate) fn retain(&mut self, pba: Pba) {
+        assert_ne!(pba, Pba::LOST, "what is lost is nowhere");
         let segment = self.of(pba);
         let entry = &mut self.table[segment.index()];
         if entry.valid == self.geometry.segment_size {
@@ -123,8 +130,12 @@ impl Segments {
         debug_assert!(!matches!(entry.state, State::Free | State::Queued | State::Trimming));
     }
 
-    /// One reference less. A closed segment without any becomes freed at `now`.
+    /// One reference less. A closed segment without any becomes freed at `now`. What is lost is
+    /// counted, but nobody knows where: see [`Segments::forgive`].
     pub(crate) fn release(&mut self, pba: Pba, now: Sequence) {
+        if pba == Pba::LOST {
+            return;
+        }
         let segment = self.of(pba);
         let entry = &mut self.table[segment.index()];
         if entry.valid == 0 {
@@ -142,6 +153,37 @@ impl Segments {
     /// segment may be freed by such counts.
     pub(crate) fn miscounted(&self) -> bool {
         self.miscounted
+    }
+
+    /// The cleaner went through a segment, and knew of every block in it whether it is current.
+    pub(crate) fn went_through(&mut self, segment: SegmentIndex) {
+        self.table[segment.index()].gone_through = true;
+        self.gone_through_count += 1;
+    }
+
+    /// Segments gone through since the last cut: most become free by themselves, the others at the
+    /// next cut.
+    pub(crate) fn gone_through_count(&self) -> u32 {
+        self.gone_through_count
+    }
+
+    /// Frees what can only have been counted by map pages that were damaged: in a segment that the
+    /// cleaner went through wholly, nothing is current but what the checkpoint lists. To be called
+    /// while no relocation is on its way. Returns how many references were given up.
+    pub(crate) fn forgive(&mut self, listed: &[u32], now: Sequence) -> u64 {
+        let mut forgiven = 0;
+        self.gone_through_count = 0;
+        for (index, listed) in listed.iter().enumerate() {
+            let entry = &mut self.table[index];
+            let gone_through = core::mem::replace(&mut entry.gone_through, false);
+            let still = entry.state == State::Closed && entry.pending == 0;
+            if gone_through && still && entry.valid > *listed {
+                forgiven += u64::from(entry.valid - listed);
+                entry.valid = *listed;
+                self.settle(SegmentIndex(index as u32), now);
+            }
+        }
+        forgiven
     }
 
     /// A record was sealed into the segment; it may not be freed before the record is applied.
@@ -180,6 +222,7 @@ impl Segments {
         entry.state = State::Open;
         entry.stream = stream as u8;
         entry.exhausted = false;
+        entry.gone_through = false;
         entry.life = entry.life.wrapping_add(1);
         Some(next)
     }

@@ -46,6 +46,9 @@ pub struct Statistics {
     pub segments_cleaned: u64,
     /// Blocks found damaged by a read or by the cleaner.
     pub corrupt_blocks: u64,
+    /// References that only a damaged map page can have held, given up so that their segments can be
+    /// used again.
+    pub references_lost: u64,
     /// Requests that were told to come again.
     pub busy: u64,
     /// Records that recovery applied.

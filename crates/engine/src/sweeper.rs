@@ -12,9 +12,6 @@ use coulter_format::record::{BlockWord, Extent};
 /// Leaves loaded ahead of the sweep.
 const AHEAD: usize = 24;
 
-/// Error number when a damaged map page stops the sweep (EIO).
-const ERRNO_DAMAGED: i32 = 5;
-
 /// How much is still to be swept before the next checkpoint.
 #[derive(Default)]
 pub(crate) struct Sweeper {
@@ -98,11 +95,6 @@ impl Engine {
             PageWrite::NoMemory => {
                 self.sweeper.wanted_memory = true;
                 self.drop_if_empty(record);
-                return false;
-            }
-            PageWrite::Damaged => {
-                self.drop_if_empty(record);
-                self.poison(ERRNO_DAMAGED);
                 return false;
             }
         }

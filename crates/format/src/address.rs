@@ -16,6 +16,10 @@ impl Pba {
     /// The address of nothing: an unmapped block.
     pub const NOWHERE: Pba = Pba(0);
 
+    /// In map pages and runs: the map page that knew where this block lay was damaged. Reading it is
+    /// an error until it is written or discarded. Like zero, it is in no log.
+    pub const LOST: Pba = Pba(1);
+
     /// Byte offset on the device.
     pub const fn byte_offset(self) -> u64 {
         self.0 as u64 * crate::BLOCK_SIZE as u64
@@ -41,9 +45,17 @@ impl BlockPointer {
     /// Points nowhere: the block is unmapped and reads as zeros.
     pub const NOWHERE: BlockPointer = BlockPointer { pba: Pba::NOWHERE, checksum: 0 };
 
-    /// Whether a block is there.
+    /// See [`Pba::LOST`].
+    pub const LOST: BlockPointer = BlockPointer { pba: Pba::LOST, checksum: 0 };
+
+    /// Whether a block is there, or was and is lost.
     pub const fn is_mapped(self) -> bool {
         self.pba.0 != 0
+    }
+
+    /// Whether it is not known any more where the block lies.
+    pub const fn is_lost(self) -> bool {
+        self.pba.0 == Pba::LOST.0
     }
 }
 

@@ -32,59 +32,6 @@ fn poison_answers_everybody() {
     );
 }
 
-/// A leaf page rots; the sweep comes to it.
-#[test]
-fn a_rotten_leaf_page_does_not_panic() {
-    let mut h = Hand::open(store(60, 1024, None, None, 4), small());
-    let mut r = Random::new(1);
-    let size = h.engine.geometry().volume_size;
-    // Until leaf pages are there.
-    for i in 0..6000 {
-        assert!(h.write(r.below(size), 1, (i % 200) as u8));
-    }
-    let id = h.submit(Request::Shutdown).unwrap();
-    h.run();
-    assert_eq!(h.answers.get(&id), Some(&Ok(())));
-    assert!(h.engine.statistics().leaf_blocks > 0);
-    // Rot a leaf page: find one through the log.
-    let mut device = h.device.clone();
-    device.flush_all();
-    // Rot every leaf page that a record header names (kind 3), newest or not.
-    let mut rotted = 0;
-    let g = *h.engine.geometry();
-    let store_id = h.engine.superblock().store;
-    for seg in 0..g.segment_count {
-        let start = g.first_segment.0 + seg * g.segment_size;
-        let mut at = 0;
-        while at < g.segment_size {
-            let mut b = [[0u8; 4096]];
-            device.read(Pba(start + at), &mut b);
-            let Ok(v) =
-                coulter_format::record::RecordView::decode(&b[0], &store_id, Pba(start + at))
-            else {
-                break;
-            };
-            let es: Vec<_> = v.entries().collect();
-            for e in es {
-                if e.kind == coulter_format::checksum::Kind::Leaf {
-                    device.corrupt(e.pba, 77);
-                    rotted += 1;
-                }
-            }
-            at += 1 + u32::from(v.header().payload_size);
-        }
-    }
-    assert!(rotted > 0);
-    let mut h = Hand::open(device, small());
-    assert_eq!(h.engine.phase(), Phase::Running);
-    for i in 0..8000 {
-        if !h.write(r.below(size), 1, (i % 200) as u8) {
-            break;
-        }
-    }
-    println!("read-only: {:?}", h.engine.read_only());
-}
-
 /// More map memory than four times the journal in frames: no relocation is ever admitted.
 #[test]
 fn much_map_memory_lets_the_cleaner_work() {

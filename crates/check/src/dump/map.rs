@@ -99,7 +99,8 @@ impl<F: FnMut(&MapRow) -> ControlFlow<()>> Visitor for Rows<F> {
     fn leaf(&mut self, leaf: &Leaf, _: &mut Report) -> ControlFlow<()> {
         for (index, (pointer, base)) in leaf.now.iter().zip(&leaf.base).enumerate() {
             let lba = leaf.lba(index).0;
-            if pointer.is_mapped() && (self.range.first..self.range.end).contains(&lba) {
+            let somewhere = pointer.is_mapped() && !pointer.is_lost();
+            if somewhere && (self.range.first..self.range.end).contains(&lba) {
                 self.add(lba, *pointer, pointer != base)?;
             }
         }

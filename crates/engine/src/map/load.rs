@@ -113,7 +113,9 @@ impl Map {
         for (slot, pointer) in map_page::decode(page).enumerate() {
             if pointer.is_mapped() || self.directory.roots()[index].leaves.is_some() {
                 let place = self.directory.place(key * ENTRIES_PER_PAGE as u64 + slot as u64);
-                self.directory.leaf_mut(place).disk = pointer;
+                let leaf = self.directory.leaf_mut(place);
+                leaf.disk = pointer;
+                leaf.set(Flag::Damaged, pointer.is_lost());
             }
         }
         self.directory.roots_mut()[index].state = RootState::Loaded;
@@ -191,6 +193,8 @@ impl Map {
 
 /// Whether every pointer of a map page is one that a store of this geometry can hold.
 fn points_into_log(page: &Block, geometry: &Geometry) -> bool {
-    map_page::decode(page)
-        .all(|pointer| !pointer.is_mapped() || segment_of(geometry, pointer.pba).is_some())
+    map_page::decode(page).all(|pointer| {
+        let somewhere = pointer.is_mapped() && !pointer.is_lost();
+        !somewhere || segment_of(geometry, pointer.pba).is_some()
+    })
 }

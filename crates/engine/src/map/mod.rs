@@ -571,21 +571,22 @@ impl Map {
     }
 
     /// Looks whether an old location of this address is still counted, and releases it.
-    /// Returns false if the leaf must be loaded first.
-    pub(crate) fn settle(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) -> bool {
+    pub(crate) fn settle(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) -> Settled {
         let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return true };
+        let Some(place) = self.directory.find(key) else { return Settled::Done };
         let leaf = *self.directory.leaf(place);
+        let damaged = leaf.is(Flag::Damaged) || self.root_is_damaged(key);
+        let unknown = if damaged { Settled::Damaged } else { Settled::MustLoad };
         let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
         let update = self.frames.chain_find(leaf.chain, index);
         let (slot, update) = match update {
             Some((slot, update)) if !update.released => (slot, update),
-            Some(_) => return true,
-            None => return in_memory || !leaf.is(Flag::Dead) || leaf.is(Flag::Damaged),
+            None if leaf.is(Flag::Dead) && !in_memory => return unknown,
+            _ => return Settled::Done,
         };
         let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
         if !in_memory && !nothing_on_device {
-            return leaf.is(Flag::Damaged);
+            return unknown;
         }
         if in_memory {
             let old = self.frames.entry(leaf.frame, index);
@@ -595,7 +596,7 @@ impl Map {
         }
         self.frames.chain_set(slot, Update { released: true, ..update });
         self.journal.push(lba.0 << 1);
-        true
+        Settled::Done
     }
 
     /// A relocation of an address of this leaf is on its way, or has arrived: while one is, the
@@ -685,6 +686,17 @@ impl Map {
     }
 }
 
+/// What became of an address whose old location may still be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// It is not.
+    Done,
+    /// The leaf must be loaded first.
+    MustLoad,
+    /// The page that would tell is damaged.
+    Damaged,
+}
+
 /// What a conditional update assumes of an address of which nothing is known in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfUnknown {
@@ -696,5 +708,9 @@ pub(crate) enum IfUnknown {
 }
 
 fn found(pointer: BlockPointer) -> Lookup {
-    if pointer.is_mapped() { Lookup::Mapped(pointer) } else { Lookup::Unmapped }
+    match pointer.pba {
+        Pba::NOWHERE => Lookup::Unmapped,
+        Pba::LOST => Lookup::Damaged,
+        _ => Lookup::Mapped(pointer),
+    }
 }

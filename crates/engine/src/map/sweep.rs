@@ -19,8 +19,6 @@ pub(crate) enum PageWrite {
     Vanished,
     /// No frame can be had now.
     NoMemory,
-    /// Its page on the device is damaged; the updates cannot be merged.
-    Damaged,
 }
 
 impl Map {
@@ -122,7 +120,8 @@ impl Map {
         count
     }
 
-    /// Makes the page of a leaf that is ready (`load_step`), and moves the position past it.
+    /// Makes the page of a leaf that is ready (`load_step`), and moves the position past it. If the
+    /// page on the device is damaged, the new one says of what nothing else tells that it is lost.
     pub(crate) fn sweep_page(
         &mut self,
         segments: &mut Segments,
@@ -131,19 +130,23 @@ impl Map {
         now: Sequence,
     ) -> PageWrite {
         let place = self.directory.place(key);
+        self.give_up_damaged_root(key);
         let leaf = *self.directory.leaf(place);
-        if leaf.is(Flag::Damaged) || !self.directory.is_loaded(place) {
-            return PageWrite::Damaged;
-        }
         if !leaf.frame.is_some() {
-            assert!(!leaf.disk.is_mapped() || leaf.is(Flag::Cleared), "its page was loaded");
+            let needless = leaf.is(Flag::Cleared) || leaf.is(Flag::Damaged);
+            assert!(!leaf.disk.is_mapped() || needless, "its page was loaded");
             let Some(frame) = self.take_frame(key, LoadPurpose::Sweep) else {
                 return PageWrite::NoMemory;
             };
             let leaf = self.directory.leaf_mut(place);
             leaf.frame = frame;
+            let lost = leaf.is(Flag::Damaged) && !leaf.base_is_gone();
+            leaf.set(Flag::Damaged, false);
             leaf.set(Flag::Cleared, false);
             leaf.set(Flag::Dead, false);
+            if lost {
+                self.frames.words_mut(frame).fill(frames::pack(BlockPointer::LOST));
+            }
         }
         assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
         self.fold(segments, place, false, now);
@@ -159,6 +162,46 @@ impl Map {
         leaf.set(Flag::Touched, false);
         self.refresh_pin(place);
         PageWrite::Page
+    }
+
+    /// Sees to it that the sweep writes a leaf anew whose page is damaged, and that nobody waits any
+    /// more for what it, or its root page, said.
+    pub(crate) fn give_up_damaged(&mut self, key: u64) {
+        self.give_up_damaged_root(key);
+        let place = self.directory.place(key);
+        let leaf = self.directory.leaf(place);
+        if leaf.is(Flag::Damaged) && leaf.unmerged == 0 {
+            self.count_update(place);
+        }
+    }
+
+    /// If a leaf's root page is damaged, its leaf pages are lost, save those written since. The next
+    /// checkpoint says so.
+    fn give_up_damaged_root(&mut self, key: u64) {
+        let place = self.directory.place(key);
+        let root = &mut self.directory.roots_mut()[place.root];
+        if root.state != RootState::Damaged {
+            return;
+        }
+        root.state = RootState::Loaded;
+        root.changed = true;
+        for leaf in root.leaves.iter_mut().flat_map(|leaves| leaves.iter_mut()) {
+            leaf.disk = BlockPointer::LOST;
+            leaf.set(Flag::Damaged, true);
+        }
+    }
+
+    /// Whether a leaf's page, or its root page, is damaged and still is what recovery would look at.
+    pub(crate) fn is_doubtful(&self, key: u64) -> bool {
+        let place = self.directory.find(key);
+        let damaged = place.is_some_and(|place| self.directory.leaf(place).is(Flag::Damaged));
+        damaged || self.root_is_damaged(key)
+    }
+
+    /// Whether the page that would tell where a leaf's page lies is damaged.
+    pub(crate) fn root_is_damaged(&self, key: u64) -> bool {
+        let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
+        root.is_some_and(|root| self.directory.roots()[root].state == RootState::Damaged)
     }
 
     fn vanish(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
