@@ -72,7 +72,8 @@ pub(crate) enum Lookup {
 /// The map.
 pub(crate) struct Map {
     directory: Directory,
-    /// Leaves that the volume can have.
+    /// Blocks, and leaves, that the volume can have.
+    volume_size: u64,
     volume_leaves: usize,
     frames: Frames,
     /// Changed addresses since the last cut: host address × 2, or leaf start × 2 + 1 for "all of
@@ -132,6 +133,7 @@ impl Map {
         let journal_capacity = 8 * budget.journal_size as usize;
         Some(Map {
             directory: Directory::new(volume_size),
+            volume_size,
             volume_leaves: volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize,
             frames: Frames::new(frame_count as usize),
             journal: Vec::with_capacity(journal_capacity),

@@ -140,12 +140,16 @@ impl Map {
             };
             let leaf = self.directory.leaf_mut(place);
             leaf.frame = frame;
-            let lost = leaf.is(Flag::Damaged) && !leaf.base_is_gone();
+            let inside = (key as usize) < self.volume_leaves;
+            let lost = leaf.is(Flag::Damaged) && !leaf.base_is_gone() && inside;
             leaf.set(Flag::Damaged, false);
             leaf.set(Flag::Cleared, false);
             leaf.set(Flag::Dead, false);
             if lost {
-                self.frames.words_mut(frame).fill(frames::pack(BlockPointer::LOST));
+                let start = key * ENTRIES_PER_PAGE as u64;
+                let count = (self.volume_size - start).min(ENTRIES_PER_PAGE as u64) as usize;
+                let lost = frames::pack(BlockPointer::LOST);
+                self.frames.words_mut(frame)[..count].fill(lost);
             }
         }
         assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
@@ -185,7 +189,9 @@ impl Map {
         }
         root.state = RootState::Loaded;
         root.changed = true;
-        for leaf in root.leaves.iter_mut().flat_map(|leaves| leaves.iter_mut()) {
+        let first = root.key * ENTRIES_PER_PAGE as u64;
+        let inside = (self.volume_leaves as u64).saturating_sub(first) as usize;
+        for leaf in root.leaves.iter_mut().flat_map(|leaves| leaves.iter_mut().take(inside)) {
             leaf.disk = BlockPointer::LOST;
             leaf.set(Flag::Damaged, true);
         }
