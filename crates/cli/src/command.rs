@@ -56,6 +56,7 @@ pub(crate) enum Verb {
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),
     Bench(verbs::bench::Bench),
+    Flash(verbs::flash::Flash),
     Demo(verbs::demo::Demo),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),

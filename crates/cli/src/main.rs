@@ -75,6 +75,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Check(verb) => verb.run(),
         Verb::Dump(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
+        Verb::Flash(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),
         Verb::Daemon(verb) => verb.run(&state()?),
         Verb::Generate(verb) => verb.run(),

@@ -8,6 +8,7 @@ pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod detach;
 pub(crate) mod dump;
+pub(crate) mod flash;
 pub(crate) mod generate;
 pub(crate) mod list;
 pub(crate) mod mount;

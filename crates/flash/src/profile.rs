@@ -241,8 +241,8 @@ impl Profile {
                 !self.buffer_combines || self.buffer_pages >= 2,
                 "needs buffer_pages of at least 2",
             ),
-            ("map_cache_entries", self.map_cache_entries >= 1, "is at least 1"),
-            ("log_blocks", self.log_blocks >= 1, "is at least 1"),
+            ("map_cache_entries", (1..=1 << 30).contains(&self.map_cache_entries), "is 1 to 2^30"),
+            ("log_blocks", (1..=1 << 20).contains(&self.log_blocks), "is 1 to 2^20"),
         ];
         match rules.iter().find(|(_, holds, _)| !holds) {
             Some((key, _, rule)) => Err(ProfileError::Impossible { key, rule }),
@@ -260,11 +260,12 @@ impl Profile {
         let (old, spare) =
             (u64::from(shape.exported_erase_blocks), u64::from(shape.spare_erase_blocks()));
         let exported = exported_bytes / block_bytes;
-        let spare = (exported * spare).div_ceil(old).max(4);
+        let spare = exported.saturating_mul(spare).div_ceil(old).max(4);
         let impossible =
             ProfileError::Impossible { key: "erase_blocks", rule: "makes at most 2^30 pages" };
         shape.exported_erase_blocks = u32::try_from(exported).map_err(|_| impossible.clone())?;
-        shape.erase_blocks = u32::try_from(exported + spare).map_err(|_| impossible)?;
+        shape.erase_blocks =
+            u32::try_from(exported.saturating_add(spare)).map_err(|_| impossible)?;
         self.check()?;
         Ok(self)
     }
