@@ -1,6 +1,6 @@
 //! Hosts: what turns the writes of programs into commands to a drive.
 //!
-//! A [`Host`] is a page cache over a [`Layout`], which is a file system's way to choose addresses.
+//! A [`Host`] is a page cache over a *layout*, which is a file system's way to choose addresses.
 //! Files have numbers and blocks of 4096 bytes; the models keep no names, directories or
 //! permissions, since these are metadata blocks like others. What each model leaves out stands at
 //! its head.
