@@ -40,7 +40,7 @@ pub struct Options {
     pub size: u64,
     /// Spare space of the store, in percent of the volume.
     pub spare_percent: u32,
-    /// Bytes of a segment; `None` for a five-hundredth of the volume, from 1 to 32 MiB.
+    /// Bytes of a segment; `None` for a five-hundredth of the volume, from 2 to 32 MiB.
     pub segment_size: Option<u64>,
     /// How often it is overwritten.
     pub passes: u64,
@@ -248,8 +248,8 @@ impl Bench {
     fn new(options: &Options) -> Result<Bench, BenchError> {
         let progress = &options.progress;
         let blocks = options.size / BLOCK_SIZE as u64;
-        let suited = (options.size / 512).clamp(MIB, 32 * MIB).next_power_of_two();
-        let segment = options.segment_size.unwrap_or(suited).max(MIB);
+        let suited = (options.size / 512).clamp(CreateOptions::SEGMENT_SIZE_MIN, 32 * MIB).next_power_of_two();
+        let segment = options.segment_size.unwrap_or(suited);
         let create_options = CreateOptions {
             volume_size: Some(options.size),
             segment_size: segment,
@@ -315,14 +315,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let options = Options {
             backing: Some(directory.path().to_path_buf()),
-            size: 64 * MIB,
-            segment_size: Some(MIB),
+            size: 128 * MIB,
+            segment_size: Some(2 * MIB),
             spare_percent: 30,
             passes: 3,
             ..Options::default()
         };
         let report = run(&options).expect("it never fails");
-        assert_eq!((report.mismatches, report.verified_blocks), (0, 16384));
+        assert_eq!((report.mismatches, report.verified_blocks), (0, 32768));
         assert_eq!(report.interval_iops.len(), 30);
         assert!(report.segments_cleaned > 0, "{report:?}");
         assert!(report.write_amplification > 1.5, "{report:?}");

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 fn with_store() -> Sandbox {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "1M"]);
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     sandbox
 }
 

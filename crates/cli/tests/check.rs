@@ -13,7 +13,7 @@ const BLOCK_SIZE: u64 = 4096;
 /// A store with a pattern in its first MiB; `None` where qemu-io is missing.
 fn written() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "1M"]);
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     if !qemu_io(&sandbox, &["write -P 0x42 0 1M", "flush"]) {
         skipped("check of written stores: qemu-io is not installed");
         return None;

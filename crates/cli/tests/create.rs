@@ -33,7 +33,7 @@ fn two_stores_differ_in_identity() {
 #[test]
 fn preallocation_reserves_the_space() {
     let sandbox = Sandbox::new();
-    let size = ["--size", "128M", "--segment-size", "1M"];
+    let size = ["--size", "128M", "--segment-size", "2M"];
     sandbox.ok(&[&["create", "disk.img", "--preallocate"], &size[..]].concat());
     let file = fs::metadata(sandbox.path("disk.img")).expect("it was made");
     assert!(file.blocks() * 512 >= 128 << 20);
@@ -47,10 +47,10 @@ fn what_holds_something_is_refused_and_force_erases_its_marks() {
     file.set_len(256 << 20).expect("it can be extended");
     // A Btrfs mark lies where a store writes nothing at first.
     file.write_all_at(b"_BHRfS_M", 0x1_0040).expect("it is writable");
-    let error = sandbox.fails(1, &["create", "disk.img", "--segment-size", "1M"]);
+    let error = sandbox.fails(1, &["create", "disk.img", "--segment-size", "2M"]);
     assert!(error.contains("a Btrfs file system (at byte 65600)"), "{error}");
     assert!(error.contains("--force"), "{error}");
-    sandbox.ok(&["create", "disk.img", "--segment-size", "1M", "--force"]);
+    sandbox.ok(&["create", "disk.img", "--segment-size", "2M", "--force"]);
     let mut mark = [0; 8];
     fs::File::open(&path).expect("it is there").read_exact_at(&mut mark, 0x1_0040).expect("it is");
     assert_ne!(&mark, b"_BHRfS_M");
@@ -59,7 +59,7 @@ fn what_holds_something_is_refused_and_force_erases_its_marks() {
 #[test]
 fn a_store_is_not_formatted_again_by_mistake() {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "1M"]);
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     let before = fs::read(sandbox.path("disk.img")).expect("it is readable");
     let error = sandbox.fails(1, &["create", "disk.img"]);
     assert!(error.contains("a Coulter store (at byte 0)"), "{error}");

@@ -25,7 +25,7 @@ fn every_field_is_documented() {
     let documentation = std::fs::read_to_string(path).expect("the documentation is there");
     let sandbox = Sandbox::new();
     let mut printed = BTreeSet::new();
-    let create = ["create", "disk.img", "--size", "256M", "--segment-size", "1M", "--json"];
+    let create = ["create", "disk.img", "--size", "256M", "--segment-size", "2M", "--json"];
     names(&sandbox.json(&create), &mut printed);
     names(&sandbox.json(&["attach", "disk.img", "--via", "nbd", "--json"]), &mut printed);
     names(&sandbox.json(&["status", "--json"]), &mut printed);

@@ -30,8 +30,7 @@ const RUN_COUNT_MAX: usize = 256;
 pub struct CreateOptions {
     /// Bytes that the volume offers, a multiple of 4096; `None` for as many as the spare leaves.
     pub volume_size: Option<u64>,
-    /// Bytes of a segment: a power of two from 1 MiB to 1 GiB. With the smallest, which has no room
-    /// for a header and 1 MiB of data, writes are atomic up to 1020 KiB only.
+    /// Bytes of a segment: a power of two from [`CreateOptions::SEGMENT_SIZE_MIN`] to 1 GiB.
     pub segment_size: u64,
     /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
     pub spare_percent: u32,
@@ -44,6 +43,11 @@ pub struct CreateOptions {
     /// Map updates between two checkpoints at most, which bounds what recovery replays; `None`
     /// for a number that suits the volume.
     pub journal_size: Option<u32>,
+}
+
+impl CreateOptions {
+    /// The smallest segment with room for an atomic write of 1 MiB and its record's header.
+    pub const SEGMENT_SIZE_MIN: u64 = 2 << 20;
 }
 
 impl Default for CreateOptions {
@@ -93,7 +97,8 @@ fn translate(
     if options.volume_size.is_some_and(|size| !size.is_multiple_of(SIZE)) {
         return Err(CreateError::VolumeSize);
     }
-    let whole = options.segment_size.is_multiple_of(SIZE);
+    let whole = options.segment_size.is_multiple_of(SIZE)
+        && options.segment_size >= CreateOptions::SEGMENT_SIZE_MIN;
     let segment_size = u32::try_from(options.segment_size / SIZE).ok().filter(|_| whole);
     let mut random = [0; 20];
     getrandom::fill(&mut random).map_err(|_| CreateError::NoRandomness)?;
@@ -168,7 +173,7 @@ mod tests {
     use coulter_format::superblock::Superblock;
 
     fn small() -> CreateOptions {
-        CreateOptions { segment_size: 1 << 20, ..CreateOptions::default() }
+        CreateOptions { segment_size: 2 << 20, ..CreateOptions::default() }
     }
 
     fn superblocks(store: &MemoryStore) -> Vec<Superblock> {
@@ -195,7 +200,7 @@ mod tests {
         };
         let geometry = create(Box::new(device), &options).expect("it fits");
         assert_eq!(geometry.volume_size_bytes, 20 << 20);
-        assert_eq!(geometry.segment_size_bytes, 1 << 20);
+        assert_eq!(geometry.segment_size_bytes, 2 << 20);
         assert_eq!(geometry.store_size_bytes, 64 << 20);
         assert_eq!(geometry.label, "mine");
         assert_eq!(geometry.uuid_text(), "07070707-0707-0707-0707-070707070707");
@@ -215,7 +220,7 @@ mod tests {
     #[test]
     fn no_superblock_of_an_older_store_remains() {
         let store = MemoryStore::new(256 << 20);
-        for segment_size in [4 << 20, 1 << 20, 2 << 20] {
+        for segment_size in [4 << 20, 8 << 20, 2 << 20] {
             let device = store.open().expect("nothing has it open");
             let options = CreateOptions { segment_size, ..CreateOptions::default() };
             let geometry = create(Box::new(device), &options).expect("it fits");

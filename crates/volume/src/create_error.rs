@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The segment size is not a power of two from 1 MiB to 1 GiB.
+    /// The segment size is not a power of two from 2 MiB to 1 GiB.
     SegmentSize,
     /// The volume size is not a positive multiple of 4096.
     VolumeSize,
@@ -113,7 +113,7 @@ impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CreateError::SegmentSize => {
-                write!(f, "the segment size must be a power of two from 1 MiB to 1 GiB")
+                write!(f, "the segment size must be a power of two from 2 MiB to 1 GiB")
             }
             CreateError::VolumeSize => {
                 write!(f, "the volume size must be a multiple of 4096 bytes, and not zero")

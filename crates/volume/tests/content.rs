@@ -188,7 +188,7 @@ fn a_device_of_4096_byte_sectors_serves_512_byte_requests() {
 
 #[test]
 fn writes_to_all_of_a_volume_many_times_over_never_fail() {
-    let store = small_store(40 * MIB);
+    let store = small_store(64 * MIB);
     let volume = open(&store);
     let blocks = volume.size() / BLOCK;
     let mut random = Random(3);
@@ -226,7 +226,7 @@ fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
     let store = MemoryStore::sparse(1300 * MIB);
     let volume_size = 1024 * MIB;
     let create_options = CreateOptions {
-        segment_size: MIB,
+        segment_size: 2 * MIB,
         volume_size: Some(volume_size),
         map_memory: Some(MIB),
         ..CreateOptions::default()
@@ -279,7 +279,7 @@ fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
 #[test]
 fn freed_segments_are_discarded_on_the_device_only_if_asked() {
     for trim in [false, true] {
-        let store = small_store(40 * MIB);
+        let store = small_store(64 * MIB);
         let options = OpenOptions { trim, ..OpenOptions::default() };
         let volume = Volume::open(device(&store), options).expect("it is intact");
         let mut region = Region::new(0, 20 * MIB);

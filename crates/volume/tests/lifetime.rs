@@ -242,14 +242,14 @@ fn what_is_no_store_is_refused_with_the_reason() {
     assert!(matches!(kind, OpenErrorKind::Truncated { found, .. } if found == 40 * MIB), "{kind}");
 
     let damaged = store.duplicate().expect("nothing has it open");
-    for place in [0, MIB / 2] {
+    for place in [0, MIB] {
         damaged.write_at(place + 100, &[0xff; 8]).expect("nothing has it open");
     }
     let kind = open_error(&damaged, options);
     assert!(matches!(kind, OpenErrorKind::Damaged { .. }), "{kind}");
 
     let bodiless = store.duplicate().expect("nothing has it open");
-    bodiless.write_at(MIB, &[0xff; 64 << 10]).expect("nothing has it open");
+    bodiless.write_at(2 * MIB, &[0xff; 64 << 10]).expect("nothing has it open");
     let kind = open_error(&bodiless, options);
     assert!(matches!(kind, OpenErrorKind::Damaged { .. }), "{kind}");
 }
@@ -277,7 +277,7 @@ fn a_store_on_a_file_is_opened_again_by_path() {
         ..coulter_device::OpenOptions::default()
     };
     let device = coulter_device::open_path(&path, &make).expect("a file can be made");
-    let options = coulter::CreateOptions { segment_size: MIB, ..Default::default() };
+    let options = coulter::CreateOptions { segment_size: 2 * MIB, ..Default::default() };
     let geometry = create(device, &options).expect("it fits");
     let again = || -> Box<dyn Device> {
         coulter_device::open_path(&path, &coulter_device::OpenOptions::default()).expect("free")

@@ -49,7 +49,7 @@ pub(crate) struct Shape {
     #[arg(long)]
     pub(crate) volume_size: Option<Size>,
 
-    /// Unit of allocation and cleaning, a power of two from 1M to 1G; a multiple of the flash
+    /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
     /// erase unit or zone serves a device best
     #[arg(long, default_value = "32M")]
     pub(crate) segment_size: Size,
