@@ -248,7 +248,9 @@ impl Bench {
     fn new(options: &Options) -> Result<Bench, BenchError> {
         let progress = &options.progress;
         let blocks = options.size / BLOCK_SIZE as u64;
-        let suited = (options.size / 512).clamp(CreateOptions::SEGMENT_SIZE_MIN, 32 * MIB).next_power_of_two();
+        let suited = (options.size / 512)
+            .clamp(CreateOptions::SEGMENT_SIZE_MIN, 32 * MIB)
+            .next_power_of_two();
         let segment = options.segment_size.unwrap_or(suited);
         let create_options = CreateOptions {
             volume_size: Some(options.size),
