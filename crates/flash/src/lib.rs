@@ -6,7 +6,8 @@
 //!
 //! # Does not
 //! read a clock, use threads or the operating system's randomness, or know anything of Coulter's
-//! engine. What the emulation assumes and cannot tell: `docs/flash.md`.
+//! engine; `device` alone, a feature, knows the contract that a volume writes to, and in its
+//! real-time mode the clock. What the emulation assumes and cannot tell: `docs/flash.md`.
 //!
 //! # Determinism contract
 //! Everything is a function of its arguments: the same commands at the same virtual times give the
@@ -23,6 +24,8 @@
 mod buffer;
 mod content;
 mod counters;
+#[cfg(feature = "device")]
+pub mod device;
 mod drive;
 pub mod ftl;
 mod geometry;
@@ -37,6 +40,8 @@ mod workload;
 
 pub use content::Keep;
 pub use counters::{ByCause, Cause, FtlCounters, NandCounters};
+#[cfg(feature = "device")]
+pub use device::{FlashDevice, FlashStore, Pacing};
 pub use drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
 pub use ftl::{Ftl, FtlError, FtlKind, FtlOptions, MapMemory, Placement, VictimPolicy};
 pub use geometry::Geometry;
