@@ -24,7 +24,7 @@ use crate::segments::{Segments, State};
 use crate::units::{Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{
-    BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+    BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
 };
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
@@ -249,9 +249,20 @@ impl Engine {
     fn runs_are_too_many(&mut self) -> bool {
         let position = self.map.sweep_position();
         let alive = self.checkpointer.runs.iter();
-        let alive = alive.filter(|run| !Map::run_is_dead(run.sweep, position)).count();
-        self.sweeper.hurry = alive >= self.superblock.budget.run_count_limit as usize;
+        let alive = alive.filter(|run| !Map::run_is_dead(run.sweep, position));
+        let (count, blocks) = alive.fold((0, 0), |(c, b), run| (c + 1, b + run.blocks.len()));
+        let limit = self.superblock.budget.run_count_limit as usize;
+        self.sweeper.hurry = count > 0 && (count >= limit || !self.lists_fit(count, blocks));
         self.sweeper.hurry
+    }
+
+    /// Whether the body will have room for so many runs and one more, which comes from the journal
+    /// as it is. With something to spare, since a whole leaf in the journal may become many entries.
+    fn lists_fit(&self, runs: usize, blocks: usize) -> bool {
+        let run = self.map.journal_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 2;
+        let lists = 16 * self.map.root_count() + 8 * self.checkpointer.table.len();
+        let size = lists + 32 * (runs + 1) + 8 * (blocks + run);
+        size <= BODY_SIZE_MAX as usize / 4 * 3
     }
 
     fn quiesce(&mut self, buffers: &mut impl Buffers) {
@@ -392,6 +403,9 @@ impl Engine {
             if self.log.is_quiet(Stream::Metadata) {
                 self.checkpoint_flush(Stage::Flush);
             }
+            return;
+        }
+        if !self.log.can_begin(Stream::Metadata) {
             return;
         }
         let mut bytes = alloc::vec![0; PAYLOAD_BLOCKS_MAX * BLOCK_SIZE];

@@ -21,7 +21,7 @@ use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
 use crate::policy::{Candidate, VictimPolicy};
 use crate::segments::State;
-use crate::units::{SegmentIndex, Stream, segment_start};
+use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent, RecordView};
@@ -71,6 +71,8 @@ pub(crate) struct Cleaner {
     /// Blocks that the chunk in hand covers, headers included, and how many were copied.
     covered: u64,
     copied: u64,
+    /// When no victim was found: applied sequence, usable segments.
+    fruitless: Option<(Sequence, usize)>,
     /// Some block's address lies below a damaged map page: whether the block is current is not known.
     doubtful: bool,
     /// The chunk was read a second time, because a block did not match its checksum.
@@ -147,6 +149,11 @@ impl Engine {
     }
 
     fn choose_victim(&mut self) -> bool {
+        // All segments are looked at: not again before something has been applied or opened.
+        let now = (self.log.applied, self.segments.usable_count());
+        if self.cleaner.fruitless == Some(now) {
+            return false;
+        }
         let size = self.superblock.geometry.segment_size;
         let clock = self.log.write_clock;
         // When segments are scarce, what counts is to win one soon.
@@ -171,7 +178,10 @@ impl Engine {
         let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
         let best = best.filter(|(score, _)| *score > 0);
         self.pacing.found_victim(best.is_some());
-        let Some((_, victim)) = best else { return false };
+        let Some((_, victim)) = best else {
+            self.cleaner.fruitless = Some(now);
+            return false;
+        };
         self.cleaner.latest_valid = self.segments.segment(victim).valid;
         self.cleaner.segment = Some(victim);
         self.cleaner.life = self.segments.segment(victim).life;

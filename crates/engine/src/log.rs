@@ -125,6 +125,14 @@ pub(crate) struct Log {
 const IDLE_KEPT_BY_USER: usize = 6;
 const IDLE_KEPT_BY_CLEANING: usize = 3;
 
+fn idle_kept(stream: Stream) -> usize {
+    match stream {
+        Stream::User => IDLE_KEPT_BY_USER,
+        Stream::Cleaning => IDLE_KEPT_BY_CLEANING,
+        Stream::Metadata => 0,
+    }
+}
+
 impl Log {
     pub(crate) fn new(record_count: u16) -> Log {
         let records: Vec<_> = (0..record_count).map(|_| Record::new()).collect();
@@ -194,6 +202,11 @@ impl Log {
         self.filling(stream).filter(|record| self.record(*record).fits(blocks, cost))
     }
 
+    /// Whether there is a buffer for the stream's next record.
+    pub(crate) fn can_begin(&self, stream: Stream) -> bool {
+        self.filling(stream).is_some() || self.idle.len() > idle_kept(stream)
+    }
+
     /// Begins a new record that will take at least `blocks`. `keep` usable segments are left to
     /// others. `None` if there is no buffer or no segment now. The stream must not be filling one.
     pub(crate) fn begin(
@@ -204,12 +217,7 @@ impl Log {
         keep: usize,
     ) -> Option<RecordRef> {
         assert!(self.filling(stream).is_none(), "one record at a time");
-        let kept = match stream {
-            Stream::User => IDLE_KEPT_BY_USER,
-            Stream::Cleaning => IDLE_KEPT_BY_CLEANING,
-            Stream::Metadata => 0,
-        };
-        if self.idle.len() <= kept {
+        if self.idle.len() <= idle_kept(stream) {
             return None;
         }
         let head = self.head_with_room(segments, stream, blocks, keep)?;

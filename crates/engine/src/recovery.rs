@@ -396,6 +396,9 @@ impl Engine {
             runs.push(Run { number: header.number, sweep: header.sweep, blocks });
         }
         check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
+        check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
+        check(header.sweep.cycle < 1 << 62, "sweep_cycle")?;
+        check(header.write_clock < 1 << 62, "write_clock")?;
         self.checkpointer.runs = runs;
         self.checkpointer.table = table;
         self.checkpointer.next_run = header.next_run;
@@ -688,7 +691,7 @@ impl Engine {
         self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
         self.log.next_sequence = last + 1;
         self.log.durable = self.superblock.checkpoint.sequence;
-        self.log.epoch = self.superblock.epoch.max(r.epoch) + 1;
+        self.log.epoch = self.superblock.epoch.max(r.epoch).saturating_add(1);
         self.log.generation = self.superblock.generation;
         self.restore_heads(r)?;
         self.count_listed()

@@ -108,7 +108,8 @@ impl Engine {
         self.discard_under_way = true;
         let work = Work::Discard { next: lba, end: Lba(lba.0 + count), parts: 0, fua };
         let slot = self.requests.insert(id, work).expect("the table was not full");
-        self.statistics.user_blocks_discarded += count;
+        let discarded = &mut self.statistics.user_blocks_discarded;
+        *discarded = discarded.saturating_add(count);
         self.continue_discard(slot, buffers);
         Ok(())
     }

@@ -224,6 +224,9 @@ impl Superblock {
         check((1..=1 << 20).contains(&self.budget.journal_size), "journal_size")?;
         check((1..=4096).contains(&self.budget.run_count_limit), "run_count_limit")?;
         check(self.budget.map_size <= 1 << 40, "map_size")?;
+        // Numbers that go up by one at a time never come near this; so none overflows.
+        let numbers = [self.generation, self.epoch, self.checkpoint.sequence];
+        check(numbers.iter().all(|number| *number < 1 << 62), "generation, epoch or sequence")?;
         let body = self.checkpoint;
         let blocks = u64::from(body.size).div_ceil(crate::BLOCK_SIZE as u64);
         check(body.size > 0 && body.size <= crate::checkpoint::BODY_SIZE_MAX, "checkpoint_size")?;

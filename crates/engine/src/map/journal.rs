@@ -256,6 +256,11 @@ impl Map {
         Some(self.directory.roots()[index].disk)
     }
 
+    /// Root pages, on the device or not.
+    pub(crate) fn root_count(&self) -> usize {
+        self.directory.roots().len()
+    }
+
     /// All root pages on the device, by key.
     pub(crate) fn root_pages(&self) -> impl Iterator<Item = (u64, BlockPointer)> + '_ {
         let roots = self.directory.roots().iter();

@@ -121,6 +121,10 @@ impl Map {
     /// A map without entries, within `map_size` bytes; `None` if that is too little.
     pub(crate) fn new(volume_size: u64, map_size: u64, budget: RecoveryBudget) -> Option<Map> {
         let frame_count = map_size.checked_sub(directory_size(volume_size))? / FRAME_SIZE;
+        // An array for each leaf, and a chain of all its addresses besides: more is of no use, and
+        // what a damaged superblock asks for is not taken on trust.
+        let useful = 3 * volume_size.div_ceil(ENTRIES_PER_PAGE as u64) + 1024;
+        let frame_count = frame_count.min(useful);
         if frame_count < FRAME_COUNT_MIN {
             return None;
         }
