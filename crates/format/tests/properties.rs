@@ -52,6 +52,9 @@ fn superblock() -> impl Strategy<Value = Superblock> {
         |(store, sizes, numbers, budget, label)| {
             let (shift, segment_count, extra, volume) = sizes;
             let (generation, epoch, sequence, checksum, clean) = numbers;
+            // These are below 2^62.
+            let [generation, epoch, sequence]: [u64; 3] =
+                [generation, epoch, sequence].map(|number: u64| number >> 2);
             let segment_size = 1 << shift;
             let log = u64::from(segment_size) * u64::from(segment_count);
             Superblock {
