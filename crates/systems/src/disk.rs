@@ -13,7 +13,7 @@
 
 use crate::liar::Liar;
 use crate::protocol::{Cut, Reply, Request, receive, send};
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::{CloseError, CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_check::{BlockFn, ReadError};
@@ -22,12 +22,14 @@ use coulter_device::{Device, MemoryDevice, MemoryStore};
 use coulter_format::{BLOCK_SIZE, Block, Pba};
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a segment: small, so that cleaning is busy.
 const SEGMENT_SIZE: u64 = 2 << 20;
 /// Findings that a violation names.
 const FINDINGS_MAX: usize = 20;
+/// How long a volume may take to notice that it has no power.
+const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the process is to be.
@@ -93,10 +95,7 @@ impl Disk {
         match request {
             Request::Start { cut } => self.start(*cut),
             Request::Power => Ok(Reply::Power { is_on: !self.running()?.cord.is_cut() }),
-            Request::Cut { seed } => {
-                self.running()?.cut(*seed);
-                Ok(Reply::Done)
-            }
+            Request::Cut { seed } => self.running()?.cut(*seed),
             Request::Abandon => self.take()?.abandon(),
             Request::ShutDown => self.take()?.shut_down(),
             Request::Check => self.check(),
@@ -159,20 +158,27 @@ impl Disk {
 }
 
 impl Running {
-    fn cut(&self, seed: u64) {
+    fn cut(&self, seed: u64) -> Result<Reply, Reply> {
         if !self.cord.is_cut() {
             self.cord.cut(CutPolicy::Seeded(seed));
         }
-        // An idle volume feels it when it wakes.
+        // An idle volume feels it when it wakes; one that has stopped by a bug never does.
+        let deadline = Instant::now() + PATIENCE;
         while !self.cord.is_cut() {
+            if Instant::now() >= deadline {
+                return Err(violation("the volume stands still".to_owned()));
+            }
             std::thread::sleep(PAUSE);
         }
+        Ok(Reply::Done)
     }
 
     fn abandon(mut self) -> Result<Reply, Reply> {
         // Says that nothing could be flushed, which is so.
         let detached = self.device.detach(Detach::Always);
-        let _ = self.volume.abandon();
+        if let Err(CloseError::Bug(what)) = self.volume.abandon() {
+            return Err(violation(format!("a bug: {what}")));
+        }
         match detached {
             Ok(()) | Err(DetachError::Unflushed { .. }) => Ok(Reply::Done),
             Err(error) => Err(failed(error)),

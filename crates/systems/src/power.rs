@@ -8,27 +8,50 @@
 
 use crate::machine::Channel;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The power of one [`Running`](crate::Running).
+/// The power of one [`Running`](crate::Running), or a switch.
 #[derive(Clone, Debug)]
 pub struct Power {
-    /// Whom to ask; `None` if it cannot be cut.
-    channel: Option<Channel>,
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// Whom to ask.
+    Disk(Channel),
+    /// Whether it is on.
+    Switch(Arc<AtomicBool>),
 }
 
 impl Power {
-    /// Power that never goes; for workloads whose daemon is killed instead.
-    pub fn endless() -> Power {
-        Power { channel: None }
+    /// Power that is on until [`Power::turn_off`]: for workloads whose daemon is killed instead.
+    pub fn switch() -> Power {
+        Power { source: Source::Switch(Arc::new(AtomicBool::new(true))) }
+    }
+
+    /// Turns a switch off; to be called before the daemon is killed.
+    ///
+    /// # Panics
+    /// When it is no switch.
+    pub fn turn_off(&self) {
+        match &self.source {
+            Source::Switch(is_on) => is_on.store(false, Ordering::SeqCst),
+            Source::Disk(_) => panic!("the disk's power is cut by its machine"),
+        }
     }
 
     pub(crate) fn of(channel: Channel) -> Power {
-        Power { channel: Some(channel) }
+        Power { source: Source::Disk(channel) }
     }
 
     /// Whether an acknowledgement that came before this call counts.
     pub fn is_on(&self) -> bool {
-        self.channel.as_ref().is_none_or(Channel::has_power)
+        match &self.source {
+            Source::Disk(channel) => channel.has_power(),
+            Source::Switch(is_on) => is_on.load(Ordering::SeqCst),
+        }
     }
 
     /// The same as a result.
