@@ -33,6 +33,15 @@ bench: ## the figures of docs/benchmarking.md
 	$(COULTER) bench engine $(ARGUMENTS)
 	$(COULTER) bench recovery $(ARGUMENTS)
 
+filesystems: ## ext4, XFS and Btrfs on a volume: fio, trim, fsck, the daemon killed under load
+	scripts/setup.sh test
+	$(CARGO) test --quiet --release --package coulter-cli --test file_systems -- \
+	  --ignored --nocapture
+
+nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed against qemu-nbd
+	scripts/setup.sh test
+	$(CARGO) test --quiet --release --package coulter-cli --test nbd -- --ignored --nocapture
+
 power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite and PostgreSQL
 	scripts/setup.sh test
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
@@ -43,4 +52,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench power-cut man completions
+.PHONY: help build demo test lint bench filesystems nbd-interop power-cut man completions

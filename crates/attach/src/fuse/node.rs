@@ -107,7 +107,8 @@ impl Nodes {
         if writes && self.read_only {
             return Err(libc::EROFS);
         }
-        Ok(open_body(open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES))
+        use open_flag::{DIRECT_IO, NO_FLUSH, PARALLEL_DIRECT_WRITES};
+        Ok(open_body(DIRECT_IO | NO_FLUSH | PARALLEL_DIRECT_WRITES))
     }
 
     fn directory(&self, offset: u64, size: u32) -> Vec<u8> {

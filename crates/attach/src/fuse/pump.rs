@@ -136,10 +136,13 @@ impl Pump {
         let flags = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
         let completions = self.session.completion_fd();
+        // A session that is over has nothing to say, and says so for ever.
+        let waits = self.session.outstanding() > 0;
+        let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [
             PollFd::new(&self.stop, PollFlags::IN),
             PollFd::new(&self.device, flags),
-            PollFd::from_borrowed_fd(completions, PollFlags::IN),
+            PollFd::from_borrowed_fd(completions, wanted),
         ];
         // An interrupted sleep only means one more turn.
         let _ = poll(&mut fds, None);

@@ -53,6 +53,9 @@ pub mod init_flag {
 pub mod open_flag {
     /// Past the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
+    /// Closing asks for nothing. A process that is killed while it has its own file open would wait
+    /// for itself for ever: its files are closed in order, this one before the connection.
+    pub const NO_FLUSH: u32 = 1 << 5;
     /// Direct writes may be under way at once.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }

@@ -248,12 +248,16 @@ impl Connection<'_> {
             flags |= PollFlags::OUT;
         }
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
-        let completions = self.transmission.session().completion_fd();
+        let session = self.transmission.session();
+        let completions = session.completion_fd();
+        // A session that is over has nothing to say, and says so for ever.
+        let waits = session.outstanding() > 0;
+        let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
         // With a timeout the server is ending already, and this would be readable all the time.
         let stop = if timeout.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [
             PollFd::new(&self.context.stop, stop),
-            PollFd::from_borrowed_fd(completions, PollFlags::IN),
+            PollFd::from_borrowed_fd(completions, wanted),
             PollFd::from_borrowed_fd(self.socket.as_fd(), flags),
         ];
         let watched = if self.hung_up { &mut fds[..2] } else { &mut fds[..] };

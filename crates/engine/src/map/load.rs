@@ -198,3 +198,43 @@ fn points_into_log(page: &Block, geometry: &Geometry) -> bool {
         !somewhere || segment_of(geometry, pointer.pba).is_some()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settled;
+    use super::*;
+    use coulter_format::superblock::RecoveryBudget;
+    use coulter_format::{BLOCK_SIZE, Lba, Pba};
+
+    const GEOMETRY: Geometry = Geometry {
+        volume_size: 1 << 16,
+        segment_size: 256,
+        segment_count: 400,
+        first_segment: Pba(256),
+        device_size: 256 * 401,
+        second_superblock: Pba(128),
+    };
+
+    /// A discard of a whole leaf is replayed before its root page is read, and the root page says
+    /// that the leaf has no page.
+    #[test]
+    fn a_leaf_that_need_not_be_loaded_is_settled() {
+        for root_page in [Some(&[0; BLOCK_SIZE]), None] {
+            let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
+            let map = Map::new(GEOMETRY.volume_size, 1 << 20, budget);
+            let (mut map, mut segments) = (map.expect("it fits"), Segments::new(GEOMETRY));
+            let on_device = BlockPointer { pba: Pba(300), checksum: 1 };
+            map.restore_root(0, on_device);
+            map.discard_leaf(&mut segments, 3, 1);
+            let lba = Lba(3 * ENTRIES_PER_PAGE as u64 + 5);
+
+            assert_eq!(map.settle(&mut segments, lba, 2), Settled::MustLoad);
+            let step = map.load_step(3, LoadPurpose::Clean);
+            assert_eq!(step, LoadStep::ReadRoot(0, on_device));
+            map.finish_root(0, root_page, &GEOMETRY);
+            assert_eq!(map.load_step(3, LoadPurpose::Clean), LoadStep::Ready);
+            let settled = map.settle(&mut segments, lba, 3);
+            assert_ne!(settled, Settled::MustLoad, "who waits would wait for ever");
+        }
+    }
+}

@@ -577,6 +577,7 @@ impl Map {
     }
 
     /// Looks whether an old location of this address is still counted, and releases it.
+    /// Told to load, [`Map::load_step`] has something to do; else who waits would wait for ever.
     pub(crate) fn settle(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) -> Settled {
         let (key, index) = split(lba);
         let Some(place) = self.directory.find(key) else { return Settled::Done };
@@ -584,14 +585,15 @@ impl Map {
         let damaged = leaf.is(Flag::Damaged) || self.root_is_damaged(key);
         let unknown = if damaged { Settled::Damaged } else { Settled::MustLoad };
         let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        let no_page = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
+        let nothing_counted = no_page || leaf.is(Flag::Cleared);
         let update = self.frames.chain_find(leaf.chain, index);
         let (slot, update) = match update {
             Some((slot, update)) if !update.released => (slot, update),
-            None if leaf.is(Flag::Dead) && !in_memory => return unknown,
+            None if leaf.is(Flag::Dead) && !in_memory && !nothing_counted => return unknown,
             _ => return Settled::Done,
         };
-        let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
-        if !in_memory && !nothing_on_device {
+        if !in_memory && !nothing_counted {
             return unknown;
         }
         if in_memory {
