@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::standin::{Data, Rig, StandinDevice};
 use crate::table::{Table, bytes, percent, rate};
 use crate::timing::{CpuClock, median};
-use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::create::{CreateOptions, create, segment_size_default};
 use coulter_engine::{Config, Statistics};
 use coulter_format::{BLOCK_SIZE, Lba, StoreId};
 use coulter_workload::{Addresses, Pattern};
@@ -46,8 +46,8 @@ pub struct Options {
     pub spare_percent: u32,
     /// Spare space of the other store.
     pub ample_spare_percent: u32,
-    /// Bytes of a segment.
-    pub segment_size: u32,
+    /// Bytes of a segment; `None` for what a new store would have.
+    pub segment_size: Option<u32>,
     /// CPU seconds of each kind of work, over all rounds.
     pub seconds: f64,
     /// How often the volume is overwritten before measuring begins.
@@ -62,7 +62,7 @@ impl Default for Options {
             size: 4 << 30,
             spare_percent: 20,
             ample_spare_percent: 300,
-            segment_size: 32 << 20,
+            segment_size: None,
             seconds: 5.0,
             warm_up: 3.0,
             progress: Progress::default(),
@@ -244,7 +244,8 @@ impl Bench {
         let block = BLOCK_SIZE as u64;
         let volume_size = options.size / block;
         let wanted = u128::from(volume_size) * u128::from(100 + spare_percent) / 100;
-        let segment_size = options.segment_size / BLOCK_SIZE as u32;
+        let suited = segment_size_default(u64::try_from(wanted).unwrap_or(u64::MAX));
+        let segment_size = options.segment_size.map_or(suited, |size| size / BLOCK_SIZE as u32);
         let device_size = u64::try_from(wanted)
             .unwrap_or(u64::MAX)
             .next_multiple_of(u64::from(segment_size).max(1))
@@ -348,7 +349,7 @@ mod tests {
             size: 64 << 20,
             spare_percent: 40,
             ample_spare_percent: 400,
-            segment_size: 1 << 20,
+            segment_size: Some(1 << 20),
             seconds: 0.05,
             warm_up: 2.0,
             ..Options::default()
@@ -391,8 +392,8 @@ mod tests {
         for options in [
             Options { seconds: 0.0, ..tiny() },
             Options { size: 0, ..tiny() },
-            Options { segment_size: 3 << 20, ..tiny() },
-            Options { segment_size: 1, ..tiny() },
+            Options { segment_size: Some(3 << 20), ..tiny() },
+            Options { segment_size: Some(1), ..tiny() },
         ] {
             assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
         }

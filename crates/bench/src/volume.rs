@@ -283,9 +283,9 @@ impl Bench {
             map_memory: options.map_memory,
             ..CreateOptions::default()
         };
-        // Two segments besides: superblocks, and rounding.
+        // Two of the largest segments besides: superblocks, and rounding.
         let spare = options.size / 100 * u64::from(options.spare_percent);
-        let segment = create_options.segment_size;
+        let segment = 32 * MIB;
         let store_size = (options.size + spare).next_multiple_of(segment) + 2 * segment;
         let store_path = place(options.backing.as_deref(), "store")?;
         let raw_path = place(options.backing.as_deref(), "raw")?;

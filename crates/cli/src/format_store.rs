@@ -177,7 +177,7 @@ mod tests {
         Shape {
             size: size.map(Size),
             volume_size: None,
-            segment_size: Size(2 << 20),
+            segment_size: Some(Size(2 << 20)),
             spare: 20,
             label: String::new(),
             preallocate: false,

@@ -56,7 +56,7 @@ pub(crate) fn create(
 ) -> Result<Made, CliError> {
     let options = CreateOptions {
         volume_size: shape.volume_size.map(|size| size.0),
-        segment_size: shape.segment_size.0,
+        segment_size: shape.segment_size.map(|size| size.0),
         spare_percent: shape.spare,
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),

@@ -310,7 +310,7 @@ impl Engine {
         });
         self.forgive_lost_references();
         let queue_length = self.queue_length();
-        self.segments.fill_queue(queue_length);
+        self.segments.fill_queue(queue_length, sequence);
         let (heads, opened) = self.log.cut_heads(&self.segments);
         let queued = self.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();

@@ -167,6 +167,17 @@ fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, L
     Ok(RecoveryBudget { map_size, journal_size, run_count_limit })
 }
 
+/// Blocks of a segment that suit a device of so many: 32 MiB, or less where these would be fewer
+/// than a thousand. Some segments are always kept back, and with few segments these are much of the
+/// spare space; below 4 MiB what a checkpoint writes weighs more than that.
+pub const fn segment_size_default(device_size: u64) -> u32 {
+    let mut size = 8192;
+    while size > 1024 && device_size / size < 1024 {
+        size /= 2;
+    }
+    size as u32
+}
+
 /// Bytes of map memory with which everything stays in memory: eight per block, and a sixteenth for
 /// the directory and for updates of leaves that are not in memory yet.
 pub fn map_size_default(volume_size: u64) -> u64 {

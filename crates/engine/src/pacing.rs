@@ -58,10 +58,15 @@ impl Watermarks {
         let checkpoint = checkpoint_blocks_max(geometry, budget).div_ceil(size) as u32 + 1;
         let kept_by_cleaning = checkpoint;
         let kept_by_user = kept_by_cleaning + 2;
-        let low = kept_by_user + 2;
         let live = geometry.volume_size + metadata_blocks(geometry.volume_size);
         let live_segments = live.div_ceil(size).min(u64::from(geometry.segment_count)) as u32;
         let spare = geometry.segment_count - live_segments;
+        // A segment that was freed is of use after the next checkpoint. With more of them at a time
+        // checkpoints are rarer, but what waits is no spare space: a fiftieth of it at most, which
+        // is about where the two costs meet at a fifth of spare space, and no more than is written
+        // between checkpoints anyway.
+        let interval = u64::from(budget.journal_size).div_ceil(size) as u32;
+        let low = kept_by_user + 2 + interval.min(spare / 50);
         let room = spare.saturating_sub(low);
         let high = low + (room / 4).clamp(1, (geometry.segment_count / 32).max(2));
         Watermarks { kept_by_cleaning, kept_by_user, low, high }
@@ -130,9 +135,11 @@ impl Pacing {
         self.nothing_to_gain = !found;
     }
 
-    /// The cleaner has made so many blocks free.
+    /// The cleaner has made so many blocks free. The host gets a little less than that, so that
+    /// empty segments become more again and not only no fewer.
     pub(crate) fn gain(&mut self, blocks: u64) {
-        self.tokens = (self.tokens + blocks as i64).min(TOKENS_MAX);
+        let share = blocks - blocks / 8;
+        self.tokens = (self.tokens + share as i64).min(TOKENS_MAX);
     }
 
     /// Whether the cleaner should work: always below `low`, with credit below `high`.
@@ -183,9 +190,9 @@ mod tests {
         pacing.update(5);
         pacing.spend(TOKENS_MAX as u64);
         assert!(!pacing.admits(1));
-        pacing.gain(3);
-        assert!(pacing.admits(3));
-        assert!(!pacing.admits(4));
+        pacing.gain(8);
+        assert!(pacing.admits(7));
+        assert!(!pacing.admits(8));
     }
 
     #[test]

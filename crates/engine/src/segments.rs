@@ -6,9 +6,10 @@
 //!   not yet released (see `map`). It is exact; `verify_map` recounts it under `verify`.
 //! - A segment is opened only from the front of the queue, and only if the checkpoint that is
 //!   durable lists it there: recovery looks at listed segments only.
-//! - A segment enters the queue only if nothing was counted in it at a checkpoint that is durable:
-//!   so no state that recovery could return to points into it.
-//! - A segment is never opened while a read of it is in flight.
+//! - A segment enters the queue only at the cut of a checkpoint in which nothing is counted in it,
+//!   and is opened only after that checkpoint is durable: so no state that recovery could return to
+//!   points into it.
+//! - A segment is never opened while a read or a discard of it is in flight.
 
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
 use alloc::collections::VecDeque;
@@ -25,7 +26,7 @@ pub(crate) enum State {
     Freed(Sequence),
     /// Being discarded on the device.
     Trimming,
-    /// In the queue of segments to be opened.
+    /// In the queue of segments to be opened; with `to_be_trimmed`, since it was freed.
     Queued,
     /// A stream's head.
     Open,
@@ -50,6 +51,10 @@ pub(crate) struct Segment {
     pub(crate) exhausted: bool,
     /// The cleaner looked at every block in it, and knew of each whether it is current.
     pub(crate) gone_through: bool,
+    /// It was queued as soon as it was freed: the device has not been told to forget it.
+    to_be_trimmed: bool,
+    /// The device is forgetting it.
+    trimming: bool,
 }
 
 /// All segments.
@@ -78,6 +83,8 @@ impl Segments {
             life: 0,
             exhausted: false,
             gone_through: false,
+            to_be_trimmed: false,
+            trimming: false,
         };
         let table = alloc::vec![free; geometry.segment_count as usize];
         Segments {
@@ -211,7 +218,8 @@ impl Segments {
     /// Takes the next segment for a stream, if at least `keep` others remain usable behind it.
     pub(crate) fn open(&mut self, stream: Stream, keep: usize) -> Option<SegmentIndex> {
         let next = *self.queue.front()?;
-        if self.usable <= keep || self.table[next.index()].readers > 0 {
+        let front = &self.table[next.index()];
+        if self.usable <= keep || front.readers > 0 || front.trimming {
             return None;
         }
         self.queue.pop_front();
@@ -236,17 +244,27 @@ impl Segments {
         self.settle(segment, now);
     }
 
-    /// Queues free segments until `length` wait. They may be opened once the checkpoint that lists
-    /// them is durable: see [`Segments::queue_is_durable`].
-    pub(crate) fn fill_queue(&mut self, length: usize) {
-        let mut next = 0;
-        while self.queue.len() < length && self.free_count > 0 {
-            while self.table[next].state != State::Free {
-                next += 1;
+    /// Queues free segments until `length` wait, and those that the checkpoint being cut at
+    /// `sequence` frees. They may be opened once it is durable: see
+    /// [`Segments::queue_is_durable`].
+    pub(crate) fn fill_queue(&mut self, length: usize, sequence: Sequence) {
+        let mut index = 0;
+        while self.queue.len() < length && self.free_count + self.freed_count > 0 {
+            let Some(entry) = self.table.get_mut(index) else { return };
+            match entry.state {
+                State::Free => self.free_count -= 1,
+                State::Freed(at) if at <= sequence => {
+                    assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");
+                    self.freed_count -= 1;
+                    entry.to_be_trimmed = true;
+                }
+                _ => {
+                    index += 1;
+                    continue;
+                }
             }
-            self.table[next].state = State::Queued;
-            self.free_count -= 1;
-            self.queue.push_back(SegmentIndex(next as u32));
+            entry.state = State::Queued;
+            self.queue.push_back(SegmentIndex(index as u32));
         }
     }
 
@@ -257,7 +275,8 @@ impl Segments {
     }
 
     /// Segments freed up to `sequence` are free now that a checkpoint of it is durable. Calls
-    /// `trim` for each; if it returns true, the segment waits for [`Segments::trimmed`].
+    /// `trim` for each, queued already or not; if it returns true, the segment waits for
+    /// [`Segments::trimmed`].
     pub(crate) fn checkpoint_is_durable(
         &mut self,
         sequence: Sequence,
@@ -265,6 +284,11 @@ impl Segments {
     ) {
         for (index, entry) in self.table.iter_mut().enumerate() {
             entry.exhausted = false;
+            if core::mem::take(&mut entry.to_be_trimmed) {
+                // With a read of it in flight it is not discarded: it will be written soon anyway.
+                entry.trimming = entry.readers == 0 && trim(SegmentIndex(index as u32));
+                continue;
+            }
             let State::Freed(at) = entry.state else { continue };
             // A read that is in flight must not be discarded under; the next checkpoint will see.
             if at > sequence || entry.readers > 0 {
@@ -284,6 +308,9 @@ impl Segments {
     /// The device has forgotten a segment.
     pub(crate) fn trimmed(&mut self, segment: SegmentIndex) {
         let entry = &mut self.table[segment.index()];
+        if core::mem::take(&mut entry.trimming) {
+            return;
+        }
         assert_eq!(entry.state, State::Trimming, "a discard was asked for once");
         entry.state = State::Free;
         self.free_count += 1;

@@ -60,7 +60,7 @@ fn real_time_is_as_long_as_virtual_time() {
 }
 
 fn create_options(segment_size: u64, spare_percent: u32) -> CreateOptions {
-    CreateOptions { segment_size, spare_percent, ..CreateOptions::default() }
+    CreateOptions { segment_size: Some(segment_size), spare_percent, ..CreateOptions::default() }
 }
 
 /// Opens a volume on the drive.
@@ -156,7 +156,8 @@ fn on_coulter(
     let drive = Drive::new(drive, FtlKind::PageMapped, told, Keep::Bytes).expect("it works there");
     let store = FlashStore::new(drive);
     if streams {
-        store.detect_streams(options.segment_size, 4).expect("nothing has it open");
+        let segment_size = options.segment_size.expect("it is given");
+        store.detect_streams(segment_size, 4).expect("nothing has it open");
     }
     create(&store, options);
     let volume = open(&store);

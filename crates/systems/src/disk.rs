@@ -83,7 +83,7 @@ impl Disk {
         let content = MemoryStore::new(size);
         let shape = CreateOptions {
             volume_size: Some(volume_size),
-            segment_size: SEGMENT_SIZE,
+            segment_size: Some(SEGMENT_SIZE),
             ..CreateOptions::default()
         };
         create(Box::new(open(&content)), &shape)

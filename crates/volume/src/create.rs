@@ -30,8 +30,9 @@ const RUN_COUNT_MAX: usize = 256;
 pub struct CreateOptions {
     /// Bytes that the volume offers, a multiple of 4096; `None` for as many as the spare leaves.
     pub volume_size: Option<u64>,
-    /// Bytes of a segment: a power of two from [`CreateOptions::SEGMENT_SIZE_MIN`] to 1 GiB.
-    pub segment_size: u64,
+    /// Bytes of a segment: a power of two from [`CreateOptions::SEGMENT_SIZE_MIN`] to 1 GiB;
+    /// `None` for what suits the device, 4 to 32 MiB.
+    pub segment_size: Option<u64>,
     /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
     pub spare_percent: u32,
     /// Bytes of map memory that opening may need; `None` for eight per block of the volume.
@@ -54,7 +55,7 @@ impl Default for CreateOptions {
     fn default() -> CreateOptions {
         CreateOptions {
             volume_size: None,
-            segment_size: 32 << 20,
+            segment_size: None,
             spare_percent: 20,
             map_memory: None,
             uuid: None,
@@ -97,9 +98,11 @@ fn translate(
     if options.volume_size.is_some_and(|size| !size.is_multiple_of(SIZE)) {
         return Err(CreateError::VolumeSize);
     }
-    let whole = options.segment_size.is_multiple_of(SIZE)
-        && options.segment_size >= CreateOptions::SEGMENT_SIZE_MIN;
-    let segment_size = u32::try_from(options.segment_size / SIZE).ok().filter(|_| whole);
+    let segment_size = match options.segment_size {
+        None => Some(layout::segment_size_default(device_size)),
+        Some(size) if size % SIZE != 0 || size < CreateOptions::SEGMENT_SIZE_MIN => None,
+        Some(size) => u32::try_from(size / SIZE).ok(),
+    };
     let mut random = [0; 20];
     getrandom::fill(&mut random).map_err(|_| CreateError::NoRandomness)?;
     let (uuid, salt) = random.split_at(16);
@@ -173,7 +176,7 @@ mod tests {
     use coulter_format::superblock::Superblock;
 
     fn small() -> CreateOptions {
-        CreateOptions { segment_size: 2 << 20, ..CreateOptions::default() }
+        CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() }
     }
 
     fn superblocks(store: &MemoryStore) -> Vec<Superblock> {
@@ -222,7 +225,8 @@ mod tests {
         let store = MemoryStore::new(256 << 20);
         for segment_size in [4 << 20, 8 << 20, 2 << 20] {
             let device = store.open().expect("nothing has it open");
-            let options = CreateOptions { segment_size, ..CreateOptions::default() };
+            let options =
+                CreateOptions { segment_size: Some(segment_size), ..CreateOptions::default() };
             let geometry = create(Box::new(device), &options).expect("it fits");
             let found = superblocks(&store);
             assert_eq!(found.len(), 2);
@@ -266,15 +270,15 @@ mod tests {
             let device = store.open().expect("nothing has it open");
             create(Box::new(device), &options).expect_err("it cannot be done")
         };
-        let odd = refused(CreateOptions { segment_size: 3 << 20, ..small() });
+        let odd = refused(CreateOptions { segment_size: Some(3 << 20), ..small() });
         assert!(matches!(odd, CreateError::SegmentSize), "{odd}");
-        let uneven = refused(CreateOptions { segment_size: (1 << 20) + 1, ..small() });
+        let uneven = refused(CreateOptions { segment_size: Some((1 << 20) + 1), ..small() });
         assert!(matches!(uneven, CreateError::SegmentSize), "{uneven}");
         let partial = refused(CreateOptions { volume_size: Some(5000), ..small() });
         assert!(matches!(partial, CreateError::VolumeSize), "{partial}");
         let wide = refused(CreateOptions { volume_size: Some(63 << 20), ..small() });
         assert!(matches!(wide, CreateError::VolumeTooLarge { .. }), "{wide}");
-        let narrow = refused(CreateOptions { segment_size: 32 << 20, ..small() });
+        let narrow = refused(CreateOptions { segment_size: Some(32 << 20), ..small() });
         assert!(matches!(narrow, CreateError::DeviceTooSmall { .. }), "{narrow}");
         let long = refused(CreateOptions { label: "x".repeat(65), ..small() });
         assert!(matches!(long, CreateError::Label { .. }), "{long}");

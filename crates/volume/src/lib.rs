@@ -6,7 +6,7 @@
 //!
 //! // Any device: a file or a disk by `coulter_device::open_path`, or memory, as here.
 //! let store = MemoryStore::new(64 << 20);
-//! let options = CreateOptions { segment_size: 2 << 20, ..CreateOptions::default() };
+//! let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
 //! create(Box::new(store.open()?), &options)?;
 //!
 //! let volume = Volume::open(Box::new(store.open()?), OpenOptions::default())?;

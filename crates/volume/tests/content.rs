@@ -226,7 +226,7 @@ fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
     let store = MemoryStore::sparse(1300 * MIB);
     let volume_size = 1024 * MIB;
     let create_options = CreateOptions {
-        segment_size: 2 * MIB,
+        segment_size: Some(2 * MIB),
         volume_size: Some(volume_size),
         map_memory: Some(MIB),
         ..CreateOptions::default()

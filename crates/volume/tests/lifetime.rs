@@ -277,7 +277,7 @@ fn a_store_on_a_file_is_opened_again_by_path() {
         ..coulter_device::OpenOptions::default()
     };
     let device = coulter_device::open_path(&path, &make).expect("a file can be made");
-    let options = coulter::CreateOptions { segment_size: 2 * MIB, ..Default::default() };
+    let options = coulter::CreateOptions { segment_size: Some(2 * MIB), ..Default::default() };
     let geometry = create(device, &options).expect("it fits");
     let again = || -> Box<dyn Device> {
         coulter_device::open_path(&path, &coulter_device::OpenOptions::default()).expect("free")

@@ -67,7 +67,7 @@ impl Plan {
         let shape = Shape {
             size: Some(Size(self.store_size)),
             volume_size: None,
-            segment_size: Size(SEGMENT_SIZE),
+            segment_size: Some(Size(SEGMENT_SIZE)),
             spare: 20,
             label: "demo".to_owned(),
             preallocate: false,

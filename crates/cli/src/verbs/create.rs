@@ -50,9 +50,9 @@ pub(crate) struct Shape {
     pub(crate) volume_size: Option<Size>,
 
     /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
-    /// erase unit or zone serves a device best
-    #[arg(long, default_value = "32M")]
-    pub(crate) segment_size: Size,
+    /// erase unit or zone serves a device best [default: 32M, down to 4M for small stores]
+    #[arg(long)]
+    pub(crate) segment_size: Option<Size>,
 
     /// Space kept free for cleaning, as a share of the volume; more means less copying
     #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]

@@ -149,7 +149,7 @@ impl Scene {
     fn new(seed: u64) -> Scene {
         let store = MemoryStore::new(64 << 20);
         let open = || store.open().expect("nothing has it open");
-        let options = CreateOptions { segment_size: 2 << 20, ..CreateOptions::default() };
+        let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
         create(Box::new(open()), &options).expect("it fits");
         let random = Random(seed ^ 0xdead);
         let device = Shuffled { inner: open(), waiting: Vec::new(), random };
@@ -348,7 +348,7 @@ fn the_same_seed_gives_the_same_commands() {
     }
 
     let store = MemoryStore::new(64 << 20);
-    let options = CreateOptions { segment_size: 2 << 20, ..CreateOptions::default() };
+    let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
     create(Box::new(store.open().expect("free")), &options).expect("it fits");
     let run = || {
         let copy = store.duplicate().expect("nothing has it open");

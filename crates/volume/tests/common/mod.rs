@@ -31,7 +31,8 @@ pub(crate) fn store_of(size: u64, volume_size: u64) -> MemoryStore {
 }
 
 fn format(store: &MemoryStore, volume_size: Option<u64>) {
-    let options = CreateOptions { segment_size: 2 * MIB, volume_size, ..CreateOptions::default() };
+    let options =
+        CreateOptions { segment_size: Some(2 * MIB), volume_size, ..CreateOptions::default() };
     create(device(store), &options).expect("the store fits");
 }
 
