@@ -12,7 +12,7 @@ fn overwriting_takes_no_more_memory() {
         backing: Some(directory.path().to_path_buf()),
         size: 64 * MIB,
         segment_size: Some(2 * MIB),
-        spare_percent: 30,
+        spare_percent: 60,
         passes: 5,
         ..Options::default()
     };
