@@ -156,10 +156,9 @@ impl Engine {
         }
         let size = self.superblock.geometry.segment_size;
         let clock = self.log.write_clock;
-        // When segments are scarce, what counts is to win one soon.
-        let scarce = self.pacing.is_scarce();
-        let policy = if scarce { VictimPolicy::Greedy } else { self.cleaner.policy };
-        let least_gain = if scarce { size / 64 } else { size / 32 };
+        let at_floor = self.pacing.is_at_floor();
+        let policy = if at_floor { VictimPolicy::Greedy } else { self.cleaner.policy };
+        let least_gain = if at_floor { size / 64 } else { size / 32 };
         let room = self.room_for_relocations();
         let candidates = self.segments.iter().filter(|(_, segment)| {
             // Something must be won, or cleaning is running in circles: more than what headers and

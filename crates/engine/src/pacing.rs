@@ -119,6 +119,11 @@ impl Pacing {
         self.scarce
     }
 
+    /// Whether segments are so few that what counts is to win one soon.
+    pub(crate) fn is_at_floor(&self) -> bool {
+        self.empty < self.marks.kept_by_user + 2
+    }
+
     pub(crate) fn spend(&mut self, blocks: u64) {
         if self.scarce {
             self.tokens = (self.tokens - blocks as i64).max(-TOKENS_MAX);

@@ -78,7 +78,7 @@ fn create(store: &FlashStore, options: &CreateOptions) {
 fn a_volume_on_a_drive_keeps_what_was_flushed_over_power_cuts() {
     for kind in FtlKind::ALL {
         let store = store(profile(32, 40), kind);
-        create(&store, &create_options(1 << 20, 30));
+        create(&store, &create_options(2 << 20, 30));
         let content = Content::new(3);
         let mut random = Random::new(4);
         let mut durable: Vec<u64> = Vec::new();
