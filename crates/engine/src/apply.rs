@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::api::{Buffers, Failure, IoResult, RecordRef};
+use crate::canary::{Canary, sings};
 use crate::log::RecordState;
 use crate::map::IfUnknown;
 use crate::requests::Work;
@@ -14,6 +15,12 @@ impl Engine {
     pub(crate) fn record_completed(&mut self, record: RecordRef, result: IoResult) {
         assert_eq!(self.log.record(record).state, RecordState::InFlight, "a record completes once");
         self.log.record_mut(record).state = RecordState::Done(result);
+        if sings(Canary::AcknowledgedEarly) && result.is_ok() {
+            let sequence = self.log.record(record).sequence;
+            for slot in core::mem::take(&mut self.log.record_mut(record).requests) {
+                self.part_done(slot, sequence);
+            }
+        }
     }
 
     /// Applies every record that has completed together with all before it.

@@ -18,6 +18,7 @@
 
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
+use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
 use crate::map::{Map, RunBuilder};
 use crate::segments::{Segments, State};
@@ -311,6 +312,9 @@ impl Engine {
         self.forgive_lost_references();
         let queue_length = self.queue_length();
         self.segments.fill_queue(queue_length, sequence);
+        if sings(Canary::SegmentReusedEarly) {
+            self.segments.queue_is_durable();
+        }
         let (heads, opened) = self.log.cut_heads(&self.segments);
         let queued = self.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
@@ -400,7 +404,10 @@ impl Engine {
 
     fn write_body(&mut self, buffers: &mut impl Buffers) {
         if self.checkpointer.new_location.is_some() {
-            if self.log.is_quiet(Stream::Metadata) {
+            if self.log.is_quiet(Stream::Metadata) && sings(Canary::SuperblockUnordered) {
+                self.checkpointer.flushing = self.log.durable;
+                self.write_superblock(buffers);
+            } else if self.log.is_quiet(Stream::Metadata) {
                 self.checkpoint_flush(Stage::Flush);
             }
             return;

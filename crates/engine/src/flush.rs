@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::api::{Busy, Command, Failure, IoResult, RequestId};
+use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
 use crate::requests::Work;
 use crate::units::Sequence;
@@ -47,6 +48,10 @@ impl Engine {
             return;
         }
         if self.flusher.out.is_some() || self.flusher.waiting.is_empty() {
+            return;
+        }
+        if sings(Canary::FlushDropped) {
+            self.durable_up_to(self.log.applied);
             return;
         }
         self.flusher.out = Some(self.log.applied);

@@ -38,6 +38,10 @@ extern crate alloc;
 
 pub mod api;
 mod apply;
+#[cfg(coulter_canary)]
+pub mod canary;
+#[cfg(not(coulter_canary))]
+mod canary;
 mod checkpoint;
 mod cleaner;
 pub mod config;

@@ -21,6 +21,7 @@
 
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, OpenError, PageRef, Phase, RECORD_BLOCKS, Target};
+use crate::canary::{Canary, sings};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::ios::Purpose;
 use crate::map::{IfUnknown, Map};
@@ -607,7 +608,7 @@ impl Engine {
                     if entry.relocated && !matches {
                         entry.pba = entry.word.address;
                     }
-                    intact &= matches || entry.relocated;
+                    intact &= matches || entry.relocated || sings(Canary::TornRecordAccepted);
                 }
                 r.entries.push(entry);
             }
@@ -692,6 +693,9 @@ impl Engine {
         self.log.next_sequence = last + 1;
         self.log.durable = self.superblock.checkpoint.sequence;
         self.log.epoch = self.superblock.epoch.max(r.epoch).saturating_add(1);
+        if sings(Canary::EpochNotBumped) {
+            self.log.epoch = self.superblock.epoch;
+        }
         self.log.generation = self.superblock.generation;
         self.restore_heads(r)?;
         self.count_listed()
@@ -801,6 +805,7 @@ impl Engine {
         let source = entry.word.address;
         let nowhere = damaged(Structure::RecordHeader, Reason::Field("address"), entry.pba);
         match entry.kind {
+            Kind::Discard if sings(Canary::DiscardForgotten) => {}
             Kind::Discard => self.apply_discard(lba, u64::from(entry.count)),
             // The source may have been freed since, if it was overwritten meanwhile.
             Kind::Data if entry.relocated && segment_of(&geometry, source).is_none() => {

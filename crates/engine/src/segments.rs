@@ -11,6 +11,7 @@
 //!   points into it.
 //! - A segment is never opened while a read or a discard of it is in flight.
 
+use crate::canary::{Canary, sings};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -286,12 +287,14 @@ impl Segments {
             entry.exhausted = false;
             if core::mem::take(&mut entry.to_be_trimmed) {
                 // With a read of it in flight it is not discarded: it will be written soon anyway.
-                entry.trimming = entry.readers == 0 && trim(SegmentIndex(index as u32));
+                let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
+                entry.trimming = !read && trim(SegmentIndex(index as u32));
                 continue;
             }
             let State::Freed(at) = entry.state else { continue };
             // A read that is in flight must not be discarded under; the next checkpoint will see.
-            if at > sequence || entry.readers > 0 {
+            let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
+            if at > sequence || read {
                 continue;
             }
             assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");

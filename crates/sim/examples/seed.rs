@@ -1,19 +1,15 @@
-//! Runs seeds of one plan and prints what happened.
-use coulter_sim::{Plan, World};
+//! Runs seeds and prints what happened: first seed, count.
+use coulter_sim::{generate, lives, world::Simulator};
 
 fn main() {
     let arguments: Vec<u64> =
         std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
-    let [first, count, segments] = arguments[..] else { panic!("first seed, count, segments") };
+    let [first, count] = arguments[..] else { panic!("first seed, count") };
+    let mut simulator = Simulator::default();
     for seed in first..first + count {
-        let little = std::env::var_os("LITTLE_MAP").is_some();
-        let map_size = little.then(|| coulter_engine::create::map_size_min(256 * segments));
-        let plan = Plan { map_size, device_size: 256 * segments, ..Plan::small(seed) };
-        let result = std::panic::catch_unwind(|| World::new(plan).run());
-        match result {
-            Ok(Ok(outcome)) => println!("{seed} {outcome:?}"),
-            Ok(Err(violation)) => println!("{seed} VIOLATION {}", violation.what),
-            Err(_) => println!("{seed} PANIC"),
-        }
+        let start = std::time::Instant::now();
+        let plan = generate::plan(seed);
+        let outcome = lives::run(&mut simulator, &plan);
+        println!("{seed} {:?} {:?} {}", start.elapsed(), outcome, plan.shape);
     }
 }

@@ -1,13 +1,11 @@
-//! A device with a volatile cache.
+//! A device with a volatile cache, and with faults that can be asked for.
 //!
 //! Reads see every completed write. What was not flushed is a list; when the power is cut, each
-//! write of the list, and each write that was still under way, is kept, dropped, or torn at
-//! 512-byte sectors.
+//! write of the list is kept, dropped, or torn at 512-byte sectors.
 
 use crate::random::Random;
 use coulter_check::{BlockFn, Options, Severity};
 use coulter_format::{BLOCK_SIZE, Block, Pba};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const SECTOR: usize = 512;
@@ -15,7 +13,7 @@ const SECTOR: usize = 512;
 /// What a power cut does to writes that were not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Nothing: as when only the process dies.
+    /// Nothing: as when only the process dies. What was not flushed may still be lost later.
     Nothing,
     /// All of them are lost.
     Everything,
@@ -30,35 +28,34 @@ pub enum Loss {
 /// The device's content.
 #[derive(Clone, Default)]
 pub struct Device {
-    blocks: BTreeMap<u32, Rc<Block>>,
+    blocks: Vec<Option<Rc<Block>>>,
     /// Completed, not flushed: the content before, oldest first, grouped by write.
     unflushed: Vec<Write>,
-    size: u64,
 }
 
 #[derive(Clone)]
 struct Write {
     pba: u32,
     before: Vec<Option<Rc<Block>>>,
-    after: Vec<Rc<Block>>,
+    after: Vec<Option<Rc<Block>>>,
 }
 
 impl Device {
     /// A device of so many blocks, all zero.
     pub fn new(size: u64) -> Device {
-        Device { size, ..Device::default() }
+        Device { blocks: vec![None; size as usize], unflushed: Vec::new() }
     }
 
     /// Blocks.
     pub fn size(&self) -> u64 {
-        self.size
+        self.blocks.len() as u64
     }
 
     /// Reads blocks.
     pub fn read(&self, pba: Pba, into: &mut [Block]) {
-        assert!(u64::from(pba.0) + into.len() as u64 <= self.size, "read inside the device");
-        for (offset, target) in into.iter_mut().enumerate() {
-            match self.blocks.get(&(pba.0 + offset as u32)) {
+        let start = pba.0 as usize;
+        for (block, target) in self.blocks[start..start + into.len()].iter().zip(into) {
+            match block {
                 Some(block) => *target = **block,
                 None => target.fill(0),
             }
@@ -67,13 +64,23 @@ impl Device {
 
     /// A write that completes; it is volatile until a flush.
     pub fn write(&mut self, pba: Pba, blocks: &[Block]) {
-        assert!(u64::from(pba.0) + blocks.len() as u64 <= self.size, "write inside the device");
-        let after: Vec<_> = blocks.iter().map(|block| Rc::new(*block)).collect();
-        let mut before = Vec::with_capacity(after.len());
-        for (offset, block) in after.iter().enumerate() {
-            before.push(self.blocks.insert(pba.0 + offset as u32, block.clone()));
-        }
+        self.write_shared(pba, blocks.iter().map(|block| Some(Rc::new(*block))).collect());
+    }
+
+    /// The same for blocks that need not be copied; `None` is a block of zeros.
+    pub fn write_shared(&mut self, pba: Pba, after: Vec<Option<Rc<Block>>>) {
+        let start = pba.0 as usize;
+        let places = &mut self.blocks[start..start + after.len()];
+        let exchange = |(place, block): (&mut Option<Rc<Block>>, &Option<Rc<Block>>)| {
+            std::mem::replace(place, block.clone())
+        };
+        let before = places.iter_mut().zip(&after).map(exchange).collect();
         self.unflushed.push(Write { pba: pba.0, before, after });
+    }
+
+    /// Forgets blocks; they read as zeros.
+    pub fn discard(&mut self, pba: Pba, count: u32) {
+        self.write_shared(pba, vec![None; count as usize]);
     }
 
     /// How many completed writes a flush that is submitted now must cover.
@@ -93,48 +100,62 @@ impl Device {
 
     /// Cuts the power.
     pub fn cut(&mut self, loss: Loss, random: &mut Random) {
-        let writes = std::mem::take(&mut self.unflushed);
-        // Back to the durable state, newest first; then what survives, oldest first.
-        for write in writes.iter().rev() {
-            for (offset, before) in write.before.iter().enumerate() {
-                let place = write.pba + offset as u32;
-                match before {
-                    Some(block) => self.blocks.insert(place, block.clone()),
-                    None => self.blocks.remove(&place),
-                };
-            }
+        if loss == Loss::Nothing {
+            return;
         }
+        let writes = self.revert();
         for write in &writes {
             let whole = random.chance(50);
-            for (offset, after) in write.after.iter().enumerate() {
-                let place = write.pba + offset as u32;
+            for (place, after) in (write.pba..).zip(&write.after) {
                 let kept = match loss {
                     Loss::Nothing => true,
                     Loss::Everything => false,
                     Loss::SomeWrites => whole,
                     Loss::SomeBlocks => random.chance(50),
                     Loss::SomeSectors => {
-                        self.tear(place, after, random);
+                        self.tear(place, after.as_deref(), random);
                         continue;
                     }
                 };
                 if kept {
-                    self.blocks.insert(place, after.clone());
+                    self.blocks[place as usize] = after.clone();
                 }
             }
         }
     }
 
-    fn tear(&mut self, place: u32, after: &Block, random: &mut Random) {
-        let mut block = self.blocks.get(&place).map_or([0; BLOCK_SIZE], |block| **block);
+    /// Cuts the power; of what was not flushed, write i survives if bit i is set.
+    pub fn cut_keeping(&mut self, kept: u64) {
+        for (index, write) in self.revert().into_iter().enumerate() {
+            if index < 64 && kept & (1 << index) != 0 {
+                let start = write.pba as usize;
+                let count = write.after.len();
+                self.blocks[start..start + count].clone_from_slice(&write.after);
+            }
+        }
+    }
+
+    /// Back to the durable state, newest write first. Returns what was taken back, oldest first.
+    fn revert(&mut self) -> Vec<Write> {
+        let writes = std::mem::take(&mut self.unflushed);
+        for write in writes.iter().rev() {
+            let start = write.pba as usize;
+            self.blocks[start..start + write.before.len()].clone_from_slice(&write.before);
+        }
+        writes
+    }
+
+    fn tear(&mut self, place: u32, after: Option<&Block>, random: &mut Random) {
+        let place = &mut self.blocks[place as usize];
+        let mut block = place.as_ref().map_or([0; BLOCK_SIZE], |block| **block);
         let (old, _) = block.as_chunks_mut::<SECTOR>();
-        let (new, _) = after.as_chunks::<SECTOR>();
+        let (new, _) = after.unwrap_or(&[0; BLOCK_SIZE]).as_chunks::<SECTOR>();
         for (old, new) in old.iter_mut().zip(new) {
             if random.chance(70) {
                 *old = *new;
             }
         }
-        self.blocks.insert(place, Rc::new(block));
+        *place = Some(Rc::new(block));
     }
 
     /// Lets the independent checker look at what lies on the device.
@@ -142,14 +163,22 @@ impl Device {
     /// # Errors
     /// What it finds wrong, in its own words.
     pub fn check(&self) -> Result<(), String> {
+        self.check_with(true)
+    }
+
+    /// The same, with or without comparing every block of data with its checksum.
+    ///
+    /// # Errors
+    /// What it finds wrong, in its own words.
+    pub fn check_with(&self, data: bool) -> Result<(), String> {
         let mut blocks = BlockFn {
-            size_blocks: self.size,
+            size_blocks: self.size(),
             read: |pba: Pba, block: &mut Block| {
                 self.read(pba, std::slice::from_mut(block));
                 Ok(())
             },
         };
-        let mut options = Options { data: true, ..Options::default() };
+        let mut options = Options { data, ..Options::default() };
         let report = coulter_check::check(&mut blocks, &mut options);
         if report.is_sound() {
             return Ok(());
@@ -160,8 +189,15 @@ impl Device {
 
     /// Damages one block.
     pub fn corrupt(&mut self, pba: Pba, byte: usize) {
-        let mut block = self.blocks.get(&pba.0).map_or([0; BLOCK_SIZE], |block| **block);
+        let place = &mut self.blocks[pba.0 as usize];
+        let mut block = place.as_ref().map_or([0; BLOCK_SIZE], |block| **block);
         block[byte] ^= 0x40;
-        self.blocks.insert(pba.0, Rc::new(block));
+        *place = Some(Rc::new(block));
+    }
+
+    /// Blocks that were ever written.
+    pub fn written(&self) -> impl Iterator<Item = Pba> + '_ {
+        let blocks = (0..).zip(&self.blocks);
+        blocks.filter(|(_, block)| block.is_some()).map(|(pba, _)| Pba(pba))
     }
 }

@@ -28,7 +28,12 @@ pub struct Oracle {
     durable: u64,
     /// The latest accepted discard of each block.
     latest_discard: Vec<u64>,
+    /// Blocks that any operation ever named.
+    touched: Vec<bool>,
 }
+
+/// Blocks read at once at most.
+const RANGE_MAX: u64 = 512;
 
 /// What a read must show at least; see [`Oracle::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +61,26 @@ impl Oracle {
             completed: Vec::new(),
             durable: 1,
             latest_discard: vec![0; volume_size as usize],
+            touched: vec![false; volume_size as usize],
         }
+    }
+
+    /// The next range of blocks from `lba` on that any write ever named: all others are zero.
+    pub fn touched(&self, lba: u64) -> Option<std::ops::Range<u64>> {
+        let rest = self.touched.get(lba as usize..)?;
+        let start = lba + rest.iter().position(|touched| *touched)? as u64;
+        let count = self.touched[start as usize..].iter().take_while(|touched| **touched).count();
+        Some(start..start + (count as u64).min(RANGE_MAX))
     }
 
     /// Notes an operation in order of acceptance; returns its number.
     pub fn accept(&mut self, operation: Operation) -> u64 {
         self.operations.push(operation);
         self.completed.push(false);
+        if !operation.discard {
+            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
+            self.touched[range].fill(true);
+        }
         if operation.discard {
             let range = operation.lba as usize..(operation.lba + operation.count) as usize;
             let number = self.next_number() - 1;

@@ -1,79 +1,79 @@
-//! The world: an engine, a device, random requests, power cuts.
+//! The world: one engine, one device, one host, in virtual time. It carries out a plan and compares all
+//! that can be seen with what the promises allow.
+//!
+//! Time is a number that the device's delays move on. Commands that are out together complete in the
+//! order of their delays, so in any order; some take fifty times as long as others.
+//!
+//! # What is compared
+//! - every read: nothing older than what was answered before it was submitted, and whole;
+//! - after every opening: the volume is the state after a prefix of what was accepted, and that prefix
+//!   holds all that a flush covered; all that was answered, if nothing but the process died;
+//! - after every cut: the independent checker finds no fault;
+//! - no request fails or hangs unless the plan made the device fail, and no store refuses to open.
+//!
+//! A device that lost, misplaced or rotted a block is held to less: errors are allowed, and opening may be
+//! refused; wrong bytes are not.
 
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
 use crate::oracle::{Floor, Operation, Oracle, Violation};
+use crate::plan::{Fault, Plan, Shape, Step};
 use crate::random::Random;
-use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::create::{CreateOptions, create, map_size_min};
 use coulter_engine::{
-    BufferRef, Command, Config, Engine, Io, IoId, Phase, Request, RequestId, Target,
+    BufferRef, Buffers, Command, Config, Engine, Failure, Io, IoResult, Phase, Request, RequestId,
+    Target,
 };
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// What to simulate.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Everything random follows from it.
-    pub seed: u64,
-    /// Requests between two cuts at most.
-    pub requests: u64,
-    /// Power cuts.
-    pub cuts: u64,
-    /// Blocks of the device.
-    pub device_size: u64,
-    /// Blocks of the volume; `None` for as many as fit.
-    pub volume_size: Option<u64>,
-    /// Bytes of map memory.
-    pub map_size: Option<u64>,
-    /// Updates between checkpoints.
-    pub journal_size: u32,
-    /// Runs alive.
-    pub run_count_limit: u32,
-    /// Discards in a hundred requests.
-    pub discard_percent: u64,
-    /// Blocks of a request at most.
-    pub request_size_max: u64,
-    /// Whether the independent checker looks at the device after every cut.
-    pub audit: bool,
-}
+/// EIO.
+const ERRNO_IO: i32 = 5;
 
-impl Plan {
-    /// A small store on which everything happens often.
-    pub fn small(seed: u64) -> Plan {
-        Plan {
-            seed,
-            requests: 3000,
-            cuts: 6,
-            device_size: 256 * 40,
-            volume_size: None,
-            map_size: None,
-            journal_size: 1024,
-            run_count_limit: 4,
-            discard_percent: 10,
-            request_size_max: 40,
-            audit: true,
-        }
-    }
-}
+/// Device commands without an end to a phase that must end: then it stands still, or runs in circles.
+const EVENTS_MAX: u64 = 200_000;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Requests accepted.
-    pub requests: u64,
+    pub operations: u64,
     /// Device commands completed.
     pub commands: u64,
-    /// Power cuts.
-    pub cuts: u64,
+    /// Power cuts, those during opening included.
+    pub crash_points: u64,
     /// Of those, cuts during opening.
     pub cuts_while_opening: u64,
+    /// Openings that got to their end.
+    pub recoveries: u64,
     /// Checkpoints.
     pub checkpoints: u64,
     /// Segments cleaned.
     pub segments_cleaned: u64,
-    /// A hash over every device command, to compare two runs.
+    /// Nanoseconds of virtual time.
+    pub time_ns: u64,
+    /// A hash over every device command and what was written, to compare two runs.
     pub fingerprint: u64,
+}
+
+impl Outcome {
+    /// Adds another life's; the fingerprints are mixed in order.
+    pub fn add(&mut self, other: &Outcome) {
+        self.operations += other.operations;
+        self.commands += other.commands;
+        self.crash_points += other.crash_points;
+        self.cuts_while_opening += other.cuts_while_opening;
+        self.recoveries += other.recoveries;
+        self.checkpoints += other.checkpoints;
+        self.segments_cleaned += other.segments_cleaned;
+        self.time_ns += other.time_ns;
+        self.fingerprint = mix(self.fingerprint, other.fingerprint);
+    }
+}
+
+fn mix(sum: u64, word: u64) -> u64 {
+    (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(17)
 }
 
 enum Expected {
@@ -85,285 +85,383 @@ enum Expected {
 }
 
 struct Pending {
+    due_ns: u64,
     io: Io,
-    data: Vec<Block>,
+    data: Vec<Option<Rc<Block>>>,
     flush_mark: usize,
 }
 
-/// An engine on a device.
-pub struct World {
-    plan: Plan,
+/// Faults that wait for their command.
+#[derive(Default)]
+struct Armed {
+    read_error: Option<u64>,
+    write_error: Option<u64>,
+    flush_error: Option<u64>,
+    lost: Option<u64>,
+    misdirected: Option<u64>,
+}
+
+/// Counts a fault down; true when it is its turn.
+fn strikes(fault: &mut Option<u64>) -> bool {
+    match fault {
+        Some(0 | 1) => {
+            *fault = None;
+            true
+        }
+        Some(left) => {
+            *left -= 1;
+            false
+        }
+        None => false,
+    }
+}
+
+/// How a store of this shape is made.
+pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
+    let device_size = (shape.segments + 1) * u64::from(shape.segment_size);
+    CreateOptions {
+        device_size,
+        volume_size: Some(shape.volume).filter(|volume| *volume > 0),
+        segment_size: shape.segment_size,
+        spare_percent: 20,
+        store: StoreId { uuid: [5; 16], salt: 99 },
+        label: [0; 64],
+        map_size: map_size(shape),
+        journal_size: Some(shape.journal),
+        run_count_limit: Some(shape.runs),
+    }
+}
+
+fn map_size(shape: &Shape) -> Option<u64> {
+    let log = shape.segments * u64::from(shape.segment_size);
+    match shape.map {
+        0 => None,
+        1 => Some(map_size_min(log)),
+        bytes => Some(bytes),
+    }
+}
+
+fn config(shape: &Shape) -> Config {
+    Config {
+        map_size: map_size(shape),
+        record_count: 12,
+        page_count: 16,
+        request_count: 64,
+        trim: shape.trim,
+        ..Config::default()
+    }
+}
+
+/// Runs one plan after another, with the same buffers.
+pub struct Simulator {
+    memory: Option<Memory>,
+    /// Every how many cuts the checker also compares all data with its checksums.
+    pub audit_data_every: u64,
+}
+
+impl Default for Simulator {
+    fn default() -> Simulator {
+        Simulator { memory: None, audit_data_every: 8 }
+    }
+}
+
+impl Simulator {
+    /// Runs a plan.
+    ///
+    /// # Errors
+    /// The first [`Violation`]. A panic of the engine is the caller's to catch.
+    pub fn run(&mut self, plan: &Plan) -> Result<Outcome, Violation> {
+        self.tell(plan, false).0
+    }
+
+    /// Runs a plan and writes down what happens, if `story`.
+    pub fn tell(&mut self, plan: &Plan, story: bool) -> (Result<Outcome, Violation>, Vec<String>) {
+        let config = config(&plan.shape);
+        let memory = self.memory.take();
+        let memory = memory.unwrap_or_else(|| Memory::new(config.record_count, config.page_count));
+        let mut world = World::new(plan.shape, memory, self.audit_data_every);
+        world.story = story.then(Vec::new);
+        let result = world.live(&plan.steps);
+        let outcome = world.outcome;
+        self.memory = Some(world.memory);
+        (result.map(|()| outcome), world.story.unwrap_or_default())
+    }
+}
+
+struct World {
+    shape: Shape,
+    config: Config,
     random: Random,
-    /// The device, for those who want to look at it.
-    pub device: Device,
+    device: Device,
     engine: Option<Engine>,
     memory: Memory,
     oracle: Oracle,
     pending: Vec<Pending>,
     expected: BTreeMap<u64, Expected>,
+    armed: Armed,
+    now_ns: u64,
     next_request: u64,
     volume_size: u64,
     outcome: Outcome,
+    audit_data_every: u64,
+    /// The device did what no device may: see the module's documentation.
+    tainted: bool,
+    /// It reported an error: requests may fail, and the volume may be read-only.
+    failed: bool,
+    /// Nothing but processes died since the last opening.
+    lossless: bool,
+    /// References that the engine gave up because only damage could have left them.
+    references_lost: u64,
+    story: Option<Vec<String>>,
+}
+
+fn violation<T>(what: String) -> Result<T, Violation> {
+    Err(Violation { what })
 }
 
 impl World {
-    /// A new store.
-    pub fn new(plan: Plan) -> World {
-        let options = CreateOptions {
-            device_size: plan.device_size,
-            volume_size: plan.volume_size,
-            segment_size: 256,
-            spare_percent: 20,
-            store: StoreId { uuid: [5; 16], salt: 99 },
-            label: [0; 64],
-            map_size: plan.map_size,
-            journal_size: Some(plan.journal_size),
-            run_count_limit: Some(plan.run_count_limit),
-        };
+    fn new(shape: Shape, memory: Memory, audit_data_every: u64) -> World {
+        let options = create_options(&shape);
         let (superblock, blocks) = create(&options).expect("the plan's store can be laid out");
-        let mut device = Device::new(plan.device_size);
+        let mut device = Device::new(options.device_size);
         for (pba, block) in blocks {
             device.write(pba, &[block]);
         }
         device.flush_all();
         let volume_size = superblock.geometry.volume_size;
-        let config = World::config(&plan);
         World {
-            random: Random::new(plan.seed),
-            memory: Memory::new(config.record_count, config.page_count),
-            oracle: Oracle::new(volume_size),
+            shape,
+            config: config(&shape),
+            random: Random::new(0),
             device,
             engine: None,
+            memory,
+            oracle: Oracle::new(volume_size),
             pending: Vec::new(),
             expected: BTreeMap::new(),
+            armed: Armed::default(),
+            now_ns: 0,
             next_request: 0,
             volume_size,
             outcome: Outcome::default(),
-            plan,
+            audit_data_every,
+            tainted: false,
+            failed: false,
+            lossless: false,
+            references_lost: 0,
+            story: None,
         }
     }
 
-    fn config(plan: &Plan) -> Config {
-        Config {
-            map_size: plan.map_size,
-            record_count: 12,
-            page_count: 16,
-            request_count: 64,
-            trim: plan.seed.is_multiple_of(2),
-            ..Config::default()
+    fn note(&mut self, line: impl FnOnce(&World) -> String) {
+        if self.story.is_some() {
+            let line = format!("{:>12} ns  {}", self.now_ns, line(self));
+            self.story.iter_mut().for_each(|story| story.push(line.clone()));
         }
     }
 
-    /// Runs the plan.
-    ///
-    /// # Errors
-    /// The first [`Violation`].
-    pub fn run(mut self) -> Result<Outcome, Violation> {
-        for _ in 0..self.plan.cuts {
-            let cut_while_opening = self.random.chance(20);
-            if cut_while_opening {
-                let after = 1 + self.random.below(40);
-                self.open(Some(after))?;
-                self.audit()?;
-                if self.engine.is_none() {
-                    self.outcome.cuts_while_opening += 1;
-                    continue;
-                }
-            } else {
-                self.open(None)?;
-            }
-            let requests = 1 + self.random.below(self.plan.requests);
-            self.work(requests)?;
-            if self.random.chance(10) {
-                self.shut_down()?;
-            }
-            self.cut();
-            self.audit()?;
-        }
-        self.open(None)?;
-        self.drain()?;
-        Ok(self.outcome)
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("the store is open")
     }
 
-    /// What lies on the device after a cut must satisfy the independent checker.
-    fn audit(&mut self) -> Result<(), Violation> {
-        if self.engine.is_some() || !self.plan.audit {
-            return Ok(());
-        }
-        self.device.check().map_err(|what| Violation { what: format!("the checker finds: {what}") })
-    }
-
-    /// Opens the store and compares what it holds. With `cut_after`, the power may go first.
-    fn open(&mut self, cut_after: Option<u64>) -> Result<(), Violation> {
-        let config = World::config(&self.plan);
-        self.engine = Some(Engine::open(config, self.plan.device_size));
-        let mut steps = 0;
-        loop {
-            self.poll();
-            let engine = self.engine.as_ref().expect("it was just opened");
-            if let Phase::Failed(error) = engine.phase() {
-                return Err(Violation { what: format!("the store did not open: {error:?}") });
-            }
-            if engine.phase() == Phase::Running && cut_after.is_none_or(|after| steps < after) {
-                break;
-            }
-            steps += 1;
-            if cut_after.is_some_and(|after| steps >= after) {
-                self.cut();
+    /// Safety, with all faults; then liveness, without.
+    fn live(&mut self, steps: &[Step]) -> Result<(), Violation> {
+        self.open()?;
+        for step in steps {
+            self.note(|_| step.to_string());
+            self.step(step)?;
+            if self.engine.is_none() {
+                // A store that a dishonest device has ruined is not opened again.
                 return Ok(());
             }
-            if !self.complete_one()? {
-                let what = format!("opening stands still: {}", engine_story(&self.engine));
-                return Err(Violation { what });
-            }
         }
-        let observed = self.read_everything()?;
-        self.oracle.recover(&observed, false)
+        self.armed = Armed::default();
+        if self.tainted {
+            return self.drain();
+        }
+        self.settle_down()
     }
 
-    /// Reads the whole volume while nothing else happens.
-    fn read_everything(&mut self) -> Result<Vec<u64>, Violation> {
-        let mut observed = Vec::with_capacity(self.volume_size as usize);
-        let mut lba = 0;
-        while lba < self.volume_size {
-            let count = (self.volume_size - lba).min(512);
-            let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
-            let request = Request::Read { lba: Lba(lba), count: count as u32, buffer };
-            let engine = self.engine.as_mut().expect("it is open");
-            let id = RequestId(u64::MAX);
-            engine.handle_request(id, request, &mut self.memory).expect("nothing else is going on");
-            let result = loop {
-                self.poll_io();
-                let engine = self.engine.as_mut().expect("it is open");
-                if let Some(response) = engine.poll_response() {
-                    break response.result;
-                }
-                if !self.complete_one()? {
-                    return Err(Violation { what: format!("a read of block {lba} hangs") });
-                }
-            };
-            if let Err(failure) = result {
-                return Err(Violation { what: format!("reading block {lba}: {failure:?}") });
+    fn step(&mut self, step: &Step) -> Result<(), Violation> {
+        match step {
+            Step::Write { .. } | Step::Discard { .. } | Step::Read { .. } | Step::Flush => {
+                self.submit(step)
             }
-            for (offset, block) in self.memory.take_host(buffer).iter().enumerate() {
-                observed.push(number_of(lba + offset as u64, block)?);
-            }
-            lba += count;
-        }
-        Ok(observed)
-    }
-
-    fn work(&mut self, requests: u64) -> Result<(), Violation> {
-        let eagerness = 20 + self.random.below(70);
-        let mut done = 0;
-        while done < requests {
-            if self.random.chance(eagerness) && self.expected.len() < 48 {
-                done += u64::from(self.submit());
-            }
-            self.poll();
-            self.take_responses()?;
-            if self.random.chance(60) || self.expected.len() >= 40 {
-                let moved = self.complete_one()?;
-                self.poll();
-                self.take_responses()?;
-                if !moved && self.pending.is_empty() && self.expected.len() >= 40 {
-                    let what = format!("all stand still: {}", engine_story(&self.engine));
-                    return Err(Violation { what });
+            Step::Run { events, seed } => {
+                self.random = Random::new(*seed);
+                for _ in 0..*events {
+                    if !self.turn()? {
+                        break;
+                    }
                 }
+                Ok(())
+            }
+            Step::Drain => self.drain(),
+            Step::Fault(fault, number) => {
+                self.arm(*fault, *number);
+                Ok(())
+            }
+            Step::Shutdown => {
+                self.shut_down()?;
+                self.leave();
+                self.reopen(&[])
+            }
+            Step::Cut { loss, seed, again } => {
+                self.random = Random::new(*seed);
+                self.cut(*loss);
+                self.audit()?;
+                self.reopen(again)
             }
         }
-        Ok(())
     }
 
-    /// Offers one random request. Returns whether it was accepted.
-    fn submit(&mut self) -> bool {
-        let size = 1 + if self.random.chance(70) {
-            0
-        } else {
-            self.random.below(self.plan.request_size_max)
-        };
-        let lba = self.random.below(self.volume_size - size + 1);
-        let kind = self.random.below(100);
+    /// The liveness phase: nothing goes wrong any more, so everything must come to its end, and half of the
+    /// volume can be written anew.
+    fn settle_down(&mut self) -> Result<(), Violation> {
+        if self.failed {
+            self.cut(Loss::Nothing);
+            self.reopen(&[])?;
+        }
+        self.drain()?;
+        let count = (u64::from(self.shape.segment_size) - 1).min(64).min(self.volume_size);
+        for lba in (0..=self.volume_size - count).step_by(2 * count as usize) {
+            self.submit(&Step::Write { lba, count, fua: false })?;
+        }
+        self.shut_down()?;
+        self.lossless = true;
+        self.leave();
+        self.audit()?;
+        self.reopen(&[])
+    }
+
+    fn arm(&mut self, fault: Fault, number: u64) {
+        match fault {
+            Fault::ReadError => self.armed.read_error = Some(number),
+            Fault::WriteError => self.armed.write_error = Some(number),
+            Fault::FlushError => self.armed.flush_error = Some(number),
+            Fault::Lost => self.armed.lost = Some(number),
+            Fault::Misdirected => self.armed.misdirected = Some(number),
+            Fault::Rot => {
+                let count = self.device.written().count() as u64;
+                let rotten = self.device.written().nth((number % count) as usize);
+                let rotten = rotten.expect("a store has blocks");
+                self.device.corrupt(rotten, number as usize % BLOCK_SIZE);
+                self.tainted = true;
+                self.note(|_| format!("block {} rots", rotten.0));
+            }
+        }
+    }
+
+    // Requests.
+
+    fn submit(&mut self, step: &Step) -> Result<(), Violation> {
         self.next_request += 1;
         let id = RequestId(self.next_request);
-        let (request, expected) = if kind < self.plan.discard_percent {
-            let size = if self.random.chance(20) { self.random.below(3000).max(1) } else { size };
-            let lba = self.random.below((self.volume_size - size.min(self.volume_size)) + 1);
-            let count = size.min(self.volume_size - lba);
-            let request = Request::Discard { lba: Lba(lba), count, fua: self.random.chance(10) };
-            (request, Expected::Discard(count))
-        } else if kind < self.plan.discard_percent + 5 {
-            (Request::Flush, Expected::Flush(self.oracle.completed_prefix()))
-        } else if kind < self.plan.discard_percent + 20 {
-            let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; size as usize]);
-            let floors = (lba..lba + size).map(|lba| self.oracle.floor(lba)).collect();
-            let expected = Expected::Read { lba, buffer, floors };
-            (Request::Read { lba: Lba(lba), count: size as u32, buffer }, expected)
-        } else {
-            let number = self.oracle.next_number();
-            let blocks = (lba..lba + size).map(|lba| content(lba, number)).collect();
-            let buffer = self.memory.add_host(blocks);
-            let fua = self.random.chance(5);
-            let request = Request::Write { lba: Lba(lba), count: size as u32, buffer, fua };
-            (request, Expected::Write(number))
-        };
-        let engine = self.engine.as_mut().expect("it is open");
-        let accepted = engine.handle_request(id, request, &mut self.memory).is_ok();
-        let staged = match request {
-            Request::Write { buffer, .. } => Some(buffer),
-            Request::Read { buffer, .. } if !accepted => Some(buffer),
-            _ => None,
-        };
-        if let Some(buffer) = staged {
-            self.memory.take_host(buffer);
+        let (request, buffer) = self.request(step);
+        for _ in 0..EVENTS_MAX {
+            self.poll();
+            self.take_responses()?;
+            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+            if engine.handle_request(id, request, memory).is_ok() {
+                self.accepted(id, request, buffer);
+                self.poll();
+                return self.take_responses();
+            }
+            if !self.turn()? {
+                return violation(format!("{step} is never accepted: {}", self.state()));
+            }
         }
-        if !accepted {
-            return false;
+        violation(format!("{step} is not accepted after {EVENTS_MAX} commands: {}", self.state()))
+    }
+
+    fn request(&mut self, step: &Step) -> (Request, Option<BufferRef>) {
+        match *step {
+            Step::Write { lba, count, fua } => {
+                let number = self.oracle.next_number();
+                let blocks = (lba..lba + count).map(|lba| content(lba, number)).collect();
+                let buffer = self.memory.add_host(blocks);
+                let request = Request::Write { lba: Lba(lba), count: count as u32, buffer, fua };
+                (request, Some(buffer))
+            }
+            Step::Discard { lba, count } => {
+                (Request::Discard { lba: Lba(lba), count, fua: false }, None)
+            }
+            Step::Read { lba, count } => {
+                let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
+                (Request::Read { lba: Lba(lba), count: count as u32, buffer }, Some(buffer))
+            }
+            _ => (Request::Flush, None),
         }
-        self.outcome.requests += 1;
-        let expected = match (request, expected) {
-            (Request::Discard { lba, count, .. }, _) => {
+    }
+
+    fn accepted(&mut self, id: RequestId, request: Request, buffer: Option<BufferRef>) {
+        self.outcome.operations += 1;
+        let expected = match request {
+            Request::Write { lba, count, .. } => {
+                self.memory.take_host(buffer.expect("a write has a buffer"));
+                let operation = Operation { lba: lba.0, count: count.into(), discard: false };
+                Expected::Write(self.oracle.accept(operation))
+            }
+            Request::Discard { lba, count, .. } => {
                 let operation = Operation { lba: lba.0, count, discard: true };
                 Expected::Discard(self.oracle.accept(operation))
             }
-            (Request::Write { lba, count, .. }, Expected::Write(number)) => {
-                let operation = Operation { lba: lba.0, count: count.into(), discard: false };
-                assert_eq!(self.oracle.accept(operation), number);
-                Expected::Write(number)
+            Request::Read { lba, count, buffer } => {
+                let range = lba.0..lba.0 + u64::from(count);
+                let floors = range.map(|lba| self.oracle.floor(lba)).collect();
+                Expected::Read { lba: lba.0, buffer, floors }
             }
-            (_, expected) => expected,
+            Request::Flush => Expected::Flush(self.oracle.completed_prefix()),
+            Request::Shutdown => Expected::Shutdown,
         };
         self.expected.insert(id.0, expected);
-        true
     }
 
     fn take_responses(&mut self) -> Result<(), Violation> {
-        loop {
-            let engine = self.engine.as_mut().expect("it is open");
-            let Some(response) = engine.poll_response() else { return Ok(()) };
-            let expected = self.expected.remove(&response.id.0);
+        while let Some(response) = self.engine().poll_response() {
+            let expected = self.expected.remove(&response.id.0).expect("an answer to a request");
             if let Err(failure) = response.result {
-                return Err(Violation { what: format!("a request failed: {failure:?}") });
+                self.excuse(&expected, failure)?;
+                continue;
             }
-            match expected.expect("a response answers a request") {
+            match expected {
                 Expected::Write(number) | Expected::Discard(number) => self.oracle.complete(number),
                 Expected::Flush(prefix) => {
                     self.oracle.durable_up_to(prefix);
                     self.oracle.settle();
                 }
-                Expected::Read { lba, buffer, floors } => {
-                    let blocks = self.memory.take_host(buffer);
-                    for (lba, (block, floor)) in (lba..).zip(blocks.iter().zip(floors)) {
-                        let seen = number_of(lba, block)?;
-                        if !self.oracle.allows(lba, floor, seen) {
-                            let what = format!("block {lba} read as {seen}, but {floor:?}");
-                            return Err(Violation { what });
-                        }
-                    }
-                }
+                Expected::Read { lba, buffer, floors } => self.compare(lba, buffer, floors)?,
                 Expected::Shutdown => {}
             }
         }
+        Ok(())
+    }
+
+    /// Whether a request may fail so.
+    fn excuse(&mut self, expected: &Expected, failure: Failure) -> Result<(), Violation> {
+        if let Expected::Read { buffer, .. } = expected {
+            self.memory.take_host(*buffer);
+        }
+        if self.tainted || (self.failed && !matches!(failure, Failure::Corrupt(_))) {
+            return Ok(());
+        }
+        violation(format!("a request failed: {failure:?}"))
+    }
+
+    fn compare(
+        &mut self,
+        lba: u64,
+        buffer: BufferRef,
+        floors: Vec<Floor>,
+    ) -> Result<(), Violation> {
+        let blocks = self.memory.take_host(buffer);
+        for (lba, (block, floor)) in (lba..).zip(blocks.iter().zip(floors)) {
+            let seen = number_of(lba, block)?;
+            if !self.oracle.allows(lba, floor, seen) {
+                return violation(format!("block {lba} read as {seen}, but {floor:?}"));
+            }
+        }
+        Ok(())
     }
 
     fn shut_down(&mut self) -> Result<(), Violation> {
@@ -371,66 +469,152 @@ impl World {
         self.next_request += 1;
         let id = RequestId(self.next_request);
         self.expected.insert(id.0, Expected::Shutdown);
-        let engine = self.engine.as_mut().expect("it is open");
-        engine.handle_request(id, Request::Shutdown, &mut self.memory).expect("always taken");
+        let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+        engine.handle_request(id, Request::Shutdown, memory).expect("always taken");
         self.drain()?;
-        let prefix = self.oracle.completed_prefix();
-        self.oracle.durable_up_to(prefix);
+        if !self.failed && !self.tainted {
+            let prefix = self.oracle.completed_prefix();
+            self.oracle.durable_up_to(prefix);
+        }
         Ok(())
     }
 
     /// Lets everything that was begun come to its end.
     fn drain(&mut self) -> Result<(), Violation> {
-        let mut idle = 0;
-        while !self.expected.is_empty() || !self.pending.is_empty() {
+        let mut events = 0;
+        loop {
             self.poll();
             self.take_responses()?;
-            if !self.complete_one()? {
-                idle += 1;
-                if idle > 3 {
-                    let what = format!("{} requests never end", self.expected.len());
-                    return Err(Violation { what });
-                }
-            } else {
-                idle = 0;
+            if self.expected.is_empty() && self.pending.is_empty() {
+                return Ok(());
             }
+            events += 1;
+            if !self.turn()? || events > EVENTS_MAX {
+                let count = self.expected.len();
+                return violation(format!("{count} requests never end: {}", self.state()));
+            }
+        }
+    }
+
+    // The device.
+
+    /// The next device command completes. False if none is out.
+    fn turn(&mut self) -> Result<bool, Violation> {
+        self.poll();
+        let first = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.due_ns);
+        let Some((index, _)) = first else { return Ok(false) };
+        let Pending { due_ns, io, data, flush_mark } = self.pending.swap_remove(index);
+        self.now_ns = self.now_ns.max(due_ns);
+        self.outcome.time_ns = self.now_ns;
+        self.outcome.commands += 1;
+        let result = self.execute(&io, data, flush_mark);
+        let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+        engine.handle_completion(io.id, result, memory);
+        self.poll();
+        self.take_responses()?;
+        Ok(true)
+    }
+
+    fn execute(&mut self, io: &Io, data: Vec<Option<Rc<Block>>>, flush_mark: usize) -> IoResult {
+        match io.command {
+            Command::Read { pba, count, target } => {
+                if strikes(&mut self.armed.read_error) {
+                    return self.fails("a read");
+                }
+                match target {
+                    Target::Record(record) => {
+                        let into = &mut self.memory.record_mut(record)[..count as usize];
+                        self.device.read(pba, into);
+                    }
+                    Target::Page(page) => {
+                        let into = std::slice::from_mut(self.memory.page_mut(page));
+                        self.device.read(pba, into);
+                    }
+                    Target::Request { buffer, block } => {
+                        let range = block as usize..(block + count) as usize;
+                        self.device.read(pba, &mut self.memory.host_mut(buffer)[range]);
+                    }
+                }
+            }
+            Command::Write { pba, .. } => {
+                if strikes(&mut self.armed.write_error) {
+                    if self.random.chance(50) {
+                        self.device.write_shared(pba, data);
+                    }
+                    return self.fails("a write");
+                }
+                if strikes(&mut self.armed.lost) {
+                    self.tainted = true;
+                    self.note(|_| format!("the write to {} never arrives", pba.0));
+                    return Ok(());
+                }
+                let mut place = pba;
+                if strikes(&mut self.armed.misdirected) {
+                    self.tainted = true;
+                    let room = self.device.size() - data.len() as u64;
+                    place.0 = self.random.below(room) as u32;
+                    self.note(|_| format!("the write to {} goes to {}", pba.0, place.0));
+                }
+                self.device.write_shared(place, data);
+            }
+            Command::Flush => {
+                if strikes(&mut self.armed.flush_error) {
+                    return self.fails("a flush");
+                }
+                self.device.flush(flush_mark);
+                // Later flushes counted the writes that are durable now.
+                for other in &mut self.pending {
+                    other.flush_mark = other.flush_mark.saturating_sub(flush_mark);
+                }
+            }
+            Command::Discard { pba, count } => self.device.discard(pba, count),
         }
         Ok(())
     }
 
-    fn poll(&mut self) {
-        self.poll_io();
+    fn fails(&mut self, what: &str) -> IoResult {
+        self.failed = true;
+        self.note(|_| format!("{what} fails"));
+        Err(ERRNO_IO)
     }
 
-    fn poll_io(&mut self) {
-        loop {
-            let engine = self.engine.as_mut().expect("it is open");
-            let Some(io) = engine.poll_io(&mut self.memory) else { return };
+    fn poll(&mut self) {
+        while let Some(io) = self.engine.as_mut().expect("open").poll_io(&mut self.memory) {
             let mut flush_mark = 0;
             let data = match io.command {
-                Command::Write { count, source, .. } => match source {
-                    Target::Record(record) => {
-                        use coulter_engine::Buffers;
-                        self.memory.record(record)[..count as usize].to_vec()
-                    }
-                    Target::Page(page) => {
-                        use coulter_engine::Buffers;
-                        vec![*self.memory.page(page)]
-                    }
-                    Target::Request { .. } => panic!("host buffers are never written from"),
-                },
+                Command::Write { count, source, .. } => {
+                    let blocks = match source {
+                        Target::Record(record) => &self.memory.record(record)[..count as usize],
+                        Target::Page(page) => std::slice::from_ref(self.memory.page(page)),
+                        Target::Request { .. } => panic!("host buffers are never written from"),
+                    };
+                    blocks.iter().map(|block| Some(Rc::new(*block))).collect()
+                }
                 Command::Flush => {
                     flush_mark = self.device.flush_mark();
                     Vec::new()
                 }
                 _ => Vec::new(),
             };
-            self.note(&io);
-            self.pending.push(Pending { io, data, flush_mark });
+            self.fingerprint(&io, &data);
+            self.note(|_| story_of(&io));
+            let due_ns = self.now_ns + self.delay(&io);
+            self.pending.push(Pending { due_ns, io, data, flush_mark });
         }
     }
 
-    fn note(&mut self, io: &Io) {
+    /// How long a command takes: 20 µs to 1 ms and the time for its bytes, now and then fifty times that.
+    fn delay(&mut self, io: &Io) -> u64 {
+        let bytes = match io.command {
+            Command::Read { count, .. } | Command::Write { count, .. } => u64::from(count) * 1_000,
+            Command::Flush => 200_000,
+            Command::Discard { .. } => 50_000,
+        };
+        let base = 20_000 + self.random.below(1_000_000) + bytes;
+        if self.random.chance(2) { 50 * base } else { base }
+    }
+
+    fn fingerprint(&mut self, io: &Io, data: &[Option<Rc<Block>>]) {
         let (kind, pba, count) = match io.command {
             Command::Read { pba, count, .. } => (1, pba.0, count),
             Command::Write { pba, count, .. } => (2, pba.0, count),
@@ -438,112 +622,234 @@ impl World {
             Command::Discard { pba, count } => (4, pba.0, count),
         };
         let word = kind << 60 | u64::from(pba) << 16 | u64::from(count & 0xffff);
-        self.outcome.fingerprint =
-            (self.outcome.fingerprint ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(17);
-    }
-
-    /// Completes one random device command. False if none is out.
-    fn complete_one(&mut self) -> Result<bool, Violation> {
-        if self.pending.is_empty() {
-            return Ok(false);
+        let mut sum = mix(self.outcome.fingerprint, word);
+        // A header holds the checksums of its payload, so the first bytes of a block tell enough.
+        for block in data.iter().flatten() {
+            let (words, _) = block[..32].as_chunks::<8>();
+            sum = words.iter().fold(sum, |sum, word| mix(sum, u64::from_le_bytes(*word)));
         }
-        let index = self.random.below(self.pending.len() as u64) as usize;
-        let Pending { io, data, flush_mark } = self.pending.swap_remove(index);
-        self.outcome.commands += 1;
-        match io.command {
-            Command::Read { pba, count, target } => {
-                let mut blocks = vec![[0; BLOCK_SIZE]; count as usize];
-                self.device.read(pba, &mut blocks);
-                self.place(target, &blocks);
-            }
-            Command::Write { pba, .. } => self.device.write(pba, &data),
-            Command::Flush => {
-                self.device.flush(flush_mark);
-                // Later flushes counted the writes that are durable now.
-                for other in &mut self.pending {
-                    other.flush_mark = other.flush_mark.saturating_sub(flush_mark);
-                }
-            }
-            Command::Discard { .. } => {}
+        self.outcome.fingerprint = sum;
+    }
+
+    // Power cuts and openings.
+
+    /// The process ends: its engine, its requests, what it had not yet handed over.
+    fn leave(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            let statistics = engine.statistics();
+            self.outcome.checkpoints += statistics.checkpoints;
+            self.outcome.segments_cleaned += statistics.segments_cleaned;
+            self.references_lost += statistics.references_lost;
         }
-        self.finish(io.id);
-        Ok(true)
-    }
-
-    fn finish(&mut self, id: IoId) {
-        let engine = self.engine.as_mut().expect("it is open");
-        engine.handle_completion(id, Ok(()), &mut self.memory);
-    }
-
-    fn place(&mut self, target: Target, blocks: &[Block]) {
-        use coulter_engine::Buffers;
-        match target {
-            Target::Record(record) => {
-                self.memory.record_mut(record)[..blocks.len()].copy_from_slice(blocks);
-            }
-            Target::Page(page) => *self.memory.page_mut(page) = blocks[0],
-            Target::Request { buffer, block } => {
-                let start = block as usize;
-                self.memory.host_mut(buffer)[start..start + blocks.len()].copy_from_slice(blocks);
+        self.pending.clear();
+        for expected in std::mem::take(&mut self.expected).into_values() {
+            if let Expected::Read { buffer, .. } = expected {
+                self.memory.take_host(buffer);
             }
         }
     }
 
     /// Cuts the power: writes under way may land in part or not at all.
-    fn cut(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            let statistics = engine.statistics();
-            self.outcome.checkpoints += statistics.checkpoints;
-            self.outcome.segments_cleaned += statistics.segments_cleaned;
-        }
-        self.outcome.cuts += 1;
-        for Pending { io, data, .. } in std::mem::take(&mut self.pending) {
+    fn cut(&mut self, loss: Loss) {
+        self.outcome.crash_points += 1;
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.sort_by_key(|pending| pending.due_ns);
+        for Pending { io, data, .. } in pending {
             if let Command::Write { pba, .. } = io.command
                 && self.random.chance(60)
             {
-                self.device.write(pba, &data);
+                self.device.write_shared(pba, data);
             }
         }
-        let loss = match self.random.below(6) {
-            0 => Loss::Nothing,
-            1 => Loss::Everything,
-            2 | 3 => Loss::SomeWrites,
-            4 => Loss::SomeBlocks,
-            _ => Loss::SomeSectors,
-        };
+        self.leave();
         self.device.cut(loss, &mut self.random);
-        self.expected.clear();
-        let config = World::config(&self.plan);
-        self.memory = Memory::new(config.record_count, config.page_count);
+        self.lossless &= loss == Loss::Nothing;
+        self.note(|_| format!("the power goes: {loss:?}"));
+    }
+
+    /// What lies on the device after a cut must satisfy the independent checker.
+    fn audit(&mut self) -> Result<(), Violation> {
+        if self.tainted {
+            return Ok(());
+        }
+        if self.references_lost > 0 {
+            return violation(format!(
+                "{} references were counted for nothing",
+                self.references_lost
+            ));
+        }
+        let data = self.outcome.crash_points.is_multiple_of(self.audit_data_every);
+        let result = self.device.check_with(data);
+        result.map_err(|what| Violation { what: format!("the checker finds: {what}") })
+    }
+
+    /// Opens the store after a cut, the power going again and again, and compares what it holds.
+    fn reopen(&mut self, again: &[u32]) -> Result<(), Violation> {
+        for after in again {
+            self.engine = Some(Engine::open(self.config, self.device.size()));
+            for _ in 0..*after {
+                if !self.turn()? || matches!(self.engine().phase(), Phase::Failed(_)) {
+                    break;
+                }
+            }
+            let losses = [Loss::Nothing, Loss::Everything, Loss::SomeWrites, Loss::SomeSectors];
+            let loss = losses[self.random.below(4) as usize];
+            self.outcome.cuts_while_opening += 1;
+            self.cut(loss);
+            self.audit()?;
+        }
+        self.open()
+    }
+
+    /// Opens the store and compares what it holds.
+    fn open(&mut self) -> Result<(), Violation> {
+        self.failed = false;
+        self.engine = Some(Engine::open(self.config, self.device.size()));
+        let mut events = 0;
+        loop {
+            self.poll();
+            let phase = self.engine().phase();
+            if phase == Phase::Running || (self.engine().read_only().is_some() && self.failed) {
+                break;
+            }
+            if let Phase::Failed(error) = phase {
+                return self.refused_to_open(&format!("{error:?}"));
+            }
+            events += 1;
+            if !self.turn()? || events > EVENTS_MAX {
+                if self.tainted && self.engine().read_only().is_some() {
+                    return self.refused_to_open("read-only");
+                }
+                return violation(format!("opening stands still: {}", self.state()));
+            }
+        }
+        self.outcome.recoveries += 1;
+        let observed = self.read_everything()?;
+        if self.tainted {
+            return self.end_of_a_tainted_life();
+        }
+        if self.failed {
+            // It became read-only, or refused a read, while it opened: once more, without.
+            self.cut(Loss::Nothing);
+            return self.open();
+        }
+        let lossless = std::mem::replace(&mut self.lossless, true);
+        self.oracle.recover(&observed, lossless)
+    }
+
+    fn refused_to_open(&mut self, why: &str) -> Result<(), Violation> {
+        self.note(|_| format!("the store is not opened: {why}"));
+        if self.tainted {
+            self.leave();
+            return Ok(());
+        }
+        if self.failed {
+            self.leave();
+            return self.open();
+        }
+        violation(format!("the store did not open: {why}"))
+    }
+
+    /// What was lost cannot be told from what was never promised, so the life ends here: all that is read
+    /// is right or an error, as `read_everything` has seen.
+    fn end_of_a_tainted_life(&mut self) -> Result<(), Violation> {
+        self.drain()?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Reads all that was ever written while nothing else happens; the rest is zero.
+    fn read_everything(&mut self) -> Result<Vec<u64>, Violation> {
+        let mut observed = vec![0; self.volume_size as usize];
+        let mut lba = 0;
+        while let Some(range) = self.oracle.touched(lba) {
+            lba = range.end;
+            let count = (range.end - range.start) as u32;
+            let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
+            self.next_request += 1;
+            let id = RequestId(self.next_request);
+            let request = Request::Read { lba: Lba(range.start), count, buffer };
+            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+            if engine.handle_request(id, request, memory).is_err() {
+                return violation("a read is refused while nothing else happens".to_owned());
+            }
+            let answer = self.answer_to(id)?;
+            let blocks = self.memory.take_host(buffer);
+            match answer {
+                Ok(()) => {
+                    for (lba, block) in (range.start..).zip(&blocks) {
+                        observed[lba as usize] = number_of(lba, block)?;
+                    }
+                }
+                Err(_) if self.tainted || self.failed => {}
+                Err(failure) => return violation(format!("reading {range:?}: {failure:?}")),
+            }
+        }
+        Ok(observed)
+    }
+
+    fn answer_to(&mut self, id: RequestId) -> Result<Result<(), Failure>, Violation> {
+        for _ in 0..EVENTS_MAX {
+            self.poll();
+            if let Some(response) = self.engine().poll_response() {
+                assert_eq!(response.id, id, "nothing else was asked for");
+                return Ok(response.result);
+            }
+            let first = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.due_ns);
+            let Some((index, _)) = first else { break };
+            let Pending { due_ns, io, data, flush_mark } = self.pending.swap_remove(index);
+            self.now_ns = self.now_ns.max(due_ns);
+            let result = self.execute(&io, data, flush_mark);
+            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+            engine.handle_completion(io.id, result, memory);
+        }
+        violation(format!("a read never ends: {}", self.state()))
+    }
+
+    /// What an engine that stands still can tell.
+    fn state(&self) -> String {
+        self.engine.as_ref().map_or_else(String::new, |engine| {
+            format!(
+                "{:?}, {} under way, {:?}",
+                engine.phase(),
+                engine.activity(),
+                engine.statistics()
+            )
+        })
     }
 }
 
-/// A block that says where and by which write it was made.
+fn story_of(io: &Io) -> String {
+    match io.command {
+        Command::Read { pba, count, target } => format!("  read  {} +{count} -> {target:?}", pba.0),
+        Command::Write { pba, count, .. } => format!("  write {} +{count}", pba.0),
+        Command::Flush => "  flush".to_owned(),
+        Command::Discard { pba, count } => format!("  trim  {} +{count}", pba.0),
+    }
+}
+
+/// A block that says where and by which write it was made, in each sector.
 fn content(lba: u64, number: u64) -> Block {
     let mut block = [0; BLOCK_SIZE];
-    block[..8].copy_from_slice(&lba.to_le_bytes());
-    block[8..16].copy_from_slice(&number.to_le_bytes());
-    block[BLOCK_SIZE - 8..].copy_from_slice(&(lba ^ number).to_le_bytes());
+    for (index, sector) in block.chunks_exact_mut(512).enumerate() {
+        sector[..8].copy_from_slice(&lba.to_le_bytes());
+        sector[8..16].copy_from_slice(&number.to_le_bytes());
+        sector[16..24].copy_from_slice(&(lba ^ number ^ index as u64).to_le_bytes());
+    }
     block
 }
 
 /// The number of the write that a block came from; zero for an unmapped one.
 fn number_of(lba: u64, block: &Block) -> Result<u64, Violation> {
-    if block.iter().all(|byte| *byte == 0) {
+    let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+    let (place, number) = (word(0), word(8));
+    if number == 0 && *block == [0; BLOCK_SIZE] {
         return Ok(0);
     }
-    let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
-    let number = word(8);
-    if *block != content(word(0), number) || word(0) != lba {
-        let what = format!("block {lba} holds wrong bytes: of block {}, write {number}", word(0));
-        return Err(Violation { what });
+    if place != lba || *block != content(place, number) {
+        return violation(format!(
+            "block {lba} holds wrong bytes: of block {place}, write {number}"
+        ));
     }
     Ok(number)
-}
-
-/// What an engine that stands still can tell.
-fn engine_story(engine: &Option<Engine>) -> String {
-    engine.as_ref().map_or_else(String::new, |engine| {
-        format!("{:?}, {} under way, {:?}", engine.phase(), engine.activity(), engine.statistics())
-    })
 }

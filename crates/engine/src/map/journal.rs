@@ -6,6 +6,7 @@
 
 use super::directory::{Flag, LeafPlace, RootState, split};
 use super::{ENTRIES_PER_PAGE, Map, Update};
+use crate::canary::{Canary, sings};
 use crate::segments::Segments;
 use crate::units::Sequence;
 use alloc::vec::Vec;
@@ -104,6 +105,9 @@ impl Map {
         let (pointer, released) = match self.frames.chain_find(leaf.chain, index) {
             Some((_, update)) => (update.pointer, update.released),
             None if leaf.is(Flag::Changed) => (self.frames.entry(leaf.frame, index), true),
+            None if leaf.frame.is_some() && sings(Canary::UnchangedReleased) => {
+                (self.frames.entry(leaf.frame, index), true)
+            }
             // Noted before the sweep came by: the page has it, and counts it. To say "released" of
             // it would be believed by a later discard of the whole leaf. Or the whole leaf was
             // discarded: its mark says the rest.
@@ -147,6 +151,9 @@ impl Map {
     /// sweep being at `position`.
     pub(crate) fn run_is_live(written: SweepPosition, position: SweepPosition, leaf: u64) -> bool {
         let cycle = if leaf >= written.leaf { written.cycle } else { written.cycle + 1 };
+        if sings(Canary::RunDiesEarly) {
+            return SweepPosition { cycle, leaf } > position;
+        }
         SweepPosition { cycle, leaf } >= position
     }
 

@@ -33,6 +33,7 @@ mod journal;
 mod load;
 mod sweep;
 
+use crate::canary::{Canary, sings};
 use crate::segments::Segments;
 use crate::units::Sequence;
 use alloc::vec::Vec;
@@ -254,7 +255,9 @@ impl Map {
         let place = self.directory.place(key);
         let known = self.known(place, index);
         match (known, unknown) {
-            (Some(current), _) if current.pba != source => return false,
+            (Some(current), _) if current.pba != source && !sings(Canary::OverwriteIgnored) => {
+                return false;
+            }
             (Some(_), _) => self.update(segments, lba, pointer, now),
             (None, IfUnknown::Panic) => panic!("a leaf with relocations on their way stays known"),
             (None, IfUnknown::Matches) => {
@@ -349,7 +352,7 @@ impl Map {
         leaf.set(Flag::Touched, true);
         let frame = leaf.frame;
         self.frames.set_entry(frame, index, pointer);
-        self.frames.pin(frame, true);
+        self.frames.pin(frame, !sings(Canary::PageEvictedEarly));
     }
 
     /// Whether one more array may differ from its page. Where arrays for all leaves nearly fit,

@@ -1,0 +1,77 @@
+//! Goal: the simulator finds what it is there to find. Each deliberate mistake of the engine must be caught
+//! within the seeds that the smoke test runs; without a mistake these seeds hold.
+
+use coulter_engine::canary::{self, Canary};
+use coulter_sim::{Simulator, generate, lives, shrink};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Seeds of a smoke run, in which every mistake must be found.
+const SMOKE_SEEDS: u64 = 120;
+
+/// The first seed that finds the mistake, and what it says.
+fn caught(mistake: Canary) -> Option<(u64, String)> {
+    canary::choose(Some(mistake));
+    let mut simulator = Simulator::default();
+    let mut seeds = 0..SMOKE_SEEDS;
+    let found = seeds.find_map(|seed| {
+        let result = lives::run(&mut simulator, &generate::plan(seed));
+        result.err().map(|what| (seed, what))
+    });
+    canary::choose(None);
+    found
+}
+
+/// Panics are expected here, and are told as what they found.
+fn be_quiet() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+#[test]
+fn every_canary_is_caught_within_the_smoke_seeds() {
+    be_quiet();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut missed = Vec::new();
+        while let Some(mistake) = Canary::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match caught(*mistake) {
+                Some((seed, what)) => {
+                    let what: String = what.chars().take(110).collect();
+                    println!("{mistake:?}: {} seeds: {what}", seed + 1);
+                }
+                None => missed.push(*mistake),
+            }
+        }
+        missed
+    };
+    let missed = std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        [work(), other.join().expect("its panics are caught")].concat()
+    });
+    let _ = std::panic::take_hook();
+    assert!(missed.is_empty(), "not caught in {SMOKE_SEEDS} seeds: {missed:?}");
+}
+
+/// What fails is made short enough to be read, and goes on failing when it is read back.
+#[test]
+fn a_failing_plan_is_shrunk_to_a_few_steps() {
+    be_quiet();
+    canary::choose(Some(Canary::DiscardForgotten));
+    let mut simulator = Simulator::default();
+    let plan = (0..SMOKE_SEEDS).map(generate::plan);
+    let mut failing = plan.filter(|plan| lives::run(&mut simulator, plan).is_err());
+    let plan = failing.next().expect("it is caught");
+    let (shrunk, what) = shrink::shrink(&plan, 2000).expect("it still fails");
+    assert!(shrunk.steps.len() <= 8, "{} of {}:\n{shrunk}", shrunk.steps.len(), plan.steps.len());
+    let test = shrink::as_test("found", &shrunk, &what);
+    assert!(test.contains("#[test]"), "{test}");
+    let read = shrunk.to_string().parse().expect("it was written by the same version");
+    assert!(lives::run(&mut simulator, &read).is_err());
+    canary::choose(None);
+    assert!(lives::run(&mut simulator, &read).is_ok(), "the plan itself is a fair one");
+}
+
+#[test]
+fn without_a_mistake_the_same_engine_holds() {
+    let total = lives::run_seeds(0..10, 1, |_, _| true);
+    assert!(total.failures.is_empty(), "{:?}", total.failures[0].what);
+}

@@ -1,0 +1,91 @@
+//! Deliberate mistakes, to see that the simulator would find them.
+//!
+//! They are compiled in only with `--cfg coulter_canary`, which the build script of
+//! `crates/canary-engine` sets for that crate alone: it is this source under another name, and nothing
+//! but the tests in `crates/canary-sim` depends on it. In the engine itself [`sings`] is `false` at
+//! compile time.
+
+#![cfg_attr(not(coulter_canary), allow(dead_code, unreachable_pub))]
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Canary {
+    /// A FLUSH is answered without a device flush.
+    FlushDropped,
+    /// A write is answered when its record is complete, although one before it is not.
+    AcknowledgedEarly,
+    /// Segments freed are opened before a checkpoint is durable that no longer needs them.
+    SegmentReusedEarly,
+    /// Opening goes on in the old epoch.
+    EpochNotBumped,
+    /// Reads do not compare checksums.
+    ChecksumIgnored,
+    /// A relocation takes effect although the address was overwritten meanwhile.
+    OverwriteIgnored,
+    /// A record counts although its payload did not arrive.
+    TornRecordAccepted,
+    /// Replay forgets discards.
+    DiscardForgotten,
+    /// A freed segment is trimmed while it is being read.
+    ReaderIgnored,
+    /// The array of a leaf is given up although its page is not written yet.
+    PageEvictedEarly,
+    /// The superblock is written without a flush before.
+    SuperblockUnordered,
+    /// A run says of an unchanged array that its page counts nothing.
+    UnchangedReleased,
+    /// Runs die one leaf too soon.
+    RunDiesEarly,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Canary; 13] = [
+        Canary::FlushDropped,
+        Canary::AcknowledgedEarly,
+        Canary::SegmentReusedEarly,
+        Canary::EpochNotBumped,
+        Canary::ChecksumIgnored,
+        Canary::OverwriteIgnored,
+        Canary::TornRecordAccepted,
+        Canary::DiscardForgotten,
+        Canary::ReaderIgnored,
+        Canary::PageEvictedEarly,
+        Canary::SuperblockUnordered,
+        Canary::UnchangedReleased,
+        Canary::RunDiesEarly,
+    ];
+}
+
+#[cfg(coulter_canary)]
+mod chosen {
+    extern crate std;
+
+    use super::Canary;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static CHOSEN: Cell<Option<Canary>> = const { Cell::new(None) };
+    }
+
+    /// Lets one mistake happen from now on, on this thread.
+    pub fn choose(canary: Option<Canary>) {
+        CHOSEN.with(|chosen| chosen.set(canary));
+    }
+
+    pub(crate) fn sings(canary: Canary) -> bool {
+        CHOSEN.with(|chosen| chosen.get() == Some(canary))
+    }
+}
+
+#[cfg(coulter_canary)]
+pub use chosen::choose;
+#[cfg(coulter_canary)]
+pub(crate) use chosen::sings;
+
+/// Whether a mistake is to be made. Never.
+#[cfg(not(coulter_canary))]
+pub(crate) const fn sings(_: Canary) -> bool {
+    false
+}

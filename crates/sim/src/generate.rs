@@ -1,0 +1,151 @@
+//! From a seed to a plan.
+//!
+//! Shapes differ from seed to seed, so that some stores clean all the time, some page their map, some
+//! hold little; so do the loads: bursts and single requests, large and small, hot and cold.
+
+use crate::device::Loss;
+use crate::plan::{Fault, Plan, Shape, Step};
+use crate::random::Random;
+
+/// Power cuts in a life.
+const CUTS: u64 = 24;
+
+/// Makes the plan of a seed.
+pub fn plan(seed: u64) -> Plan {
+    let mut random = Random::new(seed);
+    let shape = shape(&mut random);
+    let volume = volume_size(&shape);
+    let mut maker = Maker { random, shape, volume, steps: Vec::new() };
+    maker.life();
+    Plan { shape, steps: maker.steps }
+}
+
+fn shape(random: &mut Random) -> Shape {
+    let small = Shape {
+        segments: 28,
+        segment_size: 256,
+        volume: 300 + random.below(900),
+        journal: 1024,
+        runs: 2 + random.below(6) as u32,
+        map: 0,
+        trim: random.chance(50),
+    };
+    match random.below(20) {
+        // As much as fits: cleaned all the time.
+        0..5 => Shape { volume: 0, ..small },
+        // Segments with room for a record of 256 blocks.
+        5..9 => Shape { segments: 24, segment_size: 512, ..small },
+        // More leaves than the map memory holds.
+        9 => Shape { segments: 280, volume: 0, map: 1, ..small },
+        _ => small,
+    }
+}
+
+/// Blocks of a shape's volume.
+pub fn volume_size(shape: &Shape) -> u64 {
+    let options = crate::world::create_options(shape);
+    coulter_engine::create::plan(&options).map_or(0, |(geometry, _)| geometry.volume_size)
+}
+
+struct Maker {
+    random: Random,
+    shape: Shape,
+    volume: u64,
+    steps: Vec<Step>,
+}
+
+impl Maker {
+    fn life(&mut self) {
+        // A device may be honest or not; a dishonest one ends the life sooner.
+        let dishonest = self.random.chance(15);
+        let failing = !dishonest && self.random.chance(15);
+        for _ in 0..CUTS {
+            let requests = match self.random.below(100) {
+                0..80 => 1 + self.random.below(30),
+                80..98 => 30 + self.random.below(120),
+                _ => 200 + self.random.below(1000),
+            };
+            self.work(requests);
+            if dishonest && self.random.chance(40) {
+                self.misbehave();
+            }
+            if failing && self.random.chance(40) {
+                self.fail();
+            }
+            if self.random.chance(6) {
+                self.steps.push(Step::Shutdown);
+            }
+            let cut = self.cut();
+            self.steps.push(cut);
+        }
+    }
+
+    fn work(&mut self, requests: u64) {
+        let burst = 1 + self.random.below(24);
+        let eagerness = 1 + self.random.below(8);
+        let single = 50 + self.random.below(50);
+        let largest = *[8, 40, 256].get(self.random.below(3) as usize).unwrap_or(&8);
+        let mut left = requests;
+        while left > 0 {
+            let together = (1 + self.random.below(burst)).min(left);
+            left -= together;
+            for _ in 0..together {
+                let step = self.request(single, largest);
+                self.steps.push(step);
+            }
+            let events = self.random.below(together * eagerness + 2) as u32;
+            let seed = self.random.below(1 << 32);
+            self.steps.push(Step::Run { events, seed });
+        }
+    }
+
+    fn request(&mut self, single: u64, largest: u64) -> Step {
+        let largest = largest.min(u64::from(self.shape.segment_size) - 1).min(self.volume);
+        let count = if self.random.chance(single) { 1 } else { 1 + self.random.below(largest) };
+        // Half of all goes to an eighth of the volume.
+        let room = self.volume - count + 1;
+        let hot = self.random.chance(50);
+        let lba = self.random.below(if hot { room.div_ceil(8) } else { room });
+        match self.random.below(100) {
+            0..6 => {
+                let count =
+                    if self.random.chance(20) { 1 + self.random.below(3000) } else { count };
+                Step::Discard { lba, count: count.min(self.volume - lba) }
+            }
+            6..11 => Step::Flush,
+            11..22 => Step::Read { lba, count },
+            _ => Step::Write { lba, count, fua: self.random.chance(5) },
+        }
+    }
+
+    fn cut(&mut self) -> Step {
+        let loss = match self.random.below(8) {
+            0 | 1 => Loss::Nothing,
+            2 => Loss::Everything,
+            3 | 4 => Loss::SomeWrites,
+            5 => Loss::SomeBlocks,
+            _ => Loss::SomeSectors,
+        };
+        let seed = self.random.below(1 << 32);
+        let mut again = Vec::new();
+        while again.len() < 4 && self.random.chance(30) {
+            again.push(1 + self.random.below(60) as u32);
+        }
+        Step::Cut { loss, seed, again }
+    }
+
+    fn misbehave(&mut self) {
+        let faults = [Fault::Lost, Fault::Misdirected, Fault::Rot];
+        let fault = faults[self.random.below(3) as usize];
+        let number = 1 + self.random.below(if fault == Fault::Rot { 1 << 20 } else { 30 });
+        self.steps.push(Step::Fault(fault, number));
+        self.work(20);
+    }
+
+    fn fail(&mut self) {
+        let faults = [Fault::ReadError, Fault::WriteError, Fault::FlushError];
+        let fault = faults[self.random.below(3) as usize];
+        self.steps.push(Step::Fault(fault, 1 + self.random.below(10)));
+        self.work(20);
+    }
+}

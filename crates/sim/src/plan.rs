@@ -1,0 +1,321 @@
+//! What to simulate, step by step: made from a seed, shrunk when it fails, written down as text.
+//!
+//! A plan says everything; whatever is random while it runs follows from numbers in its steps. So a
+//! step can be taken out without changing what the others mean.
+//!
+//! ```text
+//! coulter-sim plan 1
+//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0
+//! write 12 3
+//! write 15 1 fua
+//! discard 0 512
+//! read 12 4
+//! flush
+//! run 9 4711           nine device commands complete, in an order that follows from 4711
+//! drain                all that was begun comes to its end
+//! fault rot 3          see Fault
+//! shutdown
+//! cut sectors 99 17,3  the power goes; again after 17 and after 3 commands of opening
+//! ```
+
+use crate::device::Loss;
+use std::fmt;
+
+/// The version that a plan's first line names.
+pub const VERSION: u32 = 1;
+
+/// The store that a plan works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Segments.
+    pub segments: u64,
+    /// Blocks of a segment.
+    pub segment_size: u32,
+    /// Blocks of the volume; 0 for as many as fit.
+    pub volume: u64,
+    /// Updates between checkpoints.
+    pub journal: u32,
+    /// Runs alive.
+    pub runs: u32,
+    /// Bytes of map memory; 0 for the default, 1 for the least.
+    pub map: u64,
+    /// Whether freed segments are discarded on the device.
+    pub trim: bool,
+}
+
+/// What goes wrong with the device, besides losing what was not flushed when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The n-th read from now fails.
+    ReadError,
+    /// The n-th write from now fails; part of it may have been written.
+    WriteError,
+    /// The n-th flush from now fails.
+    FlushError,
+    /// The n-th write from now is acknowledged and never arrives: later reads return stale blocks.
+    Lost,
+    /// The n-th write from now goes to another place.
+    Misdirected,
+    /// A block rots now, chosen by n.
+    Rot,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The host writes.
+    Write {
+        /// First block.
+        lba: u64,
+        /// Blocks.
+        count: u64,
+        /// Durable when answered.
+        fua: bool,
+    },
+    /// The host discards.
+    Discard {
+        /// First block.
+        lba: u64,
+        /// Blocks.
+        count: u64,
+    },
+    /// The host reads.
+    Read {
+        /// First block.
+        lba: u64,
+        /// Blocks.
+        count: u64,
+    },
+    /// The host flushes.
+    Flush,
+    /// Device commands complete.
+    Run {
+        /// How many at most.
+        events: u32,
+        /// What their order and delays follow from.
+        seed: u64,
+    },
+    /// Everything that was begun comes to its end.
+    Drain,
+    /// The device misbehaves.
+    Fault(Fault, u64),
+    /// A shutdown in order, and opening anew.
+    Shutdown,
+    /// The power goes, and the store is opened anew.
+    Cut {
+        /// What is lost.
+        loss: Loss,
+        /// What the loss follows from.
+        seed: u64,
+        /// The power goes again after so many commands of opening, each time.
+        again: Vec<u32>,
+    },
+}
+
+/// A whole plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The store.
+    pub shape: Shape,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// Why a text is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// The first line does not say that it is one.
+    NotAPlan,
+    /// It is of another version.
+    Version {
+        /// The version found.
+        found: String,
+    },
+    /// A line cannot be understood.
+    Line {
+        /// Its number, from 1.
+        number: usize,
+        /// The line.
+        text: String,
+    },
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::NotAPlan => {
+                write!(f, "this is no plan: its first line is not `coulter-sim plan {VERSION}`")
+            }
+            PlanError::Version { found } => write!(
+                f,
+                "the plan is of version {found}, and this program runs version {VERSION}: run it with \
+                 the program that wrote it"
+            ),
+            PlanError::Line { number, text } => {
+                write!(f, "line {number} of the plan cannot be understood: {text}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+const LOSSES: [(&str, Loss); 5] = [
+    ("nothing", Loss::Nothing),
+    ("everything", Loss::Everything),
+    ("writes", Loss::SomeWrites),
+    ("blocks", Loss::SomeBlocks),
+    ("sectors", Loss::SomeSectors),
+];
+
+const FAULTS: [(&str, Fault); 6] = [
+    ("read-error", Fault::ReadError),
+    ("write-error", Fault::WriteError),
+    ("flush-error", Fault::FlushError),
+    ("lost", Fault::Lost),
+    ("misdirected", Fault::Misdirected),
+    ("rot", Fault::Rot),
+];
+
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
+    names.iter().find(|(_, named)| named == value).map_or("", |(name, _)| name)
+}
+
+fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
+    names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shape { segments, segment_size, volume, journal, runs, map, trim } = self;
+        let trim = u8::from(*trim);
+        write!(
+            f,
+            "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
+             runs={runs} map={map} trim={trim}"
+        )
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Write { lba, count, fua } => {
+                write!(f, "write {lba} {count}{}", if *fua { " fua" } else { "" })
+            }
+            Step::Discard { lba, count } => write!(f, "discard {lba} {count}"),
+            Step::Read { lba, count } => write!(f, "read {lba} {count}"),
+            Step::Flush => f.write_str("flush"),
+            Step::Run { events, seed } => write!(f, "run {events} {seed}"),
+            Step::Drain => f.write_str("drain"),
+            Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
+            Step::Shutdown => f.write_str("shutdown"),
+            Step::Cut { loss, seed, again } => {
+                write!(f, "cut {} {seed}", name_of(&LOSSES, loss))?;
+                let again: Vec<_> = again.iter().map(u32::to_string).collect();
+                if again.is_empty() { Ok(()) } else { write!(f, " {}", again.join(",")) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "coulter-sim plan {VERSION}\nstore {}", self.shape)?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+fn parse_shape(words: &[&str]) -> Option<Shape> {
+    let number = |name: &str| {
+        let word = words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
+        word.parse::<u64>().ok()
+    };
+    Some(Shape {
+        segments: number("segments")?,
+        segment_size: number("segment_size")?.try_into().ok()?,
+        volume: number("volume")?,
+        journal: number("journal")?.try_into().ok()?,
+        runs: number("runs")?.try_into().ok()?,
+        map: number("map")?,
+        trim: number("trim")? != 0,
+    })
+}
+
+fn parse_step(words: &[&str]) -> Option<Step> {
+    let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+    let counted = |step| number(2).filter(|count| *count > 0).map(|_| step);
+    Some(match *words.first()? {
+        "write" => {
+            let fua = words.get(3) == Some(&"fua");
+            counted(Step::Write { lba: number(1)?, count: number(2)?, fua })?
+        }
+        "discard" => counted(Step::Discard { lba: number(1)?, count: number(2)? })?,
+        "read" => counted(Step::Read { lba: number(1)?, count: number(2)? })?,
+        "flush" => Step::Flush,
+        "run" => Step::Run { events: number(1)?.try_into().ok()?, seed: number(2)? },
+        "drain" => Step::Drain,
+        "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
+        "shutdown" => Step::Shutdown,
+        "cut" => {
+            let again = words.get(3).map_or(Some(Vec::new()), |list| {
+                list.split(',').map(|word| word.parse().ok()).collect()
+            })?;
+            Step::Cut { loss: by_name(&LOSSES, words.get(1)?)?, seed: number(2)?, again }
+        }
+        _ => return None,
+    })
+}
+
+impl std::str::FromStr for Plan {
+    type Err = PlanError;
+
+    /// Reads a plan. Empty lines and what follows a `#` do not count.
+    fn from_str(text: &str) -> Result<Plan, PlanError> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+        let mut lines = (1..).zip(lines).filter(|(_, line)| !line.is_empty());
+        let (_, first) = lines.next().ok_or(PlanError::NotAPlan)?;
+        let version = first.strip_prefix("coulter-sim plan ").ok_or(PlanError::NotAPlan)?;
+        if version != VERSION.to_string() {
+            return Err(PlanError::Version { found: version.to_owned() });
+        }
+        let mut shape = None;
+        let mut steps = Vec::new();
+        for (number, line) in lines {
+            let wrong = || PlanError::Line { number, text: line.to_owned() };
+            let words: Vec<_> = line.split_whitespace().collect();
+            match (words.first(), &shape) {
+                (Some(&"store"), None) => shape = Some(parse_shape(&words).ok_or_else(wrong)?),
+                (_, None) => return Err(wrong()),
+                (_, Some(_)) => steps.push(parse_step(&words).ok_or_else(wrong)?),
+            }
+        }
+        let wrong = PlanError::Line { number: 2, text: "there is no store".to_owned() };
+        Ok(Plan { shape: shape.ok_or(wrong)?, steps })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() {
+        for seed in 0..50 {
+            let plan = crate::generate::plan(seed);
+            assert_eq!(plan.to_string().parse(), Ok(plan));
+        }
+    }
+
+    #[test]
+    fn other_versions_and_nonsense_are_refused_with_a_reason() {
+        let refused = |text: &str| text.parse::<Plan>().expect_err("refused").to_string();
+        assert!(refused("").contains("no plan"));
+        assert!(refused("coulter-sim plan 7\n").contains("version 7"));
+        let start = "coulter-sim plan 1\nstore segments=28 segment_size=256 volume=9 journal=1024 \
+                     runs=4 map=0 trim=0\n";
+        assert!(start.parse::<Plan>().is_ok());
+        assert!(refused(&format!("{start}write 3")).contains("line 3"));
+        assert!(refused(&format!("{start}fly 3")).contains("fly 3"));
+    }
+}
