@@ -1,1 +1,463 @@
-//! todo
+//! Every plan up to a length, cut after every device command, with every subset of what was not flushed.
+//!
+//! The store is tiny and worked in: hardly any segment is empty, so operations make it clean, write
+//! checkpoints and reuse segments all the time. Commands complete in the order in which they were issued;
+//! after each, the power goes, and the store is opened and compared. Where more than [`SUBSET_BITS`] writes
+//! are not flushed, subsets are sampled: none, all, each one alone, each one missing, and some at random.
+
+use crate::buffers::Memory;
+use crate::device::Device;
+use crate::oracle::{Operation, Oracle, Violation};
+use crate::random::Random;
+use coulter_engine::create::{CreateOptions, create};
+use coulter_engine::{Buffers, Command, Config, Engine, Io, Phase, Request, RequestId, Target};
+use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
+use std::fmt;
+
+/// Unflushed writes of which every subset is tried.
+pub const SUBSET_BITS: usize = 4;
+
+/// Subsets tried at random when there are more.
+const SAMPLES: u64 = 4;
+
+/// Segments of the tiny store, and blocks of its volume.
+const SEGMENTS: u64 = 24;
+const VOLUME: u64 = 320;
+
+/// One letter of the alphabet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Letter {
+    /// Writes block 3.
+    WriteOne,
+    /// Writes blocks 2 to 9, over block 3.
+    WriteSome,
+    /// Writes 250 blocks: nearly a segment.
+    WriteMany,
+    /// Discards blocks 0 to 4.
+    Discard,
+    /// Flushes.
+    Flush,
+}
+
+/// The alphabet.
+pub const ALPHABET: [Letter; 5] =
+    [Letter::WriteOne, Letter::WriteSome, Letter::WriteMany, Letter::Discard, Letter::Flush];
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// Plans.
+    pub plans: u64,
+    /// Power cuts, each followed by an opening and a comparison.
+    pub crash_points: u64,
+    /// Of those, cuts at which every subset of the unflushed writes was tried.
+    pub exhausted_points: u64,
+}
+
+/// A plan that went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its letters.
+    pub letters: Vec<Letter>,
+    /// The device command after which the power went, from 1.
+    pub command: u64,
+    /// Which of the unflushed writes were kept.
+    pub kept: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { letters, command, kept, what } = self;
+        write!(f, "{letters:?}, cut after command {command}, keeping {kept:#b}: {what}")
+    }
+}
+
+fn config() -> Config {
+    Config { record_count: 12, page_count: 16, request_count: 16, ..Config::default() }
+}
+
+/// The tiny store, and what it holds.
+struct Scene {
+    device: Device,
+    oracle: Oracle,
+}
+
+/// What an answer says.
+enum Expected {
+    /// The operation of this number is complete.
+    Operation(u64),
+    /// Everything below this number is durable.
+    Flush(u64),
+}
+
+/// An engine that runs on a device in order.
+struct Run {
+    engine: Engine,
+    memory: Memory,
+    device: Device,
+    oracle: Oracle,
+    pending: Vec<(Io, Vec<Block>)>,
+    answers: Vec<(u64, Expected)>,
+    next: u64,
+    commands: u64,
+}
+
+impl Run {
+    fn begin(scene: &Scene, memory: Memory) -> Run {
+        Run {
+            engine: Engine::open(config(), scene.device.size()),
+            memory,
+            device: scene.device.clone(),
+            oracle: scene.oracle.clone(),
+            pending: Vec::new(),
+            answers: Vec::new(),
+            next: 0,
+            commands: 0,
+        }
+    }
+
+    fn poll(&mut self) {
+        self.take_commands();
+        while let Some(response) = self.engine.poll_response() {
+            self.take_response(response.id.0, response.result.is_ok());
+        }
+    }
+
+    fn take_commands(&mut self) {
+        while let Some(io) = self.engine.poll_io(&mut self.memory) {
+            let data = match io.command {
+                Command::Write { count, source, .. } => match source {
+                    Target::Record(record) => self.memory.record(record)[..count as usize].to_vec(),
+                    Target::Page(page) => vec![*self.memory.page(page)],
+                    Target::Request { .. } => panic!("host buffers are never written from"),
+                },
+                _ => Vec::new(),
+            };
+            self.pending.push((io, data));
+        }
+    }
+
+    fn take_response(&mut self, id: u64, succeeded: bool) {
+        let index = self.answers.iter().position(|(asked, _)| *asked == id);
+        let (_, expected) = self.answers.swap_remove(index.expect("an answer to a request"));
+        assert!(succeeded, "a request failed");
+        match expected {
+            Expected::Operation(number) => self.oracle.complete(number),
+            Expected::Flush(prefix) => self.oracle.durable_up_to(prefix),
+        }
+    }
+
+    /// The oldest command completes. False if none is out.
+    fn turn(&mut self) -> bool {
+        self.poll();
+        if self.pending.is_empty() {
+            return false;
+        }
+        self.complete_oldest();
+        self.poll();
+        true
+    }
+
+    fn complete_oldest(&mut self) {
+        let (io, data) = self.pending.remove(0);
+        match io.command {
+            Command::Read { pba, count, target } => match target {
+                Target::Record(record) => {
+                    let into = &mut self.memory.record_mut(record)[..count as usize];
+                    self.device.read(pba, into);
+                }
+                Target::Page(page) => {
+                    self.device.read(pba, std::slice::from_mut(self.memory.page_mut(page)));
+                }
+                Target::Request { buffer, block } => {
+                    let range = block as usize..(block + count) as usize;
+                    self.device.read(pba, &mut self.memory.host_mut(buffer)[range]);
+                }
+            },
+            Command::Write { pba, .. } => self.device.write(pba, &data),
+            Command::Flush => self.device.flush_all(),
+            Command::Discard { pba, count } => self.device.discard(pba, count),
+        }
+        self.commands += 1;
+        self.engine.handle_completion(io.id, Ok(()), &mut self.memory);
+    }
+
+    /// Offers a letter; false if the engine is busy.
+    fn submit(&mut self, letter: Letter) -> bool {
+        self.next += 1;
+        let id = RequestId(self.next);
+        let number = self.oracle.next_number();
+        let (lba, count) = match letter {
+            Letter::WriteOne => (3, 1),
+            Letter::WriteSome => (2, 8),
+            Letter::WriteMany => (30, 250),
+            Letter::Discard => (0, 5),
+            Letter::Flush => (0, 0),
+        };
+        let discard = letter == Letter::Discard;
+        let mut buffer = None;
+        let request = match letter {
+            Letter::Flush => Request::Flush,
+            Letter::Discard => Request::Discard { lba: Lba(lba), count, fua: false },
+            _ => {
+                let blocks = (lba..lba + count).map(|lba| content(lba, number)).collect();
+                let host = self.memory.add_host(blocks);
+                buffer = Some(host);
+                Request::Write { lba: Lba(lba), count: count as u32, buffer: host, fua: false }
+            }
+        };
+        let taken = self.engine.handle_request(id, request, &mut self.memory).is_ok();
+        if let Some(buffer) = buffer {
+            self.memory.take_host(buffer);
+        }
+        if taken {
+            let expected = match letter {
+                Letter::Flush => Expected::Flush(self.oracle.completed_prefix()),
+                _ => Expected::Operation(self.oracle.accept(Operation { lba, count, discard })),
+            };
+            self.answers.push((id.0, expected));
+        }
+        taken
+    }
+}
+
+fn content(lba: u64, number: u64) -> Block {
+    let mut block = [0; BLOCK_SIZE];
+    block[..8].copy_from_slice(&lba.to_le_bytes());
+    block[8..16].copy_from_slice(&number.to_le_bytes());
+    block[BLOCK_SIZE - 8..].copy_from_slice(&(lba ^ number).to_le_bytes());
+    block
+}
+
+fn number_of(lba: u64, block: &Block) -> Result<u64, Violation> {
+    let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+    let number = word(8);
+    if number == 0 && *block == [0; BLOCK_SIZE] {
+        return Ok(0);
+    }
+    if *block != content(lba, number) {
+        return Err(Violation { what: format!("block {lba} holds wrong bytes") });
+    }
+    Ok(number)
+}
+
+/// The search through all plans.
+pub struct Search {
+    scene: Scene,
+    memory: Option<Memory>,
+    random: Random,
+    /// Every how many crash points the independent checker looks at the device too.
+    pub audit_every: u64,
+    /// What was tried so far.
+    pub tried: Tried,
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search::new()
+    }
+}
+
+impl Search {
+    /// Makes the tiny store and works it in.
+    ///
+    /// # Panics
+    /// If the store cannot be laid out or worked in.
+    pub fn new() -> Search {
+        let options = CreateOptions {
+            device_size: 256 * (SEGMENTS + 1),
+            volume_size: Some(VOLUME),
+            segment_size: 256,
+            spare_percent: 20,
+            store: StoreId { uuid: [7; 16], salt: 3 },
+            label: [0; 64],
+            map_size: None,
+            journal_size: Some(1024),
+            run_count_limit: Some(2),
+        };
+        let (_, blocks) = create(&options).expect("the tiny store can be laid out");
+        let mut device = Device::new(options.device_size);
+        for (pba, block) in blocks {
+            device.write(pba, &[block]);
+        }
+        device.flush_all();
+        let scene = Scene { device, oracle: Oracle::new(VOLUME) };
+        let config = config();
+        let memory = Memory::new(config.record_count, config.page_count);
+        let mut run = Run::begin(&scene, memory);
+        // One cold block is left behind in each segment, so none becomes free by itself.
+        for segment in 0..SEGMENTS {
+            while run.turn() {}
+            run.next += 1;
+            let (id, lba) = (RequestId(run.next), 290 + segment);
+            let number = run.oracle.next_number();
+            let buffer = run.memory.add_host(vec![content(lba, number)]);
+            let request = Request::Write { lba: Lba(lba), count: 1, buffer, fua: false };
+            let taken = run.engine.handle_request(id, request, &mut run.memory);
+            run.memory.take_host(buffer);
+            assert!(taken.is_ok(), "a store at rest takes a write");
+            let operation = Operation { lba, count: 1, discard: false };
+            run.answers.push((id.0, Expected::Operation(run.oracle.accept(operation))));
+            while run.turn() {}
+            assert!(run.submit(Letter::WriteMany), "a store at rest takes a write");
+        }
+        while run.turn() {}
+        run.device.flush_all();
+        let mut oracle = run.oracle.clone();
+        oracle.durable_up_to(oracle.next_number());
+        oracle.settle();
+        let scene = Scene { device: run.device, oracle };
+        Search {
+            scene,
+            memory: Some(run.memory),
+            random: Random::new(1),
+            audit_every: 64,
+            tried: Tried::default(),
+        }
+    }
+
+    /// Tries all plans of `length` letters. `progress` is told before each; if it returns false, the search
+    /// ends.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn all_of_length(
+        &mut self,
+        length: u32,
+        mut progress: impl FnMut(&[Letter], &Tried) -> bool,
+    ) -> Result<(), Failure> {
+        let count = (ALPHABET.len() as u64).pow(length);
+        for number in 0..count {
+            let letters: Vec<_> = (0..length)
+                .map(|place| number / (ALPHABET.len() as u64).pow(place))
+                .map(|digit| ALPHABET[(digit % ALPHABET.len() as u64) as usize])
+                .collect();
+            if !progress(&letters, &self.tried) {
+                return Ok(());
+            }
+            self.plan(&letters)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one plan, and cuts after every command.
+    fn plan(&mut self, letters: &[Letter]) -> Result<(), Failure> {
+        self.tried.plans += 1;
+        let memory = self.memory.take().expect("it is given back");
+        let mut run = Run::begin(&self.scene, memory);
+        let config = config();
+        let mut spare = Memory::new(config.record_count, config.page_count);
+        let mut left = letters;
+        let mut result = Ok(());
+        loop {
+            run.poll();
+            while let Some((letter, rest)) = left.split_first() {
+                if run.engine.phase() != Phase::Running || !run.submit(*letter) {
+                    break;
+                }
+                left = rest;
+            }
+            if !run.turn() {
+                break;
+            }
+            spare = match self.cut_here(&run, spare) {
+                Ok(memory) => memory,
+                Err((kept, what)) => {
+                    let (letters, command) = (letters.to_vec(), run.commands);
+                    result = Err(Failure { letters, command, kept, what });
+                    break;
+                }
+            };
+        }
+        if result.is_ok() && !left.is_empty() {
+            let what = format!("{left:?} is never accepted");
+            result =
+                Err(Failure { letters: letters.to_vec(), command: run.commands, kept: 0, what });
+        }
+        self.memory = Some(run.memory);
+        result
+    }
+
+    /// Cuts the power in every way that is to be tried. Gives the buffers back.
+    fn cut_here(&mut self, run: &Run, mut memory: Memory) -> Result<Memory, (u64, String)> {
+        // What is out may have arrived, too: it counts as one more unflushed write.
+        let mut device = run.device.clone();
+        for (io, data) in &run.pending {
+            if let Command::Write { pba, .. } = io.command {
+                device.write(pba, data);
+            }
+        }
+        let count = device.flush_mark().min(63);
+        let subsets: Vec<u64> = if count <= SUBSET_BITS {
+            self.tried.exhausted_points += 1;
+            (0..1 << count).collect()
+        } else {
+            let all = (1 << count) - 1;
+            let single = (0..count).flat_map(|bit| [1 << bit, all & !(1 << bit)]);
+            let random = (0..SAMPLES).map(|_| self.random.bits() & all);
+            [0, all].into_iter().chain(single).chain(random).collect()
+        };
+        for kept in subsets {
+            self.tried.crash_points += 1;
+            let mut cut = device.clone();
+            cut.cut_keeping(kept);
+            if self.tried.crash_points.is_multiple_of(self.audit_every) {
+                cut.check().map_err(|what| (kept, format!("the checker finds: {what}")))?;
+            }
+            let scene = Scene { device: cut, oracle: run.oracle.clone() };
+            memory = compare(&scene, memory).map_err(|what| (kept, what))?;
+        }
+        Ok(memory)
+    }
+}
+
+/// Opens a store and compares all of it.
+fn compare(scene: &Scene, memory: Memory) -> Result<Memory, String> {
+    let mut run = Run::begin(scene, memory);
+    loop {
+        run.poll();
+        match run.engine.phase() {
+            // What it serves while the first checkpoint is being written is what counts.
+            Phase::Recovered | Phase::Running => break,
+            Phase::Failed(error) => return Err(format!("the store did not open: {error:?}")),
+            _ => {}
+        }
+        if !run.turn() {
+            return Err("opening stands still".to_owned());
+        }
+    }
+    let mut observed = vec![0; VOLUME as usize];
+    let mut cursor = 0;
+    while let Some(range) = run.oracle.touched(cursor) {
+        cursor = range.end;
+        let count = (range.end - range.start) as u32;
+        let buffer = run.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
+        let id = RequestId(range.end);
+        let request = Request::Read { lba: Lba(range.start), count, buffer };
+        let taken = run.engine.handle_request(id, request, &mut run.memory);
+        taken.map_err(|_| "a read is refused".to_owned())?;
+        read_to_its_end(&mut run)?;
+        let blocks = run.memory.take_host(buffer);
+        for (lba, block) in (range.start..).zip(&blocks) {
+            observed[lba as usize] = number_of(lba, block).map_err(|violation| violation.what)?;
+        }
+    }
+    let mut oracle = scene.oracle.clone();
+    oracle.recover(&observed, false).map_err(|violation| violation.what)?;
+    Ok(run.memory)
+}
+
+fn read_to_its_end(run: &mut Run) -> Result<(), String> {
+    loop {
+        run.take_commands();
+        if let Some(response) = run.engine.poll_response() {
+            return response.result.map_err(|failure| format!("a read failed: {failure:?}"));
+        }
+        if run.pending.is_empty() {
+            return Err("a read never ends".to_owned());
+        }
+        run.complete_oldest();
+    }
+}
