@@ -51,6 +51,7 @@
 use crate::device_error::{DeviceError, DeviceErrorKind};
 use crate::wake::Waker;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// The unit that is written whole or not at all, in bytes.
@@ -94,7 +95,20 @@ pub trait Device: Send {
     /// is told in its completion.
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()>;
 
-    /// A handle that ends a sleep in [`Device::poll`] from any thread.
+    /// Prepares a sleep outside of [`Device::poll`], for a caller that waits for other things as
+    /// well: starts what is queued, and returns a descriptor that is readable as soon as `poll`
+    /// has a completion to give or a [`Waker`] is used.
+    ///
+    /// It is good for one sleep: any other call to the device ends the preparation, and the next
+    /// one resets the descriptor. It is the same open file each time. It may be readable without a
+    /// cause, though not for ever.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left, and as `poll`.
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>>;
+
+    /// A handle that ends a sleep in [`Device::poll`], or one that [`Device::arm`] has prepared,
+    /// from any thread.
     fn waker(&self) -> Waker;
 }
 
@@ -112,6 +126,9 @@ impl<D: Device + ?Sized> Device for Box<D> {
     }
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         (**self).poll(out, wait)
+    }
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        (**self).arm()
     }
     fn waker(&self) -> Waker {
         (**self).waker()

@@ -3,12 +3,14 @@
 //! Start at [`Device`] and its [contract]. [`MemoryStore`] makes devices in memory. [`wrap`] holds
 //! devices around devices, for measuring and for faults.
 
+pub mod alarm;
 pub mod aligned;
 pub mod blocking;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
 pub mod device_error;
+mod event;
 pub mod memory;
 pub mod open;
 pub mod open_error;

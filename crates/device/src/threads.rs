@@ -15,6 +15,7 @@ use crate::transfer::{PIECE_SIZE_MAX, Progress, Step};
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -137,6 +138,7 @@ impl Device for ThreadDevice {
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        self.sleeper.disarm();
         self.hand_over();
         let before = out.len();
         self.take_done(out);
@@ -150,6 +152,16 @@ impl Device for ThreadDevice {
             }
         }
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.hand_over();
+        let call = self.sleeper.arm_event()?;
+        // Those that were announced before have no announcer left.
+        if !self.done.is_empty() || !lock(&self.pool.done).is_empty() {
+            call.ring();
+        }
+        Ok(call.as_fd())
     }
 
     fn waker(&self) -> Waker {

@@ -14,11 +14,12 @@
 //! it sees the work. If the sleeper's comes first, the waker finds `ASLEEP` and rings.
 
 use crate::contract::Wait;
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::FromRawFd;
+use crate::event::Event;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The sleeper sleeps, or is about to.
@@ -27,15 +28,18 @@ const ASLEEP: u32 = 1;
 const WOKEN: u32 = 2;
 /// A worker of the device itself has a completion.
 const READY: u32 = 4;
+/// The sleeper sleeps on the descriptor that [`Sleeper::arm`] gave, or is about to.
+const ELSEWHERE: u32 = 8;
 
-/// Ends a sleep in [`Device::poll`](crate::Device::poll) from any thread.
+/// Ends a sleep in [`Device::poll`](crate::Device::poll), or one that
+/// [`Device::arm`](crate::Device::arm) has prepared, from any thread.
 #[derive(Clone)]
 pub struct Waker {
     shared: Arc<Shared>,
 }
 
 impl Waker {
-    /// Makes the sleeping `poll` return, or else the next one that would sleep.
+    /// Ends the sleep in progress, or else the next one before it begins.
     pub fn wake(&self) {
         self.shared.raise(WOKEN);
     }
@@ -55,6 +59,9 @@ impl std::fmt::Debug for Waker {
 struct Shared {
     state: AtomicU32,
     bell: Bell,
+    /// Readable when a sleeper elsewhere is to wake up. Made, if at all, by the sleeper before it
+    /// declares itself to be there.
+    call: OnceLock<Event>,
 }
 
 /// How a sleeper is reached.
@@ -62,14 +69,22 @@ enum Bell {
     /// The sleeper waits on the condition.
     Condition(Mutex<()>, Condvar),
     /// The sleeper waits until the event descriptor is readable.
-    Event(File),
+    Event(Arc<Event>),
 }
 
 impl Shared {
     fn raise(&self, reason: u32) {
         let before = self.state.fetch_or(reason, Ordering::AcqRel);
-        if before & ASLEEP != 0 && before & reason == 0 {
+        if before & reason != 0 {
+            return;
+        }
+        if before & ASLEEP != 0 {
             self.ring();
+        }
+        if before & ELSEWHERE != 0
+            && let Some(call) = self.call.get()
+        {
+            call.ring();
         }
     }
 
@@ -81,10 +96,7 @@ impl Shared {
                 drop(mutex.lock().unwrap_or_else(PoisonError::into_inner));
                 condition.notify_one();
             }
-            Bell::Event(event) => {
-                // Fails only if 2^64 - 2 rings were never heard.
-                let _ = (&*event).write(&1u64.to_ne_bytes());
-            }
+            Bell::Event(event) => event.ring(),
         }
     }
 }
@@ -141,6 +153,8 @@ pub enum Awake {
 #[derive(Debug)]
 pub struct Sleeper {
     waker: Waker,
+    /// Whether it sleeps elsewhere.
+    is_armed: Cell<bool>,
 }
 
 impl Default for Sleeper {
@@ -155,27 +169,61 @@ impl Sleeper {
         Sleeper::with(Bell::Condition(Mutex::new(()), Condvar::new()))
     }
 
-    /// A sleeper that is reached by an event descriptor, which is returned beside it.
-    pub(crate) fn with_event() -> io::Result<(Sleeper, File)> {
-        // SAFETY: no pointers; the result is checked.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `fd` was just made and nothing else owns it.
-        let event = unsafe { File::from_raw_fd(fd) };
-        let ours = event.try_clone()?;
-        Ok((Sleeper::with(Bell::Event(event)), ours))
+    /// A sleeper that is reached by an event descriptor.
+    pub(crate) fn with_event(event: Arc<Event>) -> Sleeper {
+        Sleeper::with(Bell::Event(event))
     }
 
     fn with(bell: Bell) -> Sleeper {
-        let state = AtomicU32::new(0);
-        Sleeper { waker: Waker { shared: Arc::new(Shared { state, bell }) } }
+        let shared = Shared { state: AtomicU32::new(0), bell, call: OnceLock::new() };
+        let waker = Waker { shared: Arc::new(shared) };
+        Sleeper { waker, is_armed: Cell::new(false) }
     }
 
     /// A handle that ends this sleeper's sleep.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    /// Declares the sleeper asleep on a descriptor, until [`Sleeper::disarm`]. It is readable if
+    /// there is a reason to wake on, and as soon as there is one; the same each time.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn arm(&self) -> io::Result<BorrowedFd<'_>> {
+        self.arm_event().map(Event::as_fd)
+    }
+
+    /// The same, for devices that have reasons of their own.
+    pub(crate) fn arm_event(&self) -> io::Result<&Event> {
+        let shared = &self.waker.shared;
+        let call = match shared.call.get() {
+            Some(call) => call,
+            None => {
+                let made = Event::new()?;
+                shared.call.get_or_init(|| made)
+            }
+        };
+        call.silence();
+        self.is_armed.set(true);
+        if shared.state.swap(ELSEWHERE, Ordering::AcqRel) & (WOKEN | READY) != 0 {
+            call.ring();
+        }
+        Ok(call)
+    }
+
+    /// The descriptor of sleeps elsewhere, if there was one.
+    pub(crate) fn call(&self) -> Option<&Event> {
+        self.waker.shared.call.get()
+    }
+
+    /// Ends a sleep elsewhere. The reasons for it are kept, for they may have come after it ended;
+    /// at worst they end one sleep more.
+    #[inline]
+    pub fn disarm(&self) {
+        if self.is_armed.replace(false) {
+            self.waker.shared.state.fetch_and(!ELSEWHERE, Ordering::AcqRel);
+        }
     }
 
     /// Declares the intention to sleep. Where it returns a reason there is to be no sleep; where
@@ -200,6 +248,7 @@ impl Sleeper {
 
     /// Sleeps. Returns at once, and takes no wake, if `wait` does not allow sleep.
     pub fn sleep(&self, wait: Wait) -> Awake {
+        self.disarm();
         let deadline = Deadline::after(wait);
         if matches!(deadline, Deadline::Past) {
             return Awake::TimedOut;

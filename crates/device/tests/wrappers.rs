@@ -11,6 +11,7 @@ use coulter_device::{
     Waker, conformance_suite,
 };
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -107,12 +108,14 @@ struct Canary {
     inner: Boxed,
     flaw: Flaw,
     own_waker: Waker,
+    held: Vec<Completion>,
     is_first: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     LosesWakes,
+    ForgetsToCall,
     NeverSleeps,
     CompletesTwice,
     ForgetsTags,
@@ -143,6 +146,7 @@ impl Device for Canary {
             Wait::Forever if self.flaw == Flaw::LosesWakes => Wait::For(Duration::from_secs(15)),
             wait => wait,
         };
+        out.append(&mut self.held);
         self.inner.poll(out, wait)?;
         if let Some(completion) = out.last_mut().copied().filter(|_| self.is_first) {
             match self.flaw {
@@ -153,6 +157,13 @@ impl Device for Canary {
             self.is_first = false;
         }
         Ok(())
+    }
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if self.flaw == Flaw::ForgetsToCall {
+            // What has completed by now is forgotten.
+            self.inner.poll(&mut self.held, Wait::No)?;
+        }
+        self.inner.arm()
     }
     fn waker(&self) -> Waker {
         match self.flaw {
@@ -167,11 +178,13 @@ fn the_suite_notices_lost_wakes_sleepless_polls_and_wrong_completions() {
     let notices = |flaw, check: Check| {
         let fixture = wrapped(|inner| {
             let own_waker = coulter_device::wake::Sleeper::new().waker();
-            Canary { inner, flaw, own_waker, is_first: true }
+            Canary { inner, flaw, own_waker, held: Vec::new(), is_first: true }
         });
         catch_unwind(AssertUnwindSafe(|| check(&fixture))).is_err()
     };
     assert!(notices(Flaw::LosesWakes, conformance::a_wake_before_the_sleep_is_not_lost));
+    assert!(notices(Flaw::LosesWakes, conformance::a_waker_is_heard_through_the_descriptor));
+    assert!(notices(Flaw::ForgetsToCall, conformance::a_descriptor_tells_of_completions));
     assert!(notices(Flaw::NeverSleeps, conformance::a_wait_ends_when_its_time_is_over));
     assert!(notices(Flaw::CompletesTwice, conformance::a_flush_completes_with_nothing_written));
     assert!(notices(Flaw::ForgetsTags, conformance::what_was_written_is_read));

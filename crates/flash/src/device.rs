@@ -20,6 +20,7 @@
 use crate::content::Keep;
 use crate::drive::{Blocks, CommandError, Drive, WriteOptions};
 use crate::units::{BLOCK_SIZE, Ns};
+use coulter_device::alarm::Alarm;
 use coulter_device::wake::{Awake, Deadline, Sleeper};
 use coulter_device::{
     Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind, OpenError, Properties,
@@ -28,6 +29,7 @@ use coulter_device::{
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -162,6 +164,7 @@ impl FlashStore {
             held: BinaryHeap::new(),
             held_count: 0,
             sleeper: Sleeper::new(),
+            alarm: None,
         })
     }
 
@@ -253,6 +256,8 @@ pub struct FlashDevice {
     held: BinaryHeap<Held>,
     held_count: u64,
     sleeper: Sleeper,
+    /// For callers that sleep elsewhere; made when one first does.
+    alarm: Option<Alarm>,
 }
 
 impl FlashDevice {
@@ -341,6 +346,7 @@ impl Device for FlashDevice {
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        self.sleeper.disarm();
         let (before, deadline) = (out.len(), Deadline::after(wait));
         loop {
             let due = self.release(out);
@@ -357,6 +363,21 @@ impl Device for FlashDevice {
                 return Ok(());
             }
         }
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        // In virtual time the next poll goes to when it is due.
+        let now = if self.pacing == Pacing::Virtual { Ns::MAX } else { self.clock() };
+        let left = |held: &Held| Duration::from_nanos(held.due.saturating_sub(now));
+        let due = self.held.peek().map(|held| Instant::now() + left(held));
+        let called = self.sleeper.arm()?;
+        let alarm = match self.alarm.take() {
+            Some(alarm) => alarm,
+            None => Alarm::beside(called)?,
+        };
+        alarm.set(due)?;
+        let alarm: &Alarm = self.alarm.insert(alarm);
+        Ok(alarm.as_fd())
     }
 
     fn waker(&self) -> Waker {

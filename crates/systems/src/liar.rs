@@ -2,6 +2,7 @@
 
 use coulter_device::{Command, CommandKind, Completion, Device, Properties, Region, Wait, Waker};
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// A disk that lies about flushes.
 #[derive(Debug)]
@@ -38,6 +39,13 @@ impl<D: Device> Device for Liar<D> {
         let wait = if self.done.is_empty() { wait } else { Wait::No };
         out.append(&mut self.done);
         self.inner.poll(out, wait)
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if !self.done.is_empty() {
+            self.inner.waker().wake();
+        }
+        self.inner.arm()
     }
 
     fn waker(&self) -> Waker {

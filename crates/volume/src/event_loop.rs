@@ -1,83 +1,67 @@
-//! The thread of a volume: takes requests from sessions, lets the driver work, hands completions
-//! back, and sleeps when there is nothing to do.
+//! The life of a volume in turns: takes requests from sessions, lets the driver work, hands
+//! completions back, and sleeps when there is nothing to do.
 //!
 //! ```text
-//! mailbox ──► driver.accept ──► driver.work ──► outboxes
+//! mailbox ──► driver.accept ──► driver.work ──► outboxes, or whoever takes
 //!    ▲                              │
 //!    └── sleep in device.poll ◄─────┘   woken by a completion, or by a message
 //! ```
 //!
+//! Who runs it is not its business: a thread of its own ([`crate::loop_thread`]), or the thread
+//! that makes the requests ([`crate::local`]). Sessions on other threads reach it through the
+//! mailbox, sessions on the same thread call it.
+//!
 //! Invariants:
-//! - every request that was posted is completed, whatever happens to this thread;
+//! - every request that was posted or accepted is completed, whatever happens to this loop;
 //! - memory of a request is handed back only when the device has let go of it. Should even that
-//!   fail, the process is aborted: going on would let the kernel write into foreign memory.
+//!   fail, the process is aborted: going on would let the kernel write into foreign memory;
+//! - no call panics because of the driver: that ends the volume, and is told as the outcome.
 
 use crate::abort::AbortOnUnwind;
 use crate::close_error::CloseError;
 use crate::delivery::Outbox;
 use crate::driver::{Driver, Finished, Settings};
 use crate::geometry::Geometry;
-use crate::message::{Ending, Message, SessionId};
+use crate::message::{Ending, Message, SessionId, Submission};
 use crate::open_error::OpenErrorKind;
-use crate::service::{Completion, Operation, RequestError};
+use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
 use crate::statistics::{Latencies, LoopCounts, Statistics, gather};
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
 use std::any::Any;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-/// Messages that are taken before the device gets what they led to: as many as fill a record. So
+/// Requests that are taken before the device gets what they led to: as many as fill a record. So
 /// the device works on the first while the next are copied.
-const MESSAGES_PER_TURN_MAX: usize = 256;
+const REQUESTS_PER_TURN_MAX: usize = 256;
 
-/// How the thread ends.
+/// How a volume has ended.
 pub(crate) type Outcome = Result<(), CloseError>;
-
-/// The thread's body: opens the store, says so, serves until the end.
-pub(crate) fn run(
-    device: Box<dyn Device>,
-    settings: &Settings,
-    shared: &Arc<Shared>,
-    opened: &SyncSender<Result<Geometry, OpenErrorKind>>,
-) -> Outcome {
-    let driver = catch_unwind(AssertUnwindSafe(|| Driver::open(device, settings)));
-    let driver = driver.unwrap_or_else(|panic| Err(OpenErrorKind::Bug(message_of(&*panic))));
-    let driver = match driver {
-        Ok(driver) => driver,
-        Err(kind) => {
-            // Nobody waits only if the opening thread has died.
-            let _ = opened.send(Err(kind));
-            return Ok(());
-        }
-    };
-    let geometry = driver.geometry();
-    let mut event_loop = EventLoop::new(driver, shared.clone());
-    event_loop.note_state();
-    if opened.send(Ok(geometry)).is_err() {
-        return Ok(());
-    }
-    let served = catch_unwind(AssertUnwindSafe(|| event_loop.serve()));
-    event_loop.finish(served)
-}
 
 /// A session as the loop knows it.
 struct Correspondent {
-    outbox: Arc<Outbox>,
+    /// Where completions go; `None` for a session on this thread, which takes them itself.
+    outbox: Option<Arc<Outbox>>,
     /// Requests taken and not completed.
     outstanding: usize,
-    /// Completions to be delivered at the end of the turn.
+    /// Completions to be delivered at the end of the turn, or to be taken.
     done: Vec<Completion>,
     /// Nobody takes completions any more.
     is_gone: bool,
 }
 
-struct EventLoop {
-    driver: Driver,
+/// A volume at work, until it ends.
+pub(crate) struct EventLoop {
+    /// `None` once it has ended.
+    driver: Option<Driver>,
+    geometry: Geometry,
     shared: Arc<Shared>,
     /// By number.
     sessions: Vec<Option<Correspondent>>,
@@ -86,6 +70,15 @@ struct EventLoop {
     /// Sessions with something in `done`.
     touched: Vec<SessionId>,
     ending: Option<Ending>,
+    is_shutting_down: bool,
+    /// How it has ended.
+    outcome: Option<Outcome>,
+    /// Who is told how it has ended, as soon as it has.
+    listener: Option<SyncSender<Outcome>>,
+    /// What is to run on this thread.
+    guest: Option<Guest>,
+    /// Whether a sleep was prepared that somebody else sleeps.
+    is_armed: bool,
     /// What was last told about writing; see [`Driver::read_only`].
     read_only: Option<i32>,
     latencies: Latencies,
@@ -93,65 +86,226 @@ struct EventLoop {
 }
 
 impl EventLoop {
-    fn new(driver: Driver, shared: Arc<Shared>) -> EventLoop {
-        EventLoop {
-            driver,
+    /// Opens the store on `device`.
+    ///
+    /// # Errors
+    /// As [`Driver::open`], and `Bug` when it panics.
+    pub(crate) fn open(
+        device: Box<dyn Device>,
+        settings: &Settings,
+        shared: Arc<Shared>,
+    ) -> Result<EventLoop, OpenErrorKind> {
+        let driver = catch_unwind(AssertUnwindSafe(|| Driver::open(device, settings)));
+        let driver = driver.unwrap_or_else(|panic| Err(OpenErrorKind::Bug(message_of(&*panic))))?;
+        let mut event_loop = EventLoop {
+            geometry: driver.geometry(),
+            driver: Some(driver),
             shared,
             sessions: Vec::new(),
             inbox: VecDeque::new(),
             touched: Vec::new(),
             ending: None,
+            is_shutting_down: false,
+            outcome: None,
+            listener: None,
+            guest: None,
+            is_armed: false,
             read_only: None,
             latencies: Latencies::default(),
             counts: LoopCounts::default(),
+        };
+        event_loop.note_state();
+        Ok(event_loop)
+    }
+
+    /// Identity and sizes.
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// How it has ended, if it has.
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Has `listener` told how it ends, as soon as it does.
+    pub(crate) fn report_to(&mut self, listener: SyncSender<Outcome>) {
+        self.listener = Some(listener);
+    }
+
+    /// What is to run on this thread, once.
+    pub(crate) fn take_guest(&mut self) -> Option<Guest> {
+        self.guest.take()
+    }
+
+    /// Does all that can be done without waiting for the device. The device learns of it at the
+    /// next [`EventLoop::wait`] or [`EventLoop::arm`].
+    pub(crate) fn work(&mut self) {
+        self.guarded(|event_loop| Ok(event_loop.try_work()));
+    }
+
+    /// Lets the device go on; sleeps according to `wait` if it has nothing and nobody says
+    /// anything.
+    pub(crate) fn wait(&mut self, wait: Wait) {
+        self.guarded(|event_loop| event_loop.try_wait(wait).map(|()| None));
+    }
+
+    /// Lets the device go on, and prepares one sleep of somebody who waits for other things too:
+    /// `descriptor`, made if it is empty, is readable as soon as there is something to do again.
+    /// False if there is already, or if there can be no descriptor.
+    pub(crate) fn arm(&mut self, descriptor: &OnceCell<OwnedFd>) -> bool {
+        self.counts.turns += 1;
+        let is_over = self.driver.is_none();
+        if is_over || !self.inbox.is_empty() || !self.shared.mailbox.try_sleep() {
+            self.wait(Wait::No);
+            return false;
+        }
+        self.is_armed = true;
+        self.counts.sleeps += 1;
+        let mut is_ready = false;
+        self.guarded(|event_loop| {
+            // What else may be wrong with the device is told when it is polled.
+            is_ready = event_loop.driver().arm_device(descriptor).is_ok();
+            Ok(None)
+        });
+        is_ready
+    }
+
+    /// Begins to end it. What was taken or posted before is still carried out, or, if the end is
+    /// abrupt, told that it was not.
+    pub(crate) fn begin_end(&mut self, ending: Ending) {
+        self.shared.set_last_statistics(self.statistics());
+        self.ending = Some(ending);
+        self.shared.mailbox.close(&mut self.inbox);
+    }
+
+    /// What the volume has done so far; once it has ended: until then.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let Some(driver) = &self.driver else { return self.shared.last_statistics() };
+        let engine = driver.engine_statistics();
+        gather(&driver.counters, &engine, &self.latencies, self.counts)
+    }
+
+    // Sessions on this thread.
+
+    /// A number for a session on this thread; `None` once it ends.
+    pub(crate) fn connect(&mut self) -> Option<SessionId> {
+        let session = self.shared.mailbox.try_number()?;
+        connect(&mut self.sessions, session, None);
+        Some(session)
+    }
+
+    /// The session takes nothing any more.
+    pub(crate) fn disconnect(&mut self, session: SessionId) {
+        let correspondent = self.correspondent(session);
+        correspondent.is_gone = true;
+        correspondent.done.clear();
+        if correspondent.outstanding == 0 {
+            self.retire(session);
         }
     }
 
-    /// Works until the end that was asked for; then how a shutdown ended.
-    fn serve(&mut self) -> io::Result<Result<(), Failure>> {
-        let mut is_shutting_down = false;
-        loop {
-            self.receive();
-            if self.ending == Some(Ending::Abrupt) {
-                return Ok(Ok(()));
+    /// Takes the requests of a session on this thread and does what can be done for them. Those
+    /// that are left in `queued` are not taken, for the volume has ended.
+    pub(crate) fn accept(&mut self, queued: &mut VecDeque<Submission>) {
+        self.counts.batches += 1;
+        while !queued.is_empty() && self.ending.is_none() && self.outcome.is_none() {
+            self.guarded(|event_loop| {
+                for _ in 0..REQUESTS_PER_TURN_MAX {
+                    // One by one, so that a panic loses none.
+                    let Some(submission) = queued.pop_front() else { break };
+                    event_loop.take_submission(submission);
+                }
+                Ok(None)
+            });
+            self.work();
+            if !queued.is_empty() {
+                self.wait(Wait::No);
             }
-            self.driver.work();
+        }
+    }
+
+    /// Whether the session has completions to take.
+    pub(crate) fn has_completions(&self, session: SessionId) -> bool {
+        let correspondent = self.sessions[session.0 as usize].as_ref();
+        correspondent.is_some_and(|correspondent| !correspondent.done.is_empty())
+    }
+
+    /// Moves the session's completions to `out`.
+    pub(crate) fn take(&mut self, session: SessionId, out: &mut Vec<Completion>) {
+        let correspondent = self.correspondent(session);
+        if !correspondent.done.is_empty() {
+            out.append(&mut correspondent.done);
+            self.counts.deliveries += 1;
+        }
+    }
+
+    // Turns.
+
+    /// Runs a step, and ends the volume if that says so, or fails, or panics.
+    fn guarded(&mut self, step: impl FnOnce(&mut EventLoop) -> Step) {
+        if self.driver.is_none() {
+            return;
+        }
+        match catch_unwind(AssertUnwindSafe(|| step(self))) {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(end))) => self.finish(Ok(Ok(end))),
+            Ok(Err(error)) => self.finish(Ok(Err(error))),
+            Err(panic) => self.finish(Err(panic)),
+        }
+    }
+
+    fn driver(&mut self) -> &mut Driver {
+        self.driver.as_mut().expect("no step is taken after the end")
+    }
+
+    fn try_work(&mut self) -> Option<Result<(), Failure>> {
+        if self.is_armed {
+            self.is_armed = false;
+            self.shared.mailbox.awake();
+        }
+        self.receive();
+        loop {
+            if self.ending == Some(Ending::Abrupt) {
+                return Some(Ok(()));
+            }
+            self.driver().work();
             self.note_state();
             self.deliver();
-            if self.ending == Some(Ending::Orderly) {
-                if let Some(result) = self.driver.ended() {
-                    return Ok(result);
-                }
-                let is_idle = self.inbox.is_empty() && self.driver.job_count() == 0;
-                if !is_shutting_down && is_idle {
-                    is_shutting_down = true;
-                    self.driver.shut_down();
-                    continue;
-                }
+            if self.ending != Some(Ending::Orderly) {
+                return None;
             }
-            self.wait()?;
+            if let Some(result) = self.driver().ended() {
+                return Some(result);
+            }
+            let is_idle = self.inbox.is_empty() && self.driver().job_count() == 0;
+            if self.is_shutting_down || !is_idle {
+                return None;
+            }
+            self.is_shutting_down = true;
+            self.driver().shut_down();
         }
     }
 
-    /// Lets the device go on, asleep if there is nothing else to do.
-    fn wait(&mut self) -> io::Result<()> {
+    fn try_wait(&mut self, wait: Wait) -> io::Result<()> {
         self.counts.turns += 1;
-        if !self.inbox.is_empty() || !self.shared.mailbox.try_sleep() {
-            return self.driver.poll_device(Wait::No);
+        let may_sleep = wait != Wait::No && self.inbox.is_empty();
+        if !may_sleep || !self.shared.mailbox.try_sleep() {
+            return self.driver().poll_device(Wait::No);
         }
         self.counts.sleeps += 1;
-        let polled = self.driver.poll_device(Wait::Forever);
+        let polled = self.driver().poll_device(wait);
         self.shared.mailbox.awake();
         polled
     }
 
-    /// Takes what sessions and the volume have to say.
+    /// Takes what other threads have to say.
     fn receive(&mut self) {
         if self.inbox.is_empty() {
             self.shared.mailbox.take(&mut self.inbox);
             self.counts.batches += u64::from(!self.inbox.is_empty());
         }
-        for _ in 0..MESSAGES_PER_TURN_MAX {
+        for _ in 0..REQUESTS_PER_TURN_MAX {
             // One by one, so that a panic loses none.
             let Some(message) = self.inbox.pop_front() else { break };
             self.handle_message(message);
@@ -160,29 +314,23 @@ impl EventLoop {
 
     fn handle_message(&mut self, message: Message) {
         match message {
-            Message::Submit(submission) => {
-                self.correspondent(submission.session).outstanding += 1;
-                self.driver.accept(submission);
+            Message::Submit(submission) => self.take_submission(submission),
+            Message::Connect(session, outbox) => {
+                connect(&mut self.sessions, session, Some(outbox));
             }
-            Message::Connect(session, outbox) => connect(&mut self.sessions, session, outbox),
-            Message::Disconnect(session) => {
-                let correspondent = self.correspondent(session);
-                correspondent.is_gone = true;
-                if correspondent.outstanding == 0 {
-                    self.retire(session);
-                }
-            }
+            Message::Disconnect(session) => self.disconnect(session),
             Message::Statistics(sender) => {
                 // Whoever asked may have given up.
                 let _ = sender.send(self.statistics());
             }
-            Message::End(ending) => {
-                self.shared.set_last_statistics(self.statistics());
-                self.ending = Some(ending);
-                // What was posted before this moment is still carried out.
-                self.shared.mailbox.close(&mut self.inbox);
-            }
+            Message::Host(guest) => self.guest = Some(guest),
+            Message::End(ending) => self.begin_end(ending),
         }
+    }
+
+    fn take_submission(&mut self, submission: Submission) {
+        self.correspondent(submission.session).outstanding += 1;
+        self.driver().accept(submission);
     }
 
     fn correspondent(&mut self, session: SessionId) -> &mut Correspondent {
@@ -197,11 +345,11 @@ impl EventLoop {
 
     /// Hands finished requests to their sessions.
     fn deliver(&mut self) {
-        if self.driver.finished.is_empty() {
+        if self.driver().finished.is_empty() {
             return;
         }
         let now_ns = self.shared.now_ns();
-        let mut finished = std::mem::take(&mut self.driver.finished);
+        let mut finished = std::mem::take(&mut self.driver().finished);
         for finished in finished.drain(..) {
             let latency = match finished.operation {
                 Operation::Read => Some(&mut self.latencies.read),
@@ -214,7 +362,7 @@ impl EventLoop {
             }
             self.sort(finished);
         }
-        self.driver.finished = finished;
+        self.driver().finished = finished;
         self.hand_over();
     }
 
@@ -233,14 +381,14 @@ impl EventLoop {
         let mut touched = std::mem::take(&mut self.touched);
         for session in touched.drain(..) {
             let correspondent = self.correspondent(session);
-            if !correspondent.is_gone {
-                correspondent.outbox.deliver(&mut correspondent.done);
+            if correspondent.is_gone {
+                correspondent.done.clear();
+                if correspondent.outstanding == 0 {
+                    self.retire(session);
+                }
+            } else if let Some(outbox) = &correspondent.outbox {
+                outbox.deliver(&mut correspondent.done);
                 self.counts.deliveries += 1;
-                continue;
-            }
-            correspondent.done.clear();
-            if correspondent.outstanding == 0 {
-                self.retire(session);
             }
         }
         self.touched = touched;
@@ -248,7 +396,7 @@ impl EventLoop {
 
     /// Tells others when writing becomes impossible.
     fn note_state(&mut self) {
-        let read_only = self.driver.read_only();
+        let read_only = self.driver().read_only();
         if read_only == self.read_only {
             return;
         }
@@ -261,39 +409,66 @@ impl EventLoop {
         self.shared.set_state(State::ReadOnly(reason));
     }
 
-    fn statistics(&self) -> Statistics {
-        let engine = self.driver.engine_statistics();
-        gather(&self.driver.counters, &engine, &self.latencies, self.counts)
-    }
-
-    /// Completes whatever is left, and says how it ended.
-    fn finish(self, served: Served) -> Outcome {
-        let _guard = AbortOnUnwind("a volume's loop could not be given up in order");
+    /// Completes whatever is left, and notes how it ended.
+    fn finish(&mut self, served: Served) {
+        let _guard = AbortOnUnwind::new("a volume's loop could not be given up in order");
         if served.is_ok() {
             self.shared.set_last_statistics(self.statistics());
         }
         let (state, error, outcome) = judge(served);
         self.shared.set_state(state);
-        let EventLoop { driver, shared, mut sessions, mut inbox, .. } = self;
-        shared.mailbox.close(&mut inbox);
+        self.shared.mailbox.close(&mut self.inbox);
+        let driver = self.driver.take().expect("it ends once");
         for finished in driver.abandon(error) {
             let session = finished.session.0 as usize;
-            if let Some(Some(correspondent)) = sessions.get_mut(session) {
+            if let Some(Some(correspondent)) = self.sessions.get_mut(session) {
+                correspondent.outstanding = 0;
                 correspondent.done.push(finished.completion);
             }
         }
-        for message in inbox {
-            refuse(message, error, &mut sessions, &shared);
+        for message in std::mem::take(&mut self.inbox) {
+            self.refuse(message, error);
         }
-        for correspondent in sessions.iter_mut().flatten() {
-            correspondent.outbox.deliver(&mut correspondent.done);
-            correspondent.outbox.close();
+        for correspondent in self.sessions.iter_mut().flatten() {
+            if let Some(outbox) = &correspondent.outbox {
+                outbox.deliver(&mut correspondent.done);
+                outbox.close();
+            }
         }
-        outcome
+        if let Some(listener) = self.listener.take() {
+            // Nobody may care; and there is room for one.
+            let _ = listener.send(outcome.clone());
+        }
+        self.outcome = Some(outcome);
+    }
+
+    /// Answers a message that comes too late.
+    fn refuse(&mut self, message: Message, error: RequestError) {
+        match message {
+            Message::Submit(submission) => {
+                let session = submission.session.0 as usize;
+                if let Some(Some(correspondent)) = self.sessions.get_mut(session) {
+                    correspondent.done.push(submission.refused(error));
+                }
+            }
+            Message::Connect(session, outbox) => {
+                connect(&mut self.sessions, session, Some(outbox));
+            }
+            Message::Statistics(sender) => {
+                // Whoever asked may have given up.
+                let _ = sender.send(self.shared.last_statistics());
+            }
+            // It runs all the same: somebody counts on that.
+            Message::Host(guest) => self.guest = Some(guest),
+            Message::Disconnect(_) | Message::End(_) => {}
+        }
     }
 }
 
-/// How serving went: it panicked, the device gave up, or there was an orderly end.
+/// What a step leads to: it fails, or the volume has ended in this way, or it goes on.
+type Step = io::Result<Option<Result<(), Failure>>>;
+
+/// How serving went: it panicked, the device gave up, or there was an end that was asked for.
 type Served = Result<io::Result<Result<(), Failure>>, Box<dyn Any + Send>>;
 
 /// The state that an end leaves, what to tell those who still wait, and what to tell who closes.
@@ -320,30 +495,11 @@ fn judge(served: Served) -> (State, RequestError, Outcome) {
     }
 }
 
-/// Answers a message that comes too late.
-fn refuse(
-    message: Message,
-    error: RequestError,
+fn connect(
     sessions: &mut Vec<Option<Correspondent>>,
-    shared: &Shared,
+    session: SessionId,
+    outbox: Option<Arc<Outbox>>,
 ) {
-    match message {
-        Message::Submit(submission) => {
-            let session = submission.session.0 as usize;
-            if let Some(Some(correspondent)) = sessions.get_mut(session) {
-                correspondent.done.push(submission.refused(error));
-            }
-        }
-        Message::Connect(session, outbox) => connect(sessions, session, outbox),
-        Message::Statistics(sender) => {
-            // Whoever asked may have given up.
-            let _ = sender.send(shared.last_statistics());
-        }
-        Message::Disconnect(_) | Message::End(_) => {}
-    }
-}
-
-fn connect(sessions: &mut Vec<Option<Correspondent>>, session: SessionId, outbox: Arc<Outbox>) {
     let index = session.0 as usize;
     if sessions.len() <= index {
         sessions.resize_with(index + 1, || None);
@@ -354,7 +510,7 @@ fn connect(sessions: &mut Vec<Option<Correspondent>>, session: SessionId, outbox
 }
 
 /// What a panic said.
-fn message_of(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "a panic without a message".to_string())

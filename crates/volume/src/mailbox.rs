@@ -7,7 +7,7 @@
 //! total order (`SeqCst`), so at least one of the two sees the other's.
 
 use crate::delivery::Outbox;
-use crate::message::{Message, SessionId};
+use crate::message::{Message, SessionId, Submission};
 use coulter_device::Waker;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +31,18 @@ struct Queue {
     session_count: u32,
 }
 
+impl Queue {
+    fn try_number(&mut self) -> Option<SessionId> {
+        if self.is_closed {
+            return None;
+        }
+        Some(self.free.pop().unwrap_or_else(|| {
+            self.session_count += 1;
+            SessionId(self.session_count - 1)
+        }))
+    }
+}
+
 impl Mailbox {
     /// A mailbox for a loop that `waker` wakes.
     pub(crate) fn new(waker: Waker) -> Mailbox {
@@ -42,14 +54,14 @@ impl Mailbox {
         }
     }
 
-    /// Hands messages over, all at once; `messages` is empty afterwards. Returns whether the loop
-    /// takes them: if not, they are left where they are.
-    pub(crate) fn try_post(&self, messages: &mut Vec<Message>) -> bool {
+    /// Hands requests over, all at once; `submissions` is empty afterwards. Returns whether the
+    /// loop takes them: if not, they are left where they are.
+    pub(crate) fn try_post(&self, submissions: &mut VecDeque<Submission>) -> bool {
         let mut queue = self.queue();
         if queue.is_closed {
             return false;
         }
-        queue.messages.extend(messages.drain(..));
+        queue.messages.extend(submissions.drain(..).map(Message::Submit));
         self.has_messages.store(true, Ordering::SeqCst);
         drop(queue);
         self.wake();
@@ -72,17 +84,16 @@ impl Mailbox {
     /// Announces a session; `None` if the loop takes no more.
     pub(crate) fn try_connect(&self, outbox: Arc<Outbox>) -> Option<SessionId> {
         let mut queue = self.queue();
-        if queue.is_closed {
-            return None;
-        }
-        let id = queue.free.pop().unwrap_or_else(|| {
-            queue.session_count += 1;
-            SessionId(queue.session_count - 1)
-        });
+        let id = queue.try_number()?;
         // Nothing is to be done before the session's first request, so nobody is woken.
         queue.messages.push_back(Message::Connect(id, outbox));
         self.has_messages.store(true, Ordering::SeqCst);
         Some(id)
+    }
+
+    /// A number for a session that needs no announcement; `None` if the loop takes no more.
+    pub(crate) fn try_number(&self) -> Option<SessionId> {
+        self.queue().try_number()
     }
 
     /// Ends the loop's sleep, if it sleeps.
@@ -142,12 +153,20 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
     use crate::message::Ending;
+    use crate::service::Operation;
     use coulter_device::wake::Sleeper;
     use coulter_device::{Wait, wake::Awake};
     use std::time::Duration;
 
     const END: Message = Message::End(Ending::Orderly);
+
+    fn flush() -> Submission {
+        let (session, operation) = (SessionId(0), Operation::Flush);
+        let memory = Memory::empty();
+        Submission { session, tag: 0, operation, offset: 0, length: 0, memory, begun_ns: 0 }
+    }
 
     #[test]
     fn a_closed_mailbox_takes_nothing_and_gives_back_what_it_had() {
@@ -157,9 +176,10 @@ mod tests {
         mailbox.close(&mut left);
         assert_eq!(left.len(), 1);
         assert!(mailbox.try_send(END).is_err());
-        let mut messages = vec![END];
-        assert!(!mailbox.try_post(&mut messages));
-        assert_eq!(messages.len(), 1);
+        let mut submissions = VecDeque::from([flush()]);
+        assert!(!mailbox.try_post(&mut submissions));
+        assert_eq!(submissions.len(), 1);
+        assert!(mailbox.try_number().is_none());
         assert!(mailbox.try_connect(Arc::new(Outbox::default())).is_none());
     }
 
@@ -170,6 +190,7 @@ mod tests {
         assert_eq!((connect(), connect()), (Some(0), Some(1)));
         mailbox.release(SessionId(0));
         assert_eq!((connect(), connect()), (Some(0), Some(2)));
+        assert_eq!(mailbox.try_number(), Some(SessionId(3)));
     }
 
     #[test]

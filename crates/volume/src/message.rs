@@ -2,7 +2,7 @@
 
 use crate::delivery::Outbox;
 use crate::memory::Memory;
-use crate::service::{Completion, Operation, RequestError};
+use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::statistics::Statistics;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -50,6 +50,8 @@ pub(crate) enum Message {
     Disconnect(SessionId),
     /// Somebody wants the counters.
     Statistics(SyncSender<Statistics>),
+    /// Run this on the loop's thread.
+    Host(Guest),
     /// Stop.
     End(Ending),
 }

@@ -158,6 +158,9 @@ impl std::fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
+/// What runs on a service's own thread; see [`BlockService::host`].
+pub type Guest = Box<dyn FnOnce(Box<dyn Session>) + Send>;
+
 /// Something that serves blocks to any number of sessions.
 pub trait BlockService: Send + Sync {
     /// Size in bytes, a multiple of [`BLOCK_SIZE`].
@@ -165,11 +168,24 @@ pub trait BlockService: Send + Sync {
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
     /// A new, independent queue of requests. A session belongs to one thread at a time.
-    fn connect(&self) -> Box<dyn Session>;
+    fn connect(&self) -> Box<dyn Session + Send>;
+    /// Runs `guest` on the service's own thread, with a session whose requests need not be handed
+    /// to another. One guest at a time; it always runs, in the end with a session that refuses
+    /// everything.
+    ///
+    /// Until it returns, the service gets further inside the calls of that session only, for other
+    /// sessions too. So a guest sleeps nowhere but in [`Session::complete`], or in a `poll` with
+    /// [`Session::completion_fd`] among the descriptors, and waits for this service in no other way.
+    ///
+    /// # Errors
+    /// Gives the guest back if there is one already, or no thread to run it on.
+    fn host(&self, guest: Guest) -> Result<(), Guest> {
+        Err(guest)
+    }
 }
 
 /// A queue of requests and completions.
-pub trait Session: Send {
+pub trait Session {
     /// Queues a request. Nothing is guaranteed to start before [`Session::kick`].
     fn submit(&mut self, request: Request);
     /// Starts all that was queued; wakes the service only if it sleeps.
@@ -181,6 +197,8 @@ pub trait Session: Send {
     /// A descriptor that is readable while completions wait to be taken, for callers that sleep in
     /// `poll` or `epoll` on other things too. It is level-triggered and reset by `complete`. Ask
     /// for it anew before each sleep: the call may arm it, and it need not be the same each time.
+    /// It may be readable although there are none yet, where there is work to be done by this very
+    /// thread: the next call of `complete`, or of this function, does it.
     fn completion_fd(&self) -> BorrowedFd<'_>;
     /// Requests submitted whose completions were not yet taken.
     fn outstanding(&self) -> usize;
@@ -193,7 +211,10 @@ impl<S: BlockService + ?Sized> BlockService for Arc<S> {
     fn read_only(&self) -> bool {
         (**self).read_only()
     }
-    fn connect(&self) -> Box<dyn Session> {
+    fn connect(&self) -> Box<dyn Session + Send> {
         (**self).connect()
+    }
+    fn host(&self, guest: Guest) -> Result<(), Guest> {
+        (**self).host(guest)
     }
 }

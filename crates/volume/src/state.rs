@@ -7,7 +7,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 /// What a volume can do at the moment.
@@ -58,6 +60,12 @@ pub(crate) struct Shared {
     pub(crate) mailbox: Mailbox,
     /// A descriptor that is always readable.
     pub(crate) ready: OwnedFd,
+    /// A descriptor that never is.
+    pub(crate) quiet: OwnedFd,
+    /// Whether the loop's thread has a guest, or is about to.
+    has_guest: AtomicBool,
+    /// The loop's thread, if it has one.
+    thread: OnceLock<ThreadId>,
     epoch: Instant,
     state: Mutex<State>,
     last: Mutex<Statistics>,
@@ -72,10 +80,47 @@ impl Shared {
         Ok(Shared {
             mailbox: Mailbox::new(waker),
             ready: eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            quiet: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            has_guest: AtomicBool::new(false),
+            thread: OnceLock::new(),
             epoch: Instant::now(),
             state: Mutex::new(State::Running),
             last: Mutex::default(),
         })
+    }
+
+    /// Reserves the loop's thread for a guest; false if it has one.
+    pub(crate) fn try_reserve_guest(&self) -> bool {
+        !self.has_guest.swap(true, Ordering::SeqCst)
+    }
+
+    /// The guest is gone, or never came.
+    pub(crate) fn release_guest(&self) {
+        self.has_guest.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the loop's thread has a guest, or is about to.
+    pub(crate) fn has_guest(&self) -> bool {
+        self.has_guest.load(Ordering::SeqCst)
+    }
+
+    /// The calling thread is the one that the loop has for itself.
+    pub(crate) fn set_thread(&self) {
+        let set = self.thread.set(thread::current().id());
+        assert!(set.is_ok(), "a loop stays on its thread");
+    }
+
+    /// Whether the calling thread is the one that the loop has for itself.
+    pub(crate) fn is_loop_thread(&self) -> bool {
+        self.thread.get() == Some(&thread::current().id())
+    }
+
+    /// Stops a guest that would wait for the thread that it runs on.
+    ///
+    /// # Panics
+    /// On the loop's own thread.
+    pub(crate) fn assert_may_wait(&self) {
+        assert!(!self.is_loop_thread(), "a guest waits for its volume by its own session only");
     }
 
     /// Nanoseconds of the volume's clock.

@@ -1,89 +1,43 @@
 //! An open volume: a handle on the thread that serves it.
 
-use crate::calls::Callers;
+use crate::calls::{Caller, IdleCallers, calls};
 use crate::close_error::CloseError;
-use crate::driver::Settings;
-use crate::event_loop::{self, Outcome};
+use crate::event_loop::Outcome;
 use crate::geometry::Geometry;
+use crate::loop_thread;
+use crate::memory::Memory;
 use crate::message::{Ending, Message};
 use crate::open_error::{OpenError, OpenErrorKind};
-use crate::service::{BlockService, Session};
+use crate::open_options::OpenOptions;
+use crate::service::{
+    BlockService, Completion, Extent, Guest, Operation, REQUEST_SIZE_MAX, RequestError, Session,
+};
 use crate::session::VolumeSession;
 use crate::state::{Shared, State};
 use crate::statistics::Statistics;
+use crate::validity::ByteRange;
 use coulter_device::Device;
-use coulter_engine::Config;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-
-/// Fewest requests that the engine has places for.
-const REQUEST_COUNT_MIN: u32 = 16;
-
-/// How to open a store. None of it changes what is stored.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenOptions {
-    /// Bytes that the map may occupy; `None` for what was decided when the store was made.
-    pub map_memory: Option<u64>,
-    /// Refuse writes, and leave the device as it is.
-    pub read_only: bool,
-    /// Discard freed segments on the device.
-    pub trim: bool,
-    /// Writes of records under way up to which requests are not gathered any longer.
-    pub batch_depth: u32,
-    /// Buffers for records, of about 1 MiB each.
-    pub record_count: u16,
-    /// Requests that are worked on at once; others wait.
-    pub request_count: u32,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        let config = Config::default();
-        OpenOptions {
-            map_memory: config.map_size,
-            read_only: config.read_only,
-            trim: config.trim,
-            batch_depth: config.batch_depth,
-            record_count: config.record_count,
-            request_count: config.request_count,
-        }
-    }
-}
-
-impl OpenOptions {
-    fn settings(&self) -> Result<Settings, OpenErrorKind> {
-        let least = [
-            ("batch_depth", u64::from(self.batch_depth), 1),
-            ("record_count", self.record_count.into(), Config::RECORD_COUNT_MIN.into()),
-            ("request_count", self.request_count.into(), REQUEST_COUNT_MIN.into()),
-        ];
-        for (name, value, min) in least {
-            if value < min {
-                return Err(OpenErrorKind::Option { name, min });
-            }
-        }
-        let config = Config {
-            map_size: self.map_memory,
-            record_count: self.record_count,
-            request_count: self.request_count,
-            batch_depth: self.batch_depth,
-            trim: self.trim,
-            read_only: self.read_only,
-            ..Config::default()
-        };
-        Ok(Settings { config })
-    }
-}
 
 /// An open volume. Dropping it closes it; only [`Volume::close`] says how that went.
 pub struct Volume {
     shared: Arc<Shared>,
     geometry: Geometry,
-    pub(crate) callers: Callers,
+    callers: IdleCallers<VolumeSession>,
     /// `None` once it has ended.
-    thread: Mutex<Option<JoinHandle<Outcome>>>,
+    running: Mutex<Option<Running>>,
 }
+
+/// The loop's thread.
+struct Running {
+    handle: JoinHandle<()>,
+    /// Told how the volume has ended. The thread may stay for a guest.
+    ended: Receiver<Outcome>,
+}
+
+calls!(Volume);
 
 impl Volume {
     /// Opens the store on `device`: finds the newest checkpoint and replays what came after it.
@@ -113,6 +67,7 @@ impl Volume {
 
     /// What it has done so far. Of a volume that has ended: what it had done then.
     pub fn statistics(&self) -> Statistics {
+        self.shared.assert_may_wait();
         let (sender, receiver) = sync_channel(1);
         let sent = self.shared.mailbox.try_send(Message::Statistics(sender));
         let answer = sent.ok().and_then(|()| receiver.recv().ok());
@@ -146,33 +101,53 @@ impl Volume {
     }
 
     fn end(&self, ending: Ending) -> Result<(), CloseError> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(handle) = thread.take() else { return Ok(()) };
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Running { handle, ended }) = running.take() else { return Ok(()) };
         // Refused only by a loop that has ended; then there is only to be asked why.
         let _ = self.shared.mailbox.try_send(Message::End(ending));
-        handle.join().unwrap_or_else(|_| Err(CloseError::Bug("the loop's thread died".to_string())))
+        if self.shared.is_loop_thread() {
+            // A guest lets go of the last handle. The volume ends when it has returned.
+            return Ok(());
+        }
+        let died = |_| Err(CloseError::Bug("the loop's thread died".to_string()));
+        let outcome = ended.recv().unwrap_or_else(died);
+        if !self.shared.has_guest() {
+            // What it had to say was said.
+            let _ = handle.join();
+        }
+        outcome
     }
 
-    pub(crate) fn session(&self) -> VolumeSession {
+    fn call(
+        &self,
+        operation: Operation,
+        range: ByteRange,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        let mut caller = self.callers.take().unwrap_or_else(|| Caller::new(self.session()));
+        let called = caller.call(operation, range, memory);
+        self.callers.give(caller);
+        called
+    }
+
+    fn session(&self) -> VolumeSession {
         VolumeSession::new(self.shared.clone(), self.size())
     }
 }
 
 fn open(device: Box<dyn Device>, options: OpenOptions) -> Result<Volume, OpenErrorKind> {
-    let settings = options.settings()?;
-    if device.properties().read_only && !options.read_only {
-        return Err(OpenErrorKind::ReadOnlyDevice);
-    }
+    let settings = options.settings_for(&*device)?;
     let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Resources)?);
-    let (sender, receiver) = sync_channel(1);
+    let (opened, receiver) = sync_channel(1);
+    let (ends, ended) = sync_channel(1);
     let loop_shared = shared.clone();
     let thread = std::thread::Builder::new().name("coulter-volume".to_string());
-    let body = move || event_loop::run(device, &settings, &loop_shared, &sender);
+    let body = move || loop_thread::run(device, &settings, &loop_shared, &opened, ends);
     let handle = thread.spawn(body).map_err(OpenErrorKind::Resources)?;
     match receiver.recv() {
         Ok(Ok(geometry)) => {
-            let thread = Mutex::new(Some(handle));
-            Ok(Volume { shared, geometry, callers: Callers::default(), thread })
+            let running = Mutex::new(Some(Running { handle, ended }));
+            Ok(Volume { shared, geometry, callers: IdleCallers::default(), running })
         }
         Ok(Err(kind)) => {
             // The device is closed when the thread has ended.
@@ -192,8 +167,20 @@ impl BlockService for Volume {
         self.state() != State::Running
     }
 
-    fn connect(&self) -> Box<dyn Session> {
+    fn connect(&self) -> Box<dyn Session + Send> {
         Box::new(self.session())
+    }
+
+    fn host(&self, guest: Guest) -> Result<(), Guest> {
+        if !self.shared.try_reserve_guest() {
+            return Err(guest);
+        }
+        let Err(message) = self.shared.mailbox.try_send(Message::Host(guest)) else {
+            return Ok(());
+        };
+        self.shared.release_guest();
+        let Message::Host(guest) = message else { unreachable!("what was sent comes back") };
+        Err(guest)
     }
 }
 

@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use coulter::buffer::Buffer;
-use coulter::service::{BlockService, Completion, Operation, Request, Session};
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::service::{Completion, Operation, Request, Session};
+use coulter::{CreateOptions, LocalVolume, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,13 +62,13 @@ fn run(session: &mut dyn Session, buffers: &mut Vec<Buffer>, count: u64, random:
     }
 }
 
-#[test]
-fn a_warm_volume_allocates_nothing_for_its_requests() {
+/// Allocations, and checkpoints, while a warm volume serves 10,000 requests.
+fn allocations<V: AnyVolume>() -> (u64, u64) {
     // So large that nothing is cleaned, and no checkpoint is due, while allocations are counted.
     let store = MemoryStore::new(1 << 30);
     let options = CreateOptions { journal_size: Some(65_536), ..CreateOptions::default() };
     create(device(&store), &options).expect("it fits");
-    let volume = Volume::open(device(&store), OpenOptions::default()).expect("it is intact");
+    let volume = V::open_with(device(&store), OpenOptions::default()).expect("it is intact");
     // The device in memory allocates where it is written first.
     let content = vec![1; 16 << 20];
     for offset in (0..256 * MIB).step_by(content.len()) {
@@ -82,7 +82,17 @@ fn a_warm_volume_allocates_nothing_for_its_requests() {
     run(&mut *session, &mut buffers, 10_000, &mut random);
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before.0;
     let checkpoints = volume.statistics().log.checkpoints - before.1;
-    println!("{allocations} allocations, {checkpoints} checkpoints");
-    // The device's memory, one MiB at a time, and queues that grow once more are still allowed.
-    assert!(allocations < 200 + 200 * checkpoints, "{allocations} for 10000 requests");
+    (allocations, checkpoints)
+}
+
+#[test]
+fn a_warm_volume_allocates_nothing_for_its_requests() {
+    for (kind, (allocations, checkpoints)) in
+        [("threaded", allocations::<Volume>()), ("local", allocations::<LocalVolume>())]
+    {
+        println!("{kind}: {allocations} allocations, {checkpoints} checkpoints");
+        // The device's memory, one MiB at a time, and queues that grow once more are still
+        // allowed.
+        assert!(allocations < 200 + 200 * checkpoints, "{kind}: {allocations} for 10000 requests");
+    }
 }

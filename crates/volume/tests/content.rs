@@ -3,10 +3,20 @@
 mod common;
 
 use common::*;
-use coulter::service::{BlockService, Operation};
+use coulter::service::Operation;
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
 use std::sync::Arc;
+
+for_both_kinds!(
+    one_thread_sees_what_it_did_over_many_openings,
+    a_partial_write_amid_whole_writes_keeps_what_they_wrote,
+    large_writes_and_reads_are_cut_and_come_out_whole,
+    a_device_of_4096_byte_sectors_serves_512_byte_requests,
+    writes_to_all_of_a_volume_many_times_over_never_fail,
+    a_map_that_does_not_fit_into_memory_is_read_from_the_store,
+    freed_segments_are_discarded_on_the_device_only_if_asked,
+);
 
 /// A part of a volume with a copy of what it should hold.
 struct Region {
@@ -34,7 +44,7 @@ impl Region {
         (start as usize, length as usize)
     }
 
-    fn step(&mut self, volume: &Volume, random: &mut Random) {
+    fn step(&mut self, volume: &impl AnyVolume, random: &mut Random) {
         let (start, length) = self.range(random);
         let place = self.start + start as u64;
         let model = &mut self.model[start..start + length];
@@ -64,7 +74,7 @@ impl Region {
         }
     }
 
-    fn check(&self, volume: &Volume) {
+    fn check(&self, volume: &impl AnyVolume) {
         let mut bytes = vec![0xee; self.model.len()];
         volume.read_at(self.start, &mut bytes).expect("in range");
         let wrong = bytes.iter().zip(&self.model).position(|(found, wanted)| found != wanted);
@@ -72,7 +82,7 @@ impl Region {
     }
 }
 
-fn run_region(volume: &Volume, region: &mut Region, seed: u64, steps: u32) {
+fn run_region(volume: &impl AnyVolume, region: &mut Region, seed: u64, steps: u32) {
     let mut random = Random(seed);
     for _ in 0..steps {
         region.step(volume, &mut random);
@@ -83,7 +93,7 @@ fn run_region(volume: &Volume, region: &mut Region, seed: u64, steps: u32) {
 #[test]
 fn requests_of_any_shape_from_several_threads_act_on_their_own_bytes_only() {
     let store = small_store(96 * MIB);
-    let volume = open(&store);
+    let volume = open::<Volume>(&store);
     // Regions meet in the middle of a block, so that threads merge into the same block.
     let size = 4 * MIB + SECTOR;
     let mut regions: Vec<_> = (0..4).map(|index| Region::new(index * size, size)).collect();
@@ -95,16 +105,15 @@ fn requests_of_any_shape_from_several_threads_act_on_their_own_bytes_only() {
     });
     regions.iter().for_each(|region| region.check(&volume));
     volume.close().expect("the device works");
-    let volume = open(&store);
+    let volume = open::<Volume>(&store);
     regions.iter().for_each(|region| region.check(&volume));
 }
 
-#[test]
-fn one_thread_sees_what_it_did_over_many_openings() {
+fn one_thread_sees_what_it_did_over_many_openings<V: AnyVolume>() {
     let store = small_store(48 * MIB);
     let mut region = Region::new(3 * SECTOR, 6 * MIB);
     for seed in 0..40 {
-        let volume = open(&store);
+        let volume = open::<V>(&store);
         region.check(&volume);
         run_region(&volume, &mut region, seed, 120);
         if seed % 3 == 0 {
@@ -118,7 +127,7 @@ fn one_thread_sees_what_it_did_over_many_openings() {
 #[test]
 fn concurrent_writes_to_sectors_of_one_block_all_survive() {
     let store = small_store(48 * MIB);
-    let volume = Arc::new(open(&store));
+    let volume = Arc::new(open::<Volume>(&store));
     for round in 0..200u8 {
         let mut session = volume.connect();
         for sector in 0..8 {
@@ -141,10 +150,9 @@ fn concurrent_writes_to_sectors_of_one_block_all_survive() {
     assert!(counts.blocked >= 200, "{counts:?}");
 }
 
-#[test]
-fn a_partial_write_amid_whole_writes_keeps_what_they_wrote() {
+fn a_partial_write_amid_whole_writes_keeps_what_they_wrote<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let mut session = volume.connect();
     for round in 0..200u8 {
         // Submitted together: the whole write, the sector, then a discard of other sectors.
@@ -161,10 +169,9 @@ fn a_partial_write_amid_whole_writes_keeps_what_they_wrote() {
     }
 }
 
-#[test]
-fn large_writes_and_reads_are_cut_and_come_out_whole() {
+fn large_writes_and_reads_are_cut_and_come_out_whole<V: AnyVolume>() {
     let store = small_store(160 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let mut content = vec![0; 33 * MIB as usize + 512];
     Random(9).fill(&mut content);
     // More than one request, each more than one record, from the middle of a block on.
@@ -178,18 +185,16 @@ fn large_writes_and_reads_are_cut_and_come_out_whole() {
     assert!(completion.buffer[..] == content[4096 - 512..][..32 * MIB as usize]);
 }
 
-#[test]
-fn a_device_of_4096_byte_sectors_serves_512_byte_requests() {
+fn a_device_of_4096_byte_sectors_serves_512_byte_requests<V: AnyVolume>() {
     let store = small_store(48 * MIB).with_alignment(4096);
-    let volume = Volume::open(device(&store), OpenOptions::default()).expect("it is intact");
+    let volume = V::open_with(device(&store), OpenOptions::default()).expect("it is intact");
     let mut region = Region::new(SECTOR, 2 * MIB);
     run_region(&volume, &mut region, 77, 400);
 }
 
-#[test]
-fn writes_to_all_of_a_volume_many_times_over_never_fail() {
+fn writes_to_all_of_a_volume_many_times_over_never_fail<V: AnyVolume>() {
     let store = small_store(64 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let blocks = volume.size() / BLOCK;
     let mut random = Random(3);
     let mut versions = vec![0u64; blocks as usize];
@@ -221,8 +226,7 @@ fn writes_to_all_of_a_volume_many_times_over_never_fail() {
     volume.close().expect("the device works");
 }
 
-#[test]
-fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
+fn a_map_that_does_not_fit_into_memory_is_read_from_the_store<V: AnyVolume>() {
     let store = MemoryStore::sparse(1300 * MIB);
     let volume_size = 1024 * MIB;
     let create_options = CreateOptions {
@@ -233,7 +237,7 @@ fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
     };
     create(device(&store), &create_options).expect("it fits");
     let options = OpenOptions { map_memory: Some(MIB), ..OpenOptions::default() };
-    let reopen = || Volume::open(device(&store), options).expect("it is intact");
+    let reopen = || V::open_with(device(&store), options).expect("it is intact");
     let mut random = Random(21);
     let mut versions = std::collections::BTreeMap::new();
     for round in 1..4u64 {
@@ -276,12 +280,11 @@ fn a_map_that_does_not_fit_into_memory_is_read_from_the_store() {
     assert!(map.misses > 100, "{map:?}");
 }
 
-#[test]
-fn freed_segments_are_discarded_on_the_device_only_if_asked() {
+fn freed_segments_are_discarded_on_the_device_only_if_asked<V: AnyVolume>() {
     for trim in [false, true] {
         let store = small_store(64 * MIB);
         let options = OpenOptions { trim, ..OpenOptions::default() };
-        let volume = Volume::open(device(&store), options).expect("it is intact");
+        let volume = V::open_with(device(&store), options).expect("it is intact");
         let mut region = Region::new(0, 20 * MIB);
         let mut random = Random(4);
         for _ in 0..5 {
@@ -292,6 +295,6 @@ fn freed_segments_are_discarded_on_the_device_only_if_asked() {
         assert_eq!(volume.statistics().device.discards > 0, trim);
         region.check(&volume);
         volume.abandon().expect("nothing failed");
-        region.check(&open(&store));
+        region.check(&open::<V>(&store));
     }
 }

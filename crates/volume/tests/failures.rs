@@ -3,20 +3,33 @@
 mod common;
 
 use common::*;
-use coulter::service::{BlockService, Operation, RequestError};
-use coulter::{CloseError, OpenOptions, ReadOnlyReason, State, Volume};
+use coulter::service::{Operation, RequestError};
+use coulter::{CloseError, OpenOptions, ReadOnlyReason, State};
 use coulter_device::wrap::{Effect, Fault, FaultHandle, FaultRates, FaultyDevice};
 use coulter_device::{
     Command, CommandKind, Completion, Device, MemoryStore, Properties, Region, Wait, Waker,
 };
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-fn faulty(store: &MemoryStore) -> (Volume, FaultHandle) {
+for_both_kinds!(
+    after_a_failed_write_the_volume_is_read_only_and_says_why,
+    after_a_failed_flush_the_volume_is_read_only,
+    a_failed_read_fails_alone,
+    damaged_data_is_an_error_and_never_wrong_bytes,
+    a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing,
+    failing_any_one_command_loses_nothing_that_was_flushed,
+    held_back_completions_change_nothing,
+    a_panic_of_the_loop_hangs_no_session_and_loses_no_buffer,
+    a_device_that_cannot_be_polled_ends_the_volume_with_its_error,
+);
+
+fn faulty<V: AnyVolume>(store: &MemoryStore) -> (V, FaultHandle) {
     let inner = store.open().expect("nothing has it open");
     let (device, handle) = FaultyDevice::new(inner, 1);
-    let volume = Volume::open(Box::new(device), OpenOptions::default()).expect("intact");
+    let volume = V::open_with(Box::new(device), OpenOptions::default()).expect("intact");
     // Behind the first checkpoint, so that faults meet what the test does.
     volume.write_at(0, &[1; 4096]).expect("in range");
     (volume, handle)
@@ -24,10 +37,9 @@ fn faulty(store: &MemoryStore) -> (Volume, FaultHandle) {
 
 const FAILED: State = State::ReadOnly(ReadOnlyReason::Failed { errno: libc::EIO });
 
-#[test]
-fn after_a_failed_write_the_volume_is_read_only_and_says_why() {
+fn after_a_failed_write_the_volume_is_read_only_and_says_why<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, handle) = faulty(&store);
+    let (volume, handle) = faulty::<V>(&store);
     volume.write_at(8192, &[2; 4096]).expect("in range");
     volume.flush().expect("the device works");
     handle.add(Fault::fail_nth(CommandKind::Write, 1, libc::EIO));
@@ -48,17 +60,16 @@ fn after_a_failed_write_the_volume_is_read_only_and_says_why() {
     assert_eq!((counts.device_failures, counts.refused), (2, 3));
     assert_eq!(volume.close(), Err(CloseError::Device { errno: libc::EIO }));
 
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     volume.read_at(8192, &mut bytes).expect("in range");
     assert_eq!(bytes, [2; 4096]);
     volume.read_at(0, &mut bytes).expect("in range");
     assert!(bytes == [1; 4096] || bytes == [3; 4096]);
 }
 
-#[test]
-fn after_a_failed_flush_the_volume_is_read_only() {
+fn after_a_failed_flush_the_volume_is_read_only<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, handle) = faulty(&store);
+    let (volume, handle) = faulty::<V>(&store);
     handle.add(Fault::fail_nth(CommandKind::Flush, 1, libc::EIO));
     assert_eq!(volume.flush(), Err(RequestError::Device { errno: libc::EIO }));
     assert_eq!(volume.write_at(0, &[3; 4096]), Err(RequestError::ReadOnly));
@@ -68,10 +79,9 @@ fn after_a_failed_flush_the_volume_is_read_only() {
     assert_eq!(bytes, [1; 4096]);
 }
 
-#[test]
-fn a_failed_read_fails_alone() {
+fn a_failed_read_fails_alone<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, handle) = faulty(&store);
+    let (volume, handle) = faulty::<V>(&store);
     handle.add(Fault::fail_nth(CommandKind::Read, 1, libc::EIO));
     let mut bytes = [0; 4096];
     let failed = Err(RequestError::Device { errno: libc::EIO });
@@ -87,10 +97,9 @@ fn a_failed_read_fails_alone() {
     volume.close().expect("the device works");
 }
 
-#[test]
-fn damaged_data_is_an_error_and_never_wrong_bytes() {
+fn damaged_data_is_an_error_and_never_wrong_bytes<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let mut content = vec![0; 64 << 10];
     Random(5).fill(&mut content);
     volume.write_at(0, &content).expect("in range");
@@ -104,7 +113,7 @@ fn damaged_data_is_an_error_and_never_wrong_bytes() {
             store.write_at(place + 2000, &[block[2000] ^ 4]).expect("nothing has it open");
         }
     }
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let corrupt = Err(RequestError::Corrupt { block: 9 });
     let mut bytes = vec![0; 64 << 10];
     assert_eq!(volume.read_at(0, &mut bytes), corrupt);
@@ -119,10 +128,9 @@ fn damaged_data_is_an_error_and_never_wrong_bytes() {
     assert!(bytes == content);
 }
 
-#[test]
-fn a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing() {
+fn a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, handle) = faulty(&store);
+    let (volume, handle) = faulty::<V>(&store);
     let mut session = volume.connect();
     handle.add(Fault::nth(CommandKind::Write, 3, Effect::Vanish));
     for tag in 0..200 {
@@ -137,16 +145,15 @@ fn a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing() {
     assert!(completions.iter().any(|completion| completion.result.is_err()));
     drop(session);
     assert!(matches!(volume.close(), Err(CloseError::Device { .. })));
-    drop(open(&store));
+    drop(open::<V>(&store));
 }
 
-#[test]
-fn failing_any_one_command_loses_nothing_that_was_flushed() {
+fn failing_any_one_command_loses_nothing_that_was_flushed<V: AnyVolume>() {
     // The n-th write or flush fails, for each n until the whole plan gets by without meeting it.
     for kind in [CommandKind::Write, CommandKind::Flush] {
         for nth in 1.. {
             let store = small_store(40 * MIB);
-            let (volume, handle) = faulty(&store);
+            let (volume, handle) = faulty::<V>(&store);
             handle.add(Fault::fail_nth(kind, nth, libc::ENOSPC));
             let mut flushed = [0u8; 64];
             let mut written = [0u8; 64];
@@ -167,7 +174,7 @@ fn failing_any_one_command_loses_nothing_that_was_flushed() {
             }
             let closed = volume.close();
             assert!(!failed || closed.is_err(), "a failure is told at the end too");
-            let volume = open(&store);
+            let volume = open::<V>(&store);
             for block in 0..64 {
                 let mut bytes = [0; 4096];
                 volume.read_at(block as u64 * BLOCK, &mut bytes).expect("in range");
@@ -185,10 +192,9 @@ fn failing_any_one_command_loses_nothing_that_was_flushed() {
     }
 }
 
-#[test]
-fn held_back_completions_change_nothing() {
+fn held_back_completions_change_nothing<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, handle) = faulty(&store);
+    let (volume, handle) = faulty::<V>(&store);
     handle.set_rates(FaultRates { delays: 300_000, ..FaultRates::default() });
     let mut random = Random(11);
     let mut model = vec![0; 2 << 20];
@@ -234,23 +240,25 @@ impl Device for Deadly {
         }
         self.inner.poll(out, wait)
     }
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.inner.arm()
+    }
     fn waker(&self) -> Waker {
         self.inner.waker()
     }
 }
 
-fn deadly(store: &MemoryStore) -> (Volume, Arc<AtomicBool>, Arc<AtomicBool>) {
+fn deadly<V: AnyVolume>(store: &MemoryStore) -> (V, Arc<AtomicBool>, Arc<AtomicBool>) {
     let (panics, breaks) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let deadly = Deadly { inner: device(store), panics: panics.clone(), breaks: breaks.clone() };
-    let volume = Volume::open(Box::new(deadly), OpenOptions::default()).expect("intact");
+    let volume = V::open_with(Box::new(deadly), OpenOptions::default()).expect("intact");
     volume.write_at(0, &[1; 4096]).expect("in range");
     (volume, panics, breaks)
 }
 
-#[test]
-fn a_panic_of_the_loop_hangs_no_session_and_loses_no_buffer() {
+fn a_panic_of_the_loop_hangs_no_session_and_loses_no_buffer<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, panics, _) = deadly(&store);
+    let (volume, panics, _) = deadly::<V>(&store);
     let mut session = volume.connect();
     let mut idle = volume.connect();
     panics.store(true, Ordering::Relaxed);
@@ -271,13 +279,12 @@ fn a_panic_of_the_loop_hangs_no_session_and_loses_no_buffer() {
     assert_eq!(why, "told to panic");
     assert!(volume.read_only());
     assert_eq!(volume.close(), Err(CloseError::Bug("told to panic".to_string())));
-    drop(open(&store));
+    drop(open::<V>(&store));
 }
 
-#[test]
-fn a_device_that_cannot_be_polled_ends_the_volume_with_its_error() {
+fn a_device_that_cannot_be_polled_ends_the_volume_with_its_error<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let (volume, _, breaks) = deadly(&store);
+    let (volume, _, breaks) = deadly::<V>(&store);
     breaks.store(true, Ordering::Relaxed);
     let mut session = volume.connect();
     session.submit(write(1, 0, &[2; 4096]));
@@ -285,5 +292,5 @@ fn a_device_that_cannot_be_polled_ends_the_volume_with_its_error() {
     assert_eq!(completions[0].result, Err(RequestError::Device { errno: libc::ENODEV }));
     assert!(matches!(volume.state(), State::Failed(_)));
     assert_eq!(volume.close(), Err(CloseError::Device { errno: libc::ENODEV }));
-    drop(open(&store));
+    drop(open::<V>(&store));
 }

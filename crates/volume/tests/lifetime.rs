@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use coulter::service::{BlockService, Operation, RequestError};
+use coulter::service::{Operation, RequestError};
 use coulter::{OpenErrorKind, OpenOptions, ReadOnlyReason, State, Volume, create};
 use coulter_device::wrap::{CutDevice, CutPolicy};
 use coulter_device::{Device, MemoryStore};
@@ -11,18 +11,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-fn open_error(store: &MemoryStore, options: OpenOptions) -> OpenErrorKind {
-    let error = Volume::open(device(store), options).expect_err("it cannot be opened");
+for_both_kinds!(
+    content_survives_closing_dropping_and_dying,
+    closing_in_order_leaves_no_writes_to_replay,
+    what_was_flushed_survives_a_power_cut_and_the_rest_is_a_prefix,
+    a_thousand_openings_leave_no_thread_and_no_descriptor,
+    a_session_that_goes_away_with_requests_in_flight_harms_nobody,
+    a_volume_opened_read_only_serves_reads_and_leaves_the_device_alone,
+    what_is_no_store_is_refused_with_the_reason,
+    options_that_cannot_work_are_refused,
+    a_store_on_a_file_is_opened_again_by_path,
+);
+
+fn open_error<V: AnyVolume>(store: &MemoryStore, options: OpenOptions) -> OpenErrorKind {
+    let error = V::open_with(device(store), options).expect_err("it cannot be opened");
     let text = error.to_string();
     assert!(text.starts_with("memory: "), "{text}");
     error.kind
 }
 
-#[test]
-fn content_survives_closing_dropping_and_dying() {
+fn content_survives_closing_dropping_and_dying<V: AnyVolume>() {
     let store = small_store(48 * MIB);
     for (round, end) in ["close", "drop", "abandon"].iter().cycle().take(30).enumerate() {
-        let volume = open(&store);
+        let volume = open::<V>(&store);
         let round = round as u64;
         for block in 0..round {
             let mut bytes = [0; 4096];
@@ -38,16 +49,15 @@ fn content_survives_closing_dropping_and_dying() {
     }
 }
 
-#[test]
-fn closing_in_order_leaves_no_writes_to_replay() {
+fn closing_in_order_leaves_no_writes_to_replay<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let replayed_after = |end: fn(Volume)| {
-        let volume = open(&store);
+    let replayed_after = |end: fn(V)| {
+        let volume = open::<V>(&store);
         for block in 0..50 {
             volume.write_at(block * BLOCK, &[1; 4096]).expect("in range");
         }
         end(volume);
-        open(&store).statistics().log.records_replayed
+        open::<V>(&store).statistics().log.records_replayed
     };
     // The records of the checkpoint itself lie behind it.
     let in_order = replayed_after(|volume| volume.close().expect("the device works"));
@@ -56,12 +66,11 @@ fn closing_in_order_leaves_no_writes_to_replay() {
     assert!(abruptly >= 50, "{abruptly} records");
 }
 
-#[test]
-fn what_was_flushed_survives_a_power_cut_and_the_rest_is_a_prefix() {
+fn what_was_flushed_survives_a_power_cut_and_the_rest_is_a_prefix<V: AnyVolume>() {
     for seed in 0..40 {
         let store = small_store(48 * MIB);
         let (device, handle) = CutDevice::new(store.open().expect("nothing has it open"));
-        let volume = Volume::open(Box::new(device), OpenOptions::default()).expect("intact");
+        let volume = V::open_with(Box::new(device), OpenOptions::default()).expect("intact");
         let mut random = Random(seed);
         let mut flushed = 0;
         handle.cut_after(20 + random.below(200), CutPolicy::Seeded(seed));
@@ -81,7 +90,7 @@ fn what_was_flushed_survives_a_power_cut_and_the_rest_is_a_prefix() {
         }
         // Its last checkpoint is refused, as everything is.
         drop(volume);
-        let volume = open(&store);
+        let volume = open::<V>(&store);
         let mut survived = 0;
         let mut ended = false;
         for block in 0..written + 1 {
@@ -97,13 +106,12 @@ fn what_was_flushed_survives_a_power_cut_and_the_rest_is_a_prefix() {
     }
 }
 
-#[test]
-fn a_thousand_openings_leave_no_thread_and_no_descriptor() {
+fn a_thousand_openings_leave_no_thread_and_no_descriptor<V: AnyVolume>() {
     let store = small_store(32 * MIB);
     let descriptors = || std::fs::read_dir("/proc/self/fd").expect("Linux").count();
     let before = descriptors();
     for _ in 0..1000 {
-        let volume = open(&store);
+        let volume = open::<V>(&store);
         let mut session = volume.connect();
         assert_eq!(carry_out(&mut *session, read(0, 0, 512)).result, Ok(()));
         volume.close().expect("the device works");
@@ -116,7 +124,7 @@ fn a_thousand_openings_leave_no_thread_and_no_descriptor() {
 fn requests_in_flight_end_when_a_volume_is_shut_down() {
     let store = small_store(64 * MIB);
     for round in 0..20u64 {
-        let volume = Arc::new(open(&store));
+        let volume = Arc::new(open::<Volume>(&store));
         let done = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..3 {
@@ -157,7 +165,7 @@ fn requests_in_flight_end_when_a_volume_is_shut_down() {
 #[test]
 fn a_closed_volume_refuses_everything_and_still_tells_its_counters() {
     let store = small_store(32 * MIB);
-    let volume = open(&store);
+    let volume = open::<Volume>(&store);
     let mut early = volume.connect();
     assert_eq!(carry_out(&mut *early, write(0, 0, &[1; 4096])).result, Ok(()));
     volume.shut_down().expect("the device works");
@@ -171,16 +179,15 @@ fn a_closed_volume_refuses_everything_and_still_tells_its_counters() {
         assert_eq!(flushed.result, Err(RequestError::Closed));
     }
     assert_eq!(volume.write_at(0, &[1; 512]), Err(RequestError::Closed));
-    assert!(BlockService::read_only(&volume));
+    assert!(volume.read_only());
     assert_eq!(volume.statistics().requests.writes, 1);
     // The store is free again while handles are left.
-    drop(open(&store));
+    drop(open::<Volume>(&store));
 }
 
-#[test]
-fn a_session_that_goes_away_with_requests_in_flight_harms_nobody() {
+fn a_session_that_goes_away_with_requests_in_flight_harms_nobody<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     for round in 0..300u64 {
         let mut session = volume.connect();
         for tag in 0..8 {
@@ -196,17 +203,16 @@ fn a_session_that_goes_away_with_requests_in_flight_harms_nobody() {
     assert_eq!((counts.writes, counts.reads), (2400, 2400));
 }
 
-#[test]
-fn a_volume_opened_read_only_serves_reads_and_leaves_the_device_alone() {
+fn a_volume_opened_read_only_serves_reads_and_leaves_the_device_alone<V: AnyVolume>() {
     let store = small_store(32 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     volume.write_at(4096, &[7; 4096]).expect("in range");
     volume.abandon().expect("nothing failed");
     let before = store.duplicate().expect("nothing has it open");
 
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let device = store.open_read_only().expect("nothing has it open");
-    let volume = Volume::open(Box::new(device), options).expect("intact");
+    let volume = V::open_with(Box::new(device), options).expect("intact");
     assert_eq!(volume.state(), State::ReadOnly(ReadOnlyReason::Opened));
     let mut bytes = [0; 4096];
     volume.read_at(4096, &mut bytes).expect("in range");
@@ -225,51 +231,48 @@ fn a_volume_opened_read_only_serves_reads_and_leaves_the_device_alone() {
     }
 }
 
-#[test]
-fn what_is_no_store_is_refused_with_the_reason() {
+fn what_is_no_store_is_refused_with_the_reason<V: AnyVolume>() {
     let options = OpenOptions::default();
     let zeros = MemoryStore::new(32 * MIB);
-    assert!(matches!(open_error(&zeros, options), OpenErrorKind::NotAStore));
+    assert!(matches!(open_error::<V>(&zeros, options), OpenErrorKind::NotAStore));
     let tiny = MemoryStore::new(512);
-    assert!(matches!(open_error(&tiny, options), OpenErrorKind::NotAStore));
+    assert!(matches!(open_error::<V>(&tiny, options), OpenErrorKind::NotAStore));
 
     let store = small_store(64 * MIB);
     let truncated = MemoryStore::new(40 * MIB);
     let mut bytes = vec![0; 40 << 20];
     store.read_at(0, &mut bytes).expect("nothing has it open");
     truncated.write_at(0, &bytes).expect("nothing has it open");
-    let kind = open_error(&truncated, options);
+    let kind = open_error::<V>(&truncated, options);
     assert!(matches!(kind, OpenErrorKind::Truncated { found, .. } if found == 40 * MIB), "{kind}");
 
     let damaged = store.duplicate().expect("nothing has it open");
     for place in [0, MIB] {
         damaged.write_at(place + 100, &[0xff; 8]).expect("nothing has it open");
     }
-    let kind = open_error(&damaged, options);
+    let kind = open_error::<V>(&damaged, options);
     assert!(matches!(kind, OpenErrorKind::Damaged { .. }), "{kind}");
 
     let bodiless = store.duplicate().expect("nothing has it open");
     bodiless.write_at(2 * MIB, &[0xff; 64 << 10]).expect("nothing has it open");
-    let kind = open_error(&bodiless, options);
+    let kind = open_error::<V>(&bodiless, options);
     assert!(matches!(kind, OpenErrorKind::Damaged { .. }), "{kind}");
 }
 
-#[test]
-fn options_that_cannot_work_are_refused() {
+fn options_that_cannot_work_are_refused<V: AnyVolume>() {
     let store = small_store(32 * MIB);
     let options = OpenOptions { record_count: 3, ..OpenOptions::default() };
-    let kind = open_error(&store, options);
+    let kind = open_error::<V>(&store, options);
     assert!(matches!(kind, OpenErrorKind::Option { name: "record_count", .. }), "{kind}");
     let options = OpenOptions { map_memory: Some(4096), ..OpenOptions::default() };
-    let kind = open_error(&store, options);
+    let kind = open_error::<V>(&store, options);
     assert!(matches!(kind, OpenErrorKind::MapMemory { needed } if needed > 4096), "{kind}");
     let read_only = store.open_read_only().expect("nothing has it open");
-    let error = Volume::open(Box::new(read_only), OpenOptions::default()).expect_err("refused");
+    let error = V::open_with(Box::new(read_only), OpenOptions::default()).expect_err("refused");
     assert!(matches!(error.kind, OpenErrorKind::ReadOnlyDevice), "{error}");
 }
 
-#[test]
-fn a_store_on_a_file_is_opened_again_by_path() {
+fn a_store_on_a_file_is_opened_again_by_path<V: AnyVolume>() {
     let directory = tempfile::tempdir().expect("a directory for the test");
     let path = directory.path().join("store");
     let make = coulter_device::OpenOptions {
@@ -282,11 +285,11 @@ fn a_store_on_a_file_is_opened_again_by_path() {
     let again = || -> Box<dyn Device> {
         coulter_device::open_path(&path, &coulter_device::OpenOptions::default()).expect("free")
     };
-    let volume = Volume::open(again(), OpenOptions::default()).expect("intact");
+    let volume = V::open_with(again(), OpenOptions::default()).expect("intact");
     assert_eq!(volume.geometry(), &geometry);
     volume.write_at(12288, &[3; 12288]).expect("in range");
     volume.close().expect("the device works");
-    let volume = Volume::open(again(), OpenOptions::default()).expect("intact");
+    let volume = V::open_with(again(), OpenOptions::default()).expect("intact");
     let mut bytes = [0; 12288];
     volume.read_at(12288, &mut bytes).expect("in range");
     assert_eq!(bytes, [3; 12288]);
@@ -295,7 +298,7 @@ fn a_store_on_a_file_is_opened_again_by_path() {
 #[test]
 fn an_idle_volume_sleeps() {
     let store = small_store(32 * MIB);
-    let volume = open(&store);
+    let volume = open::<Volume>(&store);
     volume.write_at(0, &[1; 4096]).expect("in range");
     std::thread::sleep(Duration::from_millis(50));
     let before = volume.statistics().event_loop.turns;

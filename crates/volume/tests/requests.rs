@@ -4,16 +4,22 @@ mod common;
 
 use common::*;
 use coulter::buffer::Buffer;
-use coulter::service::{
-    BlockService, Extent, Operation, REQUEST_SIZE_MAX, Request, RequestError, Session,
-};
+use coulter::service::{Extent, Operation, REQUEST_SIZE_MAX, Request, RequestError, Session};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-#[test]
-fn senseless_requests_are_refused_and_their_buffers_come_back() {
+for_both_kinds!(
+    senseless_requests_are_refused_and_their_buffers_come_back,
+    extents_tell_data_from_nothing,
+    completions_are_awaited_for_as_long_as_asked,
+    a_caller_may_sleep_on_the_descriptor,
+    counters_and_latencies_tell_what_was_asked,
+    buffers_are_used_again_without_showing_what_they_held,
+);
+
+fn senseless_requests_are_refused_and_their_buffers_come_back<V: AnyVolume>() {
     let store = small_store(64 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let size = volume.size();
     let mut session = volume.connect();
     let invalid = Err(RequestError::Invalid);
@@ -41,10 +47,9 @@ fn senseless_requests_are_refused_and_their_buffers_come_back() {
     assert_eq!(volume.write_at(size, &[0; 512]), Err(RequestError::OutOfRange));
 }
 
-#[test]
-fn extents_tell_data_from_nothing() {
+fn extents_tell_data_from_nothing<V: AnyVolume>() {
     let store = small_store(64 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     volume.write_at(8 * BLOCK, &[1; 8192]).expect("in range");
     volume.write_at(11 * BLOCK, &[1; 512]).expect("in range");
     volume.flush().expect("the device works");
@@ -66,10 +71,9 @@ fn extents_tell_data_from_nothing() {
     assert!(covered >= BLOCK && covered <= volume.size());
 }
 
-#[test]
-fn completions_are_awaited_for_as_long_as_asked() {
+fn completions_are_awaited_for_as_long_as_asked<V: AnyVolume>() {
     let store = small_store(32 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let mut session = volume.connect();
     let mut completions = Vec::new();
     // Nothing is outstanding: returns at once.
@@ -88,10 +92,9 @@ fn completions_are_awaited_for_as_long_as_asked() {
     assert_eq!(completions.pop().map(|completion| completion.tag), Some(2));
 }
 
-#[test]
-fn a_caller_may_sleep_on_the_descriptor() {
+fn a_caller_may_sleep_on_the_descriptor<V: AnyVolume>() {
     let store = small_store(32 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let mut session = volume.connect();
     let mut completions = Vec::new();
     for round in 0..2000 {
@@ -118,10 +121,9 @@ fn sleep_on(session: &dyn Session) {
     assert_eq!(ready, 1, "a completion comes within ten seconds");
 }
 
-#[test]
-fn counters_and_latencies_tell_what_was_asked() {
+fn counters_and_latencies_tell_what_was_asked<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     volume.write_at(0, &[1; 8192]).expect("in range");
     volume.write_durable_at(8192, &[1; 4096]).expect("in range");
     volume.write_at(512, &[1; 512]).expect("in range");
@@ -143,10 +145,9 @@ fn counters_and_latencies_tell_what_was_asked() {
     assert!(statistics.write_amplification_thousandths() > 1000);
 }
 
-#[test]
-fn buffers_are_used_again_without_showing_what_they_held() {
+fn buffers_are_used_again_without_showing_what_they_held<V: AnyVolume>() {
     let store = small_store(48 * MIB);
-    let volume = open(&store);
+    let volume = open::<V>(&store);
     let mut session = volume.connect();
     volume.write_at(0, &[0xaa; 65536]).expect("in range");
     let mut buffer = Buffer::zeroed(65536);

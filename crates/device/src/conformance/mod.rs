@@ -23,6 +23,7 @@
 //!
 //! What it does not do: cut power; a device that survives this process is not asked about it.
 
+mod elsewhere;
 mod lifetime;
 mod refusals;
 mod rig;
@@ -92,6 +93,10 @@ checks!(
     sleeping::a_wake_before_the_sleep_is_not_lost,
     sleeping::wakes_and_completions_do_not_hide_each_other,
     sleeping::a_waker_may_outlive_its_device,
+    elsewhere::a_descriptor_tells_of_completions,
+    elsewhere::a_descriptor_is_quiet_when_there_is_nothing,
+    elsewhere::a_waker_is_heard_through_the_descriptor,
+    elsewhere::wakes_and_completions_come_through_one_descriptor,
     lifetime::properties_are_consistent,
     lifetime::another_device_sees_the_content,
     lifetime::content_in_use_is_refused_and_free_after_the_drop,
@@ -130,6 +135,10 @@ macro_rules! conformance_suite {
             a_wake_before_the_sleep_is_not_lost
             wakes_and_completions_do_not_hide_each_other
             a_waker_may_outlive_its_device
+            a_descriptor_tells_of_completions
+            a_descriptor_is_quiet_when_there_is_nothing
+            a_waker_is_heard_through_the_descriptor
+            wakes_and_completions_come_through_one_descriptor
             properties_are_consistent
             another_device_sees_the_content
             content_in_use_is_refused_and_free_after_the_drop

@@ -23,6 +23,7 @@ use crate::wake::{Sleeper, Waker};
 use dense::Dense;
 use sparse::Sparse;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -273,6 +274,7 @@ impl Device for MemoryDevice {
 
     #[inline]
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        self.sleeper.disarm();
         if self.done.is_empty() {
             // Nothing is ever in flight, so only a waker can end this.
             self.sleeper.sleep(wait);
@@ -280,6 +282,14 @@ impl Device for MemoryDevice {
             out.append(&mut self.done);
         }
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        let call = self.sleeper.arm_event()?;
+        if !self.done.is_empty() {
+            call.ring();
+        }
+        Ok(call.as_fd())
     }
 
     fn waker(&self) -> Waker {

@@ -7,6 +7,11 @@
 //! A wake from another thread arrives as the answer to a read of an event descriptor, which is
 //! under way whenever the ring sleeps.
 //!
+//! Callers that sleep elsewhere are called by another event descriptor, which the kernel writes to
+//! whenever there is an answer, or work that it has deferred. The ring's own descriptor would not
+//! do: who sleeps on it is woken by answers, and deferred work gives none before somebody enters
+//! the ring.
+//!
 //! What it does not do: keep commands in any order, or wait for one before another.
 //!
 //! Invariants:
@@ -20,6 +25,7 @@ mod pinned;
 mod ring;
 
 use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::event::Event;
 use crate::target::Target;
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use flights::{DiscardMethod, Flights, Outcome};
@@ -27,10 +33,10 @@ use io_uring::{opcode, types};
 use pinned::Pinned;
 use ring::{Ring, SETUPS, Setup};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::mem;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 /// The number of the read of the event descriptor.
 const EVENT: u64 = u64::MAX;
@@ -48,11 +54,13 @@ pub struct UringDevice {
     /// Completions of commands that never reached the kernel.
     done: Vec<Completion>,
     sleeper: Sleeper,
-    event: File,
+    event: Arc<Event>,
     /// Where the kernel puts what it reads from the event descriptor.
     event_count: Box<u64>,
     /// Whether that read is under way.
     is_listening: bool,
+    /// Whether the kernel calls those who sleep elsewhere.
+    is_calling: bool,
     /// Open for as long as the ring uses it.
     target: Target,
 }
@@ -85,6 +93,7 @@ impl UringDevice {
                     event,
                     event_count: Box::new(0),
                     is_listening: false,
+                    is_calling: false,
                     target,
                 })
             }
@@ -201,12 +210,12 @@ fn make_ring(
     target: &Target,
     queue_depth: usize,
     setups: &[Setup],
-) -> io::Result<(Ring, Sleeper, File)> {
+) -> io::Result<(Ring, Sleeper, Arc<Event>)> {
     // One entry more for the event, and one for its cancellation.
     let mut ring = Ring::new(queue_depth + 2, setups)?;
     ring.inner().submitter().register_files(&[target.fd()])?;
-    let (sleeper, event) = Sleeper::with_event()?;
-    Ok((ring, sleeper, event))
+    let event = Arc::new(Event::blocking()?);
+    Ok((ring, Sleeper::with_event(event.clone()), event))
 }
 
 impl Device for UringDevice {
@@ -258,6 +267,7 @@ impl Device for UringDevice {
 
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         self.ring.enable()?;
+        self.sleeper.disarm();
         let before = out.len();
         self.take_answers(out);
         self.start_waiting();
@@ -268,6 +278,24 @@ impl Device for UringDevice {
         self.ring.advance()?;
         self.take_answers(out);
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.ring.enable()?;
+        let call = self.sleeper.arm_event()?;
+        if !self.is_calling {
+            self.ring.inner().submitter().register_eventfd(call.as_raw_fd())?;
+            self.is_calling = true;
+        }
+        self.start_waiting();
+        self.ring.advance()?;
+        // The kernel calls when it gets something, not because it has something.
+        let is_due = !self.done.is_empty() || self.ring.has_answers();
+        let call = self.sleeper.call().expect("it was armed");
+        if is_due {
+            call.ring();
+        }
+        Ok(call.as_fd())
     }
 
     fn waker(&self) -> Waker {

@@ -103,6 +103,14 @@ impl Ring {
         if is_idle { Ok(()) } else { taken(self.ring.submit()) }
     }
 
+    /// Whether the kernel has answered, or has work deferred that may lead to an answer.
+    pub(super) fn has_answers(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let is_due = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        is_due || !self.ring.completion().is_empty()
+    }
+
     /// Hands over what is queued and sleeps until there is an answer, a signal, or time is over.
     pub(super) fn sleep(&mut self, wait: Wait) -> io::Result<()> {
         match wait {

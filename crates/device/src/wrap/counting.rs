@@ -4,6 +4,7 @@ use crate::contract::{Command, CommandKind, Completion, Device, Properties, Regi
 use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,6 +98,10 @@ impl<D: Device> Device for CountingDevice<D> {
             self.count(&command, completion.result.is_ok());
         }
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.inner.arm()
     }
 
     fn waker(&self) -> Waker {

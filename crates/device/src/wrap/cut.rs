@@ -27,6 +27,7 @@ use crate::random::Random;
 use crate::wake::Waker;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sectors that are moved to the inner device at once, at the most.
@@ -373,6 +374,13 @@ impl<D: Device> Device for CutDevice<D> {
         self.completed = self.next;
         out.append(&mut self.done);
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if !self.queued.is_empty() || !self.done.is_empty() {
+            self.inner.waker().wake();
+        }
+        self.inner.arm()
     }
 
     fn waker(&self) -> Waker {

@@ -13,6 +13,7 @@ use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a fault does to a command.
@@ -421,6 +422,13 @@ impl<D: Device> Device for FaultyDevice<D> {
         self.take_completions();
         self.release(out);
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if !self.held.is_empty() {
+            self.inner.waker().wake();
+        }
+        self.inner.arm()
     }
 
     fn waker(&self) -> Waker {

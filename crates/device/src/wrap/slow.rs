@@ -11,12 +11,14 @@
 //! operations = the command's length, in units of `operation_size`, rounded up
 //! ```
 
+use crate::alarm::Alarm;
 use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
 use crate::slots::Slots;
 use crate::wake::{Deadline, Waker};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How slow.
@@ -72,6 +74,8 @@ pub struct SlowDevice<D> {
     held_completions: Slots<Completion>,
     held_count: u64,
     scratch: Vec<Completion>,
+    /// For callers that sleep elsewhere; made when one first does.
+    alarm: Option<Alarm>,
 }
 
 impl<D: Device> SlowDevice<D> {
@@ -93,6 +97,7 @@ impl<D: Device> SlowDevice<D> {
             held_completions: Slots::with_capacity(depth),
             held_count: 0,
             scratch: Vec::with_capacity(depth),
+            alarm: None,
         }
     }
 
@@ -173,6 +178,18 @@ impl<D: Device> Device for SlowDevice<D> {
                 return Ok(());
             }
         }
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        let due = self.held.peek().map(|Reverse((due, ..))| *due);
+        let inner = self.inner.arm()?;
+        let alarm = match self.alarm.take() {
+            Some(alarm) => alarm,
+            None => Alarm::beside(inner)?,
+        };
+        alarm.set(due)?;
+        let alarm: &Alarm = self.alarm.insert(alarm);
+        Ok(alarm.as_fd())
     }
 
     fn waker(&self) -> Waker {

@@ -6,6 +6,7 @@ use crate::contract::{Command, CommandKind, Completion, Device, Properties, Regi
 use crate::slots::Slots;
 use crate::wake::Waker;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -152,6 +153,10 @@ impl<D: Device, S: TraceSink> Device for TracedDevice<D, S> {
             });
         }
         Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.inner.arm()
     }
 
     fn waker(&self) -> Waker {

@@ -42,8 +42,10 @@ use coulter_device::{self as device, Device, Wait};
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
 use span::Span;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 
 /// Turns without any effect after which the engine is known to stand still. One might be enough;
 /// but what one turn has changed may help the next.
@@ -163,6 +165,21 @@ impl Driver {
         }
         self.completions = completions;
         polled
+    }
+
+    /// Starts what the device was told, and makes `descriptor` readable as soon as it has more to
+    /// tell; see [`Device::arm`]. The same descriptor each time, made if it is empty.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left, and as `poll_device`.
+    pub(crate) fn arm_device(&mut self, descriptor: &OnceCell<OwnedFd>) -> io::Result<()> {
+        let fd = self.device.arm()?;
+        if descriptor.get().is_none() {
+            let own = fd.try_clone_to_owned()?;
+            // It was empty a moment ago, on this very thread.
+            let _ = descriptor.set(own);
+        }
+        Ok(())
     }
 
     /// Asks the engine to end. [`Driver::ended`] tells when it has.

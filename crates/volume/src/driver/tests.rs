@@ -18,6 +18,7 @@ use coulter_device::{
 use coulter_engine::Config;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 const SECTOR: usize = 512;
 
@@ -64,6 +65,12 @@ impl Device for Shuffled {
             self.inner.poll(out, Wait::No)?;
         }
         Ok(())
+    }
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if !self.waiting.is_empty() {
+            self.inner.waker().wake();
+        }
+        self.inner.arm()
     }
     fn waker(&self) -> Waker {
         self.inner.waker()
@@ -341,6 +348,9 @@ fn the_same_seed_gives_the_same_commands() {
         }
         fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
             self.0.poll(out, wait)
+        }
+        fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+            self.0.arm()
         }
         fn waker(&self) -> Waker {
             self.0.waker()

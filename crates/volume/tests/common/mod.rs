@@ -3,8 +3,13 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use coulter::buffer::Buffer;
-use coulter::service::{Completion, Operation, Request, Session};
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::service::{
+    BlockService, Completion, Extent, Operation, Request, RequestError, Session,
+};
+use coulter::{
+    CloseError, CreateOptions, Geometry, LocalVolume, OpenError, OpenOptions, State, Statistics,
+    Volume, create,
+};
 use coulter_device::{Device, MemoryStore};
 
 /// Bytes of a block.
@@ -42,9 +47,104 @@ pub(crate) fn device(store: &MemoryStore) -> Box<dyn Device> {
 }
 
 /// The volume of a store.
-pub(crate) fn open(store: &MemoryStore) -> Volume {
-    Volume::open(device(store), OpenOptions::default()).expect("the store is intact")
+pub(crate) fn open<V: AnyVolume>(store: &MemoryStore) -> V {
+    V::open_with(device(store), OpenOptions::default()).expect("the store is intact")
 }
+
+/// What both kinds of volumes can do.
+pub(crate) trait AnyVolume: Sized + std::fmt::Debug {
+    fn open_with(device: Box<dyn Device>, options: OpenOptions) -> Result<Self, OpenError>;
+    fn size(&self) -> u64;
+    fn geometry(&self) -> &Geometry;
+    fn state(&self) -> State;
+    fn read_only(&self) -> bool;
+    fn statistics(&self) -> Statistics;
+    fn connect(&self) -> Box<dyn Session>;
+    fn close(self) -> Result<(), CloseError>;
+    fn abandon(self) -> Result<(), CloseError>;
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), RequestError>;
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError>;
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError>;
+    fn flush(&self) -> Result<(), RequestError>;
+    fn discard(&self, offset: u64, length: u64) -> Result<(), RequestError>;
+    fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), RequestError>;
+    fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError>;
+}
+
+macro_rules! any_volume {
+    ($volume:ty, $read_only:path, $connect:path) => {
+        impl AnyVolume for $volume {
+            fn open_with(device: Box<dyn Device>, options: OpenOptions) -> Result<Self, OpenError> {
+                <$volume>::open(device, options)
+            }
+            fn size(&self) -> u64 {
+                <$volume>::size(self)
+            }
+            fn geometry(&self) -> &Geometry {
+                <$volume>::geometry(self)
+            }
+            fn state(&self) -> State {
+                <$volume>::state(self)
+            }
+            fn read_only(&self) -> bool {
+                $read_only(self)
+            }
+            fn statistics(&self) -> Statistics {
+                <$volume>::statistics(self)
+            }
+            fn connect(&self) -> Box<dyn Session> {
+                $connect(self)
+            }
+            fn close(self) -> Result<(), CloseError> {
+                <$volume>::close(self)
+            }
+            fn abandon(self) -> Result<(), CloseError> {
+                <$volume>::abandon(self)
+            }
+            fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), RequestError> {
+                <$volume>::read_at(self, offset, bytes)
+            }
+            fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
+                <$volume>::write_at(self, offset, bytes)
+            }
+            fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
+                <$volume>::write_durable_at(self, offset, bytes)
+            }
+            fn flush(&self) -> Result<(), RequestError> {
+                <$volume>::flush(self)
+            }
+            fn discard(&self, offset: u64, length: u64) -> Result<(), RequestError> {
+                <$volume>::discard(self, offset, length)
+            }
+            fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), RequestError> {
+                <$volume>::write_zeroes(self, offset, length)
+            }
+            fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError> {
+                <$volume>::extents(self, offset, length)
+            }
+        }
+    };
+}
+
+any_volume!(Volume, BlockService::read_only, BlockService::connect);
+any_volume!(LocalVolume, LocalVolume::read_only, LocalVolume::connect);
+
+/// Tests of what both kinds of volumes promise: each is run for the one with a thread of its own
+/// and for the one without.
+#[allow(unused_macros, reason = "not every test file needs it")]
+macro_rules! for_both_kinds {
+    ($($check:ident),* $(,)?) => {
+        mod threaded {
+            $(#[test] fn $check() { super::$check::<coulter::Volume>(); })*
+        }
+        mod local {
+            $(#[test] fn $check() { super::$check::<coulter::LocalVolume>(); })*
+        }
+    };
+}
+
+#[allow(unused_imports, reason = "not every test file needs it")]
+pub(crate) use for_both_kinds;
 
 /// A random number generator (SplitMix64), the same numbers for the same seed.
 pub(crate) struct Random(pub(crate) u64);

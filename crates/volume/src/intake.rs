@@ -1,0 +1,96 @@
+//! A session's requests on their way in: checked, gathered, and either handed over or refused.
+//! What is senseless completes here, without troubling the loop.
+
+use crate::memory::Memory;
+use crate::message::{SessionId, Submission};
+use crate::service::{Completion, Operation, RequestError, Session};
+use crate::validity::{self, ByteRange};
+use std::collections::VecDeque;
+
+/// Requests since the last kick, and completions of those that go no further.
+pub(crate) struct Intake {
+    /// Bytes of the volume.
+    size: u64,
+    /// `None` when the volume was closed already.
+    session: Option<SessionId>,
+    /// To be handed over.
+    pub(crate) queued: VecDeque<Submission>,
+    /// Completions of requests that never reach the loop.
+    refused: Vec<Completion>,
+    /// Requests whose completions were not taken.
+    pub(crate) outstanding: usize,
+}
+
+impl Intake {
+    /// For a session with a volume of so many bytes.
+    pub(crate) fn new(session: Option<SessionId>, size: u64) -> Intake {
+        let (queued, refused) = (VecDeque::new(), Vec::new());
+        Intake { size, session, queued, refused, outstanding: 0 }
+    }
+
+    /// The number of the session, if the volume has given it one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// Queues a request.
+    pub(crate) fn enqueue(
+        &mut self,
+        tag: u64,
+        operation: Operation,
+        range: ByteRange,
+        memory: Memory,
+    ) {
+        self.outstanding += 1;
+        let checked = validity::check(operation, range, memory.length() as u64, self.size);
+        let ByteRange { offset, length } = match operation {
+            Operation::Flush => ByteRange { offset: 0, length: 0 },
+            _ => range,
+        };
+        // Without a number there is nobody to hand it to, and it is refused at the next kick.
+        let session = self.session.unwrap_or(SessionId(u32::MAX));
+        let submission =
+            Submission { session, tag, operation, offset, length, memory, begun_ns: 0 };
+        match checked {
+            Ok(()) => self.queued.push_back(submission),
+            Err(error) => self.refused.push(submission.refused(error)),
+        }
+    }
+
+    /// Notes when what is queued was handed over, in nanoseconds of the volume's clock.
+    pub(crate) fn stamp(&mut self, now_ns: u64) {
+        for submission in &mut self.queued {
+            submission.begun_ns = now_ns;
+        }
+    }
+
+    /// There is nobody to hand it to.
+    pub(crate) fn refuse_queued(&mut self) {
+        let refused = |submission: Submission| submission.refused(RequestError::Closed);
+        self.refused.extend(self.queued.drain(..).map(refused));
+    }
+
+    /// Whether something was refused and not taken yet.
+    pub(crate) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Moves completions of what was refused to `out`, then what `others` adds.
+    pub(crate) fn take(
+        &mut self,
+        out: &mut Vec<Completion>,
+        others: impl FnOnce(&mut Vec<Completion>),
+    ) -> bool {
+        let before = out.len();
+        out.append(&mut self.refused);
+        others(out);
+        self.outstanding -= out.len() - before;
+        out.len() > before
+    }
+}
+
+/// A session that takes memory of any kind.
+pub(crate) trait AnyMemory: Session {
+    /// Queues a request.
+    fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory);
+}

@@ -1,0 +1,72 @@
+//! How a store is opened.
+
+use crate::driver::Settings;
+use crate::open_error::OpenErrorKind;
+use coulter_device::Device;
+use coulter_engine::Config;
+
+/// Fewest requests that the engine has places for.
+const REQUEST_COUNT_MIN: u32 = 16;
+
+/// How to open a store. None of it changes what is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Bytes that the map may occupy; `None` for what was decided when the store was made.
+    pub map_memory: Option<u64>,
+    /// Refuse writes, and leave the device as it is.
+    pub read_only: bool,
+    /// Discard freed segments on the device.
+    pub trim: bool,
+    /// Writes of records under way up to which requests are not gathered any longer.
+    pub batch_depth: u32,
+    /// Buffers for records, of about 1 MiB each.
+    pub record_count: u16,
+    /// Requests that are worked on at once; others wait.
+    pub request_count: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        let config = Config::default();
+        OpenOptions {
+            map_memory: config.map_size,
+            read_only: config.read_only,
+            trim: config.trim,
+            batch_depth: config.batch_depth,
+            record_count: config.record_count,
+            request_count: config.request_count,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// What they mean for a store on `device`.
+    ///
+    /// # Errors
+    /// When they make no sense, or not with this device.
+    pub(crate) fn settings_for(&self, device: &dyn Device) -> Result<Settings, OpenErrorKind> {
+        if device.properties().read_only && !self.read_only {
+            return Err(OpenErrorKind::ReadOnlyDevice);
+        }
+        let least = [
+            ("batch_depth", u64::from(self.batch_depth), 1),
+            ("record_count", self.record_count.into(), Config::RECORD_COUNT_MIN.into()),
+            ("request_count", self.request_count.into(), REQUEST_COUNT_MIN.into()),
+        ];
+        for (name, value, min) in least {
+            if value < min {
+                return Err(OpenErrorKind::Option { name, min });
+            }
+        }
+        let config = Config {
+            map_size: self.map_memory,
+            record_count: self.record_count,
+            request_count: self.request_count,
+            batch_depth: self.batch_depth,
+            trim: self.trim,
+            read_only: self.read_only,
+            ..Config::default()
+        };
+        Ok(Settings { config })
+    }
+}
