@@ -30,7 +30,7 @@ struct BrokenHarness {
 
 struct BrokenService(Arc<dyn BlockService>, Defect);
 
-struct BrokenSession(Box<dyn Session>, Defect);
+struct BrokenSession(Box<dyn Session + Send>, Defect);
 
 impl Harness for BrokenHarness {
     fn name(&self) -> &'static str {
@@ -60,7 +60,7 @@ impl BlockService for BrokenService {
     fn read_only(&self) -> bool {
         self.0.read_only()
     }
-    fn connect(&self) -> Box<dyn Session> {
+    fn connect(&self) -> Box<dyn Session + Send> {
         Box::new(BrokenSession(self.0.connect(), self.1))
     }
 }

@@ -159,13 +159,13 @@ impl BlockService for TracedService {
         self.inner.read_only()
     }
 
-    fn connect(&self) -> Box<dyn Session> {
+    fn connect(&self) -> Box<dyn Session + Send> {
         Box::new(TracedSession { inner: self.inner.connect(), log: Arc::clone(&self.log) })
     }
 }
 
 struct TracedSession {
-    inner: Box<dyn Session>,
+    inner: Box<dyn Session + Send>,
     log: Arc<Recorder>,
 }
 

@@ -127,11 +127,11 @@ impl FuseFile {
             return Err(FuseError::Directory { path: mount_point, source });
         }
         let nodes = Nodes::new(service.size(), read_only);
-        let pump = Pump::new(device, stop_for_pump, service.connect(), nodes);
+        let session = service.connect();
         let mut file = FuseFile { mount_point, made_directory, mounted: true, stop, thread: None };
         let thread = std::thread::Builder::new().name("fuse".into()).stack_size(STACK_SIZE);
         // On failure the drop of `file` unmounts.
-        let spawned = thread.spawn(move || pump.run());
+        let spawned = thread.spawn(move || Pump::new(device, stop_for_pump, session, nodes).run());
         file.thread =
             Some(spawned.map_err(|source| FuseError::System { step: "start a thread", source })?);
         Ok(file)

@@ -168,7 +168,7 @@ impl BlockService for MemoryService {
         self.shared.read_only.load(Ordering::SeqCst)
     }
 
-    fn connect(&self) -> Box<dyn Session> {
+    fn connect(&self) -> Box<dyn Session + Send> {
         Box::new(MemorySession::new(self.shared.clone()))
     }
 }
