@@ -23,7 +23,7 @@
 //! which [`Volume`] implements.
 //!
 //! # How it works
-//! One thread per volume, the loop, owns the engine, the device and all buffers. Sessions hand it
+//! One thread per volume, which runs the loop, owns the engine, the device and all buffers. Sessions hand it
 //! requests in batches and get completions back in batches. The way of a write:
 //!
 //! ```text
@@ -32,6 +32,14 @@
 //!                                     └──► device: one write for the whole record
 //! ```
 //! The caller's thread checks the request; the loop's thread does all else.
+//!
+//! The hand-over between threads can be had or left out:
+//!
+//! | | who carries requests out | for |
+//! |---|---|---|
+//! | [`Volume`] | a thread of its own | any number of threads; work goes on by itself. The default |
+//! | [`Volume`] with a [guest](service::BlockService::host) | the same, and the guest's code on it | one busy user beside others |
+//! | [`LocalVolume`] | the thread that asks | one thread that does its own waiting |
 
 mod abort;
 mod arena;
