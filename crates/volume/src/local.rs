@@ -34,7 +34,7 @@ use std::sync::Arc;
 /// use coulter_device::MemoryStore;
 ///
 /// let store = MemoryStore::new(64 << 20);
-/// let options = CreateOptions { segment_size: 2 << 20, ..CreateOptions::default() };
+/// let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
 /// create(Box::new(store.open()?), &options)?;
 ///
 /// let volume = LocalVolume::open(Box::new(store.open()?), OpenOptions::default())?;

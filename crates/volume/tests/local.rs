@@ -65,7 +65,8 @@ fn an_owner_may_sleep_in_a_poll_of_its_own_over_any_device() {
         let make = coulter_device::OpenOptions { create_size: Some(64 * MIB), ..options.clone() };
         let _ = std::fs::remove_file(&path);
         let device = open_path(&path, &make).expect("a file can be made");
-        let options_of_store = CreateOptions { segment_size: 2 * MIB, ..CreateOptions::default() };
+        let options_of_store =
+            CreateOptions { segment_size: Some(2 * MIB), ..CreateOptions::default() };
         create(device, &options_of_store).expect("it fits");
         let device = open_path(&path, &options).expect("it is there");
         println!("{}: {:?}", device.properties().description, device.properties().note);
@@ -102,7 +103,7 @@ fn an_idle_owner_is_not_called() {
     let path = directory.path().join("store");
     let make = coulter_device::OpenOptions { create_size: Some(64 * MIB), ..Default::default() };
     let device = open_path(&path, &make).expect("a file can be made");
-    create(device, &CreateOptions { segment_size: 2 * MIB, ..Default::default() })
+    create(device, &CreateOptions { segment_size: Some(2 * MIB), ..Default::default() })
         .expect("it fits");
     let device = open_path(&path, &Default::default()).expect("it is there");
     let volume = LocalVolume::open(device, OpenOptions::default()).expect("intact");
