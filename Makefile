@@ -46,10 +46,19 @@ power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite and Postgre
 	scripts/setup.sh test
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
 
+soak: ## a daemon's memory under endless writes: SECONDS=300
+	scripts/setup.sh demo
+	COULTER_SOAK_SECONDS=$(or $(SECONDS),300) $(CARGO) test --quiet --release \
+	  --package coulter-cli --test soak -- --ignored --nocapture
+
+fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
+	scripts/setup.sh build
+	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
+
 man: ## manual pages, in target/generated/man
 	$(COULTER) generate man $(GENERATED)/man
 
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench filesystems nbd-interop power-cut man completions
+.PHONY: help build demo test lint bench filesystems nbd-interop power-cut soak fuzz man completions

@@ -14,7 +14,7 @@ readonly rust_version_min=1.89
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 
 # program:package, by purpose; each purpose includes the ones before it.
-build_tools=(cc:build-essential)
+build_tools=(cc:build-essential c++:build-essential)
 demo_tools=(fio:fio mkfs.ext4:e2fsprogs e2fsck:e2fsprogs losetup:mount fusermount3:fuse3)
 test_tools=(
   mkfs.xfs:xfsprogs xfs_repair:xfsprogs mkfs.btrfs:btrfs-progs

@@ -1,0 +1,107 @@
+//! Makes the golden images of the present format: `cargo run -p coulter --example golden`.
+//!
+//! Each is a small store as some life left it, compressed, and beside it a list of what its volume
+//! holds. They lie in `testdata/golden/format-N` and are opened by `tests/golden.rs` of every later
+//! version; those of released formats are never made anew.
+
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_device::MemoryStore;
+use coulter_workload::Random;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const BLOCK: u64 = 4096;
+const DEVICE_SIZE: u64 = 30 << 20;
+
+/// A store, and what each block of its volume is full of.
+struct Golden {
+    store: MemoryStore,
+    content: Vec<u8>,
+    random: Random,
+}
+
+impl Golden {
+    fn new() -> Result<Golden, Box<dyn Error>> {
+        let store = MemoryStore::new(DEVICE_SIZE);
+        let options = CreateOptions {
+            segment_size: 2 << 20,
+            uuid: Some(*b"golden image\0\0\0\0"),
+            label: "golden".to_owned(),
+            ..CreateOptions::default()
+        };
+        let geometry = create(Box::new(store.open()?), &options)?;
+        let content = vec![0; (geometry.volume_size_bytes / BLOCK) as usize];
+        Ok(Golden { store, content, random: Random::new(1) })
+    }
+
+    fn open(&self) -> Result<Volume, Box<dyn Error>> {
+        Ok(Volume::open(Box::new(self.store.open()?), OpenOptions::default())?)
+    }
+
+    /// Writes and discards at random.
+    fn use_it(&mut self, volume: &Volume, operations: u64) -> Result<(), Box<dyn Error>> {
+        for number in 0..operations {
+            let magnitude = self.random.below(8);
+            let count = 1 + self.random.below(1 << magnitude);
+            let first = self.random.below(self.content.len() as u64 - count + 1);
+            let byte = if self.random.below(8) == 0 { 0 } else { number as u8 };
+            let (offset, length) = (first * BLOCK, count * BLOCK);
+            match byte {
+                0 => volume.discard(offset, length)?,
+                _ => volume.write_at(offset, &vec![byte; length as usize])?,
+            }
+            self.content[first as usize..(first + count) as usize].fill(byte);
+        }
+        Ok(volume.flush()?)
+    }
+
+    fn save(&self, name: &str) -> Result<(), Box<dyn Error>> {
+        let directory = directory();
+        fs::create_dir_all(&directory)?;
+        let mut bytes = vec![0; DEVICE_SIZE as usize];
+        self.store.read_at(0, &mut bytes)?;
+        let image = directory.join(format!("{name}.img.gz"));
+        let mut encoder = GzEncoder::new(File::create(&image)?, Compression::best());
+        encoder.write_all(&bytes)?;
+        encoder.finish()?;
+        // Runs of equal blocks: first, count, byte.
+        let mut list = String::new();
+        let mut first = 0;
+        for run in self.content.chunk_by(|a, b| a == b) {
+            writeln!(list, "{first} {} {}", run.len(), run[0])?;
+            first += run.len();
+        }
+        fs::write(directory.join(format!("{name}.txt")), list)?;
+        println!("{}: {} bytes", image.display(), fs::metadata(&image)?.len());
+        Ok(())
+    }
+}
+
+fn directory() -> PathBuf {
+    let version = coulter_format::FORMAT_VERSION;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
+    root.join(format!("format-{version}"))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    Golden::new()?.save("empty")?;
+
+    let mut golden = Golden::new()?;
+    let volume = golden.open()?;
+    golden.use_it(&volume, 60)?;
+    volume.close()?;
+    golden.save("closed")?;
+
+    // Cleaned, with checkpoints, runs, a log behind them, and a second life.
+    for operations in [330, 20] {
+        let volume = golden.open()?;
+        golden.use_it(&volume, operations)?;
+        volume.abandon()?;
+    }
+    golden.save("crashed")
+}

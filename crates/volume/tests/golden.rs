@@ -1,0 +1,99 @@
+//! Stores that earlier versions have left are sound, open, and hold what they held.
+//!
+//! `cargo run -p coulter --example golden` makes the images of the present format.
+
+use coulter::{OpenOptions, Volume};
+use coulter_check::SliceBlocks;
+use coulter_device::MemoryStore;
+use coulter_format::FORMAT_VERSION;
+use flate2::read::GzDecoder;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+const BLOCK: usize = 4096;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden")
+}
+
+/// All images, without `.img.gz`.
+fn images() -> Vec<PathBuf> {
+    let formats = fs::read_dir(root()).expect("it is part of the source").flatten();
+    let files = formats.flat_map(|format| fs::read_dir(format.path()).expect("a directory"));
+    let paths = files.flatten().map(|file| file.path().display().to_string());
+    let mut images: Vec<PathBuf> =
+        paths.filter_map(|path| path.strip_suffix(".img.gz").map(PathBuf::from)).collect();
+    images.sort();
+    images
+}
+
+fn image(path: &Path) -> Vec<u8> {
+    let file = File::open(path.with_extension("img.gz")).expect("it was listed");
+    let mut bytes = Vec::new();
+    GzDecoder::new(file).read_to_end(&mut bytes).expect("it is whole");
+    bytes
+}
+
+/// What each block is full of.
+fn content(path: &Path) -> Vec<u8> {
+    let list = fs::read_to_string(path.with_extension("txt")).expect("it lies beside the image");
+    let mut content = Vec::new();
+    for line in list.lines() {
+        let numbers: Vec<usize> =
+            line.split(' ').map(|word| word.parse().expect("a number")).collect();
+        let [first, count, byte] = numbers[..] else { panic!("{line}") };
+        assert_eq!(first, content.len(), "the list has no holes");
+        content.resize(first + count, u8::try_from(byte).expect("a byte"));
+    }
+    content
+}
+
+fn open(store: &MemoryStore) -> Volume {
+    let device = store.open().expect("nothing has it open");
+    Volume::open(Box::new(device), OpenOptions::default()).expect("it is a store")
+}
+
+fn compare(volume: &Volume, content: &[u8], name: &str) {
+    assert_eq!(volume.size(), (content.len() * BLOCK) as u64, "{name}");
+    let mut block = [0; BLOCK];
+    for (number, byte) in content.iter().enumerate() {
+        volume.read_at((number * BLOCK) as u64, &mut block).expect("it is whole");
+        assert!(block == [*byte; BLOCK], "{name}: block {number} is not full of {byte}");
+    }
+}
+
+#[test]
+fn the_present_format_has_its_images() {
+    let directory = root().join(format!("format-{FORMAT_VERSION}"));
+    for name in ["empty", "closed", "crashed"] {
+        let there = directory.join(format!("{name}.img.gz")).exists();
+        assert!(there, "make them: cargo run -p coulter --example golden");
+    }
+}
+
+#[test]
+fn images_of_all_formats_are_sound_and_hold_what_they_held() {
+    for path in images() {
+        let name = path.display().to_string();
+        let (bytes, mut content) = (image(&path), content(&path));
+        let mut options = coulter_check::Options { data: true, ..Default::default() };
+        let report = coulter_check::check(&mut SliceBlocks(&bytes), &mut options);
+        assert!(report.is_sound() && report.complete, "{name}: {:?}", report.findings);
+
+        let store = MemoryStore::new(bytes.len() as u64);
+        store.write_at(0, &bytes).expect("nothing has it open");
+        let volume = open(&store);
+        compare(&volume, &content, &name);
+        // It goes on.
+        for number in (0..content.len()).step_by(3) {
+            volume.write_at((number * BLOCK) as u64, &[77; BLOCK]).expect("there is room");
+            content[number] = 77;
+        }
+        volume.flush().expect("the device works");
+        volume.abandon().expect("no bug");
+        let volume = open(&store);
+        compare(&volume, &content, &name);
+        volume.close().expect("the device works");
+    }
+}
