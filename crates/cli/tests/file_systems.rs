@@ -145,7 +145,9 @@ impl Trial<'_> {
         files.stop();
         let _ = load.kill();
         load.wait().expect("it is our child");
-        self.sandbox.ok(&["umount", "mnt"]);
+        // The kernel may still be giving up what it had begun.
+        let unmounted = || self.sandbox.run(&["umount", "mnt"]).status.success();
+        wait_until("the dead file system is unmounted", unmounted);
 
         let begin = Instant::now();
         let mount = ["mount", "disk.img", "mnt", "--options", "discard", "--json"];

@@ -29,7 +29,7 @@ impl Golden {
     fn new() -> Result<Golden, Box<dyn Error>> {
         let store = MemoryStore::new(DEVICE_SIZE);
         let options = CreateOptions {
-            segment_size: 2 << 20,
+            segment_size: Some(2 << 20),
             uuid: Some(*b"golden image\0\0\0\0"),
             label: "golden".to_owned(),
             ..CreateOptions::default()
