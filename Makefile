@@ -46,6 +46,10 @@ power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite and Postgre
 	scripts/setup.sh test
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
 
+report: ## the published experiments run again: coulter-report.html
+	scripts/setup.sh build
+	$(COULTER) report $(ARGUMENTS)
+
 soak: ## a daemon's memory under endless writes: SECONDS=300
 	scripts/setup.sh demo
 	COULTER_SOAK_SECONDS=$(or $(SECONDS),300) $(CARGO) test --quiet --release \
@@ -61,4 +65,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench filesystems nbd-interop power-cut soak fuzz man completions
+.PHONY: help build demo test lint bench report filesystems nbd-interop power-cut soak fuzz man completions

@@ -57,6 +57,7 @@ pub(crate) enum Verb {
     Dump(verbs::dump::Dump),
     Bench(verbs::bench::Bench),
     Flash(verbs::flash::Flash),
+    Report(verbs::report::Report),
     Demo(verbs::demo::Demo),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),

@@ -76,6 +76,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Dump(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
         Verb::Flash(verb) => verb.run(),
+        Verb::Report(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),
         Verb::Daemon(verb) => verb.run(&state()?),
         Verb::Generate(verb) => verb.run(),

@@ -12,6 +12,7 @@ pub(crate) mod flash;
 pub(crate) mod generate;
 pub(crate) mod list;
 pub(crate) mod mount;
+pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod umount;

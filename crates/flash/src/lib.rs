@@ -33,6 +33,7 @@ pub mod host;
 mod latency;
 mod nand;
 mod profile;
+pub mod report;
 pub mod run;
 mod timing;
 mod units;
@@ -45,7 +46,9 @@ pub use device::{FlashDevice, FlashStore, Pacing};
 pub use drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
 pub use ftl::{Ftl, FtlError, FtlKind, FtlOptions, MapMemory, Placement, VictimPolicy};
 pub use geometry::Geometry;
-pub use host::{FileOperation, Host, HostCounters, HostError, HostKind, LogOptions};
+pub use host::{
+    Cleaning, FileOperation, Host, HostCounters, HostError, HostKind, LogOptions, RemapOptions,
+};
 pub use latency::{Histogram, Latency};
 pub use nand::{Done, Label, Nand, Oob, PowerCut};
 pub use profile::{PROFILES, Profile, ProfileError};

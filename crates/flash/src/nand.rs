@@ -73,6 +73,9 @@ struct BlockState {
     /// An erase was torn: nothing but another erase may be done.
     spoilt: bool,
     label: Label,
+    /// It was erased, and the time for that is charged when it is used again: not before then, and
+    /// not before this.
+    erase_due: Option<Ns>,
     /// Operation number of its last program. Flash keeps it out of band with that page.
     written: u64,
 }
@@ -106,7 +109,8 @@ impl Nand {
         let geometry = profile.geometry;
         let pages = geometry.pages() as usize;
         let label = Label { role: 0, opened: 0 };
-        let erased = BlockState { next: 0, erases: 0, spoilt: false, label, written: 0 };
+        let erased =
+            BlockState { next: 0, erases: 0, spoilt: false, label, erase_due: None, written: 0 };
         Nand {
             geometry,
             time: Timelines::new(profile),
@@ -279,6 +283,7 @@ impl Nand {
         self.writes += 1;
         state.next = offset + 1;
         state.written = self.writes;
+        let erase_due = state.erase_due.take();
         if torn {
             self.lpns[page.index()] = TORN;
             return Err(PowerCut);
@@ -287,10 +292,15 @@ impl Nand {
         self.sequences_low[page.index()] = oob.sequence as u32;
         self.sequences_high[page.index()] = (oob.sequence >> 32) as u16;
         self.counters.programs.count(cause);
+        if let Some(due) = erase_due {
+            self.time.erase(at.max(due), block);
+        }
         Ok(self.time.program(at, block, offset))
     }
 
-    /// Erases an erase block.
+    /// Erases an erase block. Its die is busy with that when the block is first programmed again, as
+    /// in drives that erase when they open a block: so nobody waits for a die that itself waits until
+    /// the victim's pages have been moved.
     ///
     /// # Errors
     /// [`PowerCut`].
@@ -304,7 +314,8 @@ impl Nand {
         assert!(state.next > 0 || state.spoilt, "an empty erase block is not erased");
         let label = Label { role: 0, opened: 0 };
         let erases = state.erases + 1;
-        *state = BlockState { next: 0, erases, spoilt: torn, label, written: 0 };
+        *state =
+            BlockState { next: 0, erases, spoilt: torn, label, erase_due: Some(at), written: 0 };
         let first = self.geometry.page(block, 0).index();
         let count = self.geometry.pages_per_block as usize;
         self.lpns[first..first + count].fill(if torn { TORN } else { FREE });
@@ -313,7 +324,7 @@ impl Nand {
             return Err(PowerCut);
         }
         self.counters.erases += 1;
-        Ok(self.time.erase(at, block))
+        Ok(at)
     }
 
     /// Says what an empty erase block will be used for. Lost with the power if no page is

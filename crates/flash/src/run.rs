@@ -10,7 +10,7 @@ use crate::content::Keep;
 use crate::counters::{FtlCounters, NandCounters};
 use crate::drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
 use crate::ftl::{FtlError, FtlKind, FtlOptions, MapMemory};
-use crate::host::{Host, HostCounters, HostError, HostKind, LogOptions};
+use crate::host::{Host, HostCounters, HostError, HostKind, LogOptions, RemapOptions};
 use crate::latency::{Histogram, Latency};
 use crate::profile::Profile;
 use crate::units::{BLOCK_SIZE, EraseBlock, Ns};
@@ -36,13 +36,18 @@ pub struct Run {
     pub host: HostKind,
     /// What the log-structured hosts are told.
     pub log: LogOptions,
+    /// A remapping layer between the file system and the drive.
+    pub remap: Option<RemapOptions>,
+    /// How much of the drive was used before the file system was made, and never trimmed, in
+    /// percent. Hosts that trim first (the logs, a remapping layer) do not mind.
+    pub used_before_percent: u32,
     /// The host's page cache, in blocks.
     pub page_cache_blocks: u64,
     /// How full the drive is, in percent of what can be filled.
     pub fill_percent: u32,
     /// Bytes written before measuring, in percent of the filled ones.
     pub ageing_percent: u32,
-    /// Bytes written while measuring.
+    /// Bytes written while measuring; read, if the workload writes nothing.
     pub bytes: u64,
     /// The source of all choices.
     pub seed: u64,
@@ -62,6 +67,8 @@ impl Run {
             workload,
             host: HostKind::Ext4,
             log: LogOptions { stripes, shift: 0, host_padding: true },
+            remap: None,
+            used_before_percent: 100,
             page_cache_blocks: 4096,
             fill_percent: if workload.is_of_files() { 75 } else { 100 },
             ageing_percent: 100,
@@ -153,6 +160,8 @@ pub struct RunReport {
     pub virtual_ns: Ns,
     /// Bytes that programs wrote.
     pub user_bytes_written: u64,
+    /// Bytes that programs read.
+    pub user_bytes_read: u64,
     /// The same per virtual second.
     pub user_bytes_per_second: u64,
     /// Operations of the workload per virtual second.
@@ -189,7 +198,17 @@ pub struct RunReport {
     pub wear: Wear,
     /// Reads that were compared with what was last written.
     pub reads_verified: u64,
+    /// User bytes per virtual second in 32 parts of equal work, one after the other; empty for
+    /// device workloads.
+    pub timeline_bytes_per_second: Vec<u64>,
+    /// Header blocks that a remapping layer wrote.
+    pub remap_header_blocks: u64,
+    /// Valid blocks that its cleaning wrote.
+    pub remap_relocated_blocks: u64,
 }
+
+/// Parts of the timeline.
+const TIMELINE_STEPS: u64 = 32;
 
 impl RunReport {
     /// The most important figures, one to a line.
@@ -399,18 +418,41 @@ impl Device {
     }
 }
 
+/// Blocks that a file system needs at least.
+const FILE_SYSTEM_BLOCKS_MIN: u64 = 128;
+
+fn check_files(run: &Run) -> Result<(), RunError> {
+    let blocks = run.profile.geometry.host_blocks();
+    let needed = match run.remap {
+        Some(remap) if remap.spare_percent < RemapOptions::SPARE_PERCENT_MIN => {
+            let least = RemapOptions::SPARE_PERCENT_MIN;
+            let reason = format!("a remapping layer needs {least} % of spare space");
+            return Err(RunError::TooLarge { reason });
+        }
+        Some(_) => RemapOptions::BLOCKS_MIN,
+        None => FILE_SYSTEM_BLOCKS_MIN,
+    };
+    if blocks < needed || run.profile.geometry.exported_erase_blocks < 8 {
+        let reason = format!("a drive of {blocks} blocks; {needed} are needed, in 8 erase blocks");
+        return Err(RunError::TooLarge { reason });
+    }
+    Ok(())
+}
+
 fn measure_files(run: &Run, mut drive: Drive) -> Result<RunReport, RunError> {
+    check_files(run)?;
     let mut now = 0;
-    if run.host == HostKind::Ext4 {
-        // The drive was used before and never trimmed, as the paper's was.
+    let trims = run.remap.is_some() || matches!(run.host, HostKind::Log | HostKind::Slfs);
+    if !trims {
         let step = run.profile.command_size_max / BLOCK_SIZE;
-        for first in (0..run.profile.geometry.host_blocks()).step_by(step as usize) {
-            let rest = run.profile.geometry.host_blocks() - first;
-            let count = u64::from(step).min(rest) as u32;
+        let used =
+            run.profile.geometry.host_blocks() * u64::from(run.used_before_percent.min(100)) / 100;
+        for first in (0..used).step_by(step as usize) {
+            let count = u64::from(step).min(used - first) as u32;
             now = drive.write(now, Blocks { first, count }, &[], WriteOptions::default())?;
         }
     }
-    let mut host = Host::new(run.host, &drive, run.log, run.page_cache_blocks);
+    let mut host = Host::new(run.host, &drive, run.log, run.page_cache_blocks, run.remap);
     // Equal for every host, so that they are compared at equal load.
     let blocks = run.profile.geometry.host_blocks() * u64::from(run.fill_percent) / 100;
     if blocks > host.capacity() {
@@ -419,6 +461,7 @@ fn measure_files(run: &Run, mut drive: Drive) -> Result<RunReport, RunError> {
     }
     let mut files = Files::new(run.workload, blocks, run.seed);
     for operation in files.creation() {
+        // One after the other, or the page cache would interleave what is written at once.
         now = host.apply(&mut drive, now, operation)?;
     }
     now = host.sync_all(&mut drive, now)?;
@@ -428,9 +471,16 @@ fn measure_files(run: &Run, mut drive: Drive) -> Result<RunReport, RunError> {
     }
     now = host.sync_all(&mut drive, now)?;
     let before = Snapshot::of(&drive, host.counters(), now);
-    let (end, latency) = work_files(run, &mut drive, &mut host, &mut files, now)?;
+    let remap_before = host.remap_counters();
+    let mut timeline = Vec::new();
+    let (end, latency) = work_files(run, &mut drive, &mut host, &mut files, now, &mut timeline)?;
     let after = Snapshot::of(&drive, host.counters(), end);
-    Ok(report(run, &drive, &before, &after, latency))
+    let mut report = report(run, &drive, &before, &after, latency);
+    report.timeline_bytes_per_second = timeline;
+    let remap = host.remap_counters();
+    report.remap_header_blocks = remap.headers - remap_before.headers;
+    report.remap_relocated_blocks = remap.relocated - remap_before.relocated;
+    Ok(report)
 }
 
 /// All threads do their operations, whoever is earliest first, until enough bytes are written.
@@ -440,18 +490,30 @@ fn work_files(
     host: &mut Host,
     files: &mut Files,
     at: Ns,
+    timeline: &mut Vec<u64>,
 ) -> Result<(Ns, Histogram), RunError> {
     let mut latency = Histogram::default();
     let mut threads: BinaryHeap<_> =
         (0..files.thread_count()).map(|thread| Reverse((at, thread))).collect();
-    let due = host.counters().user_blocks_written + run.bytes / u64::from(BLOCK_SIZE);
-    let mut end = at;
-    while host.counters().user_blocks_written < due {
+    let moved = |host: &Host| match run.workload.only_reads() {
+        true => host.user_blocks_read(),
+        false => host.user_blocks_written(),
+    };
+    let first = moved(host);
+    let due = first + run.bytes / u64::from(BLOCK_SIZE);
+    let step = (due - first).div_ceil(TIMELINE_STEPS).max(1);
+    let (mut end, mut step_at, mut step_end) = (at, at, first + step);
+    while moved(host) < due {
         let Reverse((now, thread)) = threads.pop().expect("threads never end");
         let answer = host.apply(drive, now, files.next(thread))?;
         latency.record(answer - now);
         end = end.max(answer);
         threads.push(Reverse((answer, thread)));
+        if moved(host) >= step_end {
+            let bytes = u128::from(step) * u128::from(BLOCK_SIZE) * 1_000_000_000;
+            timeline.push((bytes / u128::from((end - step_at).max(1))) as u64);
+            (step_at, step_end) = (end, step_end + step);
+        }
     }
     Ok((host.sync_all(drive, end)?, latency))
 }
@@ -489,6 +551,7 @@ fn report(
         exported_bytes: geometry.exported_bytes(),
         virtual_ns,
         user_bytes_written: user_bytes,
+        user_bytes_read: host.user_blocks_read * block,
         user_bytes_per_second: per_second(user_bytes),
         operations_per_second: per_second(latency.count),
         host_counters: if files { host } else { HostCounters::default() },
@@ -516,6 +579,9 @@ fn report(
         map_memory: drive.map_memory(),
         wear: wear(drive),
         reads_verified: 0,
+        timeline_bytes_per_second: Vec::new(),
+        remap_header_blocks: 0,
+        remap_relocated_blocks: 0,
     }
 }
 

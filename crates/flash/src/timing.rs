@@ -9,8 +9,10 @@
 //! program  channel: transfer ----> die: cells (tPROG)
 //! erase    die: cells (tBERS)
 //! ```
-//! - **Word lines.** Pages of one word line, and of equal word lines in other planes of the die,
-//!   are programmed by one cell operation if they all arrive before it begins.
+//! - **Word lines.** The cells work once for all pages of a word line, when the last of them has
+//!   come; the controller keeps the others until then. A page of a word line that is not complete is
+//!   answered as if the cells had worked for it, but the die stays free. Equal word lines in other
+//!   planes of the die share the cell time if they arrive before it begins.
 //! - **Page register.** A read of the word line that the die has read last costs no cell time.
 //! - Erases and programs are not suspended for reads.
 
@@ -18,7 +20,7 @@ use crate::geometry::Geometry;
 use crate::profile::Profile;
 use crate::units::{EraseBlock, Ns};
 
-/// The word line that a die programs, or has programmed last.
+/// The word line that a die programs, or has programmed last, and in how many planes.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     word_line: u32,
@@ -55,8 +57,6 @@ pub(crate) struct Timelines {
     page_transfer_ns: Ns,
     link_bytes_per_us: u64,
     pages_per_program: u32,
-    /// Pages that one cell operation can take: of one word line in every plane.
-    group_max: u32,
 }
 
 impl Timelines {
@@ -80,7 +80,6 @@ impl Timelines {
             page_transfer_ns: page_bytes * 1000 / profile.channel_bytes_per_us,
             link_bytes_per_us: profile.link_bytes_per_us,
             pages_per_program: profile.pages_per_program,
-            group_max: profile.pages_per_program * geometry.planes_per_die,
         }
     }
 
@@ -122,10 +121,14 @@ impl Timelines {
         let die = &mut self.dies[die_index as usize];
         let word_line = offset / self.pages_per_program;
         self.channels_busy_ns += self.page_transfer_ns;
-        let joins = die.group.word_line == word_line
-            && die.group.members < self.group_max
-            && at <= die.group.cells_begin;
         let before = die.free_at;
+        if !(offset + 1).is_multiple_of(self.pages_per_program) {
+            *channel = (*channel).max(at) + self.page_transfer_ns;
+            return *channel + self.program_ns;
+        }
+        let joins = die.group.word_line == word_line
+            && die.group.members < self.geometry.planes_per_die
+            && at <= die.group.cells_begin;
         if joins {
             *channel = (*channel).max(at) + self.page_transfer_ns;
             die.group.members += 1;
@@ -211,18 +214,19 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_word_line_share_the_program_time_if_they_come_in_time() {
+    fn pages_of_a_word_line_and_of_equal_ones_in_other_planes_share_the_program_time() {
         let profile = Profile::named("sata-tlc").expect("it comes with the crate");
         let mut time = Timelines::new(&profile);
         let transfer = 4096 * 1000 / profile.channel_bytes_per_us;
-        let [first, second] = [0, 1].map(|offset| time.program(0, EraseBlock(0), offset));
-        assert_eq!(first, transfer + profile.program_ns);
-        assert_eq!(second, 2 * transfer + profile.program_ns);
+        let done: Vec<_> = (0..4).map(|page| time.program(0, EraseBlock(0), page)).collect();
+        assert_eq!(done[3], 4 * transfer + profile.program_ns);
         // The other plane of the same die: erase blocks of eight dies lie between.
-        let other_plane = time.program(0, EraseBlock(8), 0);
-        assert_eq!(other_plane, 3 * transfer + profile.program_ns);
-        let late = time.program(other_plane, EraseBlock(0), 2);
-        assert_eq!(late, other_plane + transfer + profile.program_ns);
+        let other: Vec<_> = (0..4).map(|page| time.program(0, EraseBlock(8), page)).collect();
+        assert_eq!(other[3], 8 * transfer + profile.program_ns);
+        // Too late to share.
+        let late: Vec<_> = (4..8).map(|page| time.program(other[3], EraseBlock(0), page)).collect();
+        assert_eq!(late[3], other[3] + 4 * transfer + profile.program_ns);
+        assert!(late[0] < late[3], "the first page is answered as if programmed alone");
     }
 
     #[test]

@@ -5,7 +5,8 @@ use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_flash::{
-    FtlKind, HostKind, Placement, Profile, ProfileError, Run, RunError, VictimPolicy, Workload,
+    Cleaning, FtlKind, HostKind, Placement, Profile, ProfileError, RemapOptions, Run, RunError,
+    VictimPolicy, Workload,
 };
 
 /// Emulate flash drives: what a drive, its translation layer and a file system make of a workload
@@ -42,11 +43,12 @@ pub(crate) struct FlashRun {
     pub(crate) profile: String,
 
     /// What is done: uniform, sequential, zipf:THETA or hot:PERCENT:ACCESS_PERCENT, each with
-    /// ,blocks=N and ,reads=PERCENT; or with files tiobench, tpcc or varmail
+    /// ,blocks=N and ,reads=PERCENT; or with files fio-seq, fio-rand, fio-read, ffsb:READS, postmark,
+    /// tiobench, tpcc or varmail
     #[arg(long, default_value = "uniform", value_parser = parse::<Workload>)]
     pub(crate) workload: Workload,
 
-    /// The file system under tiobench, tpcc and varmail: ext4, lfs or slfs
+    /// The file system under workloads with files: ext4, cow, lfs or slfs
     #[arg(long, default_value = "ext4", value_parser = parse::<HostKind>)]
     pub(crate) host: HostKind,
 
@@ -83,6 +85,10 @@ pub(crate) struct FlashRun {
     #[arg(long, default_value = "greedy", value_parser = parse::<VictimPolicy>)]
     pub(crate) victims: VictimPolicy,
 
+    /// Put a remapping layer under the file system that cleans in this way: copy-out or hole-fill
+    #[arg(long, value_name = "CLEANING", value_parser = parse_cleaning)]
+    pub(crate) remap: Option<Cleaning>,
+
     /// Keep first writes and overwrites apart (page map only)
     #[arg(long)]
     pub(crate) hot_cold: bool,
@@ -98,6 +104,14 @@ pub(crate) struct FlashRun {
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn parse_cleaning(text: &str) -> Result<Cleaning, String> {
+    match text {
+        "copy-out" => Ok(Cleaning::CopyOut),
+        "hole-fill" => Ok(Cleaning::HoleFill),
+        _ => Err("copy-out or hole-fill".to_owned()),
+    }
 }
 
 fn parse<T: std::str::FromStr>(text: &str) -> Result<T, String>
@@ -122,6 +136,7 @@ impl FlashRun {
         let mut run = Run::new(profile, self.ftl, self.workload);
         run.host = self.host;
         run.options.victims = self.victims;
+        run.remap = self.remap.map(|cleaning| RemapOptions { cleaning, spare_percent: 20 });
         if self.hot_cold {
             run.options.placement = Placement::HotCold;
         }

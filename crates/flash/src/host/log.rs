@@ -76,7 +76,7 @@ impl LogFs {
 
     /// Segments that stay free for cleaning.
     fn free_low(&self) -> usize {
-        3
+        4
     }
 
     /// The places of the next blocks of a head, at most `wanted` of them, all neighbours.
@@ -132,8 +132,11 @@ impl LogFs {
             if turns > 4 * self.segments.count() {
                 return Err(HostError::Full);
             }
-            if self.emptied.is_empty() || (self.free.len() > 1 && self.emptied.len() < 8) {
-                self.clean(queue, at)?;
+            let victim = self.victim();
+            // A victim may need one segment for its blocks, and the checkpoint's nodes another.
+            let may_wait = self.free.len() > 2 && self.emptied.len() < 8 && victim.is_some();
+            if self.emptied.is_empty() || may_wait {
+                self.clean(queue, at, victim.ok_or(HostError::Full)?)?;
             } else {
                 *at = self.checkpoint(queue, *at)?;
             }
@@ -141,13 +144,19 @@ impl LogFs {
         Ok(())
     }
 
-    fn clean(&mut self, queue: &mut Queue<'_>, at: &mut Ns) -> Result<(), HostError> {
+    /// The closed segment with the fewest valid blocks, if any has invalid ones.
+    fn victim(&self) -> Option<usize> {
         let closed = (0..self.states.len()).filter(|s| self.states[*s] == State::Closed);
-        let victim = closed.min_by_key(|segment| self.segments.valid(*segment));
-        let Some(victim) = victim else { return Err(HostError::Full) };
-        if self.segments.valid(victim) == self.segments.blocks_per_segment {
-            return Err(HostError::Full);
-        }
+        let victim = closed.min_by_key(|segment| self.segments.valid(*segment))?;
+        (self.segments.valid(victim) < self.segments.blocks_per_segment).then_some(victim)
+    }
+
+    fn clean(
+        &mut self,
+        queue: &mut Queue<'_>,
+        at: &mut Ns,
+        victim: usize,
+    ) -> Result<(), HostError> {
         let places = self.segments.valid_places(victim);
         let addresses: Vec<_> = places.iter().map(|place| self.segments.address(*place)).collect();
         *at = queue.read(*at, &addresses)?;

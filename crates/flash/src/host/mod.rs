@@ -9,9 +9,11 @@
 //! The host has its own threads, each at its own virtual time, and gives commands of all of them
 //! through one queue whose depth is the profile's.
 
+mod cow;
 mod ext4;
 mod log;
 mod queue;
+mod remap;
 mod segments;
 mod slfs;
 
@@ -23,6 +25,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use queue::Queue;
+pub use remap::{Cleaning, RemapCounters, RemapOptions};
 
 /// What a program asks a file system for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +126,8 @@ impl HostCounters {
 pub enum HostKind {
     /// In place, with a journal: ext4-like.
     Ext4,
+    /// Every write to a new place, and the tree above it: Btrfs-like.
+    Cow,
     /// A log that is cleaned by copying: F2FS-like, as REDO's host.
     Log,
     /// A log threaded through holes: S-LFS.
@@ -131,12 +136,13 @@ pub enum HostKind {
 
 impl HostKind {
     /// Every kind, in order.
-    pub const ALL: [HostKind; 3] = [HostKind::Ext4, HostKind::Log, HostKind::Slfs];
+    pub const ALL: [HostKind; 4] = [HostKind::Ext4, HostKind::Cow, HostKind::Log, HostKind::Slfs];
 
     /// Its name on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             HostKind::Ext4 => "ext4",
+            HostKind::Cow => "cow",
             HostKind::Log => "lfs",
             HostKind::Slfs => "slfs",
         }
@@ -154,7 +160,7 @@ impl FromStr for HostKind {
 
     fn from_str(text: &str) -> Result<HostKind, String> {
         let found = HostKind::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| format!("`{text}` is no host; there are ext4 lfs slfs"))
+        found.ok_or_else(|| format!("`{text}` is no host; there are ext4 cow lfs slfs"))
     }
 }
 
@@ -207,6 +213,7 @@ pub struct Host {
     /// Dirty blocks beyond which writers have to write out.
     dirty_max: u64,
     outstanding: queue::Outstanding,
+    remap: Option<remap::Remap>,
     user_blocks_written: u64,
     user_blocks_read: u64,
 }
@@ -216,13 +223,24 @@ const COPY_NS: Ns = 1_000;
 
 impl Host {
     /// A host with an empty file system on the drive; `dirty_max` is the size of its page cache in
-    /// blocks.
-    pub fn new(kind: HostKind, drive: &Drive, options: LogOptions, dirty_max: u64) -> Host {
-        let profile = drive.profile();
+    /// blocks. With `remap`, a remapping layer lies between the two.
+    pub fn new(
+        kind: HostKind,
+        drive: &Drive,
+        options: LogOptions,
+        dirty_max: u64,
+        remap: Option<RemapOptions>,
+    ) -> Host {
+        let mut profile = drive.profile().clone();
+        let below = profile.geometry;
+        if let Some(options) = remap {
+            profile.geometry = remap::Remap::exported(&below, options);
+        }
         let layout: Box<dyn Layout> = match kind {
             HostKind::Ext4 => Box::new(ext4::Ext4::new(&profile.geometry)),
+            HostKind::Cow => Box::new(cow::Cow::new(&profile.geometry)),
             HostKind::Log => Box::new(log::LogFs::new(&profile.geometry, options)),
-            HostKind::Slfs => Box::new(slfs::Slfs::new(profile, options)),
+            HostKind::Slfs => Box::new(slfs::Slfs::new(&profile, options)),
         };
         Host {
             layout,
@@ -230,6 +248,7 @@ impl Host {
             dirty_count: 0,
             dirty_max,
             outstanding: queue::Outstanding::new(profile.queue_depth),
+            remap: remap.map(|options| remap::Remap::new(&below, options)),
             user_blocks_written: 0,
             user_blocks_read: 0,
         }
@@ -240,6 +259,16 @@ impl Host {
         self.layout.capacity()
     }
 
+    /// Blocks that programs wrote so far.
+    pub fn user_blocks_written(&self) -> u64 {
+        self.user_blocks_written
+    }
+
+    /// Blocks that programs read so far.
+    pub fn user_blocks_read(&self) -> u64 {
+        self.user_blocks_read
+    }
+
     /// What it did.
     pub fn counters(&self) -> HostCounters {
         HostCounters {
@@ -247,6 +276,11 @@ impl Host {
             user_blocks_read: self.user_blocks_read,
             ..self.layout.counters()
         }
+    }
+
+    /// What the remapping layer did; zeros if there is none.
+    pub fn remap_counters(&self) -> RemapCounters {
+        self.remap.as_ref().map_or(RemapCounters::default(), |remap| remap.counters)
     }
 
     /// Does one operation for a thread whose time is `at`; answers with its time afterwards.
@@ -277,7 +311,7 @@ impl Host {
                 self.read(drive, at, file, block..block + count)
             }
             FileOperation::Sync { file } => {
-                let mut queue = Queue::new(drive, &mut self.outstanding);
+                let mut queue = Queue::new(drive, &mut self.outstanding, self.remap.as_mut());
                 let mut now = at;
                 if let Some(pages) = self.dirty.remove(&file) {
                     self.dirty_count -= pages.len() as u64;
@@ -290,7 +324,11 @@ impl Host {
                 if let Some(pages) = self.dirty.remove(&file) {
                     self.dirty_count -= pages.len() as u64;
                 }
-                self.layout.delete(&mut Queue::new(drive, &mut self.outstanding), at, file)
+                self.layout.delete(
+                    &mut Queue::new(drive, &mut self.outstanding, self.remap.as_mut()),
+                    at,
+                    file,
+                )
             }
         }
     }
@@ -304,7 +342,7 @@ impl Host {
         self.dirty_count = 0;
         for (file, pages) in std::mem::take(&mut self.dirty) {
             let blocks: Vec<_> = pages.into_iter().collect();
-            let mut queue = Queue::new(drive, &mut self.outstanding);
+            let mut queue = Queue::new(drive, &mut self.outstanding, self.remap.as_mut());
             now = now.max(self.layout.write(&mut queue, at, file, &blocks, false)?);
         }
         Ok(now)
@@ -318,7 +356,7 @@ impl Host {
         let files: Vec<_> = self.dirty.keys().copied().collect();
         let now = self.write_back(drive, at)?;
         let last = files.last().copied().unwrap_or(0);
-        let mut queue = Queue::new(drive, &mut self.outstanding);
+        let mut queue = Queue::new(drive, &mut self.outstanding, self.remap.as_mut());
         self.layout.commit(&mut queue, now, last)
     }
 
@@ -334,7 +372,7 @@ impl Host {
             .filter(|block| cached.is_none_or(|pages| !pages.contains(block)))
             .filter_map(|block| self.layout.address(file, block))
             .collect();
-        let mut queue = Queue::new(drive, &mut self.outstanding);
+        let mut queue = Queue::new(drive, &mut self.outstanding, self.remap.as_mut());
         Ok(queue.read(at, &addresses)?.max(at + COPY_NS))
     }
 }

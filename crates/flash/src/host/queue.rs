@@ -1,5 +1,6 @@
 //! The host's queue to the drive: at most so many commands at once, neighbours merged.
 
+use super::remap::Remap;
 use crate::drive::{Blocks, CommandError, Drive, WriteOptions};
 use crate::units::{BLOCK_SIZE, Ns};
 use std::cmp::Reverse;
@@ -36,12 +37,17 @@ impl Outstanding {
 pub struct Queue<'a> {
     drive: &'a mut Drive,
     outstanding: &'a mut Outstanding,
+    remap: Option<&'a mut Remap>,
     tag: Vec<u8>,
 }
 
 impl<'a> Queue<'a> {
-    pub(crate) fn new(drive: &'a mut Drive, outstanding: &'a mut Outstanding) -> Queue<'a> {
-        Queue { drive, outstanding, tag: Vec::new() }
+    pub(crate) fn new(
+        drive: &'a mut Drive,
+        outstanding: &'a mut Outstanding,
+        remap: Option<&'a mut Remap>,
+    ) -> Queue<'a> {
+        Queue { drive, outstanding, remap, tag: Vec::new() }
     }
 
     /// Writes blocks at ascending addresses, neighbours in one command; answers when all are
@@ -53,6 +59,17 @@ impl<'a> Queue<'a> {
         options: WriteOptions,
     ) -> Result<Ns, CommandError> {
         let mut done = at;
+        if let Some(remap) = &mut self.remap {
+            // Whatever the addresses, in the log they are neighbours: one command for many of them.
+            let most = (self.drive.profile().command_size_max / BLOCK_SIZE) as usize;
+            for batch in addresses.chunks(most) {
+                let begin = self.outstanding.admit(at);
+                let answer = remap.write(self.drive, begin, batch, options)?;
+                self.outstanding.answers.push(Reverse(answer));
+                done = done.max(answer);
+            }
+            return Ok(done);
+        }
         for blocks in self.runs(addresses) {
             done = done.max(self.write_run(at, blocks, options)?);
         }
@@ -66,6 +83,11 @@ impl<'a> Queue<'a> {
         blocks: Blocks,
         options: WriteOptions,
     ) -> Result<Ns, CommandError> {
+        if self.remap.is_some() {
+            let end = blocks.first + u64::from(blocks.count);
+            let addresses: Vec<_> = (blocks.first..end).collect();
+            return self.write(at, &addresses, options);
+        }
         let begin = self.outstanding.admit(at);
         self.tag.clear();
         self.tag.resize(self.drive.keep().block_bytes() * blocks.count as usize, 1);
@@ -77,6 +99,14 @@ impl<'a> Queue<'a> {
     /// Reads blocks, neighbours in one command.
     pub(crate) fn read(&mut self, at: Ns, addresses: &[u64]) -> Result<Ns, CommandError> {
         let mut done = at;
+        let places;
+        let addresses = match &self.remap {
+            Some(remap) => {
+                places = remap.translate(addresses);
+                &places
+            }
+            None => addresses,
+        };
         for blocks in self.runs(addresses) {
             let begin = self.outstanding.admit(at);
             self.tag.clear();
@@ -90,6 +120,10 @@ impl<'a> Queue<'a> {
 
     /// Gives blocks up.
     pub(crate) fn trim(&mut self, at: Ns, blocks: Blocks) -> Result<Ns, CommandError> {
+        if let Some(remap) = &mut self.remap {
+            remap.trim(blocks);
+            return Ok(at);
+        }
         let begin = self.outstanding.admit(at);
         let answer = self.drive.trim(begin, blocks)?;
         self.outstanding.answers.push(Reverse(answer));

@@ -17,6 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Blocks of a file that one node describes, as in F2FS.
 const BLOCKS_PER_NODE: u32 = 1018;
 
+/// Blocks of a segment at least, if that leaves so many segments.
+const BLOCKS_MIN: u32 = 256;
+const SEGMENTS_MIN: u64 = 64;
+
 /// Set in the file number of nodes.
 const NODE: u32 = 1 << 31;
 
@@ -53,7 +57,13 @@ pub(super) struct Segments {
 
 impl Segments {
     pub(super) fn new(geometry: &Geometry, shift: u32) -> Segments {
-        let blocks_per_segment = geometry.pages_per_block * geometry.blocks_per_page();
+        let mut blocks_per_segment = geometry.pages_per_block * geometry.blocks_per_page();
+        // Several erase blocks, where these are much smaller than segments of file systems are.
+        while blocks_per_segment < BLOCKS_MIN
+            && geometry.host_blocks() / u64::from(blocks_per_segment) >= SEGMENTS_MIN
+        {
+            blocks_per_segment *= 2;
+        }
         let per_segment = u64::from(blocks_per_segment);
         let shift = u64::from(shift) % per_segment;
         let whole = (geometry.host_blocks() - shift) / per_segment;

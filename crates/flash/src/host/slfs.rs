@@ -75,7 +75,7 @@ impl Slfs {
             stripes,
             turn: 0,
             blocks_per_page: geometry.blocks_per_page(),
-            pages_per_segment: geometry.pages_per_block,
+            pages_per_segment: size / geometry.blocks_per_page(),
             host_padding: options.host_padding,
             holes: vec![size; count],
             holes_total: count as u64 * u64::from(size),
@@ -284,6 +284,7 @@ impl Layout for Slfs {
 
     fn capacity(&self) -> u64 {
         let size = u64::from(self.segments.blocks_per_segment);
-        (self.segments.count() - self.heads.len() - 2) as u64 * size / 100 * 97
+        let usable = self.segments.count().saturating_sub(self.heads.len() + 2);
+        usable as u64 * size / 100 * 97
     }
 }
