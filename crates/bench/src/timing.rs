@@ -2,25 +2,36 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of the calling thread.
+/// CPU time of the calling thread, or of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuClock {
+    of: ClockId,
     start: f64,
 }
 
 impl CpuClock {
+    /// Counts what the calling thread takes.
     pub(crate) fn start() -> CpuClock {
-        CpuClock { start: now() }
+        CpuClock::start_of(ClockId::ThreadCPUTime)
+    }
+
+    /// Counts what all threads take.
+    pub(crate) fn start_of_process() -> CpuClock {
+        CpuClock::start_of(ClockId::ProcessCPUTime)
+    }
+
+    fn start_of(of: ClockId) -> CpuClock {
+        CpuClock { of, start: now(of) }
     }
 
     /// Seconds of CPU time since the start.
     pub(crate) fn seconds(&self) -> f64 {
-        now() - self.start
+        now(self.of) - self.start
     }
 }
 
-fn now() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+fn now(of: ClockId) -> f64 {
+    let time = clock_gettime(of);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 

@@ -9,6 +9,10 @@
 //! | `raw_random_write_iops` | the same writes straight to the other file, O_DIRECT |
 //! | `raw_sequential_write_mib_s` | 1 MiB sequential writes straight, queue depth 4 |
 //! | `volume_random_read_iops`, `raw_random_read_iops` | 4 KiB random reads at queue depth 32 |
+//! | `local_random_write_iops`, `local_random_read_iops` | the volume's loads on its own thread |
+//!
+//! On the volume's own thread (as with `coulter::LocalVolume`) nothing is handed from thread to
+//! thread.
 //!
 //! Every load of writes ends with a flush, within its time. The data does not compress. Afterwards
 //! both files are read back and every block is compared with what was written last.
@@ -88,12 +92,34 @@ pub struct Report {
     pub volume_random_read_iops: f64,
     /// The same straight from the file.
     pub raw_random_read_iops: f64,
+    /// 4 KiB random writes per second on the volume's own thread.
+    pub local_random_write_iops: f64,
+    /// 4 KiB random reads per second on the volume's own thread.
+    pub local_random_read_iops: f64,
     /// Random writes: volume to bare file.
     pub ratio_to_raw_random: f64,
     /// Bytes per second: random writes through the volume to sequential writes to the bare file.
     pub ratio_to_raw_sequential: f64,
     /// Random reads: volume to bare file.
     pub ratio_read: f64,
+    /// The three ratios on the volume's own thread.
+    pub local_ratio_to_raw_random: f64,
+    /// As `ratio_to_raw_sequential`.
+    pub local_ratio_to_raw_sequential: f64,
+    /// As `ratio_read`.
+    pub local_ratio_read: f64,
+    /// CPU time of the whole process, the load included, per random write through the volume.
+    pub volume_random_write_cpu_us: f64,
+    /// The same on the volume's own thread.
+    pub local_random_write_cpu_us: f64,
+    /// The same straight to the file.
+    pub raw_random_write_cpu_us: f64,
+    /// The same per random read through the volume.
+    pub volume_random_read_cpu_us: f64,
+    /// The same on the volume's own thread.
+    pub local_random_read_cpu_us: f64,
+    /// The same straight from the file.
+    pub raw_random_read_cpu_us: f64,
     /// The ratios of random writes, round by round.
     pub ratios_to_raw_random: Vec<f64>,
     /// Metadata written per byte that the host wrote, at queue depth 1024: full records.
@@ -127,28 +153,45 @@ impl Report {
     pub fn table(&self) -> String {
         let mut table = Table::default();
         let iops = |rate: f64| format!("{rate:.0} /s");
-        let mib_s = |rate: f64| format!("{:.0} MiB/s", rate * BLOCK_SIZE as f64 / MIB as f64);
+        let cpu = |microseconds: f64| format!("{microseconds:.2} µs of CPU each");
         table
             .row(
                 "4 KiB random writes, volume",
                 iops(self.volume_random_write_iops),
-                mib_s(self.volume_random_write_iops),
+                cpu(self.volume_random_write_cpu_us),
+            )
+            .row(
+                "  on the volume's own thread",
+                iops(self.local_random_write_iops),
+                cpu(self.local_random_write_cpu_us),
             )
             .row(
                 "4 KiB random writes, file",
                 iops(self.raw_random_write_iops),
-                mib_s(self.raw_random_write_iops),
+                cpu(self.raw_random_write_cpu_us),
             )
             .row(
                 "1 MiB sequential writes, file",
                 format!("{:.0} /s", self.raw_sequential_write_mib_s),
                 format!("{:.0} MiB/s", self.raw_sequential_write_mib_s),
             )
-            .row("4 KiB random reads, volume", iops(self.volume_random_read_iops), "")
-            .row("4 KiB random reads, file", iops(self.raw_random_read_iops), "")
-            .row("ratio to random writes", format!("{:.2}", self.ratio_to_raw_random), "")
-            .row("ratio to sequential writes", format!("{:.2}", self.ratio_to_raw_sequential), "")
-            .row("ratio of reads", format!("{:.3}", self.ratio_read), "")
+            .row(
+                "4 KiB random reads, volume",
+                iops(self.volume_random_read_iops),
+                cpu(self.volume_random_read_cpu_us),
+            )
+            .row(
+                "  on the volume's own thread",
+                iops(self.local_random_read_iops),
+                cpu(self.local_random_read_cpu_us),
+            )
+            .row(
+                "4 KiB random reads, file",
+                iops(self.raw_random_read_iops),
+                cpu(self.raw_random_read_cpu_us),
+            );
+        self.add_ratios(&mut table);
+        table
             .row("write amplification", format!("{:.3}", self.write_amplification), {
                 format!("with {} % of spare space", self.spare_percent)
             })
@@ -169,6 +212,26 @@ impl Report {
                 format!("{} mismatches", self.mismatches)
             });
         table.text()
+    }
+
+    fn add_ratios(&self, table: &mut Table) {
+        let own_thread = |ratio: f64| format!("{ratio:.2} on the volume's own thread");
+        table
+            .row(
+                "ratio to random writes",
+                format!("{:.2}", self.ratio_to_raw_random),
+                own_thread(self.local_ratio_to_raw_random),
+            )
+            .row(
+                "ratio to sequential writes",
+                format!("{:.2}", self.ratio_to_raw_sequential),
+                own_thread(self.local_ratio_to_raw_sequential),
+            )
+            .row(
+                "ratio of reads",
+                format!("{:.3}", self.ratio_read),
+                own_thread(self.local_ratio_read),
+            );
     }
 }
 
@@ -200,15 +263,28 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let blocks = bench.volume_versions.count();
     let of = |figure: fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
     Ok(Report {
-        volume_random_write_iops: of(|round| round.volume_write),
-        raw_random_write_iops: of(|round| round.raw_write),
-        raw_sequential_write_mib_s: of(|round| round.raw_sequential),
-        volume_random_read_iops: of(|round| round.volume_read),
-        raw_random_read_iops: of(|round| round.raw_read),
-        ratio_to_raw_random: of(Round::ratio_to_random),
-        ratio_to_raw_sequential: of(Round::ratio_to_sequential),
-        ratio_read: of(|round| round.volume_read / round.raw_read),
-        ratios_to_raw_random: rounds.iter().map(Round::ratio_to_random).collect(),
+        volume_random_write_iops: of(|round| round.volume.write.per_second()),
+        raw_random_write_iops: of(|round| round.raw.write.per_second()),
+        raw_sequential_write_mib_s: of(|round| round.raw_sequential.per_second()),
+        volume_random_read_iops: of(|round| round.volume.read.per_second()),
+        raw_random_read_iops: of(|round| round.raw.read.per_second()),
+        local_random_write_iops: of(|round| round.local.write.per_second()),
+        local_random_read_iops: of(|round| round.local.read.per_second()),
+        ratio_to_raw_random: of(|round| round.ratio_to_random(&round.volume)),
+        ratio_to_raw_sequential: of(|round| round.ratio_to_sequential(&round.volume)),
+        ratio_read: of(|round| round.ratio_read(&round.volume)),
+        local_ratio_to_raw_random: of(|round| round.ratio_to_random(&round.local)),
+        local_ratio_to_raw_sequential: of(|round| round.ratio_to_sequential(&round.local)),
+        local_ratio_read: of(|round| round.ratio_read(&round.local)),
+        volume_random_write_cpu_us: of(|round| round.volume.write.cpu_us()),
+        local_random_write_cpu_us: of(|round| round.local.write.cpu_us()),
+        raw_random_write_cpu_us: of(|round| round.raw.write.cpu_us()),
+        volume_random_read_cpu_us: of(|round| round.volume.read.cpu_us()),
+        local_random_read_cpu_us: of(|round| round.local.read.cpu_us()),
+        raw_random_read_cpu_us: of(|round| round.raw.read.cpu_us()),
+        ratios_to_raw_random: {
+            rounds.iter().map(|round| round.ratio_to_random(&round.volume)).collect()
+        },
         metadata_fraction: deep_shares.metadata(),
         metadata_fractions: deep_shares,
         volume_random_write_iops_queue_depth_1024: deep.per_second(),
@@ -238,24 +314,36 @@ fn check(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The rates of one round.
+/// What one side came to in a round.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    write: Outcome,
+    read: Outcome,
+}
+
+/// What one round came to.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    volume_write: f64,
-    raw_write: f64,
-    /// MiB per second.
-    raw_sequential: f64,
-    volume_read: f64,
-    raw_read: f64,
+    volume: Turn,
+    /// The same on the volume's own thread.
+    local: Turn,
+    raw: Turn,
+    /// Requests of 1 MiB.
+    raw_sequential: Outcome,
 }
 
 impl Round {
-    fn ratio_to_random(&self) -> f64 {
-        self.volume_write / self.raw_write
+    fn ratio_to_random(&self, turn: &Turn) -> f64 {
+        turn.write.per_second() / self.raw.write.per_second()
     }
 
-    fn ratio_to_sequential(&self) -> f64 {
-        self.volume_write * BLOCK_SIZE as f64 / MIB as f64 / self.raw_sequential
+    fn ratio_to_sequential(&self, turn: &Turn) -> f64 {
+        let mib_s = turn.write.per_second() * BLOCK_SIZE as f64 / MIB as f64;
+        mib_s / self.raw_sequential.per_second()
+    }
+
+    fn ratio_read(&self, turn: &Turn) -> f64 {
+        turn.read.per_second() / self.raw.read.per_second()
     }
 }
 
@@ -327,18 +415,34 @@ impl Bench {
         let write = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
         let read = Load { access: Access::Read, ..write };
         let sequential = Load { count: MIB / BLOCK_SIZE as u64, depth: SEQUENTIAL_DEPTH, ..write };
+        let (volume_write, local_write) = (self.run_volume(&write)?, self.run_locally(&write)?);
+        let (raw_write, raw_sequential) =
+            (self.run_raw(&write)?, self.run_sequential(&sequential)?);
+        let (volume_read, local_read) = (self.run_volume(&read)?, self.run_locally(&read)?);
         Ok(Round {
-            volume_write: self.run_volume(&write)?.per_second(),
-            raw_write: self.run_raw(&write)?.per_second(),
-            raw_sequential: self.run_sequential(&sequential)?.per_second(),
-            volume_read: self.run_volume(&read)?.per_second(),
-            raw_read: self.run_raw(&read)?.per_second(),
+            volume: Turn { write: volume_write, read: volume_read },
+            local: Turn { write: local_write, read: local_read },
+            raw: Turn { write: raw_write, read: self.run_raw(&read)? },
+            raw_sequential,
         })
     }
 
     fn run_volume(&mut self, load: &Load) -> Result<Outcome, BenchError> {
         let (addresses, versions) = (&mut self.volume_addresses, &mut self.volume_versions);
         side::run(&mut self.volume, load, addresses, versions, &self.content)
+    }
+
+    /// The same on the volume's own thread, where everything has to go for the time.
+    fn run_locally(&mut self, load: &Load) -> Result<Outcome, BenchError> {
+        let (load, content) = (*load, self.content.clone());
+        let mut addresses = self.volume_addresses.clone();
+        let mut versions = std::mem::replace(&mut self.volume_versions, Versions::new(0));
+        let (outcome, addresses, versions) = self.volume.run_locally(move |side| {
+            let outcome = side::run(side, &load, &mut addresses, &mut versions, &content);
+            (outcome, addresses, versions)
+        });
+        (self.volume_addresses, self.volume_versions) = (addresses, versions);
+        outcome
     }
 
     fn run_raw(&mut self, load: &Load) -> Result<Outcome, BenchError> {
@@ -394,6 +498,9 @@ mod tests {
         assert_eq!((report.mismatches, report.verified_blocks), (0, 2 * 16384), "{report:?}");
         let ratio = report.volume_random_write_iops / report.raw_random_write_iops;
         assert!(ratio > 0.0, "{report:?}");
+        assert!(report.local_random_write_iops > 0.0, "{report:?}");
+        assert!(report.local_ratio_read > 0.0, "{report:?}");
+        assert!(report.volume_random_read_cpu_us > 0.0, "{report:?}");
         assert_eq!(report.ratios_to_raw_random.len(), ROUNDS);
         assert!(report.metadata_fraction < report.metadata_fraction_queue_depth_32, "{report:?}");
         assert!(report.write_amplification > 1.0, "{report:?}");

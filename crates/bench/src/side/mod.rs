@@ -10,6 +10,7 @@ pub(crate) use versions::Versions;
 pub(crate) use volume::VolumeSide;
 
 use crate::error::BenchError;
+use crate::timing::CpuClock;
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Origin};
 use std::time::{Duration, Instant};
 
@@ -78,11 +79,18 @@ pub(crate) struct Outcome {
     pub(crate) seconds: f64,
     /// The longest time in which no request ended though some were out.
     pub(crate) longest_stall: f64,
+    /// CPU time of the process.
+    pub(crate) cpu_seconds: f64,
 }
 
 impl Outcome {
     pub(crate) fn per_second(&self) -> f64 {
         self.requests as f64 / self.seconds
+    }
+
+    /// Microseconds of CPU time for each request.
+    pub(crate) fn cpu_us(&self) -> f64 {
+        self.cpu_seconds * 1e6 / self.requests as f64
     }
 }
 
@@ -104,7 +112,7 @@ pub(crate) fn run(
     let mut done = Vec::with_capacity(load.depth);
     let (mut submitted, mut ended) = (0, 0);
     let mut longest_stall = Duration::ZERO;
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), CpuClock::start_of_process());
     let mut latest = start;
     loop {
         let goes_on = match load.limit {
@@ -144,6 +152,7 @@ pub(crate) fn run(
         requests: ended,
         seconds: start.elapsed().as_secs_f64(),
         longest_stall: longest_stall.as_secs_f64(),
+        cpu_seconds: cpu.seconds(),
     })
 }
 

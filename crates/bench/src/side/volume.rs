@@ -3,15 +3,28 @@
 use super::{Access, Side};
 use crate::error::BenchError;
 use coulter::buffer::Buffer;
-use coulter::service::{BlockService, Completion, Operation, Request, Session};
+use coulter::service::{BlockService, Completion, Guest, Operation, Request, Session};
 use coulter::{Statistics, Volume};
+use std::sync::mpsc;
 
 const FLUSH_TAG: u64 = u64::MAX;
 
-/// A volume, a session, and memory for its requests.
+/// A volume, a session from outside, and memory for its requests.
 pub(crate) struct VolumeSide {
-    session: Box<dyn Session>,
+    session: Box<dyn Session + Send>,
     volume: Volume,
+    memory: Memory,
+}
+
+/// A session on the volume's own thread, and the same memory.
+struct LocalSide {
+    session: Box<dyn Session>,
+    memory: Memory,
+}
+
+/// Memory for requests.
+#[derive(Default)]
+struct Memory {
     slots: Vec<Buffer>,
     completions: Vec<Completion>,
 }
@@ -19,11 +32,39 @@ pub(crate) struct VolumeSide {
 impl VolumeSide {
     /// A volume, with so many slots.
     pub(crate) fn new(volume: Volume, slots: usize) -> VolumeSide {
-        VolumeSide {
-            session: volume.connect(),
-            volume,
-            slots: (0..slots).map(super::slot_size).map(Buffer::zeroed).collect(),
-            completions: Vec::new(),
+        let slots = (0..slots).map(super::slot_size).map(Buffer::zeroed).collect();
+        let memory = Memory { slots, completions: Vec::new() };
+        VolumeSide { session: volume.connect(), volume, memory }
+    }
+
+    /// Runs `work` on the volume's own thread, on a side that is there too.
+    ///
+    /// # Panics
+    /// When `work` does, or the volume has another guest.
+    pub(crate) fn run_locally<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut dyn Side) -> T + Send + 'static,
+    ) -> T {
+        let memory = std::mem::take(&mut self.memory);
+        let (sender, receiver) = mpsc::channel();
+        let guest: Guest = Box::new(move |session| {
+            let mut side = LocalSide { session, memory };
+            let result = work(&mut side);
+            let LocalSide { session, memory } = side;
+            drop(session);
+            let _ = sender.send((result, memory));
+        });
+        self.host(guest);
+        let (result, memory) = receiver.recv().expect("a load ends by itself");
+        self.memory = memory;
+        result
+    }
+
+    /// The guest before may have said its last word and not have left yet.
+    fn host(&self, mut guest: Guest) {
+        while let Err(refused) = self.volume.host(guest) {
+            guest = refused;
+            std::thread::yield_now();
         }
     }
 
@@ -42,26 +83,25 @@ impl VolumeSide {
     }
 }
 
-impl Side for VolumeSide {
-    fn memory(&mut self, slot: usize) -> &mut [u8] {
+impl Memory {
+    fn slot(&mut self, slot: usize) -> &mut [u8] {
         let buffer = &mut self.slots[slot];
         buffer.set_length(buffer.capacity());
         buffer
     }
 
-    fn submit(&mut self, slot: usize, access: Access, offset: u64, length: usize) {
+    fn request(&mut self, slot: usize, access: Access, offset: u64, length: usize) -> Request {
         let mut buffer = std::mem::take(&mut self.slots[slot]);
         buffer.set_length(length);
         let operation = match access {
             Access::Read => Operation::Read,
             Access::Write => Operation::Write { fua: false },
         };
-        let length = length as u64;
-        self.session.submit(Request { tag: slot as u64, operation, offset, length, buffer });
+        Request { tag: slot as u64, operation, offset, length: length as u64, buffer }
     }
 
-    fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), BenchError> {
-        self.session.complete(&mut self.completions, None);
+    fn wait(&mut self, session: &mut dyn Session, done: &mut Vec<usize>) -> Result<(), BenchError> {
+        session.complete(&mut self.completions, None);
         for completion in self.completions.drain(..) {
             completion.result.map_err(BenchError::Request)?;
             let slot = completion.tag as usize;
@@ -71,12 +111,37 @@ impl Side for VolumeSide {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), BenchError> {
+    fn flush(&mut self, session: &mut dyn Session) -> Result<(), BenchError> {
         let (operation, buffer) = (Operation::Flush, Buffer::empty());
-        self.session.submit(Request { tag: FLUSH_TAG, operation, offset: 0, length: 0, buffer });
-        self.session.complete(&mut self.completions, None);
+        session.submit(Request { tag: FLUSH_TAG, operation, offset: 0, length: 0, buffer });
+        session.complete(&mut self.completions, None);
         let completion = self.completions.pop().expect("it waits for one");
         assert_eq!(completion.tag, FLUSH_TAG, "nothing else is out");
         completion.result.map_err(BenchError::Request)
     }
 }
+
+macro_rules! side {
+    ($side:ty) => {
+        impl Side for $side {
+            fn memory(&mut self, slot: usize) -> &mut [u8] {
+                self.memory.slot(slot)
+            }
+
+            fn submit(&mut self, slot: usize, access: Access, offset: u64, length: usize) {
+                self.session.submit(self.memory.request(slot, access, offset, length));
+            }
+
+            fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), BenchError> {
+                self.memory.wait(&mut *self.session, done)
+            }
+
+            fn flush(&mut self) -> Result<(), BenchError> {
+                self.memory.flush(&mut *self.session)
+            }
+        }
+    };
+}
+
+side!(VolumeSide);
+side!(LocalSide);
