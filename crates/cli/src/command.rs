@@ -58,6 +58,7 @@ pub(crate) enum Verb {
     Bench(verbs::bench::Bench),
     Flash(verbs::flash::Flash),
     Report(verbs::report::Report),
+    Sim(verbs::sim::Sim),
     Demo(verbs::demo::Demo),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),

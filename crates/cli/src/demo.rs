@@ -20,7 +20,7 @@ mod target;
 pub(crate) use figures::Figures;
 
 use crate::error::CliError;
-use interrupt::Interrupt;
+pub(crate) use interrupt::Interrupt;
 use plan::Plan;
 use scratch::Scratch;
 use std::path::Path;

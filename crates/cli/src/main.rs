@@ -77,6 +77,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Bench(verb) => verb.run(),
         Verb::Flash(verb) => verb.run(),
         Verb::Report(verb) => verb.run(),
+        Verb::Sim(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),
         Verb::Daemon(verb) => verb.run(&state()?),
         Verb::Generate(verb) => verb.run(),

@@ -14,5 +14,6 @@ pub(crate) mod list;
 pub(crate) mod mount;
 pub(crate) mod report;
 pub(crate) mod serve;
+pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod umount;

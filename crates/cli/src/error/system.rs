@@ -28,6 +28,10 @@ pub(crate) enum SystemError {
     Interrupted,
     /// A measurement came to no result.
     Bench { name: &'static str, reason: String, is_usage: bool },
+    /// The simulator found a life that breaks a promise.
+    PromiseBroken { name: String, reason: String },
+    /// A plan for the simulator cannot be run.
+    PlanRefused { path: PathBuf, reason: String },
     /// A step of the demonstration did not give what it must.
     DemoFailed { step: &'static str, reason: String },
 }
@@ -60,6 +64,12 @@ impl SystemError {
                 let what = format!("cannot measure {name}");
                 let report = if *is_usage { usage(what) } else { fault(what) };
                 report.why(reason.as_str())
+            }
+            SystemError::PromiseBroken { name, reason } => {
+                fault(format!("{name} breaks a promise")).why(reason.as_str())
+            }
+            SystemError::PlanRefused { path, reason } => {
+                usage(format!("cannot run {}", path.display())).why(reason.as_str())
             }
             SystemError::Interrupted => Report { exit_code: 1, ..fault("interrupted") },
             SystemError::DemoFailed { step, reason } => {
