@@ -101,6 +101,7 @@ fn whichever_command_fails_nothing_flushed_is_lost() {
         }
         let mut device = scene.device.clone();
         device.cut(Loss::SomeBlocks, &mut Random::new(n as u64));
+        device.check().expect("the checker finds no fault");
         model.check(&mut Scene::open(device));
     }
     assert!(failures > 12, "the loop met {failures} failures");
@@ -122,6 +123,7 @@ fn whichever_command_fails_while_opening_the_next_opening_succeeds() {
         opened += u64::from(attempt.engine.phase() == Phase::Running);
         let mut after = attempt.device.clone();
         after.cut(Loss::SomeSectors, &mut Random::new(n as u64));
+        after.check().expect("the checker finds no fault");
         model.check(&mut Scene::open(after));
     }
     assert!(opened > 0, "a failed discard or spare superblock does not keep a store from opening");
