@@ -16,7 +16,7 @@ fn a_new_file_is_sparse_private_and_as_large_as_was_asked() {
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
     assert!(file.blocks() * 512 < 64 << 20, "{} bytes are allocated", file.blocks() * 512);
     assert_eq!(made["store_size_bytes"], 1 << 30);
-    assert_eq!(made["segment_size_bytes"], 32 << 20);
+    assert_eq!(made["segment_size_bytes"], 4 << 20);
     let volume = made["volume_size_bytes"].as_u64().expect("a number");
     assert!((500 << 20..900 << 20).contains(&volume), "{volume}");
     let uuid = made["uuid"].as_str().expect("a text");
