@@ -25,7 +25,7 @@ struct Scale {
 
 const SHORT: Scale =
     Scale { store: "768M", pass_mib: 48, kills: 1, load: Duration::from_millis(700) };
-const LONG: Scale = Scale { store: "4G", pass_mib: 1024, kills: 5, load: Duration::from_secs(6) };
+const LONG: Scale = Scale { store: "4G", pass_mib: 384, kills: 5, load: Duration::from_secs(4) };
 
 /// What was seen.
 struct Figures {
