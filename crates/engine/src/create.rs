@@ -178,10 +178,10 @@ pub const fn segment_size_default(device_size: u64) -> u32 {
     size as u32
 }
 
-/// Bytes of map memory with which nearly everything stays in memory: eight per block, the directory
-/// and the updates of leaves that are not in memory included.
+/// Bytes of map memory with which everything stays in memory: eight per block, and a sixteenth for
+/// the directory and for updates of leaves that are not in memory yet.
 pub fn map_size_default(volume_size: u64) -> u64 {
-    (volume_size * 8).max(map_size_min(volume_size))
+    (volume_size * 8 + volume_size / 2).max(map_size_min(volume_size))
 }
 
 /// Bytes of map memory that a volume needs at least.
