@@ -3,6 +3,7 @@
 //! - [`engine`]: the engine alone on one core, without a device.
 //! - [`recovery`]: from a crash to the first I/O, with a large map and little memory.
 //! - [`volume`]: a volume against the very file that it lies on.
+//! - [`cleaning`]: write amplification in steady state, by its causes, without a device.
 //! - [`fill`]: a full volume, overwritten for a long time.
 //!
 //! Each has `run(&Options) -> Result<Report, BenchError>`. A report serialises with the field names
@@ -17,12 +18,15 @@
 #![deny(unsafe_code)]
 
 mod backing;
+pub mod cleaning;
 pub mod engine;
 mod error;
 pub mod fill;
 mod metadata;
+mod model_store;
 mod progress;
 pub mod recovery;
+mod sequentiality;
 mod side;
 mod standin;
 mod table;
@@ -33,4 +37,5 @@ mod written;
 pub use error::BenchError;
 pub use metadata::MetadataShares;
 pub use progress::Progress;
+pub use sequentiality::{HEADS_MAX, RunLengths, Sequentiality};
 pub use written::WrittenShares;

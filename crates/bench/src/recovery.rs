@@ -223,22 +223,25 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
-struct Overwriting {
-    before: Statistics,
-    after: Statistics,
-    blocks: u64,
+/// What happened while the mapped blocks were overwritten at random.
+pub(crate) struct Overwriting {
+    pub(crate) before: Statistics,
+    pub(crate) after: Statistics,
+    pub(crate) blocks: u64,
     cpu_seconds: f64,
 }
 
-struct Bench {
+/// A large store.
+pub(crate) struct Bench {
     rig: Rig,
-    volume_size: u64,
-    map_memory: u64,
+    pub(crate) volume_size: u64,
+    pub(crate) map_memory: u64,
     addresses: Addresses,
 }
 
 impl Bench {
-    fn new(options: &Options) -> Result<Bench, BenchError> {
+    /// Makes an empty one.
+    pub(crate) fn new(options: &Options) -> Result<Bench, BenchError> {
         let volume_size = options.mapped / BLOCK_SIZE as u64;
         // Small stores get small segments, so that there are enough of them to choose from.
         let segment_size = (volume_size / 512).clamp(256, 8192).next_power_of_two();
@@ -270,7 +273,7 @@ impl Bench {
     }
 
     /// Writes every block once, in random order.
-    fn build(&mut self, options: &Options) -> Result<(), BenchError> {
+    pub(crate) fn build(&mut self, options: &Options) -> Result<(), BenchError> {
         let order = Permutation::new(self.volume_size, 3);
         for place in 0..self.volume_size {
             if place.is_multiple_of(1 << 20) {
@@ -283,7 +286,7 @@ impl Bench {
     }
 
     /// Opens with little memory and overwrites at random.
-    fn overwrite(&mut self, options: &Options) -> Result<Overwriting, BenchError> {
+    pub(crate) fn overwrite(&mut self, options: &Options) -> Result<Overwriting, BenchError> {
         self.reopen()?;
         let warm_up = self.volume_size / 12;
         let blocks = self.volume_size / 16;

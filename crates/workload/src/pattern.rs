@@ -17,6 +17,13 @@ pub enum Pattern {
         /// How uneven: 0 is uniform, 0.99 is usual.
         theta: f64,
     },
+    /// As `Zipf`, but what is popular changes: whenever a hundredth as many addresses have been drawn
+    /// as there are, the most popular fifth is shuffled. An address of that fifth may be very popular
+    /// now and hardly so a little later; those outside it never become popular.
+    Shift {
+        /// As of `Zipf`.
+        theta: f64,
+    },
     /// One after the other, and from the start again.
     Sequential,
     /// A share of the addresses, scattered, gets a larger share of the accesses; both are uniform
@@ -40,6 +47,12 @@ impl Pattern {
         let choice = match self {
             Pattern::Uniform => Choice::Uniform,
             Pattern::Zipf { theta } => Choice::Zipf(Zipf::new(count, theta)),
+            Pattern::Shift { theta } => Choice::Shift {
+                zipf: Zipf::new(count, theta),
+                shuffle: Permutation::new((count / 5).max(1), seed),
+                shuffles: 0,
+                left: (count / 100).max(1),
+            },
             Pattern::Sequential => Choice::Sequential { next: 0 },
             Pattern::HotCold { hot_percent, access_percent } => {
                 assert!((1..=99).contains(&hot_percent), "both kinds must be there");
@@ -48,7 +61,7 @@ impl Pattern {
                 Choice::HotCold { hot, access_percent: access_percent.into() }
             }
         };
-        Addresses { choice, count, scatter, random: Random::new(seed) }
+        Addresses { choice, count, scatter, seed, random: Random::new(seed) }
     }
 }
 
@@ -57,6 +70,7 @@ impl fmt::Display for Pattern {
         match self {
             Pattern::Uniform => write!(f, "uniform"),
             Pattern::Zipf { theta } => write!(f, "zipf:{theta}"),
+            Pattern::Shift { theta } => write!(f, "shift:{theta}"),
             Pattern::Sequential => write!(f, "sequential"),
             Pattern::HotCold { hot_percent, access_percent } => {
                 write!(f, "hot:{hot_percent}:{access_percent}")
@@ -71,7 +85,7 @@ pub struct ParsePatternError(String);
 
 impl fmt::Display for ParsePatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = "uniform, sequential, zipf:THETA or hot:PERCENT:ACCESS_PERCENT";
+        let names = "uniform, sequential, zipf:THETA, shift:THETA or hot:PERCENT:ACCESS_PERCENT";
         write!(f, "`{}` is no pattern; there are {names}", self.0)
     }
 }
@@ -86,11 +100,8 @@ impl FromStr for Pattern {
         let pattern = match text.split(':').collect::<Vec<_>>()[..] {
             ["uniform"] => Some(Pattern::Uniform),
             ["sequential"] => Some(Pattern::Sequential),
-            ["zipf", theta] => theta
-                .parse()
-                .ok()
-                .filter(|theta: &f64| theta.is_finite() && *theta >= 0.0)
-                .map(|theta| Pattern::Zipf { theta }),
+            ["zipf", theta] => parse_theta(theta).map(|theta| Pattern::Zipf { theta }),
+            ["shift", theta] => parse_theta(theta).map(|theta| Pattern::Shift { theta }),
             ["hot", hot, access] => {
                 let hot = hot.parse().ok().filter(|hot| (1..=99).contains(hot));
                 let access = access.parse().ok().filter(|access| *access <= 100);
@@ -105,12 +116,28 @@ impl FromStr for Pattern {
     }
 }
 
+fn parse_theta(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|theta: &f64| theta.is_finite() && *theta >= 0.0)
+}
+
 #[derive(Clone, Debug)]
 enum Choice {
     Uniform,
     Zipf(Zipf),
-    Sequential { next: u64 },
-    HotCold { hot: u64, access_percent: u64 },
+    /// `left` addresses until the next shuffle.
+    Shift {
+        zipf: Zipf,
+        shuffle: Permutation,
+        shuffles: u64,
+        left: u64,
+    },
+    Sequential {
+        next: u64,
+    },
+    HotCold {
+        hot: u64,
+        access_percent: u64,
+    },
 }
 
 /// Addresses in a pattern, without end.
@@ -119,6 +146,7 @@ pub struct Addresses {
     choice: Choice,
     count: u64,
     scatter: Permutation,
+    seed: u64,
     random: Random,
 }
 
@@ -129,6 +157,17 @@ impl Addresses {
         match &mut self.choice {
             Choice::Uniform => self.random.below(self.count),
             Choice::Zipf(zipf) => self.scatter.at(zipf.rank(&mut self.random)),
+            Choice::Shift { zipf, shuffle, shuffles, left } => {
+                if *left == 0 {
+                    *shuffles += 1;
+                    *left = (self.count / 100).max(1);
+                    *shuffle = Permutation::new(shuffle.count(), self.seed.wrapping_add(*shuffles));
+                }
+                *left -= 1;
+                let rank = zipf.rank(&mut self.random);
+                let place = if rank < shuffle.count() { shuffle.at(rank) } else { rank };
+                self.scatter.at(place)
+            }
             Choice::Sequential { next } => {
                 let address = *next;
                 *next = (address + 1) % self.count;
@@ -192,6 +231,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_popular_changes_within_one_fifth_of_the_addresses() {
+        const COUNT: u64 = 10_000;
+        let mut addresses = Pattern::Shift { theta: 1.0 }.over(COUNT, 5);
+        let mut favourites = Vec::new();
+        let mut totals = vec![0u32; COUNT as usize];
+        for _ in 0..400 {
+            let mut counts = vec![0u32; COUNT as usize];
+            for address in addresses.by_ref().take(COUNT as usize / 100) {
+                counts[address as usize] += 1;
+                totals[address as usize] += 1;
+            }
+            let favourite = (0..COUNT).max_by_key(|address| counts[*address as usize]);
+            favourites.push(favourite.expect("there are addresses"));
+        }
+        favourites.sort_unstable();
+        favourites.dedup();
+        assert!(favourites.len() > 300, "{} favourites in 400 periods", favourites.len());
+        totals.sort_unstable_by(|a, b| b.cmp(a));
+        let hot: u32 = totals[..COUNT as usize / 5].iter().sum();
+        // The law gives the first fifth 0.836 of the accesses.
+        assert!(hot.abs_diff(33_440) < 600, "{hot}");
+        assert!(totals[0] < 200, "none stays popular for long: {}", totals[0]);
+    }
+
+    #[test]
     fn sequential_addresses_start_again() {
         let addresses: Vec<_> = Pattern::Sequential.over(3, 0).take(7).collect();
         assert_eq!(addresses, [0, 1, 2, 0, 1, 2, 0]);
@@ -224,12 +288,23 @@ mod tests {
             Pattern::Uniform,
             Pattern::Sequential,
             Pattern::Zipf { theta: 0.99 },
+            Pattern::Shift { theta: 1.0 },
             Pattern::HotCold { hot_percent: 10, access_percent: 90 },
         ];
         for pattern in patterns {
             assert_eq!(pattern.to_string().parse(), Ok(pattern));
         }
-        for wrong in ["", "zipf", "zipf:-1", "zipf:nan", "hot:0:50", "hot:10:101", "uniform:1"] {
+        for wrong in [
+            "",
+            "zipf",
+            "zipf:-1",
+            "zipf:nan",
+            "shift",
+            "shift:inf",
+            "hot:0:50",
+            "hot:10:101",
+            "uniform:1",
+        ] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
         }
     }

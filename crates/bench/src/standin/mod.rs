@@ -14,9 +14,12 @@ mod modelled;
 pub(crate) use buffers::Data;
 pub(crate) use modelled::DeviceModel;
 
+use crate::sequentiality::Sequentiality;
 use crate::timing::CpuClock;
 use buffers::Memory;
-use coulter_engine::{BufferRef, Command, Config, Engine, IoId, Phase, Request, RequestId, Target};
+use coulter_engine::{
+    BufferRef, Command, Config, Engine, IoId, Phase, Request, RequestId, Statistics, Target,
+};
 use coulter_format::{Block, Lba, Pba};
 use ledger::Ledger;
 use modelled::Modelled;
@@ -36,11 +39,19 @@ pub(crate) struct DeviceCounts {
     pub(crate) flushes: u64,
 }
 
+/// What is looked at after every device command that the engine issues.
+pub(crate) trait Watch {
+    /// The engine's counters as of now.
+    fn look(&mut self, statistics: &Statistics);
+}
+
 /// The device.
 pub(crate) struct StandinDevice {
     ledger: Ledger,
     size: u64,
     pub(crate) counts: DeviceCounts,
+    /// How sequential its writes are, if somebody wants to know.
+    pub(crate) writes: Option<Sequentiality>,
 }
 
 impl StandinDevice {
@@ -48,7 +59,7 @@ impl StandinDevice {
     pub(crate) fn with_store(size: u64, blocks: &[(Pba, Block)]) -> StandinDevice {
         let mut ledger = Ledger::new(size);
         blocks.iter().for_each(|(pba, block)| ledger.store(*pba, block));
-        StandinDevice { ledger, size, counts: DeviceCounts::default() }
+        StandinDevice { ledger, size, counts: DeviceCounts::default(), writes: None }
     }
 
     /// Executes a command.
@@ -62,6 +73,9 @@ impl StandinDevice {
             Command::Write { pba, count, source } => {
                 self.counts.writes += 1;
                 self.counts.blocks_written += u64::from(count);
+                if let Some(writes) = &mut self.writes {
+                    writes.note(u64::from(pba.0), u64::from(count));
+                }
                 self.write(pba, count, source, memory);
             }
             Command::Flush => self.counts.flushes += 1,
@@ -118,6 +132,17 @@ impl StandinDevice {
             Target::Request { .. } => panic!("host memory is never written from"),
         }
     }
+}
+
+/// What a host changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostRequest {
+    /// First block.
+    pub(crate) lba: u64,
+    /// Blocks, at most 256 if they are written.
+    pub(crate) count: u32,
+    /// Discarded instead of written.
+    pub(crate) discard: bool,
 }
 
 /// An engine with device and buffers.
@@ -220,6 +245,33 @@ impl Rig {
         Ok(())
     }
 
+    /// As `write`, watching the engine meanwhile. Returns the blocks that the device wrote while
+    /// the engine took no write: how long the host had to wait, in the only time that there is.
+    ///
+    /// # Errors
+    /// When the engine stands still or a request failed.
+    pub(crate) fn write_watched(
+        &mut self,
+        request: HostRequest,
+        watch: &mut impl Watch,
+    ) -> Result<u64, RigError> {
+        let HostRequest { lba, count, discard } = request;
+        let buffer = self.host(count);
+        let request = if discard {
+            Request::Discard { lba: Lba(lba), count: count.into(), fua: false }
+        } else {
+            Request::Write { lba: Lba(lba), count, buffer, fua: false }
+        };
+        while self.in_flight >= self.depth {
+            self.turn_watched(watch)?;
+        }
+        let before = self.device.counts.blocks_written;
+        while !self.offer(request) {
+            self.turn_watched(watch)?;
+        }
+        Ok(self.device.counts.blocks_written - before)
+    }
+
     /// Reads `count` blocks, waiting while the engine is busy.
     ///
     /// # Errors
@@ -264,6 +316,19 @@ impl Rig {
             self.device.execute(&io.command, &mut self.memory);
             self.done.push(io.id);
         }
+        self.end_turn()
+    }
+
+    fn turn_watched(&mut self, watch: &mut impl Watch) -> Result<(), RigError> {
+        while let Some(io) = self.engine.poll_io(&mut self.memory) {
+            watch.look(&self.engine.statistics());
+            self.device.execute(&io.command, &mut self.memory);
+            self.done.push(io.id);
+        }
+        self.end_turn()
+    }
+
+    fn end_turn(&mut self) -> Result<(), RigError> {
         self.check_phase()?;
         let mut moved = !self.done.is_empty();
         for id in self.done.drain(..) {

@@ -4,7 +4,8 @@ use crate::error::{CliError, SystemError};
 use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
-use coulter_bench::{BenchError, Progress, engine, fill, recovery, volume};
+use coulter_bench::{BenchError, Progress, cleaning, engine, fill, recovery, volume};
+use coulter_workload::Pattern;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -17,6 +18,8 @@ Examples:
   coulter bench volume --json
   coulter bench engine
   coulter bench recovery --mapped 256G --json
+  coulter bench cleaning --workload zipf:0.99 --spare 17.65% --json
+  coulter bench cleaning --metadata --mapped 256G --json
   coulter bench fill --size 4G --passes 10")]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -29,6 +32,7 @@ pub(crate) enum What {
     Volume(VolumeBench),
     Engine(EngineBench),
     Recovery(RecoveryBench),
+    Cleaning(CleaningBench),
     Fill(FillBench),
 }
 
@@ -93,6 +97,60 @@ pub(crate) struct RecoveryBench {
     pub(crate) json: bool,
 }
 
+/// Write amplification in steady state, by its causes; the engine without a device
+#[derive(Debug, Args)]
+pub(crate) struct CleaningBench {
+    /// What the host overwrites: uniform, zipf:THETA, shift:THETA (the popular fifth is shuffled all
+    /// the time), sequential, or hot:PERCENT:ACCESS_PERCENT
+    #[arg(long, default_value = "uniform", conflicts_with = "metadata")]
+    pub(crate) workload: Pattern,
+
+    /// Blocks of the volume at least
+    #[arg(long, default_value = "1048576", conflicts_with = "metadata")]
+    pub(crate) blocks: u64,
+
+    /// Blocks of a segment [default: the power of two nearest to 1 % of the volume]
+    #[arg(long, conflicts_with = "metadata")]
+    pub(crate) segment_blocks: Option<u32>,
+
+    /// Spare space: what the log has beyond the volume, as a share of the volume
+    #[arg(long, default_value = "17.65%", value_name = "PERCENT", value_parser = parse_share)]
+    #[arg(conflicts_with = "metadata")]
+    pub(crate) spare: f64,
+
+    /// How often the volume is overwritten at least before measuring
+    #[arg(long, default_value = "6", conflicts_with = "metadata", value_name = "PASSES")]
+    pub(crate) warm_up: u32,
+
+    /// How often it is overwritten while measuring
+    #[arg(long, default_value = "6", conflicts_with = "metadata")]
+    pub(crate) passes: u32,
+
+    /// Seed of the workload
+    #[arg(long, default_value = "1", conflicts_with = "metadata")]
+    pub(crate) seed: u64,
+
+    /// Requests under way at once
+    #[arg(long, default_value = "1024", conflicts_with = "metadata", value_name = "REQUESTS")]
+    pub(crate) queue_depth: u32,
+
+    /// Most memory that the map may take [default: the whole map; with --metadata 1/16 of it]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) map_memory: Option<Size>,
+
+    /// Instead: what metadata costs when much is mapped and little of the map fits into memory
+    #[arg(long)]
+    pub(crate) metadata: bool,
+
+    /// With --metadata: bytes that are mapped, in random blocks of 4 KiB
+    #[arg(long, default_value = "256G", requires = "metadata")]
+    pub(crate) mapped: Size,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A volume filled to its last block and overwritten at random, many times over
 #[derive(Debug, Args)]
 pub(crate) struct FillBench {
@@ -131,12 +189,23 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A share in percent, with or without the sign.
+pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    let percent = number.map_err(|_| "not a number of percent".to_owned())?;
+    if percent.is_finite() && percent > 0.0 && percent <= 10_000.0 {
+        return Ok(percent / 100.0);
+    }
+    Err("above 0 % and at most 10000 %".to_owned())
+}
+
 impl Bench {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         match &self.what {
             What::Volume(bench) => bench.run(),
             What::Engine(bench) => bench.run(),
             What::Recovery(bench) => bench.run(),
+            What::Cleaning(bench) => bench.run(),
             What::Fill(bench) => bench.run(),
         }
     }
@@ -175,6 +244,37 @@ impl RecoveryBench {
         let (mapped, map_memory) = (self.mapped.0, self.map_memory.map(|size| size.0));
         let report = measure("recovery", |progress| {
             recovery::run(&recovery::Options { mapped, map_memory, progress })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl CleaningBench {
+    fn run(&self) -> Result<(), CliError> {
+        let map_memory = self.map_memory.map(|size| size.0);
+        if self.metadata {
+            let mapped = self.mapped.0;
+            let report = measure("cleaning", |progress| {
+                cleaning::mapped::run(&cleaning::mapped::Options { mapped, map_memory, progress })
+            })?;
+            return print(self.json, &report, || report.table());
+        }
+        let report = measure("cleaning", |progress| {
+            cleaning::run(&cleaning::Options {
+                workload: self.workload,
+                shape: cleaning::Shape {
+                    blocks: self.blocks,
+                    segment_blocks: self.segment_blocks,
+                    spare: self.spare,
+                    map_memory,
+                    queue_depth: self.queue_depth,
+                },
+                warm_up: self.warm_up,
+                passes: self.passes,
+                seed: self.seed,
+                progress,
+                ..cleaning::Options::default()
+            })
         })?;
         print(self.json, &report, || report.table())
     }

@@ -1,0 +1,283 @@
+//! What cleaning costs: write amplification in steady state, by its causes.
+//!
+//! The real engine, in one process, on a device that keeps no payload (see `standin`). The volume is
+//! written once in order, then overwritten block by block in a pattern: first until the engine is in
+//! balance, then for measuring. Nothing depends on time or chance, so the same options give the same
+//! figures, on every machine.
+//!
+//! Definitions are those of the literature, so that figures can be compared: spare space is what the
+//! log has beyond the volume, per block of the volume; a segment is a hundredth of the volume, here
+//! the power of two nearest to that. Two things are stricter: headers, map pages, runs and
+//! checkpoints count as written, and they, and the segments that are always kept back, take their
+//! room from the spare space.
+
+mod closed_form;
+pub mod mapped;
+mod victims;
+mod waits;
+mod written;
+
+pub use crate::model_store::Shape;
+pub use crate::sequentiality::RunLengths;
+pub use victims::VictimReport;
+pub use waits::WaitReport;
+pub use written::Written;
+
+use crate::error::BenchError;
+use crate::model_store::{DEPTH_DEFAULT, ModelStore};
+use crate::progress::Progress;
+use crate::standin::HostRequest;
+use crate::table::{Table, percent};
+use coulter_engine::Config;
+use coulter_workload::{Addresses, Pattern};
+use serde::Serialize;
+use victims::Victims;
+use waits::Waits;
+
+/// Overwriting goes on until two passes in a row write the same to within this share, but no longer
+/// than this many times the warm-up that was asked for.
+const STEADY_WITHIN: f64 = 0.02;
+const WARM_UP_TIMES_MAX: u32 = 3;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the host overwrites.
+    pub workload: Pattern,
+    /// The store.
+    pub shape: Shape,
+    /// How the engine behaves.
+    pub config: Config,
+    /// How often at least the volume is overwritten before measuring.
+    pub warm_up: u32,
+    /// How often it is overwritten while measuring.
+    pub passes: u32,
+    /// Seed of the workload.
+    pub seed: u64,
+    /// Told how far it is.
+    pub progress: Progress,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            workload: Pattern::Uniform,
+            shape: Shape {
+                blocks: 1 << 20,
+                segment_blocks: None,
+                spare: 0.1765,
+                map_memory: None,
+                queue_depth: DEPTH_DEFAULT,
+            },
+            config: Config::default(),
+            warm_up: 6,
+            passes: 6,
+            seed: 1,
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What the host overwrote.
+    pub workload: String,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Blocks of a segment.
+    pub segment_blocks: u32,
+    /// Blocks of the log beyond the volume, per block of the volume.
+    pub spare: f64,
+    /// Bytes that the map was allowed.
+    pub map_limit_bytes: u64,
+    /// Most bytes that it held.
+    pub map_peak_bytes: u64,
+    /// Seed of the workload.
+    pub seed: u64,
+    /// How often the volume was overwritten before measuring.
+    pub warm_up_passes: u32,
+    /// How often it was overwritten while measuring.
+    pub passes: u32,
+    /// Whether the last two passes before measuring wrote the same to within 2 %.
+    pub steady: bool,
+    /// All that the device was told to write, per block that the host wrote.
+    pub write_amplification: f64,
+    /// Its parts.
+    pub written: Written,
+    /// All that is neither host data nor its relocation, per block that the host wrote.
+    pub metadata_fraction: f64,
+    /// Write amplification of each measured pass.
+    pub write_amplification_by_pass: Vec<f64>,
+    /// What greedy cleaning without any metadata would come to under uniform writes.
+    pub closed_form_greedy_uniform: f64,
+    /// How full the cleaned segments were.
+    pub victims: VictimReport,
+    /// How long the host waited.
+    pub waits: WaitReport,
+    /// How sequential the device's writes were.
+    pub device_writes: RunLengths,
+}
+
+impl Report {
+    /// The figures as text.
+    pub fn table(&self) -> String {
+        let mut table = Table::default();
+        table
+            .row("workload", self.workload.clone(), {
+                let (blocks, spare) = (self.blocks, percent(self.spare));
+                format!("{blocks} blocks, segments of {}, {spare} spare", self.segment_blocks)
+            })
+            .row("write amplification", format!("{:.3}", self.write_amplification), {
+                let theory = self.closed_form_greedy_uniform;
+                let steady = if self.steady { "steady" } else { "NOT steady" };
+                format!("{steady}; greedy, uniform, without metadata: {theory:.3}")
+            });
+        self.written.add_to(&mut table);
+        table
+            .row("metadata", percent(self.metadata_fraction), "of the host's blocks")
+            .row("victims", self.victims.count.to_string(), {
+                format!("{} valid on average", percent(self.victims.valid_share_mean))
+            })
+            .row("writes that waited", self.waits.writes.to_string(), {
+                let (most, max) = (self.waits.device_blocks_p999, self.waits.device_blocks_max);
+                format!("99.9 % for at most {most} device blocks, longest {max}")
+            })
+            .row("device writes", self.device_writes.commands.to_string(), {
+                let (mean, run) =
+                    (self.device_writes.command_blocks_mean, self.device_writes.run_blocks_mean);
+                format!("{mean:.0} blocks each, runs of {run:.0}")
+            });
+        table.text()
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// When the options do not make a store, or the engine misbehaves.
+pub fn run(options: &Options) -> Result<Report, BenchError> {
+    if options.passes == 0 {
+        return Err(BenchError::option("nothing is measured in no passes"));
+    }
+    let mut bench = Bench::new(options)?;
+    let (warm_up_passes, steady) = bench.warm_up()?;
+    let before = bench.now();
+    bench.restart();
+    let by_pass = (0..options.passes).map(|pass| bench.pass("measuring", pass, options.passes));
+    let by_pass = by_pass.collect::<Result<Vec<_>, _>>()?;
+    let after = bench.now();
+    let written = Written::between(&before.written, &after.written);
+    let geometry = *bench.store.rig.engine.geometry();
+    let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
+    let spare = log as f64 / bench.store.blocks as f64 - 1.0;
+    Ok(Report {
+        workload: options.workload.to_string(),
+        blocks: bench.store.blocks,
+        segment_blocks: bench.store.segment_blocks,
+        spare,
+        map_limit_bytes: after.written.map_bytes_limit,
+        map_peak_bytes: after.written.map_bytes_peak,
+        seed: options.seed,
+        warm_up_passes,
+        passes: options.passes,
+        steady,
+        write_amplification: after.amplification_since(&before),
+        metadata_fraction: written.metadata(),
+        written,
+        write_amplification_by_pass: by_pass,
+        closed_form_greedy_uniform: closed_form::greedy_uniform(spare),
+        victims: bench.victims.report(),
+        waits: bench.waits.report(),
+        device_writes: bench
+            .store
+            .rig
+            .device
+            .writes
+            .as_ref()
+            .map(|writes| writes.lengths())
+            .unwrap_or_default(),
+    })
+}
+
+/// Counters at one moment.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// What the device was told to write.
+    device_blocks: u64,
+    written: coulter_engine::Statistics,
+}
+
+impl Moment {
+    fn amplification_since(&self, before: &Moment) -> f64 {
+        let host = self.written.user_blocks_written - before.written.user_blocks_written;
+        (self.device_blocks - before.device_blocks) as f64 / host.max(1) as f64
+    }
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    store: ModelStore,
+    addresses: Addresses,
+    victims: Victims,
+    waits: Waits,
+}
+
+impl Bench<'_> {
+    fn new(options: &Options) -> Result<Bench<'_>, BenchError> {
+        let mut store = ModelStore::open(&options.shape, options.config)?;
+        store.fill(|share| options.progress.report("filling", share))?;
+        let victims = Victims::new(store.segment_blocks, &store.rig.engine.statistics());
+        let addresses = options.workload.over(store.blocks, options.seed);
+        Ok(Bench { options, store, addresses, victims, waits: Waits::new() })
+    }
+
+    fn now(&self) -> Moment {
+        Moment {
+            device_blocks: self.store.rig.device.counts.blocks_written,
+            written: self.store.rig.engine.statistics(),
+        }
+    }
+
+    /// Counts from here on.
+    fn restart(&mut self) {
+        self.victims.restart();
+        self.waits = Waits::new();
+        self.store.rig.device.writes = Some(Default::default());
+    }
+
+    /// Overwrites until it is steady. Returns how often, and whether it is.
+    fn warm_up(&mut self) -> Result<(u32, bool), BenchError> {
+        let (least, most) = (self.options.warm_up, self.options.warm_up * WARM_UP_TIMES_MAX);
+        let mut latest = f64::NAN;
+        for pass in 0..most {
+            let amplification = self.pass("warming up", pass, most)?;
+            let steady = (amplification / latest - 1.0).abs() <= STEADY_WITHIN;
+            if steady && pass + 1 >= least {
+                return Ok((pass + 1, true));
+            }
+            latest = amplification;
+        }
+        Ok((most, false))
+    }
+
+    /// Overwrites as many blocks as there are. Returns the write amplification of it.
+    fn pass(&mut self, step: &str, pass: u32, passes: u32) -> Result<f64, BenchError> {
+        const REPORT_EVERY: u64 = 1 << 16;
+        let before = self.now();
+        for written in 0..self.store.blocks {
+            if written % REPORT_EVERY == 0 {
+                let done = f64::from(pass) + written as f64 / self.store.blocks as f64;
+                self.options.progress.report(step, done / f64::from(passes));
+            }
+            let request = HostRequest { lba: self.addresses.address(), count: 1, discard: false };
+            let waited = self.store.rig.write_watched(request, &mut self.victims)?;
+            self.waits.note(waited);
+        }
+        self.store.rig.drain()?;
+        Ok(self.now().amplification_since(&before))
+    }
+}
+
+#[cfg(test)]
+mod tests;
