@@ -9,7 +9,7 @@
 
 use crate::error::{CliError, DaemonError, Report};
 use crate::state::{Entry, StateDirectory};
-use crate::status::Status;
+use crate::status::Facts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -51,7 +51,7 @@ pub(crate) enum Request {
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
     /// To [`Request::Status`].
-    Status(Box<Status>),
+    Status(Box<Facts>),
     /// Done.
     Done,
     /// Not done.

@@ -18,9 +18,11 @@ mod protect;
 mod serving;
 
 use crate::control::Reply;
+use crate::emulated::Emulation;
 use crate::error::CliError;
 use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
+use crate::status::Facts;
 use coulter_attach::nbd::Address;
 use events::{Client, Signals};
 use serving::Serving;
@@ -29,12 +31,31 @@ use std::path::PathBuf;
 /// What a daemon is to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// Absolute path of the store.
-    pub(crate) store: PathBuf,
+    /// What is served.
+    pub(crate) source: Source,
     /// What the host shall see.
     pub(crate) point: Point,
     /// How to open the store.
     pub(crate) opening: Opening,
+}
+
+/// What a daemon serves.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// The volume of a store, by its absolute path.
+    Store(PathBuf),
+    /// An emulated drive, or a volume on one.
+    Drive(Box<Emulation>),
+}
+
+impl Source {
+    /// What stands for it in lists: the path of the store.
+    pub(crate) fn store(&self) -> PathBuf {
+        match self {
+            Source::Store(path) => path.clone(),
+            Source::Drive(emulation) => emulation.store(),
+        }
+    }
 }
 
 /// An attach point.
@@ -53,7 +74,21 @@ pub(crate) enum Point {
     },
 }
 
-/// Serves `job` until it is told to end. `ready` is called once the device answers.
+impl Point {
+    /// The same, with a path that holds in any directory.
+    pub(crate) fn absolute(self) -> Point {
+        match self {
+            Point::Nbd { address: Address::Unix(path), allow_remote } => {
+                let path = std::path::absolute(&path).unwrap_or(path);
+                Point::Nbd { address: Address::Unix(path), allow_remote }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Serves `job` until it is told to end. `ready` is called once the device answers. Gives back what
+/// an emulated drive has done.
 ///
 /// # Errors
 /// What kept the volume from being served, or from being closed cleanly. An error of `ready` ends
@@ -62,7 +97,7 @@ pub(crate) fn run(
     state: &StateDirectory,
     job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
-) -> Result<(), CliError> {
+) -> Result<Option<Facts>, CliError> {
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);
@@ -75,23 +110,23 @@ pub(crate) fn run(
         Ok(())
     };
     let ended = serve(state, &job, &mut entry, &signals, &mut ready);
-    let result = ended.result.and(claim::release(state, &entry));
+    let released = claim::release(state, &entry);
+    let result = ended.result.and_then(|facts| released.map(|()| facts));
     match &result {
-        Ok(()) => log::info!("ended cleanly name={}", entry.name),
+        Ok(_) => log::info!("ended cleanly name={}", entry.name),
         // Whoever waited for readiness is told otherwise.
         Err(error) if served => log::error!("ended name={}: {error}", entry.name),
         Err(_) => {}
     }
     if let Some(client) = ended.asked_by {
-        client
-            .answer(&result.as_ref().map_or_else(|e| Reply::Failed(e.report()), |()| Reply::Done));
+        client.answer(&result.as_ref().map_or_else(|e| Reply::Failed(e.report()), |_| Reply::Done));
     }
     result
 }
 
 /// How a service came to its end.
 struct Ended {
-    result: Result<(), CliError>,
+    result: Result<Option<Facts>, CliError>,
     /// Who asked for it and waits to hear the result.
     asked_by: Option<Client>,
 }
@@ -120,7 +155,8 @@ fn serve(
         }
         Err(error) => (Err(error), None),
     };
-    Ended { result: result.and(serving.end()), asked_by }
+    let ended = serving.end();
+    Ended { result: result.and(ended), asked_by }
 }
 
 /// Leaves the terminal's session, so that neither its end nor its Ctrl-C reaches this process.

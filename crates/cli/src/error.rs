@@ -5,6 +5,7 @@
 //! - the exit code follows from the variant: 2 when another command line would be needed, else 1.
 
 mod daemon;
+mod emulation;
 mod mount;
 mod report;
 mod state;
@@ -12,6 +13,7 @@ mod store;
 mod system;
 
 pub(crate) use daemon::DaemonError;
+pub(crate) use emulation::EmulationError;
 pub(crate) use mount::MountError;
 pub(crate) use report::Report;
 pub(crate) use state::StateError;
@@ -30,6 +32,8 @@ pub(crate) enum CliError {
     Store(StoreError),
     /// About attach points and the processes that serve them.
     Daemon(DaemonError),
+    /// About emulated drives.
+    Emulation(EmulationError),
     /// About file systems on volumes.
     Mount(MountError),
     /// About the system around the program.
@@ -53,6 +57,7 @@ impl CliError {
             CliError::State(error) => error.report(),
             CliError::Store(error) => error.report(),
             CliError::Daemon(error) => error.report(),
+            CliError::Emulation(error) => error.report(),
             CliError::Mount(error) => error.report(),
             CliError::System(error) => error.report(),
         }
@@ -74,6 +79,12 @@ impl From<StoreError> for CliError {
 impl From<DaemonError> for CliError {
     fn from(error: DaemonError) -> CliError {
         CliError::Daemon(error)
+    }
+}
+
+impl From<EmulationError> for CliError {
+    fn from(error: EmulationError) -> CliError {
+        CliError::Emulation(error)
     }
 }
 

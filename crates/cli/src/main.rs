@@ -8,11 +8,13 @@
 //! when all was done, 1 when something failed or a fault was found, 2 for a wrong command line.
 
 mod attach_point;
+mod backing;
 mod command;
 mod control;
 mod daemon;
 mod dead_loops;
 mod demo;
+mod emulated;
 mod error;
 mod file_system;
 mod format_store;
@@ -45,10 +47,15 @@ fn main() -> ExitCode {
     logging::start(match &line.verb {
         Verb::Serve(_) => LevelFilter::Info,
         Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
+        Verb::Flash(flash) => flash.log_level(),
         _ => LevelFilter::Warn,
     });
     // A daemon has told the command that started it what is wrong.
-    let silent = matches!(line.verb, Verb::Daemon(_));
+    let silent = match &line.verb {
+        Verb::Daemon(_) => true,
+        Verb::Flash(flash) => flash.is_daemon(),
+        _ => false,
+    };
     match run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -75,7 +82,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Check(verb) => verb.run(),
         Verb::Dump(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
-        Verb::Flash(verb) => verb.run(),
+        Verb::Flash(verb) => verb.run(state),
         Verb::Report(verb) => verb.run(),
         Verb::Sim(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),

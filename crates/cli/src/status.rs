@@ -1,17 +1,77 @@
-//! What a volume is doing, as its daemon tells it and `status` prints it.
+//! What a volume or an emulated drive is doing, as its daemon tells it and `status` prints it.
 //!
 //! The library's statistics travel as they are, so that a counter that it adds shows up without a
 //! change here; this file only adds the ratios that people ask for.
 
+mod drive;
+
+pub(crate) use drive::DriveStatus;
+
 use crate::size::Size;
 use crate::state::Entry;
 use crate::terminal::BOLD;
+use drive::Flash;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-/// The facts of one moment; totals run from the opening of the store. Documented in `docs/cli.md`.
+/// What `status` knows of something that is attached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+// Each has fields that the other lacks.
+#[serde(untagged)]
+pub(crate) enum Facts {
+    /// A volume, maybe on an emulated drive.
+    Volume(Status),
+    /// An emulated drive by itself.
+    Drive(DriveStatus),
+}
+
+impl Facts {
+    /// How it is attached.
+    pub(crate) fn entry(&self) -> &Entry {
+        match self {
+            Facts::Volume(status) => &status.entry,
+            Facts::Drive(status) => &status.entry,
+        }
+    }
+
+    fn meters(&self) -> Meters {
+        match self {
+            Facts::Volume(status) => status.meters(),
+            Facts::Drive(status) => status.meters(),
+        }
+    }
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Facts::Volume(status) => status.fmt(f),
+            Facts::Drive(status) => status.fmt(f),
+        }
+    }
+}
+
+/// Counters as an object.
+pub(crate) fn facts_of(counters: &impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(counters) {
+        Ok(Value::Object(counters)) => counters,
+        other => unreachable!("statistics are an object of counters, not {other:?}"),
+    }
+}
+
+/// What rates are made of.
+#[derive(Clone, Copy, Debug)]
+struct Meters {
+    seconds: f64,
+    host_bytes: u64,
+    writes: u64,
+    reads: u64,
+    device_bytes: u64,
+}
+
+/// The facts of one moment about a volume; totals run from the opening of the store. Documented in `docs/cli.md`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Status {
     /// What `list --json` shows.
@@ -29,6 +89,12 @@ pub(crate) struct Status {
     pub(crate) metadata_fraction: f64,
     /// The library's: `requests`, `device`, `written`, `space`, `map`, `log`, ….
     pub(crate) statistics: Map<String, Value>,
+    /// On an emulated drive: bytes programmed per byte written by the host; 0 before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) total_write_amplification: Option<f64>,
+    /// The report of the emulated drive that the store lies on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) flash: Option<Map<String, Value>>,
 }
 
 /// Write amplification by cause.
@@ -62,6 +128,8 @@ impl Status {
             write_amplification_by_cause: Causes { host: 1.0, ..Causes::default() },
             metadata_fraction: 0.0,
             statistics,
+            total_write_amplification: None,
+            flash: None,
         };
         let written = |name| status.number(&["written", name]) as f64;
         let host = written("host_bytes");
@@ -86,6 +154,26 @@ impl Status {
             status.metadata_fraction = metadata / total;
         }
         status
+    }
+
+    /// The same with what the emulated drive below says.
+    pub(crate) fn on_flash(mut self, flash: Map<String, Value>) -> Status {
+        let host = self.number(&["written", "host_bytes"]);
+        let programmed = Flash(&flash).programmed_bytes();
+        let total = if host == 0 { 0.0 } else { programmed as f64 / host as f64 };
+        self.total_write_amplification = Some(total);
+        self.flash = Some(flash);
+        self
+    }
+
+    fn meters(&self) -> Meters {
+        Meters {
+            seconds: self.uptime_seconds,
+            host_bytes: self.number(&["written", "host_bytes"]),
+            writes: self.number(&["requests", "writes"]),
+            reads: self.number(&["requests", "reads"]),
+            device_bytes: self.number(&["device", "write_bytes"]),
+        }
     }
 
     /// A counter of the library, or 0 if this version has none of that name.
@@ -126,18 +214,19 @@ pub(crate) struct Rates {
 
 impl Rates {
     /// From `before` to `after`.
-    pub(crate) fn between(before: &Status, after: &Status) -> Rates {
-        let interval = (after.uptime_seconds - before.uptime_seconds).max(1e-3);
-        let growth = |path: &[&str]| {
-            after.number(path).saturating_sub(before.number(path)) as f64 / interval
+    pub(crate) fn between(before: &Facts, after: &Facts) -> Rates {
+        let (before, after) = (before.meters(), after.meters());
+        let interval = (after.seconds - before.seconds).max(1e-3);
+        let growth = |counter: fn(&Meters) -> u64| {
+            counter(&after).saturating_sub(counter(&before)) as f64 / interval
         };
-        let host = growth(&["written", "host_bytes"]);
-        let device = growth(&["device", "write_bytes"]);
+        let host = growth(|meters| meters.host_bytes);
+        let device = growth(|meters| meters.device_bytes);
         Rates {
             interval_seconds: interval,
             host_written_bytes_per_second: host,
-            host_writes_per_second: growth(&["requests", "writes"]),
-            host_reads_per_second: growth(&["requests", "reads"]),
+            host_writes_per_second: growth(|meters| meters.writes),
+            host_reads_per_second: growth(|meters| meters.reads),
             device_written_bytes_per_second: device,
             write_amplification: if host > 0.0 { device / host } else { 1.0 },
         }
@@ -212,7 +301,10 @@ impl fmt::Display for Status {
             number("log", "corrupt_blocks"),
         )?;
         let latencies = ["read", "write", "flush"].map(|kind| self.latency(kind)).join(", ");
-        write!(f, "  latency    {latencies} (half / 99 % / longest)")
+        write!(f, "  latency    {latencies} (half / 99 % / longest)")?;
+        let Some(flash) = &self.flash else { return Ok(()) };
+        let total = self.total_write_amplification.unwrap_or_default();
+        write!(f, "\n{}\n  in all     amplified {total:.3} times", Flash(flash))
     }
 }
 
@@ -301,7 +393,7 @@ mod tests {
         before.statistics.insert("device".to_owned(), device(1 << 20));
         let mut after = status(12, json!({ "host_bytes": 5 << 20 }));
         after.statistics.insert("device".to_owned(), device(7 << 20));
-        let rates = Rates::between(&before, &after);
+        let rates = Rates::between(&Facts::Volume(before), &Facts::Volume(after));
         assert_eq!(rates.host_written_bytes_per_second, f64::from(2 << 20));
         assert_eq!(rates.write_amplification, 1.5);
     }
@@ -310,9 +402,41 @@ mod tests {
     fn a_status_survives_the_control_socket() {
         let sent = status(3, json!({ "host_bytes": 4096 }));
         let text = serde_json::to_string(&sent).expect("it is JSON");
-        let received: Status = serde_json::from_str(&text).expect("it is a status");
+        let received: Facts = serde_json::from_str(&text).expect("it is a status");
+        let Facts::Volume(received) = received else { panic!("not a volume: {received:?}") };
         assert_eq!(received.number(&["written", "host_bytes"]), 4096);
         assert_eq!(received.entry, sent.entry);
+    }
+
+    fn flash() -> Map<String, Value> {
+        facts_of(&json!({
+            "page_size_bytes": 4096, "drive": { "blocks_written": 2, "writes": 1 },
+            "nand": { "programs": { "host": 2, "gc": 3 } },
+        }))
+    }
+
+    #[test]
+    fn an_emulated_drive_survives_the_control_socket_and_has_rates() {
+        let entry = status(3, json!({})).entry;
+        let drive = |seconds| DriveStatus {
+            entry: entry.clone(),
+            uptime_seconds: seconds,
+            flash: if seconds > 0.0 { flash() } else { Map::new() },
+        };
+        let text = serde_json::to_string(&Facts::Drive(drive(2.0))).expect("it is JSON");
+        let received: Facts = serde_json::from_str(&text).expect("it is a status");
+        assert!(matches!(received, Facts::Drive(_)), "{received:?}");
+        let rates = Rates::between(&Facts::Drive(drive(0.0)), &received);
+        assert_eq!(rates.host_written_bytes_per_second, 4096.0);
+        assert_eq!(rates.write_amplification, 2.5);
+    }
+
+    #[test]
+    fn on_a_drive_both_amplifications_count() {
+        let status = status(3, json!({ "host_bytes": 4096, "header_bytes": 4096 }));
+        let status = status.on_flash(flash());
+        assert_eq!(status.write_amplification, 2.0);
+        assert_eq!(status.total_write_amplification, Some(5.0));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Stores as the verbs see them: found, made, opened, served, closed.
 
-use crate::daemon::Job;
+use crate::backing::Backing;
 use crate::error::{CliError, StoreError};
 use crate::format_store::Made;
-use crate::opening::Trim;
+use crate::opening::{Opening, Trim};
 use crate::size::Size;
 use crate::state::Entry;
-use crate::status::Status;
+use crate::status::{Facts, Status, facts_of};
 use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
@@ -105,14 +105,17 @@ pub(crate) struct OpenStore {
 }
 
 impl OpenStore {
-    /// Opens the store of `job`; what is lost after a crash is recovered here. Writes to the device
+    /// Opens the store at `path`; what is lost after a crash is recovered here. Writes to the device
     /// are recorded in `recorder`.
     ///
     /// # Errors
     /// [`StoreError::Open`].
-    pub(crate) fn open(job: &Job, recorder: Option<&Arc<Recorder>>) -> Result<OpenStore, CliError> {
-        let path = job.store.clone();
-        let opening = &job.opening;
+    pub(crate) fn open(
+        path: &Path,
+        opening: &Opening,
+        recorder: Option<&Arc<Recorder>>,
+    ) -> Result<OpenStore, CliError> {
+        let path = path.to_owned();
         let device = open_device(&path, opening.read_only)?;
         let device = match recorder {
             Some(recorder) => traced(device, recorder),
@@ -129,9 +132,10 @@ impl OpenStore {
             Err(error) => Err(StoreError::Open { path, reason: error.kind.to_string() }.into()),
         }
     }
+}
 
-    /// Its blocks, for attach points; requests are recorded in `recorder`.
-    pub(crate) fn service(&self, recorder: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
+impl Backing for OpenStore {
+    fn service(&self, recorder: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
         let volume: Arc<dyn BlockService> = Arc::clone(&self.volume) as _;
         match recorder {
             Some(recorder) => Arc::new(TracedService::new(volume, Arc::clone(recorder))),
@@ -139,38 +143,27 @@ impl OpenStore {
         }
     }
 
-    /// Its identity in the usual spelling.
-    pub(crate) fn uuid(&self) -> String {
+    fn uuid(&self) -> String {
         self.volume.geometry().uuid_text()
     }
 
-    /// Bytes that the host sees.
-    pub(crate) fn volume_size(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.volume.size()
     }
 
-    /// What the volume can do at the moment.
-    pub(crate) fn state(&self) -> State {
+    fn state(&self) -> State {
         self.volume.state()
     }
 
-    /// What it is doing. `entry` is how it is attached.
-    pub(crate) fn status(&self, entry: &Entry, uptime: Duration) -> Status {
-        let statistics = match serde_json::to_value(self.volume.statistics()) {
-            Ok(serde_json::Value::Object(statistics)) => statistics,
-            other => unreachable!("statistics are an object of counters, not {other:?}"),
-        };
-        let read_only = self.volume.read_only();
-        let entry = Entry { read_only, ..entry.clone() };
-        Status::new(entry, self.volume.state().to_string(), uptime, statistics)
+    fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
+        let statistics = facts_of(&self.volume.statistics());
+        let entry = Entry { read_only: self.volume.read_only(), ..entry.clone() };
+        Facts::Volume(Status::new(entry, self.volume.state().to_string(), uptime, statistics))
     }
 
-    /// Flushes, writes a checkpoint and closes the device.
-    ///
-    /// # Errors
-    /// [`StoreError::Close`]; it is closed all the same.
-    pub(crate) fn close(self) -> Result<(), CliError> {
-        self.volume.shut_down().map_err(|error| {
+    /// What is known at the end can be had again by opening the store.
+    fn close(self: Box<Self>, _: &Entry, _: Duration) -> Result<Option<Facts>, CliError> {
+        self.volume.shut_down().map(|()| None).map_err(|error| {
             StoreError::Close { path: self.path.clone(), reason: error.to_string() }.into()
         })
     }

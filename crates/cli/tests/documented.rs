@@ -43,6 +43,10 @@ fn every_field_of_an_emulated_drive_is_documented() {
     let sandbox = Sandbox::new();
     let mut printed = BTreeSet::new();
     names(&sandbox.json(&["flash", "run", "--profile", "tiny", "--json"]), &mut printed);
+    sandbox.ok(&["flash", "attach", "--size", "128M", "--via", "nbd", "--name", "drive"]);
+    let status = sandbox.json(&["status", "drive", "--json"]);
+    names(&status["flash"], &mut printed);
+    sandbox.ok(&["detach", "drive"]);
     assert!(printed.len() > 70, "{printed:?}");
     let missing: Vec<&String> =
         printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();

@@ -1,11 +1,11 @@
-//! A descriptor that is readable when another one is, or when a time has come.
+//! A descriptor that is readable when a time has come, or when another one is.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Instant;
 
-/// An `epoll` descriptor over a timer and somebody else's descriptor.
+/// An `epoll` descriptor over a timer and, if there is one, somebody else's descriptor.
 #[derive(Debug)]
 pub struct Alarm {
     either: OwnedFd,
@@ -18,19 +18,23 @@ impl Alarm {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn beside(other: BorrowedFd<'_>) -> io::Result<Alarm> {
+        let alarm = Alarm::alone()?;
+        watch(&alarm.either, other)?;
+        Ok(alarm)
+    }
+
+    /// An alarm that is not set, and waits for nothing but its time.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn alone() -> io::Result<Alarm> {
         // SAFETY: no pointers; the result is checked.
         let timer = owned(unsafe {
             libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
         })?;
         // SAFETY: no pointers; the result is checked.
         let either = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        for fd in [timer.as_fd(), other] {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            let (either, fd) = (either.as_raw_fd(), fd.as_raw_fd());
-            // SAFETY: the event lives until the call returns.
-            let added = unsafe { libc::epoll_ctl(either, libc::EPOLL_CTL_ADD, fd, &mut event) };
-            checked(added)?;
-        }
+        watch(&either, timer.as_fd())?;
         Ok(Alarm { either, timer })
     }
 
@@ -60,6 +64,13 @@ impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.either.as_fd()
     }
+}
+
+fn watch(either: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    let (either, fd) = (either.as_raw_fd(), fd.as_raw_fd());
+    // SAFETY: the event lives until the call returns.
+    checked(unsafe { libc::epoll_ctl(either, libc::EPOLL_CTL_ADD, fd, &mut event) })
 }
 
 fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {

@@ -439,6 +439,17 @@ impl Drive {
         Ok(now)
     }
 
+    /// Whether anything is kept for a block: the host wrote it, or another of its page, and did not
+    /// give the page up.
+    ///
+    /// # Panics
+    /// When the drive has no such block.
+    pub fn is_mapped(&self, block: u64) -> bool {
+        assert!(block < self.profile.geometry.host_blocks(), "the block is on the drive");
+        let lpn = Lpn((block / u64::from(self.profile.geometry.blocks_per_page())) as u32);
+        self.buffer.find(lpn).is_some() || self.ftl.peek(&self.nand, lpn).is_some()
+    }
+
     /// The profile.
     pub fn profile(&self) -> &Profile {
         &self.profile

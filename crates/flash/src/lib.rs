@@ -6,8 +6,9 @@
 //!
 //! # Does not
 //! read a clock, use threads or the operating system's randomness, or know anything of Coulter's
-//! engine; `device` alone, a feature, knows the contract that a volume writes to, and in its
-//! real-time mode the clock. What the emulation assumes and cannot tell: `docs/flash.md`.
+//! engine. `device` alone, a feature, knows the contract that a volume writes to, `service` the one
+//! that attach points ask, and both in their real-time mode the clock. What the emulation assumes
+//! and cannot tell: `docs/flash.md`.
 //!
 //! # Determinism contract
 //! Everything is a function of its arguments: the same commands at the same virtual times give the
@@ -27,14 +28,23 @@ mod counters;
 #[cfg(feature = "device")]
 pub mod device;
 mod drive;
+mod drive_report;
 pub mod ftl;
 mod geometry;
+#[cfg(feature = "device")]
+mod held;
 pub mod host;
 mod latency;
 mod nand;
 mod profile;
 pub mod report;
 pub mod run;
+#[cfg(feature = "service")]
+pub mod service;
+#[cfg(feature = "device")]
+mod store;
+#[cfg(feature = "device")]
+mod streams;
 mod timing;
 mod units;
 mod workload;
@@ -42,8 +52,9 @@ mod workload;
 pub use content::Keep;
 pub use counters::{ByCause, Cause, FtlCounters, NandCounters};
 #[cfg(feature = "device")]
-pub use device::{FlashDevice, FlashStore, Pacing};
+pub use device::FlashDevice;
 pub use drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
+pub use drive_report::{CommandLatencies, DriveReport, LatencyByCommand, Wear};
 pub use ftl::{Ftl, FtlError, FtlKind, FtlOptions, MapMemory, Placement, VictimPolicy};
 pub use geometry::Geometry;
 pub use host::{
@@ -53,5 +64,9 @@ pub use latency::{Histogram, Latency};
 pub use nand::{Done, Label, Nand, Oob, PowerCut};
 pub use profile::{PROFILES, Profile, ProfileError};
 pub use run::{Run, RunError, RunReport, run};
+#[cfg(feature = "service")]
+pub use service::DriveService;
+#[cfg(feature = "device")]
+pub use store::{FlashStore, Pacing};
 pub use units::{BLOCK_SIZE, EraseBlock, Lpn, Ns, Ppn};
 pub use workload::Workload;

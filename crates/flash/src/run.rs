@@ -9,11 +9,12 @@
 use crate::content::Keep;
 use crate::counters::{FtlCounters, NandCounters};
 use crate::drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
+use crate::drive_report::{Wear, ratio};
 use crate::ftl::{FtlError, FtlKind, FtlOptions, MapMemory};
 use crate::host::{Host, HostCounters, HostError, HostKind, LogOptions, RemapOptions};
 use crate::latency::{Histogram, Latency};
 use crate::profile::Profile;
-use crate::units::{BLOCK_SIZE, EraseBlock, Ns};
+use crate::units::{BLOCK_SIZE, Ns};
 use crate::workload::{Files, Workload};
 use coulter_workload::Random;
 use serde::Serialize;
@@ -128,19 +129,6 @@ impl From<CommandError> for RunError {
     fn from(error: CommandError) -> RunError {
         RunError::Host(error.into())
     }
-}
-
-/// Wear of the erase blocks over the drive's whole life.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Wear {
-    /// The fewest erases of any.
-    pub erases_min: u32,
-    /// The most erases of any.
-    pub erases_max: u32,
-    /// The mean.
-    pub erases_mean: f64,
-    /// The standard deviation.
-    pub erases_deviation: f64,
 }
 
 /// What was measured. Counters are those of the measured part alone.
@@ -518,10 +506,6 @@ fn work_files(
     Ok((host.sync_all(drive, end)?, latency))
 }
 
-fn ratio(above: u64, below: u64) -> f64 {
-    if below == 0 { 0.0 } else { above as f64 / below as f64 }
-}
-
 fn report(
     run: &Run,
     drive: &Drive,
@@ -577,25 +561,10 @@ fn report(
             virtual_ns * u64::from(geometry.channels),
         ),
         map_memory: drive.map_memory(),
-        wear: wear(drive),
+        wear: Wear::of(drive),
         reads_verified: 0,
         timeline_bytes_per_second: Vec::new(),
         remap_header_blocks: 0,
         remap_relocated_blocks: 0,
-    }
-}
-
-fn wear(drive: &Drive) -> Wear {
-    let count = drive.profile().geometry.erase_blocks;
-    let erases = || (0..count).map(|block| drive.nand().erases(EraseBlock(block)));
-    let sum: u64 = erases().map(u64::from).sum();
-    let mean = sum as f64 / f64::from(count);
-    let squares: f64 =
-        erases().map(|erases| (f64::from(erases) - mean) * (f64::from(erases) - mean)).sum();
-    Wear {
-        erases_min: erases().min().unwrap_or(0),
-        erases_max: erases().max().unwrap_or(0),
-        erases_mean: mean,
-        erases_deviation: (squares / f64::from(count)).sqrt(),
     }
 }

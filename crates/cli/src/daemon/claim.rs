@@ -1,10 +1,11 @@
 //! Taking a name for a store in the state directory, and giving it back.
 
-use super::{Job, Point};
+use super::{Job, Point, Source};
 use crate::error::{CliError, StateError};
 use crate::process::Process;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory, StateLock, Via, name_of_store};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Records that this process is about to serve the store of `job`. What ended daemons of the same
@@ -17,9 +18,12 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
     let (alive, ended): (Vec<Entry>, Vec<Entry>) =
         state.entries()?.into_iter().partition(|entry| entry.process.is_alive());
     ended.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
-    if let Some(other) = alive.iter().find(|entry| entry.store == job.store) {
+    let store = job.source.store();
+    // Of one profile there may be any number of drives.
+    let is_one = matches!(job.source, Source::Store(_));
+    if let Some(other) = alive.iter().find(|entry| is_one && entry.store == store) {
         return Err(StateError::AlreadyAttached {
-            store: job.store.clone(),
+            store,
             name: other.name.clone(),
             device: other.device.clone(),
         }
@@ -28,7 +32,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
     let name = choose_name(state, job, &alive)?;
     let entry = Entry {
         name,
-        store: job.store.clone(),
+        store,
         device: None,
         via: match job.point {
             Point::Loop => Via::Loop,
@@ -56,7 +60,10 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
             None => name.clone(),
         },
         None => {
-            let stem = name_of_store(&job.store);
+            let stem = match &job.source {
+                Source::Store(path) => name_of_store(path),
+                Source::Drive(emulation) => name_of_store(Path::new(&emulation.profile.name)),
+            };
             // One more candidate than there are names taken: one of them is free.
             let numbered = (2..taken.len() + 3).map(|number| format!("{stem}-{number}"));
             let mut candidates = std::iter::once(stem.clone()).chain(numbered);
@@ -93,7 +100,7 @@ fn unix_seconds() -> u64 {
 mod tests {
     use super::*;
     use crate::opening::Opening;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use tempfile::TempDir;
 
     fn directory() -> (TempDir, StateDirectory) {
@@ -104,7 +111,7 @@ mod tests {
 
     fn job(store: &str, name: Option<&str>) -> Job {
         Job {
-            store: PathBuf::from(store),
+            source: Source::Store(PathBuf::from(store)),
             point: Point::NbdInState,
             opening: Opening { name: name.map(str::to_owned), ..Opening::default() },
         }

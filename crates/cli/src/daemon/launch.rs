@@ -9,7 +9,7 @@ use crate::control;
 use crate::error::{CliError, DaemonError, Report};
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
-use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::attach::Options;
 use nix::unistd::dup2_stdout;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -27,20 +27,21 @@ enum Message {
     Failed(Report),
 }
 
-/// Starts a daemon for the store at `path` and waits until it serves.
+/// Starts a daemon by the `words` behind the state directory, and waits until it serves.
 ///
 /// # Errors
 /// Whatever kept the daemon from serving.
 pub(crate) fn launch(
     state: &StateDirectory,
-    path: &Path,
-    options: &Options,
+    words: impl IntoIterator<Item = OsString>,
 ) -> Result<Entry, CliError> {
     let program = this_program();
     let failed = |source| CliError::io("start", &program, source);
     let mut child = Command::new(&program)
         .arg0("coulter")
-        .args(arguments(state, path, options))
+        .arg("--state-directory")
+        .arg(state.path())
+        .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -69,26 +70,14 @@ fn died(mut child: Child, state: &StateDirectory) -> CliError {
     DaemonError::DaemonDied { directory: state.path().to_owned(), how }.into()
 }
 
-/// The command line of the daemon.
-fn arguments(state: &StateDirectory, path: &Path, options: &Options) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec![
-        "--state-directory".into(),
-        state.path().into(),
-        "daemon".into(),
-        "--via".into(),
-        match options.via {
-            ViaChoice::Auto => "auto",
-            ViaChoice::Ublk => "ublk",
-            ViaChoice::Nbd => "nbd",
-            ViaChoice::Loop => "loop",
-        }
-        .into(),
-    ];
-    arguments.extend(options.opening.words());
-    arguments.push("--".into());
+/// The words that start a daemon for the store at `path`.
+pub(crate) fn words_for_store(path: &Path, options: &Options) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["daemon".into(), format!("--via={}", options.via).into()];
+    words.extend(options.opening.words());
+    words.push("--".into());
     // The daemon works in another directory.
-    arguments.push(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into());
-    arguments
+    words.push(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into());
+    words
 }
 
 /// The daemon's end of the pipe.
@@ -138,12 +127,11 @@ mod tests {
     use crate::command::{CommandLine, Verb};
     use crate::opening::{Opening, Trim};
     use crate::size::Size;
+    use crate::verbs::attach::ViaChoice;
     use clap::Parser;
 
     #[test]
     fn the_daemon_understands_the_command_line_that_it_is_given() {
-        let parent = tempfile::tempdir().expect("a temporary directory can be made");
-        let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
         let opening = Opening {
             name: Some("a".into()),
             map_memory: Some(Size(12_345_678)),
@@ -153,8 +141,7 @@ mod tests {
         };
         let options = Options { via: ViaChoice::Nbd, opening };
         let path = Path::new("/srv/-odd name.img");
-        let words =
-            [OsString::from("coulter")].into_iter().chain(arguments(&state, path, &options));
+        let words = [OsString::from("coulter")].into_iter().chain(words_for_store(path, &options));
         let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");
         let Verb::Daemon(daemon) = parsed.verb else { panic!("another verb: {:?}", parsed.verb) };
         assert_eq!(daemon.path, path);

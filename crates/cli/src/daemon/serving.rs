@@ -3,22 +3,23 @@
 use super::events::{self, Client, Event, Signals};
 use super::{Job, claim};
 use crate::attach_point::AttachPoint;
+use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
 use crate::error::{CliError, DaemonError};
 use crate::mounts;
 use crate::state::{Entry, StateDirectory, Via};
-use crate::store::OpenStore;
+use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
 use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Everything that has to be taken down again.
 pub(super) struct Serving {
-    store: OpenStore,
+    backing: Box<dyn Backing>,
     point: AttachPoint,
     listener: UnixListener,
     trace: Option<Arc<Recorder>>,
@@ -38,26 +39,27 @@ impl Serving {
         entry: &mut Entry,
     ) -> Result<Serving, CliError> {
         let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
-        let store = OpenStore::open(job, trace.as_ref())?;
-        let service = store.service(trace.as_ref());
+        let backing = backing::open(job, trace.as_ref())?;
+        let since = Instant::now();
+        let service = backing.service(trace.as_ref());
         let point = match AttachPoint::start(state, &job.point, entry, service) {
             Ok(point) => point,
-            Err(error) => return Err(store.close().err().unwrap_or(error)),
+            Err(error) => return Err(abandon(backing, entry).err().unwrap_or(error)),
         };
         entry.device = Some(point.device());
-        entry.uuid = store.uuid();
-        entry.volume_size_bytes = store.volume_size();
+        entry.uuid = backing.uuid();
+        entry.volume_size_bytes = backing.size();
         let listener = events::listen(&state.file(&entry.name, "sock"))
             .and_then(|listener| claim::publish(state, entry).map(|()| listener));
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
                 drop(point);
-                return Err(store.close().err().unwrap_or(error));
+                return Err(abandon(backing, entry).err().unwrap_or(error));
             }
         };
-        let (entry, since, state) = (entry.clone(), Instant::now(), store.state());
-        Ok(Serving { store, point, listener, trace, entry, since, state })
+        let (entry, state) = (entry.clone(), backing.state());
+        Ok(Serving { backing, point, listener, trace, entry, since, state })
     }
 
     /// Answers commands until one of them or a signal ends the service. The client that asked for it, if there is one, still waits for its answer.
@@ -97,7 +99,7 @@ impl Serving {
 
     /// A volume that can do less than before says so once in the log.
     fn watch_state(&mut self) {
-        let state = self.store.state();
+        let state = self.backing.state();
         if state != self.state {
             log::error!("the volume is {state}");
             self.state = state;
@@ -107,8 +109,8 @@ impl Serving {
     fn answer(&self, request: &Request) -> Reply {
         let result = match (request, &self.trace) {
             (Request::Status, _) => {
-                let status = self.store.status(&self.entry, self.since.elapsed());
-                return Reply::Status(Box::new(status));
+                let facts = self.backing.status(&self.entry, self.since.elapsed());
+                return Reply::Status(Box::new(facts));
             }
             (Request::TraceStart, Some(trace)) => {
                 trace.start();
@@ -142,14 +144,20 @@ impl Serving {
         }
     }
 
-    /// Flushes the volume, writes a checkpoint and closes the store.
+    /// Flushes the volume, writes a checkpoint and closes the store. Gives back what is known at the
+    /// end of an emulated drive.
     ///
     /// # Errors
     /// What kept it from that; then the next opening replays the log.
-    pub(super) fn end(mut self) -> Result<(), CliError> {
+    pub(super) fn end(mut self) -> Result<Option<Facts>, CliError> {
         // Does nothing if it was detached already.
         let detached = self.point.detach(true);
-        let closed = self.store.close();
+        let closed = self.backing.close(&self.entry, self.since.elapsed());
         detached.and(closed)
     }
+}
+
+/// Closes what nobody came to use.
+fn abandon(backing: Box<dyn Backing>, entry: &Entry) -> Result<Option<Facts>, CliError> {
+    backing.close(entry, Duration::ZERO)
 }

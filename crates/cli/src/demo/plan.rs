@@ -10,7 +10,7 @@ use crate::format_store::{self, Target};
 use crate::opening::Opening;
 use crate::size::Size;
 use crate::state::Entry;
-use crate::status::Status;
+use crate::status::{Facts, Status};
 use crate::terminal;
 use crate::trace::Trace;
 use crate::verbs::attach::{Options, ViaChoice};
@@ -114,7 +114,7 @@ pub(crate) fn attach(
 ) -> Result<Entry, CliError> {
     let opening = Opening { name: Some("demo".to_owned()), trace: true, ..Opening::default() };
     let options = Options { via, opening };
-    let entry = launch::launch(scratch.state(), store, &options)?;
+    let entry = launch::launch(scratch.state(), launch::words_for_store(store, &options))?;
     scratch.note(Undo::Daemon(entry.process));
     Ok(entry)
 }
@@ -141,9 +141,12 @@ pub(crate) fn take_trace(scratch: &Scratch, entry: &Entry) -> Result<Trace, CliE
 ///
 /// # Errors
 /// When it does not answer.
-pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Box<Status>, CliError> {
+pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Status, CliError> {
     match control::ask(scratch.state(), entry, &Request::Status)? {
-        Reply::Status(status) => Ok(status),
+        Reply::Status(facts) => match *facts {
+            Facts::Volume(status) => Ok(status),
+            Facts::Drive(_) => Err(failed("asking for the status", "it is no volume")),
+        },
         other => Err(failed("asking for the status", format!("the answer is {other:?}"))),
     }
 }

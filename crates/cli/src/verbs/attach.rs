@@ -1,6 +1,6 @@
 //! `coulter attach`: serves a volume to this host from a process of its own.
 
-use crate::daemon::{self, Job, Point, launch};
+use crate::daemon::{self, Job, Point, Source, launch};
 use crate::error::{CliError, DaemonError};
 use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
@@ -56,14 +56,14 @@ pub(crate) enum ViaChoice {
     Loop,
 }
 
-impl Options {
+impl ViaChoice {
     /// The attach point that was asked for, or the best one for `auto`.
     ///
     /// # Errors
     /// When this version does not have it, or it needs root.
-    pub(crate) fn point(&self) -> Result<Point, CliError> {
+    pub(crate) fn point(self) -> Result<Point, CliError> {
         let root = nix::unistd::Uid::effective().is_root();
-        match self.via {
+        match self {
             ViaChoice::Ublk => Err(DaemonError::ViaUnsupported { via: "ublk" }.into()),
             ViaChoice::Nbd => Ok(Point::NbdInState),
             ViaChoice::Auto if !root || !crate::attach_point::loop_is_possible() => {
@@ -77,14 +77,31 @@ impl Options {
             ViaChoice::Loop => Ok(Point::Loop),
         }
     }
+}
 
+impl std::fmt::Display for ViaChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ViaChoice::Auto => "auto",
+            ViaChoice::Ublk => "ublk",
+            ViaChoice::Nbd => "nbd",
+            ViaChoice::Loop => "loop",
+        })
+    }
+}
+
+impl Options {
     /// What the daemon is to do.
     ///
     /// # Errors
-    /// As [`Options::point`], and when there is nothing at `path`.
+    /// As [`ViaChoice::point`], and when there is nothing at `path`.
     pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
-        let point = self.point()?;
-        Ok(Job { store: crate::store::existing(path)?, point, opening: self.opening.clone() })
+        let point = self.via.point()?;
+        Ok(Job {
+            source: Source::Store(crate::store::existing(path)?),
+            point,
+            opening: self.opening.clone(),
+        })
     }
 }
 
@@ -92,9 +109,9 @@ impl Attach {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let job = self.options.job(&self.path)?;
         if self.foreground {
-            return daemon::run(state, job, &mut |entry| self.tell(entry));
+            return daemon::run(state, job, &mut |entry| self.tell(entry)).map(|_| ());
         }
-        let entry = launch::launch(state, &self.path, &self.options)?;
+        let entry = launch::launch(state, launch::words_for_store(&self.path, &self.options))?;
         self.tell(&entry)
     }
 

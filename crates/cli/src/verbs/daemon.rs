@@ -38,5 +38,6 @@ impl Daemon {
             logging::move_to_file(&state.file(&entry.name, "log"))?;
             readiness.tell_success(entry)
         })
+        .map(|_| ())
     }
 }

@@ -104,7 +104,7 @@ impl Mount {
             Err(error) => return Err(error),
         }
         let options = Options { via: ViaChoice::Loop, opening: self.opening.clone() };
-        Ok((launch::launch(state, &self.path, &options)?, true))
+        Ok((launch::launch(state, launch::words_for_store(&self.path, &options))?, true))
     }
 
     fn mount(&self, entry: &Entry, directory: &Path) -> Result<(), CliError> {

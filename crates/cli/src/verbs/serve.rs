@@ -1,6 +1,6 @@
 //! `coulter serve`: an NBD server in the foreground.
 
-use crate::daemon::{self, Job, Point};
+use crate::daemon::{self, Job, Point, Source};
 use crate::error::CliError;
 use crate::opening::Opening;
 use crate::state::StateDirectory;
@@ -41,9 +41,10 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let point = Point::Nbd { address: self.nbd.clone(), allow_remote: self.allow_remote };
         let job = Job {
-            store: crate::store::existing(&self.path)?,
-            point: Point::Nbd { address: self.address(), allow_remote: self.allow_remote },
+            source: Source::Store(crate::store::existing(&self.path)?),
+            point: point.absolute(),
             opening: self.opening.clone(),
         };
         daemon::run(state, job, &mut |entry| {
@@ -52,15 +53,6 @@ impl Serve {
             }
             terminal::print(entry.device.as_deref().unwrap_or_default())
         })
-    }
-
-    /// Where to listen; a path is made absolute, so that the URI holds in any directory.
-    fn address(&self) -> Address {
-        match &self.nbd {
-            Address::Unix(path) => {
-                Address::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
-            }
-            tcp => tcp.clone(),
-        }
+        .map(|_| ())
     }
 }

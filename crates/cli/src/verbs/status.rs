@@ -3,7 +3,7 @@
 use crate::control::{self, Reply, Request};
 use crate::error::{CliError, DaemonError};
 use crate::state::{Entry, StateDirectory};
-use crate::status::{Rates, Status};
+use crate::status::{Facts, Rates};
 use crate::terminal;
 use clap::Args;
 use serde::Serialize;
@@ -54,7 +54,7 @@ impl StatusOf {
     }
 
     /// The status of the volume that was named, or of all.
-    fn statuses(&self, state: &StateDirectory) -> Result<Vec<Status>, CliError> {
+    fn statuses(&self, state: &StateDirectory) -> Result<Vec<Facts>, CliError> {
         let entries = match &self.volume {
             Some(volume) => vec![state.find(volume)?],
             None => state.attached()?,
@@ -69,13 +69,13 @@ impl StatusOf {
             std::thread::sleep(INTERVAL);
             let after = self.statuses(state)?;
             for status in &after {
-                let same = |other: &&Status| other.entry.process == status.entry.process;
+                let same = |other: &&Facts| other.entry().process == status.entry().process;
                 let Some(earlier) = before.iter().find(same) else { continue };
                 let rates = Rates::between(earlier, status);
                 if self.json {
                     terminal::print_json_line(&Watched { status, rates })?;
                 } else {
-                    terminal::print(&format!("{:<12} {rates}", status.entry.name))?;
+                    terminal::print(&format!("{:<12} {rates}", status.entry().name))?;
                 }
             }
             before = after;
@@ -87,11 +87,11 @@ impl StatusOf {
 #[derive(Serialize)]
 struct Watched<'a> {
     #[serde(flatten)]
-    status: &'a Status,
+    status: &'a Facts,
     rates: Rates,
 }
 
-fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Status, CliError> {
+fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Facts, CliError> {
     match control::ask(state, entry, &Request::Status)? {
         Reply::Status(status) => Ok(*status),
         // The daemon is another build, with other answers.

@@ -1,0 +1,224 @@
+//! An emulated drive behind an attach point, by itself or with a volume on it.
+
+use crate::backing::Backing;
+use crate::error::{CliError, EmulationError, StoreError};
+use crate::state::Entry;
+use crate::status::{DriveStatus, Facts, Status, facts_of};
+use crate::trace::Recorder;
+use coulter::service::BlockService;
+use coulter::{CreateOptions, OpenOptions, State, Volume};
+use coulter_flash::{Drive, DriveService, FlashStore, FtlKind, FtlOptions, Keep, Pacing, Profile};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is emulated.
+#[derive(Clone, Debug)]
+pub(crate) struct Emulation {
+    /// The drive.
+    pub(crate) profile: Profile,
+    /// Its translation layer.
+    pub(crate) ftl: FtlKind,
+    /// What that is told.
+    pub(crate) ftl_options: FtlOptions,
+    /// When requests are answered.
+    pub(crate) pacing: Pacing,
+    /// Segments that are kept apart.
+    pub(crate) streams: Option<Streams>,
+    /// A volume on it.
+    pub(crate) volume: Option<VolumeShape>,
+}
+
+/// Segments that the drive keeps apart while they are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    /// How many at a time.
+    pub(crate) count: u8,
+    /// Bytes of one; the volume's if not given.
+    pub(crate) segment_size: Option<u64>,
+}
+
+/// A volume on an emulated drive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VolumeShape {
+    /// Space kept free for cleaning, as a share of the volume.
+    pub(crate) spare_percent: u32,
+    /// Unit of allocation and cleaning; chosen by size if not given.
+    pub(crate) segment_size: Option<u64>,
+}
+
+impl Emulation {
+    /// What stands where the path of a store would.
+    pub(crate) fn store(&self) -> PathBuf {
+        let volume = if self.volume.is_some() { "+volume" } else { "" };
+        PathBuf::from(format!("flash:{}+{}{volume}", self.profile.name, self.ftl))
+    }
+
+    /// Bytes of memory that it may come to take: every page that is written, and what is known of
+    /// every page.
+    fn memory_max(&self) -> u64 {
+        let shape = &self.profile.geometry;
+        u64::from(shape.pages()) * (u64::from(shape.page_size) + 64)
+    }
+}
+
+/// A drive that is emulated in this process.
+pub(crate) struct EmulatedDrive {
+    path: PathBuf,
+    pacing: Pacing,
+    store: FlashStore,
+    user: User,
+}
+
+/// Who has the drive open.
+enum User {
+    Host(Arc<DriveService>),
+    Volume(Arc<Volume>),
+}
+
+impl EmulatedDrive {
+    /// Makes the drive, and a volume on it if that is asked for.
+    ///
+    /// # Errors
+    /// A drive that cannot be, or does not fit into memory; a volume that does not fit onto it.
+    pub(crate) fn start(emulation: &Emulation) -> Result<EmulatedDrive, CliError> {
+        let path = emulation.store();
+        let (needed, available) = (emulation.memory_max(), available_memory());
+        if available.is_some_and(|available| needed > available) {
+            let available = available.unwrap_or(0);
+            return Err(EmulationError::NoMemory { drive: path, needed, available }.into());
+        }
+        let Emulation { profile, ftl, ftl_options, pacing, .. } = emulation.clone();
+        let drive = Drive::new(profile, ftl, ftl_options, Keep::Bytes).map_err(|error| {
+            EmulationError::Impossible { drive: path.clone(), reason: error.to_string() }
+        })?;
+        let store = FlashStore::new(drive);
+        let failed = |reason: String| StoreError::Open { path: path.clone(), reason };
+        let user = match &emulation.volume {
+            None => {
+                separate(&store, emulation.streams, None)?;
+                let service = store.serve(pacing).map_err(|error| failed(error.to_string()))?;
+                User::Host(Arc::new(service))
+            }
+            Some(shape) => User::Volume(Arc::new(volume(&store, emulation, shape, &path)?)),
+        };
+        Ok(EmulatedDrive { path, pacing, store, user })
+    }
+
+    fn flash(&self) -> Map<String, Value> {
+        let mut flash = facts_of(&self.store.report());
+        let pace = match self.pacing {
+            Pacing::Virtual => "virtual",
+            Pacing::Real => "real",
+        };
+        flash.insert("pace".to_owned(), pace.into());
+        flash
+    }
+
+    fn facts(&self, entry: &Entry, uptime: Duration) -> Facts {
+        match &self.user {
+            User::Host(_) => Facts::Drive(DriveStatus {
+                entry: entry.clone(),
+                uptime_seconds: uptime.as_secs_f64(),
+                flash: self.flash(),
+            }),
+            User::Volume(volume) => {
+                let entry = Entry { read_only: volume.read_only(), ..entry.clone() };
+                let statistics = facts_of(&volume.statistics());
+                let status = Status::new(entry, volume.state().to_string(), uptime, statistics);
+                Facts::Volume(status.on_flash(self.flash()))
+            }
+        }
+    }
+}
+
+/// A volume on all of the drive.
+fn volume(
+    store: &FlashStore,
+    emulation: &Emulation,
+    shape: &VolumeShape,
+    path: &std::path::Path,
+) -> Result<Volume, CliError> {
+    let failed =
+        |reason: String| CliError::from(StoreError::Open { path: path.to_owned(), reason });
+    let options = CreateOptions {
+        segment_size: shape.segment_size,
+        spare_percent: shape.spare_percent,
+        ..CreateOptions::default()
+    };
+    // Nobody waits for the format.
+    let device = store.open(Pacing::Virtual).map_err(|error| failed(error.to_string()))?;
+    let geometry = coulter::create(Box::new(device), &options).map_err(|error| {
+        let (path, reason) = (path.to_owned(), error.to_string());
+        CliError::from(StoreError::Create { path, reason, is_usage: true })
+    })?;
+    separate(store, emulation.streams, Some(geometry.segment_size_bytes))?;
+    let device = store.open(emulation.pacing).map_err(|error| failed(error.to_string()))?;
+    Volume::open(Box::new(device), OpenOptions { trim: true, ..OpenOptions::default() })
+        .map_err(|error| failed(error.kind.to_string()))
+}
+
+/// Tells the drive which segments to keep apart.
+fn separate(
+    store: &FlashStore,
+    streams: Option<Streams>,
+    segment_size: Option<u64>,
+) -> Result<(), CliError> {
+    let Some(Streams { count, segment_size: chosen }) = streams else { return Ok(()) };
+    let size = chosen.or(segment_size).expect("a drive by itself is told a size");
+    store.detect_streams(size, count).expect("nobody has it open yet");
+    Ok(())
+}
+
+/// Bytes that processes may still take; `None` where the system does not say.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+impl Backing for EmulatedDrive {
+    fn service(&self, _: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
+        match &self.user {
+            User::Host(service) => Arc::clone(service) as _,
+            User::Volume(volume) => Arc::clone(volume) as _,
+        }
+    }
+
+    fn uuid(&self) -> String {
+        match &self.user {
+            User::Host(_) => String::new(),
+            User::Volume(volume) => volume.geometry().uuid_text(),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        match &self.user {
+            User::Host(service) => service.size(),
+            User::Volume(volume) => volume.size(),
+        }
+    }
+
+    fn state(&self) -> State {
+        match &self.user {
+            User::Host(_) => State::Running,
+            User::Volume(volume) => volume.state(),
+        }
+    }
+
+    fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
+        self.facts(entry, uptime)
+    }
+
+    fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, CliError> {
+        if let User::Volume(volume) = &self.user {
+            volume.shut_down().map_err(|error| StoreError::Close {
+                path: self.path.clone(),
+                reason: error.to_string(),
+            })?;
+        }
+        Ok(Some(self.facts(entry, uptime)))
+    }
+}

@@ -1,0 +1,82 @@
+//! `coulter flash run`: a workload on an emulated drive, in virtual time.
+
+use super::drive::{DriveOptions, parse, refused};
+use crate::error::CliError;
+use crate::size::Size;
+use crate::terminal;
+use crate::verbs::create::parse_percent;
+use clap::Args;
+use coulter_flash::{Cleaning, HostKind, RemapOptions, Run, RunError, Workload};
+
+/// Run a workload on a drive, and print what was counted and how long it took
+#[derive(Debug, Args)]
+pub(crate) struct FlashRun {
+    #[command(flatten)]
+    pub(crate) drive: DriveOptions,
+
+    /// What is done: uniform, sequential, zipf:THETA or hot:PERCENT:ACCESS_PERCENT, each with
+    /// ,blocks=N and ,reads=PERCENT; or with files fio-seq, fio-rand, fio-read, ffsb:READS, postmark,
+    /// tiobench, tpcc or varmail
+    #[arg(long, default_value = "uniform", value_parser = parse::<Workload>)]
+    pub(crate) workload: Workload,
+
+    /// The file system under workloads with files: ext4, cow, lfs or slfs
+    #[arg(long, default_value = "ext4", value_parser = parse::<HostKind>)]
+    pub(crate) host: HostKind,
+
+    /// How full the drive is [default: 100% of a bare drive, 75% with files]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) fill: Option<u32>,
+
+    /// Overwrites before measuring, as a share of what is filled
+    #[arg(long, default_value = "100%", value_name = "PERCENT")]
+    #[arg(value_parser = parse_percent)]
+    pub(crate) ageing: u32,
+
+    /// Bytes to write while measuring [default: as many as the drive exports]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<Size>,
+
+    /// Put a remapping layer under the file system that cleans in this way: copy-out or hole-fill
+    #[arg(long, value_name = "CLEANING", value_parser = parse_cleaning)]
+    pub(crate) remap: Option<Cleaning>,
+
+    /// Compare every read with what was last written (bare drives only)
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// The source of all choices
+    #[arg(long, default_value = "1")]
+    pub(crate) seed: u64,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_cleaning(text: &str) -> Result<Cleaning, String> {
+    match text {
+        "copy-out" => Ok(Cleaning::CopyOut),
+        "hole-fill" => Ok(Cleaning::HoleFill),
+        _ => Err("copy-out or hole-fill".to_owned()),
+    }
+}
+
+impl FlashRun {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let mut run = Run::new(self.drive.profile()?, self.drive.ftl, self.workload);
+        run.options = self.drive.options();
+        run.host = self.host;
+        run.remap = self.remap.map(|cleaning| RemapOptions { cleaning, spare_percent: 20 });
+        run.fill_percent = self.fill.unwrap_or(run.fill_percent);
+        run.ageing_percent = self.ageing;
+        run.bytes = self.bytes.map_or(run.bytes, |size| size.0);
+        run.seed = self.seed;
+        run.verify = self.verify;
+        let report = coulter_flash::run(&run).map_err(|error| {
+            let is_usage = !matches!(error, RunError::WrongData { .. });
+            refused(error.to_string(), is_usage)
+        })?;
+        if self.json { terminal::print_json(&report) } else { terminal::print(&report.table()) }
+    }
+}
