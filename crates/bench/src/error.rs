@@ -38,6 +38,22 @@ pub enum BenchError {
     Request(coulter::service::RequestError),
     /// A volume could not be closed in order.
     Close(coulter::CloseError),
+    /// A trace could not be read.
+    Trace(io::Error),
+    /// A line of a trace could not be understood, and none was to be left out.
+    BadLine {
+        /// Its number, from 1.
+        number: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A trace was read, and there is nothing in it to be replayed.
+    NothingToReplay {
+        /// Why.
+        reason: String,
+    },
+    /// What was read of a trace could not be kept in a temporary file.
+    Spool(io::Error),
     /// The system refused something.
     System {
         /// What was being done.
@@ -65,6 +81,14 @@ impl fmt::Display for BenchError {
             BenchError::Open(_) => write!(f, "the store to measure on cannot be opened"),
             BenchError::Request(_) => write!(f, "a request to the volume failed"),
             BenchError::Close(_) => write!(f, "the volume could not be closed"),
+            BenchError::Trace(source) => write!(f, "the trace cannot be read: {source}"),
+            BenchError::BadLine { number, reason } => write!(f, "line {number}: {reason}"),
+            BenchError::NothingToReplay { reason } => {
+                write!(f, "there is nothing to replay in the trace: {reason}")
+            }
+            BenchError::Spool(source) => {
+                write!(f, "what was read cannot be kept in a temporary file: {source}")
+            }
             BenchError::System { doing, .. } => write!(f, "{doing} failed"),
         }
     }
@@ -73,7 +97,11 @@ impl fmt::Display for BenchError {
 impl Error for BenchError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            BenchError::Option { .. } | BenchError::Misbehaved { .. } => None,
+            BenchError::Option { .. }
+            | BenchError::Misbehaved { .. }
+            | BenchError::BadLine { .. }
+            | BenchError::NothingToReplay { .. } => None,
+            BenchError::Trace(source) | BenchError::Spool(source) => Some(source),
             BenchError::File { source, .. } | BenchError::System { source, .. } => Some(source),
             BenchError::OpenDevice(source) => Some(source),
             BenchError::Device(source) => Some(source),

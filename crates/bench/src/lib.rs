@@ -2,6 +2,7 @@
 //!
 //! - [`engine`]: the engine alone on one core, without a device.
 //! - [`recovery`]: from a crash to the first I/O, with a large map and little memory.
+//! - [`replay`]: what a trace would cost.
 //! - [`volume`]: a volume against the very file that it lies on.
 //! - [`cleaning`]: write amplification in steady state, by its causes, without a device.
 //! - [`fill`]: a full volume, overwritten for a long time.
@@ -26,6 +27,7 @@ mod metadata;
 mod model_store;
 mod progress;
 pub mod recovery;
+pub mod replay;
 mod sequentiality;
 mod side;
 mod standin;

@@ -71,6 +71,18 @@ impl Sequentiality {
     }
 }
 
+impl RunLengths {
+    /// The same with lengths in another unit.
+    pub(crate) fn scaled(self, factor: f64) -> RunLengths {
+        RunLengths {
+            command_blocks_mean: self.command_blocks_mean * factor,
+            run_blocks_mean: self.run_blocks_mean * factor,
+            strict_run_blocks_mean: self.strict_run_blocks_mean * factor,
+            ..self
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -56,6 +56,7 @@ pub(crate) enum Verb {
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),
     Bench(verbs::bench::Bench),
+    Replay(verbs::replay::Replay),
     Flash(verbs::flash::Flash),
     Report(verbs::report::Report),
     Sim(verbs::sim::Sim),

@@ -83,6 +83,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Dump(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
         Verb::Flash(verb) => verb.run(state),
+        Verb::Replay(verb) => verb.run(),
         Verb::Report(verb) => verb.run(),
         Verb::Sim(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),

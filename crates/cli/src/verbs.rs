@@ -12,6 +12,7 @@ pub(crate) mod flash;
 pub(crate) mod generate;
 pub(crate) mod list;
 pub(crate) mod mount;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod sim;

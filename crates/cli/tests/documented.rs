@@ -2,22 +2,8 @@
 
 mod sandbox;
 
-use sandbox::Sandbox;
-use serde_json::Value;
+use sandbox::{Sandbox, names};
 use std::collections::BTreeSet;
-
-fn names(value: &Value, into: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                into.insert(name.clone());
-                names(value, into);
-            }
-        }
-        Value::Array(values) => values.iter().for_each(|value| names(value, into)),
-        _ => {}
-    }
-}
 
 #[test]
 fn every_field_is_documented() {

@@ -6,10 +6,11 @@
 //! - [`Pattern`] chooses addresses: uniform, Zipf, sequential, hot and cold.
 //! - [`Mix`] chooses operations: reads, writes, discards and flushes, of several sizes.
 //! - [`Permutation`] visits every address once, in random order, without a list of them.
+//! - [`trace`] reads block traces in their common formats.
 //! - [`Content`] fills blocks with bytes that do not compress and that say where they belong.
 //!
 //! # Does not
-//! perform I/O, keep time, or know of stores and volumes. Addresses are plain block numbers, since
+//! write anything, keep time, or know of stores and volumes. Addresses are plain block numbers, since
 //! the same generators serve volumes, files and emulated flash.
 
 #![deny(unsafe_code)]
@@ -19,6 +20,7 @@ mod mix;
 mod pattern;
 mod permutation;
 mod random;
+pub mod trace;
 mod zipf;
 
 pub use content::{BLOCK_SIZE, Content, Origin};

@@ -26,7 +26,6 @@ pub use written::Written;
 use crate::error::BenchError;
 use crate::model_store::{DEPTH_DEFAULT, ModelStore};
 use crate::progress::Progress;
-use crate::standin::HostRequest;
 use crate::table::{Table, percent};
 use coulter_engine::Config;
 use coulter_workload::{Addresses, Pattern};
@@ -270,8 +269,8 @@ impl Bench<'_> {
                 let done = f64::from(pass) + written as f64 / self.store.blocks as f64;
                 self.options.progress.report(step, done / f64::from(passes));
             }
-            let request = HostRequest { lba: self.addresses.address(), count: 1, discard: false };
-            let waited = self.store.rig.write_watched(request, &mut self.victims)?;
+            let lba = self.addresses.address();
+            let waited = self.store.rig.write_watched(lba, 1, &mut self.victims)?;
             self.waits.note(waited);
         }
         self.store.rig.drain()?;

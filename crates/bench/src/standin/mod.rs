@@ -134,17 +134,6 @@ impl StandinDevice {
     }
 }
 
-/// What a host changes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostRequest {
-    /// First block.
-    pub(crate) lba: u64,
-    /// Blocks, at most 256 if they are written.
-    pub(crate) count: u32,
-    /// Discarded instead of written.
-    pub(crate) discard: bool,
-}
-
 /// An engine with device and buffers.
 pub(crate) struct Rig {
     pub(crate) engine: Engine,
@@ -245,6 +234,18 @@ impl Rig {
         Ok(())
     }
 
+    /// Discards `count` blocks, waiting while the engine is busy.
+    ///
+    /// # Errors
+    /// When the engine stands still or a request failed.
+    pub(crate) fn discard(&mut self, lba: u64, count: u64) -> Result<(), RigError> {
+        self.requests += 1;
+        while !self.offer(Request::Discard { lba: Lba(lba), count, fua: false }) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
     /// As `write`, watching the engine meanwhile. Returns the blocks that the device wrote while
     /// the engine took no write: how long the host had to wait, in the only time that there is.
     ///
@@ -252,16 +253,12 @@ impl Rig {
     /// When the engine stands still or a request failed.
     pub(crate) fn write_watched(
         &mut self,
-        request: HostRequest,
+        lba: u64,
+        count: u32,
         watch: &mut impl Watch,
     ) -> Result<u64, RigError> {
-        let HostRequest { lba, count, discard } = request;
         let buffer = self.host(count);
-        let request = if discard {
-            Request::Discard { lba: Lba(lba), count: count.into(), fua: false }
-        } else {
-            Request::Write { lba: Lba(lba), count, buffer, fua: false }
-        };
+        let request = Request::Write { lba: Lba(lba), count, buffer, fua: false };
         while self.in_flight >= self.depth {
             self.turn_watched(watch)?;
         }

@@ -28,6 +28,8 @@ pub(crate) enum SystemError {
     Interrupted,
     /// A measurement came to no result.
     Bench { name: &'static str, reason: String, is_usage: bool },
+    /// A trace cannot be replayed.
+    BadTrace { path: PathBuf, reason: String, strict: bool },
     /// The simulator found a life that breaks a promise.
     PromiseBroken { name: String, reason: String },
     /// A plan for the simulator cannot be run.
@@ -64,6 +66,12 @@ impl SystemError {
                 let what = format!("cannot measure {name}");
                 let report = if *is_usage { usage(what) } else { fault(what) };
                 report.why(reason.as_str())
+            }
+            SystemError::BadTrace { path, reason, strict } => {
+                let report =
+                    fault(format!("cannot replay {}", path.display())).why(reason.as_str());
+                let help = "without --strict such lines are counted and left out";
+                if *strict { report.help(help) } else { report }
             }
             SystemError::PromiseBroken { name, reason } => {
                 fault(format!("{name} breaks a promise")).why(reason.as_str())

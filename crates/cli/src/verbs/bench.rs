@@ -6,6 +6,7 @@ use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_bench::{BenchError, Progress, cleaning, engine, fill, recovery, volume};
 use coulter_workload::Pattern;
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -298,11 +299,8 @@ impl FillBench {
     }
 }
 
-/// Runs a measurement, showing on a terminal how far it is.
-fn measure<R>(
-    name: &'static str,
-    run: impl FnOnce(Progress) -> Result<R, BenchError>,
-) -> Result<R, CliError> {
+/// A bar on a terminal, and where its progress is reported to.
+pub(crate) fn progress_bar(name: &'static str) -> (ProgressBar, Progress) {
     const STEPS: f64 = 1000.0;
     let bar = terminal::progress(name, STEPS as u64);
     let shown = bar.clone();
@@ -310,6 +308,15 @@ fn measure<R>(
         shown.set_message(step.to_owned());
         shown.set_position((share * STEPS) as u64);
     });
+    (bar, progress)
+}
+
+/// Runs a measurement, showing on a terminal how far it is.
+fn measure<R>(
+    name: &'static str,
+    run: impl FnOnce(Progress) -> Result<R, BenchError>,
+) -> Result<R, CliError> {
+    let (bar, progress) = progress_bar(name);
     let result = run(progress);
     bar.finish_and_clear();
     result.map_err(|error| {

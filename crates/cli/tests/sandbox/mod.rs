@@ -16,6 +16,21 @@ use tempfile::TempDir;
 /// How long anything may take that a test waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The names of all fields in a value.
+pub(crate) fn names(value: &Value, into: &mut impl Extend<String>) {
+    let mut left = vec![value];
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Object(fields) => {
+                into.extend(fields.keys().cloned());
+                left.extend(fields.values());
+            }
+            Value::Array(values) => left.extend(values),
+            _ => {}
+        }
+    }
+}
+
 pub(crate) struct Sandbox {
     directory: TempDir,
 }

@@ -1,0 +1,128 @@
+//! `coulter replay`: what a trace would cost on Coulter, and whether that is worth it.
+
+use crate::error::{CliError, SystemError};
+use crate::terminal;
+use crate::verbs::bench::{parse_share, progress_bar};
+use clap::Args;
+use coulter_bench::BenchError;
+use coulter_bench::replay::{self, Options, Report};
+use coulter_workload::trace::{Format, ReaderOptions};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// Bytes read of a trace at once.
+const BUFFER_SIZE: usize = 1 << 20;
+
+/// Replay a block trace through the engine: write amplification, sequentiality, and whether Coulter
+/// is worth it for this workload.
+///
+/// The trace is read as a stream, once; nothing of its data is needed or kept, and no device is
+/// touched. docs/replay.md explains the figures.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter replay hm_0.csv
+  blktrace -d /dev/sda -o - | blkparse -i - | coulter replay - --plot sda.svg
+  coulter replay trace.csv --spare 7%,20%,50% --json")]
+pub(crate) struct Replay {
+    /// The trace, or `-` for standard input
+    #[arg(value_name = "TRACE")]
+    pub(crate) path: PathBuf,
+
+    /// How it is written: blkparse, msr, iolog (fio), csv, alibaba, tencent or mqsim
+    /// [default: found out from its first lines]
+    #[arg(long)]
+    pub(crate) format: Option<Format>,
+
+    /// Of several devices in the trace, only this one
+    #[arg(long)]
+    pub(crate) device: Option<String>,
+
+    /// Of blkparse's output, the action that counts, such as Q (queued) or D (sent to the device)
+    #[arg(long, default_value = "Q")]
+    pub(crate) action: String,
+
+    /// Spare spaces to compare, as shares of what the trace writes
+    #[arg(long, value_name = "PERCENT,…", default_value = "10%,20%,40%")]
+    #[arg(value_delimiter = ',', value_parser = parse_share)]
+    pub(crate) spare: Vec<f64>,
+
+    /// How often everything is overwritten before measuring, and while measuring
+    #[arg(long, default_value = "3")]
+    pub(crate) passes: u32,
+
+    /// Refuse a trace with a line that cannot be understood, instead of leaving it out
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Draw write amplification over spare space, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Replay {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let source = BufReader::with_capacity(BUFFER_SIZE, self.open()?);
+        let (bar, progress) = progress_bar("replay");
+        let options = Options {
+            reader: ReaderOptions {
+                format: self.format,
+                device: self.device.clone(),
+                action: Some(self.action.clone()),
+            },
+            strict: self.strict,
+            spares: self.spare.clone(),
+            passes: self.passes,
+            progress,
+            ..Options::default()
+        };
+        let report = replay::run(source, &options);
+        bar.finish_and_clear();
+        let report = report.map_err(|error| self.failed(&error))?;
+        self.tell(&report)
+    }
+
+    fn open(&self) -> Result<Box<dyn Read>, CliError> {
+        if self.path == Path::new("-") {
+            return Ok(Box::new(io::stdin()));
+        }
+        let file = File::open(&self.path);
+        let file = file.map_err(|source| CliError::io("open", &self.path, source))?;
+        Ok(Box::new(file))
+    }
+
+    fn tell(&self, report: &Report) -> Result<(), CliError> {
+        if let Some(path) = &self.plot {
+            std::fs::write(path, replay::plot(report))
+                .map_err(|source| CliError::io("write", path, source))?;
+        }
+        if report.trace.bad_lines > 0 {
+            let (bad, lines) = (report.trace.bad_lines, report.trace.lines);
+            terminal::note(&format!("left out {bad} of {lines} lines that cannot be understood"));
+        }
+        if self.json {
+            terminal::print_json(report)
+        } else {
+            terminal::print(report.text().trim_end())
+        }
+    }
+
+    fn failed(&self, error: &BenchError) -> CliError {
+        let reason = error.to_string();
+        let path = self.path.clone();
+        match error {
+            BenchError::Option { .. } => {
+                SystemError::Bench { name: "replay", reason, is_usage: true }.into()
+            }
+            BenchError::BadLine { .. } => {
+                SystemError::BadTrace { path, reason, strict: true }.into()
+            }
+            _ => SystemError::BadTrace { path, reason, strict: false }.into(),
+        }
+    }
+}
