@@ -88,8 +88,8 @@ fn serve(
     export.description = entry.store.display().to_string();
     export.read_only = entry.read_only;
     let observer = |event| match event {
-        Event::Opened(number) => log::info!("nbd: client {number} connected"),
-        Event::Closed(number, reason) => log::info!("nbd: client {number}: {reason}"),
+        Event::Opened(number) => log::info!(client = number; "nbd: connected"),
+        Event::Closed(number, reason) => log::info!(client = number, reason:%; "nbd: gone"),
         other => log::warn!("nbd: {other:?}"),
     };
     let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));

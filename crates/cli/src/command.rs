@@ -1,5 +1,6 @@
 //! The command line as one definition: parsing, help, man pages and completions all come from it.
 
+use crate::logging;
 use crate::verbs;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -25,6 +26,12 @@ pub(crate) struct CommandLine {
     #[arg(long, global = true, env = "COULTER_STATE_DIRECTORY", hide_env = true)]
     #[arg(value_name = "DIR", help_heading = "Global options")]
     pub(crate) state_directory: Option<PathBuf>,
+
+    /// How lines of the log look: words, or a JSON object each
+    #[arg(long, global = true, env = logging::FORMAT_VARIABLE, hide_env = true)]
+    #[arg(value_enum, default_value_t, value_name = "FORMAT", help_heading = "Global options")]
+    #[arg(hide_default_value = true, hide_possible_values = true)]
+    pub(crate) log_format: logging::Format,
 
     /// What to do.
     #[command(subcommand)]

@@ -15,6 +15,7 @@ mod claim;
 mod events;
 pub(crate) mod launch;
 mod protect;
+mod scrapes;
 mod serving;
 
 use crate::control::Reply;
@@ -106,16 +107,16 @@ pub(crate) fn run(
     let mut ready = |entry: &Entry| {
         ready(entry)?;
         served = true;
-        log::info!("protection against want of memory: {protection}");
+        log::info!(protection:% = protection; "protected against want of memory");
         Ok(())
     };
     let ended = serve(state, &job, &mut entry, &signals, &mut ready);
     let released = claim::release(state, &entry);
     let result = ended.result.and_then(|facts| released.map(|()| facts));
     match &result {
-        Ok(_) => log::info!("ended cleanly name={}", entry.name),
+        Ok(_) => log::info!(name = entry.name; "ended cleanly"),
         // Whoever waited for readiness is told otherwise.
-        Err(error) if served => log::error!("ended name={}: {error}", entry.name),
+        Err(error) if served => log::error!(name = entry.name, error:% = error; "ended"),
         Err(_) => {}
     }
     if let Some(client) = ended.asked_by {
@@ -145,11 +146,11 @@ fn serve(
     let (result, asked_by) = match ready(entry) {
         Ok(()) => {
             log::info!(
-                "serving name={} store={} device={} pid={}",
-                entry.name,
-                entry.store.display(),
-                entry.device.as_deref().unwrap_or_default(),
-                entry.process.pid
+                name = entry.name,
+                store:% = entry.store.display(),
+                device = entry.device.as_deref().unwrap_or_default(),
+                pid = entry.process.pid;
+                "serving"
             );
             serving.answer_until_told_to_end(signals)
         }

@@ -56,7 +56,7 @@ impl Drop for CreatedFile {
         if !self.stays
             && let Err(error) = fs::remove_file(&self.path)
         {
-            log::warn!("cannot remove {}: {error}", self.path.display());
+            log::warn!(path:% = self.path.display(), error:%; "cannot remove");
         }
     }
 }

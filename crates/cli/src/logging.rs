@@ -1,22 +1,49 @@
-//! The daemon's log: one line per event, `time level target: words key=value …`.
+//! The daemon's log: one line per event, `time level target: words key=value …`, or with
+//! `--log-format json` an object of the same: `time`, `level`, `target`, `message` and the keys.
 //!
 //! It goes to standard error in the foreground, else to a file in the state directory. The file
 //! is cut in two when it grows past [`LOG_SIZE_MAX`], so that a long life cannot fill `/run`.
 //! `COULTER_LOG` sets the level: error, warn, info (the default), debug or trace.
 
 use crate::error::CliError;
+use clap::ValueEnum;
+use log::kv::{self, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes after which a log file becomes `NAME.log.1` and a new one is begun.
 const LOG_SIZE_MAX: u64 = 1 << 20;
 
+/// What tells a daemon the format of its log.
+pub(crate) const FORMAT_VARIABLE: &str = "COULTER_LOG_FORMAT";
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Words for people, with `key=value` behind them.
+    #[default]
+    Text,
+    /// An object for programs.
+    Json,
+}
+
+impl Format {
+    /// As it is written behind `--log-format`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Format::Text => "text",
+            Format::Json => "json",
+        }
+    }
+}
+
 static LOGGER: Logger = Logger { destination: Mutex::new(Destination::StandardError) };
+static FORMAT: OnceLock<Format> = OnceLock::new();
 
 enum Destination {
     StandardError,
@@ -28,10 +55,16 @@ struct Logger {
 }
 
 /// Starts logging to standard error.
-pub(crate) fn start(default: LevelFilter) {
+pub(crate) fn start(default: LevelFilter, format: Format) {
+    let _ = FORMAT.set(format);
     log::set_max_level(chosen_level().unwrap_or(default));
     // Fails only when a logger is set already, and this is the only place that sets one.
     let _ = log::set_logger(&LOGGER);
+}
+
+/// The format of this process's log.
+pub(crate) fn format() -> Format {
+    FORMAT.get().copied().unwrap_or_default()
 }
 
 fn chosen_level() -> Option<LevelFilter> {
@@ -87,19 +120,61 @@ impl Log for Logger {
             return;
         }
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let line = format!(
-            "{} {:<5} {}: {}\n",
-            timestamp(time.as_secs(), time.subsec_millis()),
-            record.level(),
-            record.target(),
-            record.args()
-        );
+        let line = line(format(), &timestamp(time.as_secs(), time.subsec_millis()), record);
         let mut destination = self.destination.lock().unwrap_or_else(PoisonError::into_inner);
         // A log that cannot be written must not stop a volume that can.
         let _ = destination.write(&line);
     }
 
     fn flush(&self) {}
+}
+
+/// One line of the log, its end included.
+fn line(format: Format, time: &str, record: &Record<'_>) -> String {
+    let (level, target, message) = (record.level(), record.target(), record.args());
+    match format {
+        Format::Text => {
+            let mut line = format!("{time} {level:<5} {target}: {message}");
+            // A string takes all text.
+            let _ = record.key_values().visit(&mut Words(&mut line));
+            line + "\n"
+        }
+        Format::Json => {
+            let mut fields = serde_json::Map::new();
+            fields.insert("time".into(), time.into());
+            fields.insert("level".into(), level.as_str().to_lowercase().into());
+            fields.insert("target".into(), target.into());
+            fields.insert("message".into(), message.to_string().into());
+            let _ = record.key_values().visit(&mut Fields(&mut fields));
+            serde_json::Value::Object(fields).to_string() + "\n"
+        }
+    }
+}
+
+/// Keys and values as ` key=value`.
+struct Words<'a>(&'a mut String);
+
+impl<'kvs> VisitSource<'kvs> for Words<'_> {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+        *self.0 += &format!(" {key}={value}");
+        Ok(())
+    }
+}
+
+/// Keys and values as fields of an object. Those of every line keep their meaning.
+struct Fields<'a>(&'a mut serde_json::Map<String, serde_json::Value>);
+
+impl<'kvs> VisitSource<'kvs> for Fields<'_> {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+        let value = match (value.to_bool(), value.to_u64(), value.to_i64()) {
+            (Some(truth), _, _) => truth.into(),
+            (_, Some(number), _) => number.into(),
+            (_, _, Some(number)) => number.into(),
+            _ => value.to_string().into(),
+        };
+        self.0.entry(key.as_str()).or_insert(value);
+        Ok(())
+    }
 }
 
 /// `2026-11-20T19:03:16.042Z`, from seconds since 1970.
@@ -124,6 +199,31 @@ fn timestamp(seconds: u64, milliseconds: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn serving(format: Format) -> String {
+        let pairs: [(&str, kv::Value<'_>); 3] =
+            [("name", "a \"b\"\n".into()), ("pid", 17.into()), ("level", "none".into())];
+        let mut line_of_it = String::new();
+        let mut record = Record::builder();
+        record.level(log::Level::Info).target("coulter::daemon").key_values(&pairs);
+        let mut told = |record: &Record<'_>| line_of_it = line(format, "T", record);
+        told(&record.args(format_args!("serving")).build());
+        line_of_it
+    }
+
+    #[test]
+    fn a_line_is_words_or_an_object() {
+        let text = serving(Format::Text);
+        assert!(text.starts_with("T INFO  coulter::daemon: serving name=a"), "{text}");
+        assert!(text.contains(" pid=17 "), "{text}");
+        let json = serving(Format::Json);
+        assert_eq!(json.lines().count(), 1, "{json}");
+        let object: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+        assert_eq!(object["message"], "serving");
+        assert_eq!(object["name"], "a \"b\"\n");
+        assert_eq!(object["pid"], 17);
+        assert_eq!(object["level"], "info", "a key does not replace what every line has");
+    }
 
     #[test]
     fn times_are_utc_dates() {

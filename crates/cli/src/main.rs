@@ -20,6 +20,7 @@ mod file_system;
 mod format_store;
 mod holders;
 mod logging;
+mod metrics;
 mod mounts;
 mod opening;
 mod process;
@@ -44,12 +45,13 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
-    logging::start(match &line.verb {
+    let level = match &line.verb {
         Verb::Serve(_) => LevelFilter::Info,
         Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
         Verb::Flash(flash) => flash.log_level(),
         _ => LevelFilter::Warn,
-    });
+    };
+    logging::start(level, line.log_format);
     // A daemon has told the command that started it what is wrong.
     let silent = match &line.verb {
         Verb::Daemon(_) => true,

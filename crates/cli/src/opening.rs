@@ -3,6 +3,7 @@
 use crate::size::Size;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 /// How to open a store. None of it changes what is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -23,6 +24,10 @@ pub(crate) struct Opening {
     /// Refuse writes, and leave the store as it is
     #[arg(long)]
     pub(crate) read_only: bool,
+
+    /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
 
     /// Record addresses over time, for the picture of the demonstration
     #[arg(long, hide = true)]
@@ -55,6 +60,9 @@ impl Opening {
         }
         if self.read_only {
             words.push("--read-only".into());
+        }
+        if let Some(address) = self.metrics {
+            words.push(format!("--metrics={address}").into());
         }
         if self.trace {
             words.push("--trace".into());

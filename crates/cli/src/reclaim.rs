@@ -21,11 +21,11 @@ pub(crate) fn reclaim(
     entry: &Entry,
 ) -> Result<(), CliError> {
     assert!(!entry.process.is_alive(), "the state of a running daemon is its own");
-    log::info!("clearing away what the ended daemon of '{}' left", entry.name);
+    log::info!(name = entry.name; "clearing away what its ended daemon left");
     for device in attach_point::release_leftovers(&state.file(&entry.name, "mount"))? {
         for mount in mounts::mounts_of(&device).unwrap_or_default() {
             let path = mount.mount_point.display();
-            log::warn!("the file system at {path} is dead; run `coulter umount {path}`");
+            log::warn!(path:%; "the file system is dead; `coulter umount` takes it away");
         }
     }
     state.remove(lock, &entry.name)

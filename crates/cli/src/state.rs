@@ -17,6 +17,7 @@ use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,9 @@ pub(crate) struct Entry {
     pub(crate) read_only: bool,
     /// Seconds since 1970 at which it was attached.
     pub(crate) attached_at_unix_seconds: u64,
+    /// Where its metrics are to be had, if anywhere.
+    #[serde(default)]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 impl Entry {
@@ -152,7 +156,7 @@ impl StateDirectory {
             let Ok(text) = fs::read(&path) else { continue };
             match serde_json::from_slice::<Entry>(&text) {
                 Ok(entry) if self.file(&entry.name, "json") == path => entries.push(entry),
-                _ => log::warn!("{} is not an entry of this program", path.display()),
+                _ => log::warn!(path:% = path.display(); "not an entry of this program"),
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -301,6 +305,7 @@ mod tests {
             volume_size_bytes: 4096,
             read_only: false,
             attached_at_unix_seconds: 1,
+            metrics: None,
         }
     }
 

@@ -356,6 +356,7 @@ mod tests {
             volume_size_bytes: 1 << 30,
             read_only: false,
             attached_at_unix_seconds: 1,
+            metrics: None,
         };
         let mut statistics = Map::new();
         statistics.insert("written".to_owned(), written);

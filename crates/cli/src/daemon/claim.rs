@@ -43,6 +43,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
         volume_size_bytes: 0,
         read_only: job.opening.read_only,
         attached_at_unix_seconds: unix_seconds(),
+        metrics: None,
     };
     state.write(&lock, &entry)?;
     Ok(entry)

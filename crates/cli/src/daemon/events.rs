@@ -101,7 +101,7 @@ fn accept(listener: &UnixListener) -> Option<Event> {
     match control::receive(&stream) {
         Ok(request) => Some(Event::Request(request, Client { stream })),
         Err(error) => {
-            log::warn!("a client of the control socket was turned away: {error}");
+            log::warn!(error:%; "a client of the control socket was turned away");
             None
         }
     }

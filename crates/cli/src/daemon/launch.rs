@@ -7,6 +7,7 @@
 
 use crate::control;
 use crate::error::{CliError, DaemonError, Report};
+use crate::logging;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::verbs::attach::Options;
@@ -42,6 +43,7 @@ pub(crate) fn launch(
         .arg("--state-directory")
         .arg(state.path())
         .args(words)
+        .env(logging::FORMAT_VARIABLE, logging::format().name())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -138,6 +140,7 @@ mod tests {
             trim: Trim::Yes,
             read_only: true,
             trace: true,
+            metrics: Some("127.0.0.1:9640".parse().expect("an address")),
         };
         let options = Options { via: ViaChoice::Nbd, opening };
         let path = Path::new("/srv/-odd name.img");

@@ -1,6 +1,7 @@
 //! A volume that is served: the open store, its attach point and its control socket.
 
 use super::events::{self, Client, Event, Signals};
+use super::scrapes::Port;
 use super::{Job, claim};
 use crate::attach_point::AttachPoint;
 use crate::backing::{self, Backing};
@@ -38,6 +39,8 @@ impl Serving {
         job: &Job,
         entry: &mut Entry,
     ) -> Result<Serving, CliError> {
+        // First, for it is soon known whether that is possible.
+        let port = job.opening.metrics.map(Port::take).transpose()?;
         let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
         let backing = backing::open(job, trace.as_ref())?;
         let since = Instant::now();
@@ -49,8 +52,12 @@ impl Serving {
         entry.device = Some(point.device());
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
+        entry.metrics = port.as_ref().map(Port::address);
         let listener = events::listen(&state.file(&entry.name, "sock"))
-            .and_then(|listener| claim::publish(state, entry).map(|()| listener));
+            .and_then(|listener| claim::publish(state, entry).map(|()| listener))
+            .and_then(|listener| {
+                port.map_or(Ok(()), |port| port.answer(state, entry)).map(|()| listener)
+            });
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
@@ -70,7 +77,7 @@ impl Serving {
         loop {
             match events::next(signals, &self.listener) {
                 Ok(Event::Signal(signal)) => {
-                    log::info!("ending on signal={signal}");
+                    log::info!(signal:%; "ending on a signal");
                     self.write_out_file_systems();
                     return (self.point.detach(true), None);
                 }
@@ -93,7 +100,7 @@ impl Serving {
         if force {
             self.write_out_file_systems();
         }
-        log::info!("detaching force={force}");
+        log::info!(force; "detaching");
         self.point.detach(force)
     }
 
@@ -101,7 +108,7 @@ impl Serving {
     fn watch_state(&mut self) {
         let state = self.backing.state();
         if state != self.state {
-            log::error!("the volume is {state}");
+            log::error!(state:%; "the volume can do less than before");
             self.state = state;
         }
     }
@@ -135,11 +142,11 @@ impl Serving {
         }
         for mount in mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default() {
             let path = mount.mount_point;
-            log::warn!("taking the device away under the file system at {}", path.display());
+            log::warn!(path:% = path.display(); "taking the device away under a file system");
             let synced =
                 File::open(&path).and_then(|directory| Ok(nix::unistd::syncfs(directory)?));
             if let Err(error) = synced {
-                log::error!("cannot write out the file system at {}: {error}", path.display());
+                log::error!(path:% = path.display(), error:%; "cannot write out a file system");
             }
         }
     }

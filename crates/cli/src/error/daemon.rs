@@ -1,6 +1,7 @@
 //! About attach points and the processes that serve them.
 
 use super::report::{Report, fault, usage};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// About attach points and the processes that serve them.
@@ -19,6 +20,8 @@ pub(crate) enum DaemonError {
     DaemonDied { directory: PathBuf, how: String },
     /// A trace is asked of a daemon that keeps none.
     NotTracing { name: String },
+    /// The port for metrics cannot be had.
+    Metrics { address: SocketAddr, reason: String, is_usage: bool },
     /// The daemon does not answer.
     DaemonSilent { name: String, pid: u32 },
 }
@@ -50,6 +53,13 @@ impl DaemonError {
             }
             DaemonError::NotTracing { name } => {
                 fault(format!("'{name}' records no trace")).help("attach it with --trace")
+            }
+            DaemonError::Metrics { address, reason, is_usage } => {
+                let what = format!("cannot offer metrics at {address}");
+                let report = if *is_usage { usage(what) } else { fault(what) };
+                let help = "choose another port of 127.0.0.1; port 0 takes a free one, and `coulter list \
+                            --json` shows it";
+                report.why(reason.as_str()).help(help)
             }
             DaemonError::DaemonSilent { name, pid } => fault(format!(
                 "the daemon of '{name}' (process {pid}) does not answer"

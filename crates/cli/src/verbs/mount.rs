@@ -70,7 +70,7 @@ impl Mount {
         if let (Err(_), true) = (&mounted, attached_here)
             && let Err(error) = detach(state, &entry, false)
         {
-            log::warn!("cannot take the attachment back: {error}");
+            log::warn!(error:%; "cannot take the attachment back");
         }
         mounted?;
         if self.json {

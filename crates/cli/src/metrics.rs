@@ -1,0 +1,210 @@
+//! The facts of `status` as Prometheus reads them: its text format, version 0.0.4.
+//!
+//! Every counter of the library becomes a metric under its own name, so that one that it adds shows
+//! up without a change here: `statistics.written.host_bytes` is `coulter_written_host_bytes_total`.
+//! Units are Prometheus's: bytes and seconds.
+
+use crate::state::Entry;
+use crate::status::Facts;
+use serde_json::{Map, Value};
+use std::fmt::{Display, Write};
+
+/// What goes up and down, of the groups and counters of the library; all others only go up.
+const GAUGES: [(&str, &str); 11] = [
+    ("space", "segment_size_bytes"),
+    ("space", "segments_total"),
+    ("space", "segments_empty"),
+    ("space", "valid_bytes"),
+    ("map", "memory_bytes"),
+    ("map", "memory_peak_bytes"),
+    ("map", "memory_limit_bytes"),
+    ("log", "applied_sequence"),
+    ("log", "durable_sequence"),
+    ("log", "runs"),
+    ("tuning", ""),
+];
+
+/// Quantiles of a group of latencies.
+const QUANTILES: [(&str, &str); 3] = [("0.5", "p50_ns"), ("0.99", "p99_ns"), ("0.999", "p999_ns")];
+
+const NANOSECONDS: f64 = 1e-9;
+
+/// Writes all metrics of what is attached.
+pub(crate) fn render(facts: &Facts) -> String {
+    let mut page = Page { text: String::new(), name: facts.entry().name.clone() };
+    page.entry(facts.entry());
+    match facts {
+        Facts::Volume(status) => {
+            let running = u8::from(status.state == "running");
+            page.gauge("running", "1 if it can do all that it is asked for", running);
+            page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
+            let help = "Bytes written to the device per byte written by the host";
+            page.gauge("write_amplification", help, status.write_amplification);
+            page.statistics(&status.statistics);
+        }
+        Facts::Drive(status) => {
+            page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
+        }
+    }
+    page.text
+}
+
+struct Page {
+    text: String,
+    /// The label of every sample.
+    name: String,
+}
+
+impl Page {
+    fn entry(&mut self, entry: &Entry) {
+        let Entry { store, via, uuid, .. } = entry;
+        let labels = format!(
+            "name=\"{}\",store=\"{}\",via=\"{via}\",uuid=\"{}\",version=\"{}\"",
+            escape(&entry.name),
+            escape(&store.display().to_string()),
+            escape(uuid),
+            env!("CARGO_PKG_VERSION")
+        );
+        self.head("info", "gauge", "What is attached");
+        self.line(&format!("coulter_info{{{labels}}} 1"));
+        self.gauge("volume_size_bytes", "What the host sees", entry.volume_size_bytes);
+        self.gauge("read_only", "1 if writes are refused", u8::from(entry.read_only));
+        let help = "When it was attached, in seconds since 1970";
+        self.gauge("attached_at_unix_seconds", help, entry.attached_at_unix_seconds);
+    }
+
+    fn statistics(&mut self, statistics: &Map<String, Value>) {
+        for (group, counters) in statistics {
+            let Value::Object(counters) = counters else { continue };
+            match group.strip_suffix("_latency") {
+                Some(kind) => self.latency(kind, counters),
+                None => self.group(group, counters),
+            }
+        }
+    }
+
+    fn group(&mut self, group: &str, counters: &Map<String, Value>) {
+        for (counter, value) in counters {
+            let Some(value) = value.as_u64() else { continue };
+            let help = format!("statistics.{group}.{counter} of coulter status --json");
+            let is_gauge =
+                |(of, name): &(&str, &str)| *of == group && (name.is_empty() || name == counter);
+            if GAUGES.iter().any(is_gauge) {
+                self.gauge(&format!("{group}_{counter}"), &help, value);
+            } else {
+                let name = format!("{group}_{counter}_total");
+                self.head(&name, "counter", &help);
+                self.sample(&name, "", value);
+            }
+        }
+    }
+
+    /// A distribution: quantiles since the opening, sum and count.
+    fn latency(&mut self, kind: &str, counters: &Map<String, Value>) {
+        let number = |name: &str| counters.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let name = format!("{kind}_latency_seconds");
+        self.head(&name, "summary", &format!("Times of a {kind} from hand-over to completion"));
+        let count = number("count");
+        for (quantile, part) in QUANTILES {
+            let label = format!(",quantile=\"{quantile}\"");
+            self.sample(&name, &label, number(part) as f64 * NANOSECONDS);
+        }
+        let sum = number("mean_ns") as f64 * count as f64 * NANOSECONDS;
+        self.sample(&format!("{name}_sum"), "", sum);
+        self.sample(&format!("{name}_count"), "", count);
+        let longest = format!("{kind}_latency_max_seconds");
+        self.gauge(&longest, "The longest of them", number("max_ns") as f64 * NANOSECONDS);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, "gauge", help);
+        self.sample(name, "", value);
+    }
+
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(&format!("# HELP coulter_{name} {help}\n# TYPE coulter_{name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let of = escape(&self.name);
+        self.line(&format!("coulter_{name}{{name=\"{of}\"{labels}}} {value}"));
+    }
+
+    fn line(&mut self, line: &str) {
+        writeln!(self.text, "{line}").expect("a string takes all text");
+    }
+}
+
+/// A label's value, as the format wants it.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Process;
+    use crate::state::Via;
+    use crate::status::{Status, facts_of};
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    fn page() -> String {
+        let entry = Entry {
+            name: "a".into(),
+            store: PathBuf::from("/srv/odd \"name\"\n.img"),
+            device: Some("/dev/loop0".into()),
+            via: Via::Loop,
+            process: Process { pid: 1, start_ticks: 2 },
+            uuid: "u".into(),
+            volume_size_bytes: 4096,
+            read_only: false,
+            attached_at_unix_seconds: 3,
+            metrics: None,
+        };
+        let mut statistics = facts_of(&coulter::Statistics::default());
+        statistics["written"]["host_bytes"] = 8192.into();
+        statistics["read_latency"]["count"] = 2.into();
+        statistics["read_latency"]["mean_ns"] = 1_500_000_000_u64.into();
+        let status = Status::new(entry, "running".into(), Duration::from_secs(9), statistics);
+        render(&Facts::Volume(status))
+    }
+
+    #[test]
+    fn every_sample_has_a_type_and_appears_once() {
+        let page = page();
+        let types: BTreeSet<&str> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        let mut seen = BTreeSet::new();
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let (series, value) = line.rsplit_once(' ').expect("a name and a value");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            assert!(seen.insert(series), "{series} twice");
+            let name = series.split('{').next().expect("a name");
+            let base = name.strip_suffix("_sum").or(name.strip_suffix("_count")).unwrap_or(name);
+            assert!(types.contains(name) || types.contains(base), "{name} has no type");
+        }
+        assert!(seen.len() > 70, "{}", seen.len());
+    }
+
+    #[test]
+    fn counters_are_totals_and_latencies_are_seconds() {
+        let page = page();
+        for line in [
+            "coulter_written_host_bytes_total{name=\"a\"} 8192",
+            "# TYPE coulter_written_host_bytes_total counter",
+            "# TYPE coulter_space_segments_empty gauge",
+            "coulter_read_latency_seconds_sum{name=\"a\"} 3",
+            "coulter_read_latency_seconds_count{name=\"a\"} 2",
+            "coulter_running{name=\"a\"} 1",
+            "coulter_uptime_seconds{name=\"a\"} 9",
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+        }
+        assert!(page.contains("store=\"/srv/odd \\\"name\\\"\\n.img\""), "{page}");
+    }
+}

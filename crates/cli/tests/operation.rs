@@ -1,0 +1,83 @@
+//! A volume in production: metrics, logs, and the daemon's other ways of being seen and steered.
+
+mod sandbox;
+
+use sandbox::Sandbox;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+/// A sandbox with a store, and what `attach` with these words printed.
+fn attached(words: &[&str]) -> (Sandbox, serde_json::Value) {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let base = ["attach", "disk.img", "--via", "nbd", "--json"];
+    let entry = sandbox.json(&[&base[..], words].concat());
+    (sandbox, entry)
+}
+
+fn http(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.write_all(request.as_bytes()).expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer in text");
+    answer
+}
+
+#[test]
+fn metrics_are_offered_on_a_port_of_the_loopback() {
+    let (sandbox, entry) = attached(&["--metrics", "127.0.0.1:0"]);
+    let address = entry["metrics"].as_str().expect("the port is told").parse();
+    let address: SocketAddr = address.expect("it is an address");
+    // One that says nothing keeps neither the daemon nor, for long, others from being answered.
+    let silent = TcpStream::connect(address).expect("somebody listens");
+    sandbox.ok(&["status", "disk"]);
+    let page = http(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    drop(silent);
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    for metric in [
+        "coulter_info{name=\"disk\"",
+        "coulter_running{name=\"disk\"} 1",
+        "coulter_written_host_bytes_total{name=\"disk\"} ",
+        "coulter_write_latency_seconds{name=\"disk\",quantile=\"0.999\"} ",
+    ] {
+        assert!(page.contains(metric), "{metric} is not in\n{page}");
+    }
+    let length = page.split("Content-Length: ").nth(1).and_then(|rest| rest.lines().next());
+    let content = page.split_once("\r\n\r\n").expect("a head and a body").1;
+    assert_eq!(length, Some(content.len().to_string().as_str()));
+    assert!(http(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    sandbox.ok(&["detach", "disk"]);
+    assert!(TcpStream::connect(address).is_err(), "the port is closed with the volume");
+}
+
+#[test]
+fn a_port_in_use_and_one_that_others_reach_are_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).expect("its port");
+    for (address, code, reason) in
+        [(taken.1.as_str(), 1, "the port is in use"), ("0.0.0.0:0", 2, "others could reach it")]
+    {
+        let output = sandbox.run(&["attach", "disk.img", "--via", "nbd", "--metrics", address]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains(reason) && error.contains("127.0.0.1"), "{error}");
+        assert_eq!(sandbox.ok(&["list", "--json"]).trim(), "[]", "nothing is left");
+    }
+}
+
+#[test]
+fn the_log_can_be_objects() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd", "--log-format", "json"]);
+    sandbox.ok(&["detach", "disk"]);
+    let log = std::fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    let serving = lines.iter().find(|line| line["message"] == "serving").expect("it served");
+    assert_eq!((&serving["name"], &serving["level"]), (&"disk".into(), &"info".into()));
+    assert!(serving["pid"].is_u64(), "{serving}");
+    assert!(lines.iter().any(|line| line["message"] == "ended cleanly"), "{log}");
+}
