@@ -12,6 +12,7 @@ mod backing;
 mod command;
 mod control;
 mod daemon;
+mod dashboard;
 mod dead_loops;
 mod demo;
 mod emulated;

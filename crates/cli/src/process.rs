@@ -8,7 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// A process, told apart from any later one with the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// Its number.
     pub(crate) pid: u32,

@@ -127,6 +127,11 @@ fn output_failed(source: io::Error) -> CliError {
     CliError::io("write to", "standard output".as_ref(), source)
 }
 
+/// Whether standard output is a terminal that can be drawn on.
+pub(crate) fn can_draw() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+}
+
 /// A bar that shows how much of `total` is done; hidden unless standard error is a terminal.
 pub(crate) fn progress(label: &str, total: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {

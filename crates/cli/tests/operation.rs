@@ -3,8 +3,9 @@
 mod sandbox;
 
 use sandbox::Sandbox;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 
 /// A sandbox with a store, and what `attach` with these words printed.
 fn attached(words: &[&str]) -> (Sandbox, serde_json::Value) {
@@ -47,7 +48,7 @@ fn metrics_are_offered_on_a_port_of_the_loopback() {
     assert_eq!(length, Some(content.len().to_string().as_str()));
     assert!(http(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     sandbox.ok(&["detach", "disk"]);
-    assert!(TcpStream::connect(address).is_err(), "the port is closed with the volume");
+    sandbox::wait_until("the port is closed", || TcpStream::connect(address).is_err());
 }
 
 #[test]
@@ -80,4 +81,35 @@ fn the_log_can_be_objects() {
     assert_eq!((&serving["name"], &serving["level"]), (&"disk".into(), &"info".into()));
     assert!(serving["pid"].is_u64(), "{serving}");
     assert!(lines.iter().any(|line| line["message"] == "ended cleanly"), "{log}");
+}
+
+/// On a terminal, which `script` makes; elsewhere a line each second.
+#[test]
+fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
+    let (sandbox, _) = attached(&[]);
+    let mut lines = sandbox.command(&["status", "disk", "--watch"]);
+    let mut lines = lines.stdout(Stdio::piped()).spawn().expect("the program can be started");
+    let mut first = String::new();
+    let output = lines.stdout.take().expect("it is a pipe");
+    BufReader::new(output).read_line(&mut first).expect("it says something");
+    lines.kill().and_then(|()| lines.wait()).expect("it ends");
+    assert!(first.starts_with("disk ") && first.contains("writes/s"), "{first}");
+    assert!(!first.contains('\u{1b}'), "{first:?}");
+
+    let program = sandbox.command(&[]).get_program().to_string_lossy().into_owned();
+    let mut script = Command::new("script");
+    let watch =
+        format!("timeout --preserve-status -s INT 3 {program} status disk --watch; echo code=$?");
+    script.args(["-qec", &watch, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm");
+    script.env("COULTER_STATE_DIRECTORY", sandbox.path("state"));
+    let Ok(drawn) = script.output() else {
+        println!("SKIPPED: the dashboard on a terminal needs `script`");
+        return;
+    };
+    let drawn = String::from_utf8_lossy(&drawn.stdout);
+    for part in ["\u{1b}[?1049h", "of 127 empty", "Ctrl-C ends", "amplified"] {
+        assert!(drawn.contains(part), "{part:?} is not in {drawn:?}");
+    }
+    let end = drawn.rfind("\u{1b}[?1049l").expect("the terminal is given back");
+    assert!(drawn[end..].contains("code=0"), "{:?}", &drawn[end..]);
 }

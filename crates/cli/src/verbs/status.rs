@@ -1,12 +1,16 @@
 //! `coulter status`: what a volume is doing.
 
 use crate::control::{self, Reply, Request};
+use crate::dashboard::{self, History, Screen};
+use crate::demo::Interrupt;
 use crate::error::{CliError, DaemonError};
+use crate::process::Process;
 use crate::state::{Entry, StateDirectory};
 use crate::status::{Facts, Rates};
 use crate::terminal;
 use clap::Args;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Show what attached volumes are doing: rates, write amplification by cause, free space, map
@@ -26,7 +30,8 @@ pub(crate) struct StatusOf {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print it again every second, with the rates since the last time, until interrupted
+    /// Show it again every second, with the rates of the last minute, until interrupted: drawn on a
+    /// terminal, else a line each time
     #[arg(long)]
     pub(crate) watch: bool,
 }
@@ -62,16 +67,18 @@ impl StatusOf {
         entries.iter().map(|entry| status_of(state, entry)).collect()
     }
 
-    /// Prints rates until interrupted or until the volume is gone.
+    /// Shows rates until interrupted or until the volume is gone: drawn on a terminal, else line by
+    /// line.
     fn watch(&self, state: &StateDirectory) -> Result<(), CliError> {
         let mut before = self.statuses(state)?;
+        if !self.json && terminal::can_draw() {
+            return self.draw(state, before);
+        }
         loop {
             std::thread::sleep(INTERVAL);
             let after = self.statuses(state)?;
             for status in &after {
-                let same = |other: &&Facts| other.entry().process == status.entry().process;
-                let Some(earlier) = before.iter().find(same) else { continue };
-                let rates = Rates::between(earlier, status);
+                let Some(rates) = rates_since(&before, status) else { continue };
                 if self.json {
                     terminal::print_json_line(&Watched { status, rates })?;
                 } else {
@@ -81,6 +88,38 @@ impl StatusOf {
             before = after;
         }
     }
+
+    fn draw(&self, state: &StateDirectory, mut before: Vec<Facts>) -> Result<(), CliError> {
+        let interrupt = Interrupt::take_over()?;
+        let failed = |source| CliError::io("write to", "the terminal".as_ref(), source);
+        let mut screen = Screen::take_over().map_err(failed)?;
+        let mut histories: HashMap<Process, History> = HashMap::new();
+        loop {
+            histories.retain(|process, _| before.iter().any(|s| s.entry().process == *process));
+            for status in &before {
+                histories.entry(status.entry().process).or_default();
+            }
+            let shown: Vec<_> =
+                before.iter().map(|status| (status, &histories[&status.entry().process])).collect();
+            screen.show(&dashboard::draw(&shown)).map_err(failed)?;
+            if interrupt.sleep(INTERVAL).is_err() {
+                return Ok(());
+            }
+            let after = self.statuses(state)?;
+            for status in &after {
+                if let Some(rates) = rates_since(&before, status) {
+                    histories.entry(status.entry().process).or_default().push(rates);
+                }
+            }
+            before = after;
+        }
+    }
+}
+
+/// What happened to what `status` is about since it was looked at before.
+fn rates_since(before: &[Facts], status: &Facts) -> Option<Rates> {
+    let same = |other: &&Facts| other.entry().process == status.entry().process;
+    before.iter().find(same).map(|earlier| Rates::between(earlier, status))
 }
 
 /// One line of `status --watch --json`.
