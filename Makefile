@@ -38,6 +38,11 @@ filesystems: ## ext4, XFS and Btrfs on a volume: fio, trim, fsck, the daemon kil
 	$(CARGO) test --quiet --release --package coulter-cli --test file_systems -- \
 	  --ignored --nocapture
 
+flash-stacks: ## fio, PostMark, PostgreSQL and more on an emulated drive and on a volume on it
+	scripts/setup.sh bench
+	$(CARGO) test --quiet --release --package coulter-cli --test flash_stacks -- \
+	  --ignored --nocapture
+
 nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed against qemu-nbd
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test nbd -- --ignored --nocapture
@@ -65,4 +70,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems nbd-interop power-cut soak fuzz man completions
+.PHONY: help build demo test lint bench report filesystems flash-stacks nbd-interop power-cut soak fuzz man completions

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test
+#   scripts/setup.sh build|demo|test|bench
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1. It never fetches a Rust toolchain: that is a choice
 # of whoever owns the machine.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -22,12 +22,15 @@ test_tools=(
   nbdinfo:libnbd-bin nbdcopy:libnbd-bin fstrim:util-linux
   sqlite3:sqlite3 pg_ctlcluster:postgresql
 )
+bench_tools=(sysbench:sysbench postmark:postmark)
 
 case $purpose in
   build) wanted=("${build_tools[@]}") ;;
   demo) wanted=("${build_tools[@]}" "${demo_tools[@]}") ;;
   test) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}") ;;
-  *) echo "setup: '$purpose' is none of build, demo, test" >&2; exit 2 ;;
+  bench)
+    wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${bench_tools[@]}") ;;
+  *) echo "setup: '$purpose' is none of build, demo, test, bench" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -69,4 +69,4 @@ pub use service::DriveService;
 #[cfg(feature = "device")]
 pub use store::{FlashStore, Pacing};
 pub use units::{BLOCK_SIZE, EraseBlock, Lpn, Ns, Ppn};
-pub use workload::Workload;
+pub use workload::{FileLoad, Workload};

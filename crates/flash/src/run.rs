@@ -15,7 +15,7 @@ use crate::host::{Host, HostCounters, HostError, HostKind, LogOptions, RemapOpti
 use crate::latency::{Histogram, Latency};
 use crate::profile::Profile;
 use crate::units::{BLOCK_SIZE, Ns};
-use crate::workload::{Files, Workload};
+use crate::workload::{FileLoad, Workload};
 use coulter_workload::Random;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -447,7 +447,7 @@ fn measure_files(run: &Run, mut drive: Drive) -> Result<RunReport, RunError> {
         let reason = format!("{blocks} blocks of files, {} can be filled", host.capacity());
         return Err(RunError::TooLarge { reason });
     }
-    let mut files = Files::new(run.workload, blocks, run.seed);
+    let mut files = FileLoad::new(run.workload, blocks, run.seed);
     for operation in files.creation() {
         // One after the other, or the page cache would interleave what is written at once.
         now = host.apply(&mut drive, now, operation)?;
@@ -476,7 +476,7 @@ fn work_files(
     run: &Run,
     drive: &mut Drive,
     host: &mut Host,
-    files: &mut Files,
+    files: &mut FileLoad,
     at: Ns,
     timeline: &mut Vec<u64>,
 ) -> Result<(Ns, Histogram), RunError> {

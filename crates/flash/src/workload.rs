@@ -140,9 +140,10 @@ impl FromStr for Workload {
     }
 }
 
-/// A file workload under way.
+/// A file workload under way: what its threads ask a file system for, one operation after the other,
+/// without end.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub struct FileLoad {
     kind: Workload,
     threads: Vec<VecDeque<FileOperation>>,
     /// Sizes of the files, in blocks.
@@ -165,9 +166,10 @@ const MAIL_BLOCKS_MAX: u32 = 16;
 /// Blocks of the transactions' log.
 const LOG_BLOCKS: u32 = 4096;
 
-impl Files {
-    /// A workload over files that fill `blocks` blocks together.
-    pub(crate) fn new(kind: Workload, blocks: u64, seed: u64) -> Files {
+impl FileLoad {
+    /// A workload over files that fill `blocks` blocks of 4096 bytes together. One on a bare device has
+    /// no files, and must not be asked for.
+    pub fn new(kind: Workload, blocks: u64, seed: u64) -> FileLoad {
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).max(64);
         let (threads, sizes) = match kind {
             Workload::Tiobench => (4, vec![blocks / 4; 4]),
@@ -186,7 +188,7 @@ impl Files {
             Workload::Tpcc => Pattern::Zipf { theta: 0.9 }.over(u64::from(sizes[0] / 2), seed),
             _ => Pattern::Uniform.over(sizes[0].into(), seed),
         };
-        Files {
+        FileLoad {
             kind,
             threads: vec![VecDeque::new(); threads],
             positions: vec![0; threads],
@@ -200,12 +202,13 @@ impl Files {
         }
     }
 
-    pub(crate) fn thread_count(&self) -> usize {
+    /// Threads that take part.
+    pub fn thread_count(&self) -> usize {
         self.threads.len()
     }
 
     /// The operations that make the files, in order.
-    pub(crate) fn creation(&self) -> Vec<FileOperation> {
+    pub fn creation(&self) -> Vec<FileOperation> {
         let step = 256;
         let mut operations = Vec::new();
         for (file, size) in self.sizes.iter().enumerate() {
@@ -218,7 +221,7 @@ impl Files {
     }
 
     /// Overwrites that age the file system, without end: of single blocks anywhere.
-    pub(crate) fn ageing(&mut self) -> FileOperation {
+    pub fn ageing(&mut self) -> FileOperation {
         let file = self.random.below(self.sizes.len() as u64) as u32;
         let size = self.sizes[file as usize].max(1);
         let block = self.random.below(size.into()) as u32;
@@ -226,7 +229,10 @@ impl Files {
     }
 
     /// What a thread does next.
-    pub(crate) fn next(&mut self, thread: usize) -> FileOperation {
+    ///
+    /// # Panics
+    /// When there is no such thread.
+    pub fn next(&mut self, thread: usize) -> FileOperation {
         if self.threads[thread].is_empty() {
             match self.kind {
                 Workload::Fio { random } => self.plan_fio(thread, random),
@@ -368,7 +374,7 @@ mod tests {
     #[test]
     fn file_workloads_stay_inside_their_files() {
         for kind in [Workload::Tiobench, Workload::Tpcc, Workload::Varmail] {
-            let mut files = Files::new(kind, 8192, 1);
+            let mut files = FileLoad::new(kind, 8192, 1);
             let created: u64 = files.creation().iter().map(blocks_of).sum();
             assert!(created <= 8192, "{kind}: {created}");
             for step in 0..10_000 {

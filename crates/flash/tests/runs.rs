@@ -136,3 +136,19 @@ fn what_cannot_be_is_refused() {
     spare.profile.log_blocks = 1000;
     assert!(matches!(refused(spare), RunError::Ftl(_)));
 }
+
+#[test]
+fn a_copy_on_write_host_that_is_nearly_full_has_room_to_commit() {
+    for percent in [65, 85] {
+        let drive = named("sata-tlc").resized(512 << 20).expect("a possible size");
+        let workload = "fio-rand".parse().expect("a workload");
+        let mut plan = Run::new(drive, FtlKind::PageMapped, workload);
+        plan.host = HostKind::Cow;
+        plan.fill_percent = percent;
+        plan.bytes = 32 << 20;
+        // Changes many leaves before it has to write any.
+        plan.page_cache_blocks = 1024;
+        let report = run(&plan).unwrap_or_else(|error| panic!("{percent} %: {error}"));
+        assert!(report.host_counters.checkpoints > 0, "{percent} %");
+    }
+}

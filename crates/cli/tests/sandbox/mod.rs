@@ -52,6 +52,12 @@ impl Sandbox {
         path
     }
 
+    /// Lets other users reach what lies in the directory, if they may use that.
+    pub(crate) fn let_others_in(&self) {
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.directory.path(), permissions).expect("it is ours");
+    }
+
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coulter"));
         command
@@ -216,6 +222,12 @@ pub(crate) fn can_mount(test: &str) -> Option<MountRight> {
     // A test that failed has cleaned up behind itself all the same.
     let alone = || ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     can.then(|| MountRight { _alone: alone() })
+}
+
+/// Whether `program` can be found.
+pub(crate) fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 /// Says loudly, past the capture of passing tests' output, that something was not tested.

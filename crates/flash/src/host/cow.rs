@@ -67,9 +67,13 @@ impl Cow {
         Ok(place)
     }
 
-    /// Commits before too much is pinned to go on.
+    /// Whether so many blocks can be written and then still be committed. If not, a commit comes
+    /// first: it frees what is pinned.
     fn room(&self, blocks: usize) -> bool {
-        self.used.len() as u64 - self.used_count > 4 * blocks as u64 + 1024
+        // At worst each block changes a leaf of its own, and each leaf has a parent of its own.
+        let nodes = 2 * (self.dirty_leaves.len() + blocks) + 1;
+        let needed = blocks + nodes * NODE_BLOCKS;
+        self.used.len() as u64 - self.used_count >= needed as u64
     }
 
     /// Which leaf describes a block: files follow each other in the tree, and the beginnings of

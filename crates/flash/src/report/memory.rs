@@ -197,7 +197,10 @@ pub(super) fn d21(setting: &Setting) -> Result<Outcome, RunError> {
         ],
         verdict: Verdict::Ours,
         reason: "A miss costs a page read before the operation, and later a read and a program for the \
-            changed entry that has to leave. Skew makes a small cache hit more often than its share."
+            changed entry that has to leave. Skew makes a small cache hit more often than its share. \
+            The reads come right after the writes, so that they pay for the changed entries that they \
+            push out as well: the more, the more of these a cache holds. A cache of the whole map pushes \
+            out none."
             .into(),
     })
 }

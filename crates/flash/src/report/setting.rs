@@ -78,8 +78,8 @@ impl Setting {
         board.with_spare_percent(15).expect("possible")
     }
 
-    /// A fresh drive whose writes go to its SLC cache, files on a tenth of it, a page cache of a twelfth of the files: what the
-    /// remapping papers measured, in proportion.
+    /// A fresh drive whose writes go to its SLC cache, files on a tenth of it, a page cache of a
+    /// twelfth of the files: what the remapping papers measured, in proportion.
     pub(super) fn fresh(&self, drive: Profile, host: HostKind, workload: Workload) -> Run {
         let mut plan = Run::new(drive, FtlKind::PageMapped, workload);
         plan.host = host;
