@@ -7,10 +7,13 @@
 //! - [`AttachPoint::detach`] leaves nothing behind: no mount, no device, no socket, no thread.
 //!   Requests that hosts had made are finished first.
 //! - Dropping it does what [`Detach::Always`] does.
+//! - [`AttachPoint::hand_over`] stops serving without letting hosts know: they wait, and another
+//!   process that resumes with the descriptor goes on.
 //! - It never flushes or closes the service: that is for whoever owns it, afterwards.
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 
 /// Whether the users of an attach point have a say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,14 @@ pub trait AttachPoint: Send {
 
     /// Ends it. Once it has succeeded, or when there is nothing left to end, it does nothing.
     fn detach(&mut self, how: Detach) -> Result<(), DetachError>;
+
+    /// Finishes what hosts had asked for and stops, but leaves everything that they see in its place.
+    /// The descriptor is what another process, or this one, resumes with; until then requests wait.
+    /// Afterwards this does nothing any more, dropping it included.
+    ///
+    /// # Errors
+    /// When it cannot be left behind like that; it serves on then.
+    fn hand_over(&mut self) -> io::Result<OwnedFd>;
 }
 
 /// Why an attach point could not be ended.

@@ -2,6 +2,7 @@
 
 use crate::daemon::Point;
 use crate::error::{CliError, DaemonError};
+use crate::inherited;
 use crate::mounts;
 use crate::state::{Entry, StateDirectory};
 use coulter::service::{BlockService, Session};
@@ -9,6 +10,7 @@ use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
 use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,11 +35,7 @@ impl AttachPoint {
         let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
         let inner: Box<dyn Inner> = match point {
             Point::Loop => {
-                let options = LoopOptions {
-                    read_only: entry.read_only,
-                    source: entry.store.display().to_string(),
-                    partitions: true,
-                };
+                let options = loop_options(entry);
                 let directory = state.file(&entry.name, "mount");
                 let device = LoopDevice::attach(&*service, &directory, &options);
                 Box::new(device.map_err(|error| failed(error.to_string()))?)
@@ -46,11 +44,58 @@ impl AttachPoint {
                 let address = Address::Unix(state.file(&entry.name, "nbd"));
                 Box::new(serve(&address, false, entry, service).map_err(failed)?)
             }
+            Point::NbdInherited => {
+                let (export, options) = nbd_server(entry, service);
+                let socket = inherited::take_socket()?;
+                let server = Server::resume(socket, false, vec![export], options);
+                Box::new(server.map_err(|error| failed(error.to_string()))?)
+            }
             Point::Nbd { address, allow_remote } => {
                 Box::new(serve(address, *allow_remote, entry, service).map_err(failed)?)
             }
         };
         Ok(AttachPoint { inner, name: entry.name.clone(), store: entry.store.clone() })
+    }
+
+    /// Goes on with what another program has handed over: `service` at `point` as `entry` says.
+    ///
+    /// # Errors
+    /// [`DaemonError::Attach`] with the system's reason; the attach point is gone then.
+    pub(crate) fn resume(
+        state: &StateDirectory,
+        point: &Point,
+        entry: &Entry,
+        service: Arc<dyn BlockService>,
+        descriptor: OwnedFd,
+    ) -> Result<AttachPoint, CliError> {
+        let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
+        let inner: Box<dyn Inner> = match point {
+            Point::Loop => {
+                let device = Path::new(entry.device.as_deref().unwrap_or_default());
+                let directory = state.file(&entry.name, "mount");
+                let options = loop_options(entry);
+                let device =
+                    LoopDevice::resume(&*service, descriptor, device, &directory, &options);
+                Box::new(device.map_err(|error| failed(error.to_string()))?)
+            }
+            Point::NbdInState | Point::Nbd { .. } | Point::NbdInherited => {
+                let owns_file = *point != Point::NbdInherited;
+                let (export, options) = nbd_server(entry, service);
+                let server = Server::resume(descriptor, owns_file, vec![export], options);
+                Box::new(server.map_err(|error| failed(error.to_string()))?)
+            }
+        };
+        Ok(AttachPoint { inner, name: entry.name.clone(), store: entry.store.clone() })
+    }
+
+    /// Stops, and leaves what hosts see in its place for whoever resumes with the descriptor.
+    ///
+    /// # Errors
+    /// [`DaemonError::Restart`]; it serves on.
+    pub(crate) fn hand_over(&mut self) -> Result<OwnedFd, CliError> {
+        self.inner.hand_over().map_err(|error| {
+            DaemonError::Restart { name: self.name.clone(), reason: error.to_string() }.into()
+        })
     }
 
     /// The block device, or the URI of the server.
@@ -78,12 +123,27 @@ impl AttachPoint {
     }
 }
 
+fn loop_options(entry: &Entry) -> LoopOptions {
+    LoopOptions {
+        read_only: entry.read_only,
+        source: entry.store.display().to_string(),
+        partitions: true,
+    }
+}
+
 fn serve(
     address: &Address,
     allow_remote: bool,
     entry: &Entry,
     service: Arc<dyn BlockService>,
 ) -> Result<Server, String> {
+    let (export, options) = nbd_server(entry, service);
+    let options = ServerOptions { allow_remote, ..options };
+    Server::start(address, vec![export], options).map_err(|error| error.to_string())
+}
+
+/// What an NBD server shows and how it behaves.
+fn nbd_server(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, ServerOptions) {
     let mut export = Export::new(entry.name.clone(), service);
     export.description = entry.store.display().to_string();
     export.read_only = entry.read_only;
@@ -93,8 +153,7 @@ fn serve(
         other => log::warn!("nbd: {other:?}"),
     };
     let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));
-    let options = ServerOptions { allow_remote, observer, ..ServerOptions::default() };
-    Server::start(address, vec![export], options).map_err(|error| error.to_string())
+    (export, ServerOptions { observer, ..ServerOptions::default() })
 }
 
 /// Takes away the FUSE mount at `directory` and the loop device over it, whose process has ended.

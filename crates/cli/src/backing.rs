@@ -29,6 +29,9 @@ pub(crate) trait Backing {
     /// What it is doing. `entry` is how it is attached, for `uptime` so far.
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts;
 
+    /// Whether what it holds is there for the next process that opens it.
+    fn outlives_the_process(&self) -> bool;
+
     /// Makes everything durable and closes it. Gives back what is known at the end of something that
     /// is gone then.
     ///

@@ -56,6 +56,7 @@ pub(crate) enum Verb {
     Attach(verbs::attach::Attach),
     Detach(verbs::detach::Detach),
     List(verbs::list::List),
+    Restart(verbs::restart::Restart),
     Mount(verbs::mount::Mount),
     Umount(verbs::umount::Umount),
     Serve(verbs::serve::Serve),

@@ -37,6 +37,11 @@ pub(crate) enum Request {
         /// Even though somebody uses the device.
         force: bool,
     },
+    /// Become this program, and answer when that serves.
+    Restart {
+        /// The program, by its absolute path.
+        program: PathBuf,
+    },
     /// Forget what was traced so far and go on.
     TraceStart,
     /// Write what was traced to a file.
@@ -68,7 +73,7 @@ pub(crate) fn ask(
     request: &Request,
 ) -> Result<Reply, CliError> {
     let patience = match request {
-        Request::Detach { .. } => SHUTDOWN_PATIENCE,
+        Request::Detach { .. } | Request::Restart { .. } => SHUTDOWN_PATIENCE,
         _ => PATIENCE,
     };
     let answer = converse(&state.file(&entry.name, "sock"), request, patience);
@@ -142,6 +147,7 @@ mod tests {
         for request in [
             Request::Status,
             Request::Detach { force: true },
+            Request::Restart { program: PathBuf::from("/usr/bin/coulter") },
             Request::TraceStart,
             Request::TraceWrite { path: PathBuf::from("/tmp/a b") },
         ] {

@@ -13,6 +13,7 @@
 
 mod claim;
 mod events;
+mod handover;
 pub(crate) mod launch;
 mod protect;
 mod scrapes;
@@ -21,12 +22,14 @@ mod serving;
 use crate::control::Reply;
 use crate::emulated::Emulation;
 use crate::error::CliError;
+use crate::notify::notify;
 use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use coulter_attach::nbd::Address;
 use events::{Client, Signals};
-use serving::Serving;
+use handover::Handover;
+use serving::{End, Serving};
 use std::path::PathBuf;
 
 /// What a daemon is to do.
@@ -66,6 +69,8 @@ pub(crate) enum Point {
     Loop,
     /// An NBD server on a socket in the state directory.
     NbdInState,
+    /// An NBD server on a socket that whoever started this process has opened.
+    NbdInherited,
     /// An NBD server at an address of the user's.
     Nbd {
         /// Where.
@@ -102,7 +107,11 @@ pub(crate) fn run(
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);
-    let mut entry = claim::claim(state, &job)?;
+    let mut resumed = Handover::passed();
+    let mut entry = match &resumed {
+        Some(handover) => handover.entry.clone(),
+        None => claim::claim(state, &job)?,
+    };
     let mut served = false;
     let mut ready = |entry: &Entry| {
         ready(entry)?;
@@ -110,7 +119,18 @@ pub(crate) fn run(
         log::info!(protection:% = protection; "protected against want of memory");
         Ok(())
     };
-    let ended = serve(state, &job, &mut entry, &signals, &mut ready);
+    let ended = loop {
+        let next = match serve(state, &job, &mut entry, &signals, resumed, &mut ready) {
+            Turn::Ended(ended) => break ended,
+            Turn::Restart { handover, program } => (handover, program),
+        };
+        let (handover, program) = next;
+        log::info!(name = entry.name, program:% = program.display(); "becoming another program");
+        let error = handover.become_program(&program);
+        // Then this one goes on as it was.
+        log::error!(name = entry.name, error:%; "could not become another program");
+        resumed = Some(handover);
+    };
     let released = claim::release(state, &entry);
     let result = ended.result.and_then(|facts| released.map(|()| facts));
     match &result {
@@ -125,6 +145,14 @@ pub(crate) fn run(
     result
 }
 
+/// What came of serving.
+enum Turn {
+    /// It is over.
+    Ended(Ended),
+    /// Everything is closed, hosts wait, and another program is to go on.
+    Restart { handover: Handover, program: PathBuf },
+}
+
 /// How a service came to its end.
 struct Ended {
     result: Result<Option<Facts>, CliError>,
@@ -137,13 +165,18 @@ fn serve(
     job: &Job,
     entry: &mut Entry,
     signals: &Signals,
+    resumed: Option<Handover>,
     ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
-) -> Ended {
-    let mut serving = match Serving::start(state, job, entry) {
-        Ok(serving) => serving,
-        Err(error) => return Ended { result: Err(error), asked_by: None },
+) -> Turn {
+    let (descriptor, waiting) = match resumed {
+        Some(handover) => (Some(handover.descriptor), Some(Client::resume(handover.client))),
+        None => (None, None),
     };
-    let (result, asked_by) = match ready(entry) {
+    let mut serving = match Serving::start(state, job, entry, descriptor) {
+        Ok(serving) => serving,
+        Err(error) => return Turn::Ended(Ended { result: Err(error), asked_by: waiting }),
+    };
+    let end = match ready(entry) {
         Ok(()) => {
             log::info!(
                 name = entry.name,
@@ -152,12 +185,31 @@ fn serve(
                 pid = entry.process.pid;
                 "serving"
             );
+            if let Some(client) = waiting {
+                client.answer(&Reply::Done);
+            }
+            notify(&format!("READY=1\nSTATUS=serving {}", entry.name));
             serving.answer_until_told_to_end(signals)
         }
-        Err(error) => (Err(error), None),
+        Err(error) => End::Over(Err(error), waiting),
     };
-    let ended = serving.end();
-    Ended { result: result.and(ended), asked_by }
+    match end {
+        End::Over(result, asked_by) => {
+            notify("STOPPING=1");
+            let ended = serving.end();
+            Turn::Ended(Ended { result: result.and(ended), asked_by })
+        }
+        End::Restart { program, descriptor, client } => {
+            notify("RELOADING=1");
+            // What is not closed in order is replayed by the next program.
+            if let Err(error) = serving.end() {
+                log::error!(error:%; "the store could not be closed");
+            }
+            let client = client.into_stream();
+            let handover = Handover { entry: entry.clone(), descriptor, client };
+            Turn::Restart { handover, program }
+        }
+    }
 }
 
 /// Leaves the terminal's session, so that neither its end nor its Ctrl-C reaches this process.

@@ -212,6 +212,10 @@ impl Backing for EmulatedDrive {
         self.facts(entry, uptime)
     }
 
+    fn outlives_the_process(&self) -> bool {
+        false
+    }
+
     fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, CliError> {
         if let User::Volume(volume) = &self.user {
             volume.shut_down().map_err(|error| StoreError::Close {

@@ -20,9 +20,11 @@ mod error;
 mod file_system;
 mod format_store;
 mod holders;
+mod inherited;
 mod logging;
 mod metrics;
 mod mounts;
+mod notify;
 mod opening;
 mod process;
 mod reclaim;
@@ -78,6 +80,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Attach(verb) => verb.run(&state()?),
         Verb::Detach(verb) => verb.run(&state()?),
         Verb::List(verb) => verb.run(&state()?),
+        Verb::Restart(verb) => verb.run(&state()?),
         Verb::Mount(verb) => verb.run(&state()?),
         Verb::Umount(verb) => verb.run(&state()?),
         Verb::Serve(verb) => verb.run(&state()?),

@@ -161,6 +161,10 @@ impl Backing for OpenStore {
         Facts::Volume(Status::new(entry, self.volume.state().to_string(), uptime, statistics))
     }
 
+    fn outlives_the_process(&self) -> bool {
+        true
+    }
+
     /// What is known at the end can be had again by opening the store.
     fn close(self: Box<Self>, _: &Entry, _: Duration) -> Result<Option<Facts>, CliError> {
         self.volume.shut_down().map(|()| None).map_err(|error| {

@@ -100,6 +100,8 @@ pub struct FuseFile {
     /// Whether the mount is still ours to undo.
     mounted: bool,
     stop: OwnedFd,
+    /// The same as the thread's; keeps the mount alive when it is handed over.
+    device: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -114,11 +116,6 @@ impl FuseFile {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
             .map_err(|error| FuseError::NoFuse(error.into()))?;
-        let system = |step| move |error: Errno| FuseError::System { step, source: error.into() };
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(system("make an event descriptor"))?;
-        let stop_for_pump =
-            rustix::io::fcntl_dupfd_cloexec(&stop, 0).map_err(system("duplicate a descriptor"))?;
         let (mount_point, made_directory) = prepare(directory)
             .map_err(|source| FuseError::Directory { path: directory.to_owned(), source })?;
         let read_only = options.read_only || service.read_only();
@@ -126,9 +123,52 @@ impl FuseFile {
             remove_made(&mount_point, made_directory);
             return Err(FuseError::Directory { path: mount_point, source });
         }
+        let mounted = Mounted { mount_point, made_directory };
+        FuseFile::serve(service, device, mounted, read_only)
+    }
+
+    /// Goes on with a mount that was handed over: `device` is what [`AttachPoint::hand_over`] gave,
+    /// `directory` where it is mounted, made for it. The service is the same as before, in size and
+    /// content.
+    ///
+    /// # Errors
+    /// When there can be no thread; then the mount is gone.
+    pub fn resume(
+        service: &dyn BlockService,
+        device: OwnedFd,
+        directory: &Path,
+        options: &FuseOptions,
+    ) -> Result<FuseFile, FuseError> {
+        let read_only = options.read_only || service.read_only();
+        let mounted = Mounted { mount_point: directory.to_owned(), made_directory: true };
+        FuseFile::serve(service, device, mounted, read_only)
+    }
+
+    fn serve(
+        service: &dyn BlockService,
+        device: OwnedFd,
+        mounted: Mounted,
+        read_only: bool,
+    ) -> Result<FuseFile, FuseError> {
+        let Mounted { mount_point, made_directory } = mounted;
+        let system = |step| move |error: Errno| FuseError::System { step, source: error.into() };
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = made.map_err(system("make an event descriptor"))?;
+        let duplicate = |descriptor: &OwnedFd| {
+            rustix::io::fcntl_dupfd_cloexec(descriptor, 0).map_err(system("duplicate a descriptor"))
+        };
+        let (stop_for_pump, kept) = (duplicate(&stop)?, duplicate(&device)?);
         let nodes = Nodes::new(service.size(), read_only);
         let session = service.connect();
-        let mut file = FuseFile { mount_point, made_directory, mounted: true, stop, thread: None };
+        let device_kept = Some(kept);
+        let mut file = FuseFile {
+            mount_point,
+            made_directory,
+            mounted: true,
+            stop,
+            device: device_kept,
+            thread: None,
+        };
         let thread = std::thread::Builder::new().name("fuse".into()).stack_size(STACK_SIZE);
         // On failure the drop of `file` unmounts.
         let spawned = thread.spawn(move || Pump::new(device, stop_for_pump, session, nodes).run());
@@ -188,6 +228,7 @@ impl AttachPoint for FuseFile {
         }
         self.unmount(how)?;
         self.mounted = false;
+        self.device = None;
         // After a plain unmount the thread ends by itself; after a lazy one the file may still be
         // open somewhere, and only the end of the thread takes it away.
         if how == Detach::Always {
@@ -200,6 +241,24 @@ impl AttachPoint for FuseFile {
         remove_made(&self.mount_point, self.made_directory);
         Ok(())
     }
+
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let device = self.device.take().filter(|_| self.mounted).ok_or_else(gone)?;
+        // Whether the thread ends is all that matters, and an eventfd takes one write.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.mounted = false;
+        Ok(device)
+    }
+}
+
+/// A mount that is there already.
+struct Mounted {
+    mount_point: PathBuf,
+    made_directory: bool,
 }
 
 impl Drop for FuseFile {

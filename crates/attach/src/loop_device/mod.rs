@@ -2,8 +2,9 @@
 //! kernels with neither ublk nor nbd.
 //!
 //! # What it does not do
-//! It does not survive its process: with it the mount dies, and what is mounted on the device gets
-//! I/O errors. [`cleanup_stale`] takes away what such a death leaves.
+//! It does not survive the death of its process: with it the mount dies, and what is mounted on the
+//! device gets I/O errors. [`cleanup_stale`] takes away what such a death leaves. A process that
+//! hands it over before it ends leaves no trace: requests wait for the next one.
 //!
 //! # Invariants
 //! - Direct I/O, blocks of 4096 bytes: nothing is cached twice, and no block is read to write a
@@ -136,6 +137,25 @@ impl LoopDevice {
         Ok(attached)
     }
 
+    /// Goes on with a device that was handed over: `descriptor` is what [`AttachPoint::hand_over`]
+    /// gave, `device` and `directory` are what it had been attached as.
+    ///
+    /// # Errors
+    /// When there can be no thread for it; the device is dead then.
+    pub fn resume(
+        service: &dyn BlockService,
+        descriptor: OwnedFd,
+        device: &Path,
+        directory: &Path,
+        options: &LoopOptions,
+    ) -> Result<LoopDevice, LoopError> {
+        let LoopOptions { read_only, ref source, .. } = *options;
+        let fuse = FuseOptions { read_only, source: source.clone() };
+        let file = FuseFile::resume(service, descriptor, directory, &fuse);
+        let file = file.map_err(LoopError::Fuse)?;
+        Ok(LoopDevice { device: device.to_owned(), file, configured: true })
+    }
+
     /// The device's path.
     pub fn device(&self) -> &Path {
         &self.device
@@ -241,6 +261,12 @@ impl AttachPoint for LoopDevice {
         self.file.detach(how)?;
         let address = self.address();
         flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
+    }
+
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        let descriptor = self.file.hand_over()?;
+        self.configured = false;
+        Ok(descriptor)
     }
 }
 

@@ -9,9 +9,11 @@ use super::server::ServeError;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::OsStr;
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Connections that may wait to be accepted.
@@ -40,6 +42,44 @@ impl Listener {
             Address::Unix(path) => Listener::bind_unix(path, socket_mode),
             Address::Tcp { host, port } => Listener::bind_tcp(host, *port, allow_remote),
         }
+    }
+
+    /// Goes on with a socket that listens already: inherited, or handed over. Its file is removed at
+    /// the end if `owns_file`.
+    pub(super) fn adopt(socket: OwnedFd, owns_file: bool) -> Result<Listener, ServeError> {
+        let refused = || ServeError::Options("the socket that was passed is not one that listens");
+        let accepts = rustix::net::sockopt::socket_acceptconn(&socket);
+        if !accepts.map_err(|_| refused())? {
+            return Err(refused());
+        }
+        let system = |errno: Errno| ServeError::System(errno.into());
+        rustix::io::ioctl_fionbio(&socket, true).map_err(system)?;
+        let flags = rustix::io::fcntl_getfd(&socket).map_err(system)?;
+        rustix::io::fcntl_setfd(&socket, flags | rustix::io::FdFlags::CLOEXEC).map_err(system)?;
+        let name = rustix::net::getsockname(&socket).map_err(system)?;
+        if let Ok(name) = std::net::SocketAddr::try_from(name.clone()) {
+            let address = Address::Tcp { host: name.ip().to_string(), port: name.port() };
+            return Ok(Listener { socket, address, file: None });
+        }
+        let name = SocketAddrUnix::try_from(name).map_err(|_| refused())?;
+        let path = name.path().ok_or_else(refused)?;
+        let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
+        let file = match owns_file {
+            true => Some(identity(&path).map_err(ServeError::System)?),
+            false => None,
+        };
+        let file = file.map(|identity| SocketFile { path: path.clone(), identity });
+        Ok(Listener { socket, address: Address::Unix(path), file })
+    }
+
+    /// Leaves the socket file where it is.
+    pub(super) fn keep_file(&mut self) {
+        self.file = None;
+    }
+
+    /// Another descriptor for the socket.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?)
     }
 
     fn bind_unix(path: &Path, socket_mode: u32) -> Result<Listener, ServeError> {

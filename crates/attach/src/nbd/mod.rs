@@ -33,7 +33,7 @@ mod reply;
 mod socket;
 mod transmission;
 
-pub use address::Address;
+pub use address::{Address, AddressError};
 pub use client::{Client, ClientError, ClientOptions};
 pub use export::Export;
 pub use server::{CloseReason, Event, ServeError, Server, ServerOptions, Statistics};

@@ -172,11 +172,15 @@ pub struct Statistics {
 pub struct Server {
     shared: Arc<Shared>,
     address: Address,
+    /// The socket that listens, for whoever it is handed over to.
+    socket: Option<OwnedFd>,
     listener: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     context: Context,
+    /// The socket's file stays when the listener ends.
+    keeps_file: AtomicBool,
     /// Clients now.
     clients: Mutex<usize>,
     all_gone: Condvar,
@@ -192,13 +196,30 @@ impl Server {
         exports: Vec<Export>,
         options: ServerOptions,
     ) -> Result<Server, ServeError> {
-        if exports.is_empty() {
-            return Err(ServeError::Options("an NBD server needs an export"));
-        }
-        if (options.connection_memory_max as u64) < REQUEST_SIZE_MAX {
-            return Err(ServeError::Options("a connection needs at least 32 MiB of buffers"));
-        }
+        check(&exports, &options)?;
         let listener = Listener::bind(address, options.socket_mode, options.allow_remote)?;
+        Server::listen_on(listener, exports, options)
+    }
+
+    /// The same on a socket that listens already: inherited from whoever started this process, or
+    /// handed over by a server before this one. If `owns_file`, a unix socket's file goes with the
+    /// server.
+    pub fn resume(
+        socket: OwnedFd,
+        owns_file: bool,
+        exports: Vec<Export>,
+        options: ServerOptions,
+    ) -> Result<Server, ServeError> {
+        check(&exports, &options)?;
+        Server::listen_on(Listener::adopt(socket, owns_file)?, exports, options)
+    }
+
+    fn listen_on(
+        mut listener: Listener,
+        exports: Vec<Export>,
+        options: ServerOptions,
+    ) -> Result<Server, ServeError> {
+        let socket = listener.duplicate().map_err(ServeError::System)?;
         let address = listener.address().clone();
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| ServeError::System(error.into()))?;
@@ -209,6 +230,7 @@ impl Server {
                 stop,
                 stopping: AtomicBool::new(false),
             },
+            keeps_file: AtomicBool::new(false),
             clients: Mutex::default(),
             all_gone: Condvar::new(),
             opened: AtomicU64::new(0),
@@ -218,8 +240,8 @@ impl Server {
         let thread = std::thread::Builder::new().name("nbd-listen".into()).stack_size(STACK_SIZE);
         let for_thread = shared.clone();
         let listener =
-            thread.spawn(move || listen(&listener, &for_thread)).map_err(ServeError::System)?;
-        Ok(Server { shared, address, listener: Some(listener) })
+            thread.spawn(move || listen(&mut listener, &for_thread)).map_err(ServeError::System)?;
+        Ok(Server { shared, address, socket: Some(socket), listener: Some(listener) })
     }
 
     /// Where it listens; with the port that the system chose, if it was asked to.
@@ -247,6 +269,7 @@ impl Server {
         let _ = rustix::io::write(&self.shared.context.stop, &1u64.to_ne_bytes());
         // The listener's thread reports nothing; a panic in it was printed by the panic hook.
         let _ = listener.join();
+        self.socket = None;
         while self.wait_for_clients(Duration::from_secs(1)) > 0 {}
     }
 
@@ -287,6 +310,26 @@ impl AttachPoint for Server {
         self.shutdown();
         Ok(())
     }
+
+    /// Clients are hung up on, once what they had asked for is done; those that come meanwhile wait
+    /// to be let in.
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let socket = self.socket.take().ok_or_else(gone)?;
+        self.shared.keeps_file.store(true, Ordering::SeqCst);
+        self.shutdown();
+        Ok(socket)
+    }
+}
+
+fn check(exports: &[Export], options: &ServerOptions) -> Result<(), ServeError> {
+    if exports.is_empty() {
+        return Err(ServeError::Options("an NBD server needs an export"));
+    }
+    if (options.connection_memory_max as u64) < REQUEST_SIZE_MAX {
+        return Err(ServeError::Options("a connection needs at least 32 MiB of buffers"));
+    }
+    Ok(())
 }
 
 impl Shared {
@@ -305,13 +348,16 @@ impl Shared {
     }
 }
 
-fn listen(listener: &Listener, shared: &Arc<Shared>) {
+fn listen(listener: &mut Listener, shared: &Arc<Shared>) {
     loop {
         let stop = &shared.context.stop;
-        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(&*listener, PollFlags::IN)];
         // An interrupted or failed sleep only means one more turn.
         let _ = poll(&mut fds, None);
         if !fds[0].revents().is_empty() {
+            if shared.keeps_file.load(Ordering::SeqCst) {
+                listener.keep_file();
+            }
             return;
         }
         match listener.accept() {

@@ -36,7 +36,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
         device: None,
         via: match job.point {
             Point::Loop => Via::Loop,
-            Point::NbdInState | Point::Nbd { .. } => Via::Nbd,
+            Point::NbdInState | Point::NbdInherited | Point::Nbd { .. } => Via::Nbd,
         },
         process: Process::current(),
         uuid: String::new(),

@@ -50,6 +50,16 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Its connection, for another program that will answer.
+    pub(super) fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
+    /// A client whose connection another program has left.
+    pub(super) fn resume(stream: UnixStream) -> Client {
+        Client { stream }
+    }
+
     /// Answers; a client that has gone away is no concern of ours.
     pub(super) fn answer(mut self, reply: &Reply) {
         if let Err(error) = control::write_line(&mut self.stream, reply) {

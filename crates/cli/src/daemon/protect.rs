@@ -17,7 +17,7 @@ pub(super) fn protect(point: &Point) -> String {
     match point {
         Point::Loop if memory_may_be_locked() => harden_process().to_string(),
         Point::Loop => "none, as the memory that may be locked is limited".to_owned(),
-        Point::NbdInState | Point::Nbd { .. } => "not needed".to_owned(),
+        Point::NbdInState | Point::NbdInherited | Point::Nbd { .. } => "not needed".to_owned(),
     }
 }
 

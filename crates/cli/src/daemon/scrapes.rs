@@ -13,6 +13,7 @@ use crate::metrics;
 use crate::state::{Entry, StateDirectory};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Time that a scraper has to ask, and to take the answer.
@@ -20,6 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of a request at most.
 const REQUEST_SIZE_MAX: usize = 8 << 10;
+
+/// Where this process answers. It serves one thing at a time, but may begin again after it failed to
+/// become another program.
+static ANSWERING: OnceLock<SocketAddr> = OnceLock::new();
+
+/// Whether this process answers at `address` already.
+pub(super) fn is_answering(address: SocketAddr) -> bool {
+    ANSWERING.get() == Some(&address)
+}
 
 /// A port that nobody has asked yet.
 pub(super) struct Port {
@@ -70,7 +80,10 @@ impl Port {
                 }
             }
         };
-        thread.spawn(body).map(|_| ()).map_err(|source| {
+        let spawned = thread.spawn(body).map(|_| {
+            let _ = ANSWERING.set(address);
+        });
+        spawned.map_err(|source| {
             let reason = source.to_string();
             DaemonError::Metrics { address, reason, is_usage: false }.into()
         })

@@ -1,8 +1,8 @@
 //! A volume that is served: the open store, its attach point and its control socket.
 
 use super::events::{self, Client, Event, Signals};
-use super::scrapes::Port;
-use super::{Job, claim};
+use super::scrapes::{self, Port};
+use super::{Job, claim, handover};
 use crate::attach_point::AttachPoint;
 use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
@@ -13,10 +13,26 @@ use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Why a service is to end.
+pub(super) enum End {
+    /// It is over; the client that asked for it, if there is one, waits for the answer.
+    Over(Result<(), CliError>, Option<Client>),
+    /// Another program goes on.
+    Restart {
+        /// Which.
+        program: PathBuf,
+        /// What its attach point resumes with.
+        descriptor: OwnedFd,
+        /// Who waits for it to serve.
+        client: Client,
+    },
+}
 
 /// Everything that has to be taken down again.
 pub(super) struct Serving {
@@ -30,7 +46,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Opens the store, attaches it and publishes its entry.
+    /// Opens the store, attaches it, or goes on with what was handed over, and publishes its entry.
     ///
     /// # Errors
     /// Whatever one of these steps reports; what was set up before it is taken down.
@@ -38,21 +54,28 @@ impl Serving {
         state: &StateDirectory,
         job: &Job,
         entry: &mut Entry,
+        descriptor: Option<OwnedFd>,
     ) -> Result<Serving, CliError> {
-        // First, for it is soon known whether that is possible.
-        let port = job.opening.metrics.map(Port::take).transpose()?;
+        // First, for it is soon known whether that is possible. A port that was chosen stays.
+        let wanted = entry.metrics.or(job.opening.metrics);
+        let missing = wanted.filter(|address| !scrapes::is_answering(*address));
+        let port = missing.map(Port::take).transpose()?;
         let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
         let backing = backing::open(job, trace.as_ref())?;
         let since = Instant::now();
         let service = backing.service(trace.as_ref());
-        let point = match AttachPoint::start(state, &job.point, entry, service) {
+        let point = match descriptor {
+            None => AttachPoint::start(state, &job.point, entry, service),
+            Some(descriptor) => AttachPoint::resume(state, &job.point, entry, service, descriptor),
+        };
+        let point = match point {
             Ok(point) => point,
             Err(error) => return Err(abandon(backing, entry).err().unwrap_or(error)),
         };
         entry.device = Some(point.device());
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
-        entry.metrics = port.as_ref().map(Port::address);
+        entry.metrics = port.as_ref().map(Port::address).or(wanted);
         let listener = events::listen(&state.file(&entry.name, "sock"))
             .and_then(|listener| claim::publish(state, entry).map(|()| listener))
             .and_then(|listener| {
@@ -69,27 +92,30 @@ impl Serving {
         Ok(Serving { backing, point, listener, trace, entry, since, state })
     }
 
-    /// Answers commands until one of them or a signal ends the service. The client that asked for it, if there is one, still waits for its answer.
-    pub(super) fn answer_until_told_to_end(
-        &mut self,
-        signals: &Signals,
-    ) -> (Result<(), CliError>, Option<Client>) {
+    /// Answers commands until one of them or a signal ends the service.
+    pub(super) fn answer_until_told_to_end(&mut self, signals: &Signals) -> End {
         loop {
             match events::next(signals, &self.listener) {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
                     self.write_out_file_systems();
-                    return (self.point.detach(true), None);
+                    return End::Over(self.point.detach(true), None);
+                }
+                Ok(Event::Request(Request::Restart { program }, client)) => {
+                    match self.check_restart(&program).and_then(|()| self.point.hand_over()) {
+                        Ok(descriptor) => return End::Restart { program, descriptor, client },
+                        Err(error) => client.answer(&Reply::Failed(error.report())),
+                    }
                 }
                 Ok(Event::Request(Request::Detach { force }, client)) => match self.detach(force) {
-                    Ok(()) => return (Ok(()), Some(client)),
+                    Ok(()) => return End::Over(Ok(()), Some(client)),
                     Err(error) => client.answer(&Reply::Failed(error.report())),
                 },
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
                 Ok(Event::Heartbeat) => self.watch_state(),
                 Err(source) => {
                     let path = Path::new("the control socket");
-                    return (Err(CliError::io("wait on", path, source)), None);
+                    return End::Over(Err(CliError::io("wait on", path, source)), None);
                 }
             }
         }
@@ -102,6 +128,23 @@ impl Serving {
         }
         log::info!(force; "detaching");
         self.point.detach(force)
+    }
+
+    /// Whether this could go on as `program`.
+    fn check_restart(&self, program: &Path) -> Result<(), CliError> {
+        let refused = |reason: &str| DaemonError::Restart {
+            name: self.entry.name.clone(),
+            reason: reason.to_owned(),
+        };
+        if !self.backing.outlives_the_process() {
+            return Err(refused("what it serves is in its memory").into());
+        }
+        // While no program runs that serves the volume, nothing can be read from it.
+        let mounts = mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default();
+        if mounts.iter().any(|mount| program.starts_with(&mount.mount_point)) {
+            return Err(refused("the program lies on the volume itself").into());
+        }
+        handover::check(&self.entry.name, program)
     }
 
     /// A volume that can do less than before says so once in the log.
@@ -129,7 +172,7 @@ impl Serving {
             (Request::TraceStart | Request::TraceWrite { .. }, None) => {
                 Err(DaemonError::NotTracing { name: self.entry.name.clone() }.into())
             }
-            (Request::Detach { .. }, _) => Ok(()),
+            (Request::Detach { .. } | Request::Restart { .. }, _) => Ok(()),
         };
         result.map_or_else(|error| Reply::Failed(error.report()), |()| Reply::Done)
     }

@@ -20,6 +20,10 @@ pub(crate) enum DaemonError {
     DaemonDied { directory: PathBuf, how: String },
     /// A trace is asked of a daemon that keeps none.
     NotTracing { name: String },
+    /// No socket was passed to this process, or too many.
+    NoSocketPassed { count: u32 },
+    /// A daemon cannot become another program.
+    Restart { name: String, reason: String },
     /// The port for metrics cannot be had.
     Metrics { address: SocketAddr, reason: String, is_usage: bool },
     /// The daemon does not answer.
@@ -53,6 +57,12 @@ impl DaemonError {
             }
             DaemonError::NotTracing { name } => {
                 fault(format!("'{name}' records no trace")).help("attach it with --trace")
+            }
+            DaemonError::NoSocketPassed { count } => usage(format!("{count} sockets were passed"))
+                .why("--nbd systemd takes one, from LISTEN_FDS")
+                .help("start it from a systemd socket unit; docs/operation.md has one"),
+            DaemonError::Restart { name, reason } => {
+                fault(format!("cannot restart '{name}'")).why(reason.as_str())
             }
             DaemonError::Metrics { address, reason, is_usage } => {
                 let what = format!("cannot offer metrics at {address}");

@@ -6,8 +6,9 @@ use crate::opening::Opening;
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
-use coulter_attach::nbd::Address;
+use coulter_attach::nbd::{Address, AddressError};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Serve a volume over NBD until interrupted, for any client, virtual machines included.
 ///
@@ -23,9 +24,10 @@ pub(crate) struct Serve {
     /// Store to serve
     pub(crate) path: PathBuf,
 
-    /// Where to listen: unix:PATH or tcp:ADDRESS:PORT (port 0 takes a free one)
+    /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 takes a free one), or systemd for the
+    /// socket that it has passed
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) nbd: Address,
+    pub(crate) nbd: Place,
 
     /// Listen even on an address that other machines reach
     #[arg(long)]
@@ -39,9 +41,32 @@ pub(crate) struct Serve {
     pub(crate) json: bool,
 }
 
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On a socket of its own.
+    Address(Address),
+    /// On the one that systemd has passed.
+    Inherited,
+}
+
+impl FromStr for Place {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Place, AddressError> {
+        match text {
+            "systemd" => Ok(Place::Inherited),
+            address => address.parse().map(Place::Address),
+        }
+    }
+}
+
 impl Serve {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let point = Point::Nbd { address: self.nbd.clone(), allow_remote: self.allow_remote };
+        let point = match self.nbd.clone() {
+            Place::Inherited => Point::NbdInherited,
+            Place::Address(address) => Point::Nbd { address, allow_remote: self.allow_remote },
+        };
         let job = Job {
             source: Source::Store(crate::store::existing(&self.path)?),
             point: point.absolute(),

@@ -1,0 +1,132 @@
+//! How a daemon becomes another version of the program without its hosts noticing more than a pause.
+//!
+//! ```text
+//! old: point.hand_over()   what hosts had asked for is done; from here on their requests wait
+//!      store closed        durable, unlocked
+//!      exec                the same process, the new program, two descriptors kept open
+//! new: store opened, point resumed on the descriptor, the waiting command answered
+//! ```
+//!
+//! The process stays the same, and with it its entry, its claim to the name, and its place under a
+//! service manager. What is passed besides descriptors stands in one environment variable, which
+//! names the process so that nobody else takes it for his own.
+//!
+//! # If it fails
+//! A program that cannot be executed leaves the old one running: it resumes itself. One that starts
+//! and then cannot open the store ends, and the device with it, as if the daemon had been killed:
+//! nothing that was flushed is lost.
+
+use crate::error::{CliError, DaemonError};
+use crate::process::Process;
+use crate::state::Entry;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const VARIABLE: &str = "COULTER_HANDOVER";
+
+/// What one program passes to the next.
+pub(super) struct Handover {
+    /// How it is attached.
+    pub(super) entry: Entry,
+    /// What the attach point resumes with.
+    pub(super) descriptor: OwnedFd,
+    /// The command that waits for an answer.
+    pub(super) client: UnixStream,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Passed {
+    entry: Entry,
+    descriptor: RawFd,
+    client: RawFd,
+}
+
+impl Handover {
+    /// What was passed to this process, if anything was.
+    pub(super) fn passed() -> Option<Handover> {
+        let text = std::env::var(VARIABLE).ok()?;
+        let Passed { entry, descriptor, client } = serde_json::from_str(&text).ok()?;
+        if entry.process != Process::current() {
+            return None;
+        }
+        let adopt = |number: RawFd| {
+            assert!(number > 2, "the standard descriptors are not passed");
+            // SAFETY: this very process passed itself the number of a descriptor that it left open
+            // for this. It is taken once, before anything else in the program opens descriptors.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+            set_flags(&descriptor, FdFlag::FD_CLOEXEC).ok().map(|()| descriptor)
+        };
+        let (descriptor, client) = (adopt(descriptor)?, adopt(client)?.into());
+        Some(Handover { entry, descriptor, client })
+    }
+
+    /// Becomes `program`. Comes back only if that fails.
+    pub(super) fn become_program(&self, program: &Path) -> io::Error {
+        let passed = Passed {
+            entry: self.entry.clone(),
+            descriptor: self.descriptor.as_raw_fd(),
+            client: self.client.as_raw_fd(),
+        };
+        let text = match serde_json::to_string(&passed) {
+            Ok(text) => text,
+            Err(error) => return error.into(),
+        };
+        let kept = set_flags(&self.descriptor, FdFlag::empty())
+            .and_then(|()| set_flags(&self.client, FdFlag::empty()));
+        if let Err(error) = kept {
+            return error;
+        }
+        let error = Command::new(program)
+            .arg0("coulter")
+            .args(std::env::args_os().skip(1))
+            .env(VARIABLE, text)
+            // They told of descriptors that are closed by now.
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_PID")
+            .exec();
+        let _ = set_flags(&self.descriptor, FdFlag::FD_CLOEXEC);
+        let _ = set_flags(&self.client, FdFlag::FD_CLOEXEC);
+        error
+    }
+}
+
+fn set_flags(descriptor: &impl AsFd, flags: FdFlag) -> io::Result<()> {
+    fcntl(descriptor, FcntlArg::F_SETFD(flags))?;
+    Ok(())
+}
+
+/// Checks that `program` is one of ours and can be run at all.
+///
+/// # Errors
+/// [`DaemonError::Restart`].
+pub(super) fn check(name: &str, program: &Path) -> Result<(), CliError> {
+    let refused = |reason: String| DaemonError::Restart { name: name.to_owned(), reason };
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let output =
+        output.map_err(|error| refused(format!("{} cannot be run: {error}", program.display())))?;
+    if output.status.success() && output.stdout.starts_with(b"coulter ") {
+        return Ok(());
+    }
+    Err(refused(format!("{} is no coulter that runs here", program.display())).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_program_of_ours_is_accepted() {
+        for (program, reason) in
+            [("/nowhere/coulter", "cannot be run"), ("/bin/true", "no coulter")]
+        {
+            let error = check("a", Path::new(program)).expect_err("it is refused").to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}

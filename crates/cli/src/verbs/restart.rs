@@ -1,0 +1,44 @@
+//! `coulter restart`: a daemon becomes this program while its hosts wait.
+
+use crate::control::{self, Request};
+use crate::error::CliError;
+use crate::state::StateDirectory;
+use crate::terminal;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Let the daemon of a volume become this version of the program.
+///
+/// Run it by the new version after an upgrade. The device, what is mounted on it and the process stay;
+/// requests wait meanwhile. NBD clients are hung up on and have to connect again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter restart disk                     after an upgrade of the package
+  /opt/new/bin/coulter restart disk        any other build")]
+pub(crate) struct Restart {
+    /// Name, store or device of the volume
+    #[arg(value_name = "NAME")]
+    pub(crate) volume: String,
+
+    /// Become this program instead
+    #[arg(long, value_name = "PATH")]
+    pub(crate) program: Option<PathBuf>,
+}
+
+impl Restart {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let entry = state.find(&self.volume)?;
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe()
+                .map_err(|source| CliError::io("find", "this program".as_ref(), source))?,
+        };
+        let program =
+            program.canonicalize().map_err(|source| CliError::io("run", &program, source))?;
+        let spinner = terminal::spinner("restarting");
+        let answer = control::ask(state, &entry, &Request::Restart { program });
+        spinner.finish_and_clear();
+        answer.map(|_| ())
+    }
+}

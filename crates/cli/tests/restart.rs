@@ -1,0 +1,161 @@
+//! `coulter restart`: another program takes over while hosts wait; and sockets that are passed.
+
+mod sandbox;
+
+use sandbox::{Sandbox, can_mount, skipped};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The program again, as a new version would be: another file.
+fn another_program(sandbox: &Sandbox) -> PathBuf {
+    let path = sandbox.path("coulter-new");
+    fs::copy(env!("CARGO_BIN_EXE_coulter"), &path).expect("there is room");
+    path
+}
+
+fn program_of(pid: u32) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/exe")).expect("it runs")
+}
+
+#[test]
+fn a_mounted_file_system_goes_on_under_another_program() {
+    let Some(_right) = can_mount("a_mounted_file_system_goes_on_under_another_program") else {
+        return;
+    };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    let before = sandbox.json(&["list", "--json"]);
+    let pid = sandbox.pid_of("disk");
+    let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let writer = {
+        let (stop, written, directory) = (stop.clone(), written.clone(), directory.clone());
+        std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !stop.load(Ordering::SeqCst) {
+                let number = written.load(Ordering::SeqCst);
+                let begun = Instant::now();
+                let mut file = File::create(directory.join(format!("f{number}")))?;
+                file.write_all(&content(number))?;
+                file.sync_all()?;
+                longest = longest.max(begun.elapsed());
+                written.store(number + 1, Ordering::SeqCst);
+            }
+            std::io::Result::Ok(longest)
+        })
+    };
+    let new = another_program(&sandbox);
+    let old = program_of(pid);
+    for program in [&new, &old, &new] {
+        let so_far = written.load(Ordering::SeqCst);
+        sandbox::wait_until("files are written", || written.load(Ordering::SeqCst) > so_far + 20);
+        sandbox.ok(&["restart", "disk", "--program", &program.to_string_lossy()]);
+        assert_eq!(program_of(pid), *program, "the same process, another program");
+    }
+    stop.store(true, Ordering::SeqCst);
+    let longest = writer.join().expect("it does not panic").expect("no write fails");
+    assert!(longest < Duration::from_secs(20), "a write took {longest:?}");
+    assert_eq!(sandbox.json(&["list", "--json"]), before, "nothing that a host sees has changed");
+    let count = written.load(Ordering::SeqCst);
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["check", "disk.img", "--data"]);
+    sandbox.ok(&["mount", "disk.img", "mnt"]);
+    for number in 0..count {
+        let seen = fs::read(directory.join(format!("f{number}"))).expect("it was synced");
+        assert!(seen == content(number), "file {number} of {count}");
+    }
+    println!("{count} files, the longest took {longest:?}");
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+fn content(number: usize) -> Vec<u8> {
+    (0..20_000).map(|at| (at * 31 + number * 7) as u8).collect()
+}
+
+#[test]
+fn an_nbd_server_goes_on_at_its_address_and_a_program_that_is_none_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let attach = ["attach", "disk.img", "--via", "nbd", "--metrics", "127.0.0.1:0", "--json"];
+    let entry = sandbox.json(&attach);
+    let pid = sandbox.pid_of("disk");
+    let error = sandbox.fails(1, &["restart", "disk", "--program", "/bin/true"]);
+    assert!(error.contains("no coulter that runs here"), "{error}");
+    // It says that it is one, and then cannot be executed as what it should become.
+    let liar = sandbox.path("liar");
+    let text = "#!/bin/sh\n[ \"$1\" = --version ] && echo coulter 9 && chmod -x \"$0\"\n";
+    fs::write(&liar, text).expect("there is room");
+    fs::set_permissions(&liar, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    sandbox.ok(&["restart", "disk", "--program", &liar.to_string_lossy()]);
+    assert_eq!(program_of(pid), Path::new(env!("CARGO_BIN_EXE_coulter")), "it went on itself");
+    let log = fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+    assert!(log.contains("could not become another program"), "{log}");
+    let new = another_program(&sandbox);
+    sandbox.ok(&["restart", "disk", "--program", &new.to_string_lossy()]);
+    assert_eq!(program_of(pid), new);
+    assert_eq!(sandbox.json(&["list", "--json"])[0], entry, "device, port and all");
+    let uri = entry["device"].as_str().expect("it has one");
+    match Command::new("qemu-io").args(["-f", "raw", "-c", "write -P 7 0 64k", uri]).output() {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(_) => skipped("an NBD client after a restart needs qemu-io"),
+    }
+    sandbox.ok(&["detach", "disk"]);
+    assert!(!sandbox.path("state/disk.nbd").exists(), "the socket goes with the volume");
+}
+
+#[test]
+fn an_emulated_drive_does_not_restart() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd", "--name", "drive"]);
+    let error = sandbox.fails(1, &["restart", "drive"]);
+    assert!(error.contains("in its memory"), "{error}");
+    sandbox.ok(&["detach", "drive"]);
+}
+
+/// As systemd does it: the socket is there before the server, and the server says when it is ready.
+#[test]
+fn a_server_takes_the_socket_that_is_passed_and_tells_when_it_is_ready() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let none = sandbox.fails(2, &["serve", "disk.img", "--nbd", "systemd"]);
+    assert!(none.contains("0 sockets were passed"), "{none}");
+    let Ok(_) = Command::new("systemd-socket-activate").arg("--version").output() else {
+        return skipped("a passed socket needs systemd-socket-activate");
+    };
+    let heard = std::os::unix::net::UnixDatagram::bind(sandbox.path("notify")).expect("it is free");
+    heard.set_read_timeout(Some(sandbox::PATIENCE)).expect("a socket takes that");
+    let socket = sandbox.path("s");
+    let mut activate = Command::new("systemd-socket-activate");
+    activate
+        .arg(format!("--listen={}", socket.display()))
+        .args(["-E", "COULTER_STATE_DIRECTORY", "-E", "NOTIFY_SOCKET"])
+        .arg(env!("CARGO_BIN_EXE_coulter"))
+        .args(["serve", "disk.img", "--nbd", "systemd"])
+        .current_dir(sandbox.path("."))
+        .env("COULTER_STATE_DIRECTORY", sandbox.path("state"))
+        .env("NOTIFY_SOCKET", sandbox.path("notify"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut server = activate.spawn().expect("it is installed");
+    sandbox::wait_until("it listens", || socket.exists());
+    // The first client starts it.
+    let client = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().expect("it is a pipe"))
+        .read_line(&mut line)
+        .expect("the server tells its URI");
+    assert!(line.contains("nbd+unix"), "{line}");
+    let mut text = [0; 256];
+    let length = heard.recv(&mut text).expect("it says that it is ready");
+    assert!(text[..length].starts_with(b"READY=1"), "{:?}", String::from_utf8_lossy(&text));
+    drop(client);
+    sandbox::send(server.id(), "TERM");
+    assert!(server.wait().expect("it ends").success());
+    assert!(socket.exists(), "the socket belongs to whoever passed it");
+}
