@@ -9,6 +9,7 @@ mod programs;
 mod sandbox;
 
 use coulter_systems::{FileSystem, Scratch};
+use nix::sys::statvfs::statvfs;
 use programs::{Program, Running};
 use sandbox::{Sandbox, can_mount, is_on_path, skipped};
 use serde_json::Value;
@@ -46,7 +47,7 @@ impl fmt::Display for Stack {
 struct Scale {
     size: &'static str,
     pace: &'static str,
-    /// Files in percent of the file system's size.
+    /// Files in percent of the room for them.
     fill_percent: u64,
     /// Time that is measured.
     time: Duration,
@@ -55,7 +56,7 @@ struct Scale {
 const SHORT: Scale =
     Scale { size: "512M", pace: "virtual", fill_percent: 8, time: Duration::from_secs(1) };
 const LONG: Scale =
-    Scale { size: "1G", pace: "real", fill_percent: 65, time: Duration::from_secs(8) };
+    Scale { size: "512M", pace: "real", fill_percent: 65, time: Duration::from_secs(8) };
 /// Instead, for fio: an aged drive with little space that nobody uses. Btrfs needs some itself.
 const FILL_PERCENT_FIO: u64 = 85;
 
@@ -162,6 +163,12 @@ impl Trial<'_> {
         self.kind.mount(&self.device, &self.directory).expect("it was just mounted");
         self.fio(&[&work[..], &["--verify_only=1"]].concat());
         bytes
+    }
+
+    /// Bytes that files may take.
+    fn room(&self) -> u64 {
+        let found = statvfs(&self.directory).expect("it is mounted");
+        found.blocks_available() * found.fragment_size()
     }
 
     /// Writes out what is dirty.
@@ -311,7 +318,7 @@ fn measure(
         (Program::Fio { .. }, FileSystem::Ext4 | FileSystem::Xfs) => FILL_PERCENT_FIO,
         _ => scale.fill_percent,
     };
-    let bytes = trial.size * fill_percent / 100;
+    let bytes = trial.room() * fill_percent / 100;
     let mut running = Running::prepare(program, &trial.directory, &outside, bytes);
     trial.settle();
     let (before, begin) = (trial.counters(), Instant::now());
@@ -391,9 +398,9 @@ fn programs_on_drives_and_on_volumes_on_drives() {
             skipped(&format!("{test}: {missing} is not installed"));
             continue;
         }
-        // The others only where the program says most about the file system.
+        // The others are as far from the drive whatever the file system.
         let kinds = match program {
-            Program::Fio { .. } => &FileSystem::ALL[..],
+            Program::Fio { direct: true } => &FileSystem::ALL[..],
             _ => &[FileSystem::Ext4],
         };
         for kind in kinds.iter().copied().filter(|kind| kind.is_installed()) {

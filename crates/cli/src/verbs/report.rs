@@ -64,7 +64,11 @@ impl Report {
         // Parts lie beside the page, so that an interrupted report finds them again.
         let parts = (!self.json).then(|| parts_of(&self.output));
         if let Some(parts) = &parts {
-            fs::create_dir_all(parts).map_err(|error| CliError::io("make", parts, error))?;
+            match fs::create_dir(parts) {
+                // An interrupted report's.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(|error| CliError::io("make", parts, error))?,
+            }
         }
         let bar = terminal::progress("report", experiments.len() as u64);
         let mut outcomes = Vec::with_capacity(experiments.len());

@@ -18,8 +18,8 @@ impl Fio {
         let file_bytes = bytes / THREAD_COUNT / 4096 * 4096;
         let fio = Fio { directory: directory.to_owned(), direct, file_bytes };
         fio.report(&["--rw=write", "--bs=1M", "--direct=1"]);
-        // Every block once, in random order.
-        fio.report(&["--rw=randwrite", "--bs=4k", "--direct=1", "--iodepth=8"]);
+        // Every block three times, in random order: until collection is nearly in balance.
+        fio.report(&["--rw=randwrite", "--bs=4k", "--direct=1", "--iodepth=8", "--loops=3"]);
         fio
     }
 
