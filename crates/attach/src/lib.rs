@@ -3,6 +3,8 @@
 //! - [`nbd`]: a server for any NBD client, virtual machines included. Needs no privilege.
 //! - [`fuse`]: one file in a FUSE mount. Needs root.
 //! - [`loop_device`]: a block device over that file. Needs root.
+//! - [`ublk`]: a block device whose driver asks the volume's own thread. Needs root.
+//! - [`nbd_device`]: a block device of the kernel's NBD client, over the server. Needs root.
 //!
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
@@ -14,7 +16,10 @@ pub mod harden;
 pub mod loop_device;
 pub mod memory;
 pub mod nbd;
+pub mod nbd_device;
 pub mod point;
+pub mod ublk;
 
+mod claim;
 mod holders;
 mod pool;

@@ -1,6 +1,10 @@
 //! Every attach point passes the one suite.
 
-use coulter_attach::conformance::{FileHarness, LoopHarness, NbdHarness, run_all};
+use coulter_attach::conformance::{
+    FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, UblkHarness, run_all,
+};
+use coulter_attach::ublk::Copy;
+use coulter_attach::{nbd_device, ublk};
 
 mod support;
 
@@ -34,5 +38,26 @@ fn a_loop_device_conforms() {
     if support::may_mount() {
         let directory = tempfile::tempdir().unwrap();
         run_all(&LoopHarness::new(directory.path()));
+    }
+}
+
+#[test]
+fn a_ublk_device_conforms() {
+    match ublk::check() {
+        Ok(()) => [Some(Copy::ByDaemon), Some(Copy::ByDriver)]
+            .into_iter()
+            .for_each(|copy| run_all(&UblkHarness::new(copy))),
+        Err(error) => support::skipped(&error.to_string()),
+    }
+}
+
+#[test]
+fn a_device_of_the_nbd_client_conforms() {
+    match nbd_device::check() {
+        Ok(()) => {
+            let directory = tempfile::tempdir().unwrap();
+            run_all(&NbdDeviceHarness::new(directory.path()));
+        }
+        Err(error) => support::skipped(&error.to_string()),
     }
 }

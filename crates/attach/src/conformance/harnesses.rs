@@ -6,7 +6,9 @@ use crate::fuse::{FuseFile, FuseOptions};
 use crate::holders;
 use crate::loop_device::{LoopDevice, LoopOptions};
 use crate::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
+use crate::nbd_device::{NbdDevice, NbdDeviceOptions};
 use crate::point::AttachPoint;
+use crate::ublk::{Copy, UblkDevice, UblkOptions};
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, REQUEST_SIZE_MAX, Request, Session};
 use std::io;
@@ -163,16 +165,7 @@ impl Harness for LoopHarness {
     }
 
     fn traits(&self) -> Traits {
-        Traits {
-            granularity: 4096,
-            request_size_max: 8 << 20,
-            write_beyond: libc::ENOSPC,
-            read_beyond: None,
-            read_only: None,
-            // The block layer knows few errors.
-            poisoned: libc::EIO,
-            closed: libc::EIO,
-        }
+        BLOCK_DEVICE
     }
 
     fn attach(&self, service: Arc<dyn BlockService>, read_only: bool) -> Box<dyn AttachPoint> {
@@ -197,6 +190,116 @@ impl Harness for LoopHarness {
             holders::loop_devices().into_iter().filter(|(_, file)| of_ours(file)).collect();
         assert!(left.is_empty(), "loop devices are left: {left:?}");
         assert_no_mount(&self.directory);
+    }
+}
+
+/// What a block device of the kernel is like, whoever's driver it is.
+const BLOCK_DEVICE: Traits = Traits {
+    granularity: 4096,
+    request_size_max: 8 << 20,
+    write_beyond: libc::ENOSPC,
+    read_beyond: None,
+    read_only: None,
+    // The block layer knows few errors.
+    poisoned: libc::EIO,
+    closed: libc::EIO,
+};
+
+/// A ublk device. Needs root and the driver.
+pub struct UblkHarness {
+    copy: Option<Copy>,
+}
+
+impl UblkHarness {
+    /// With data copied by the one or the other, or by the one that is preferred here.
+    pub fn new(copy: Option<Copy>) -> UblkHarness {
+        UblkHarness { copy }
+    }
+}
+
+impl Harness for UblkHarness {
+    fn name(&self) -> &'static str {
+        match self.copy {
+            None => "ublk",
+            Some(Copy::ByDriver) => "ublk, copied by the driver",
+            Some(Copy::ByDaemon) => "ublk, copied by the daemon",
+        }
+    }
+
+    fn traits(&self) -> Traits {
+        BLOCK_DEVICE
+    }
+
+    fn attach(&self, service: Arc<dyn BlockService>, read_only: bool) -> Box<dyn AttachPoint> {
+        let options = UblkOptions { read_only, copy: self.copy, ..UblkOptions::default() };
+        let device = UblkDevice::attach(&*service, &options);
+        Box::new(device.expect("the device can be attached"))
+    }
+
+    fn connect(&self, point: &dyn AttachPoint) -> io::Result<Box<dyn Host>> {
+        Ok(Box::new(PathHost::open(Path::new(&point.address()))?))
+    }
+
+    fn die_in_mid_request(&self, point: &dyn AttachPoint) {
+        kill_a_reader(&point.address());
+    }
+
+    fn assert_nothing_left(&self) {
+        let entries = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten().flatten();
+        let left: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        assert!(left.is_empty(), "ublk devices are left: {left:?}");
+    }
+}
+
+/// A device of the kernel's NBD client. Needs root and the module.
+pub struct NbdDeviceHarness {
+    socket: PathBuf,
+}
+
+impl NbdDeviceHarness {
+    /// Over a socket in `directory`.
+    pub fn new(directory: &Path) -> NbdDeviceHarness {
+        NbdDeviceHarness { socket: directory.join("nbd-device.sock") }
+    }
+}
+
+impl Harness for NbdDeviceHarness {
+    fn name(&self) -> &'static str {
+        "nbd device"
+    }
+
+    fn traits(&self) -> Traits {
+        // A write to a read-only server is refused with an error of its own, which it maps too.
+        BLOCK_DEVICE
+    }
+
+    fn attach(&self, service: Arc<dyn BlockService>, read_only: bool) -> Box<dyn AttachPoint> {
+        let export = Export { read_only, ..Export::new("", service) };
+        let address = Address::Unix(self.socket.clone());
+        let options = NbdDeviceOptions::new(export, address, "coulter:conformance".into());
+        let device = NbdDevice::attach(options);
+        Box::new(device.expect("the device can be attached"))
+    }
+
+    fn connect(&self, point: &dyn AttachPoint) -> io::Result<Box<dyn Host>> {
+        let host = PathHost::open(Path::new(&point.address()))?;
+        // A device that was disconnected can be opened, and is empty.
+        if host.size() == 0 { Err(io::ErrorKind::NotFound.into()) } else { Ok(Box::new(host)) }
+    }
+
+    fn die_in_mid_request(&self, point: &dyn AttachPoint) {
+        kill_a_reader(&point.address());
+    }
+
+    fn assert_nothing_left(&self) {
+        assert!(!self.socket.exists(), "a socket is left at {}", self.socket.display());
+        let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let ours = |entry: &std::fs::DirEntry| {
+            let identity = std::fs::read_to_string(entry.path().join("backend"));
+            identity.is_ok_and(|identity| identity.trim_end() == "coulter:conformance")
+        };
+        let left: Vec<_> = entries.filter(ours).map(|entry| entry.file_name()).collect();
+        assert!(left.is_empty(), "NBD devices are left: {left:?}");
     }
 }
 

@@ -10,7 +10,7 @@ mod harnesses;
 mod hosts;
 mod random;
 
-pub use harnesses::{FileHarness, LoopHarness, NbdHarness};
+pub use harnesses::{FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, UblkHarness};
 pub use random::Random;
 
 use crate::point::AttachPoint;

@@ -23,22 +23,20 @@ mod stale;
 
 pub use stale::{Stale, cleanup_stale};
 
+use crate::claim::{claim, open};
 use crate::fuse::{FuseError, FuseFile, FuseOptions};
 use crate::holders;
 use crate::point::{AttachPoint, Detach, DetachError};
 use control::{LoopSetup, clear, configure, is_configured};
 use coulter::service::BlockService;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a device may stay in use after it was asked to go: `blkid` and its like look at a
-/// device for a moment whenever it changes.
-const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the kernel may take to let go of a device that nobody uses.
 const CLEAR_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -185,33 +183,9 @@ impl LoopDevice {
         Ok(())
     }
 
-    /// Claims the device so that nobody can mount it any more, and waits out passers-by.
-    fn claim(&self) -> Result<OwnedFd, DetachError> {
-        let limit = Instant::now() + BUSY_PATIENCE;
-        loop {
-            let holders = match open(&self.device, OFlags::RDONLY | OFlags::EXCL) {
-                Ok(claim) => {
-                    let openers = holders::openers_of_block_device(&self.device, claim.as_fd());
-                    if openers.is_empty() {
-                        return Ok(claim);
-                    }
-                    openers
-                }
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                    holders::of_block_device(&self.device)
-                }
-                Err(source) => return Err(self.failed("open", source)),
-            };
-            if Instant::now() >= limit {
-                return Err(DetachError::Busy { address: self.address(), holders });
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
     /// Clears the device if nobody uses it; whether what the kernel held of it could be flushed.
     fn clear_when_idle(&self) -> Result<Result<(), Errno>, DetachError> {
-        let claim = self.claim()?;
+        let claim = claim(&self.device)?;
         // It needs the thread below. Its failure must not keep a broken device for ever.
         let flushed = rustix::fs::fsync(&claim);
         clear(&claim).map_err(|error| self.failed("clear", error))?;
@@ -274,14 +248,5 @@ impl Drop for LoopDevice {
     fn drop(&mut self) {
         // There is nobody left to tell. The file goes even if the device does not.
         let _ = self.detach(Detach::Always);
-    }
-}
-
-fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    loop {
-        match rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()) {
-            Err(Errno::INTR) => {}
-            outcome => return outcome.map_err(Into::into),
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! the loop device over it stay in the tables, until they are taken out.
 
 use super::control::{clear, is_configured, is_named};
-use super::open;
+use crate::claim::open;
 use crate::fuse::FILE_NAME;
 use crate::fuse::mount::{FILE_SYSTEM_TYPE, FuseError, require_root};
 use crate::holders;

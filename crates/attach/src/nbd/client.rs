@@ -650,6 +650,30 @@ fn read_extents(mut cursor: Cursor<'_>, length: u64) -> Result<Vec<Extent>, Malf
     Ok(extents)
 }
 
+/// A connection that has finished the handshake, for a client that only goes on from there.
+pub(crate) struct Connected {
+    pub(crate) socket: OwnedFd,
+    /// Bytes of the export.
+    pub(crate) size: u64,
+    /// Its transmission flags.
+    pub(crate) flags: u16,
+}
+
+/// Connects and negotiates simple replies, and nothing more.
+///
+/// # Errors
+/// As [`Client::connect`].
+pub(crate) fn handshake_only(address: &Address, export: &str) -> Result<Connected, ClientError> {
+    let options = ClientOptions {
+        export: export.to_owned(),
+        structured_replies: false,
+        ..ClientOptions::default()
+    };
+    let socket = open(address).map_err(ClientError::Io)?;
+    let terms = negotiate(&socket, &options, Instant::now() + options.timeout)?;
+    Ok(Connected { socket, size: terms.size, flags: terms.flags })
+}
+
 fn open(address: &Address) -> io::Result<OwnedFd> {
     match address {
         Address::Unix(path) => {

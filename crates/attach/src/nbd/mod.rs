@@ -34,6 +34,7 @@ mod socket;
 mod transmission;
 
 pub use address::{Address, AddressError};
+pub(crate) use client::handshake_only;
 pub use client::{Client, ClientError, ClientOptions};
 pub use export::Export;
 pub use server::{CloseReason, Event, ServeError, Server, ServerOptions, Statistics};

@@ -1,0 +1,93 @@
+//! What keeps a device of the kernel's NBD client from being had, in words that say what to do.
+
+use crate::nbd::{ClientError, ServeError};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why an NBD device could not be attached or taken over.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NbdDeviceError {
+    /// This kernel has no NBD client, or its module is not loaded.
+    NoDriver(io::Error),
+    /// It takes root.
+    NoPermission(io::Error),
+    /// There are as many devices as the driver allows.
+    NoDeviceLeft(io::Error),
+    /// The server below could not be started.
+    Server(ServeError),
+    /// The server below did not answer.
+    Handshake(ClientError),
+    /// The device that is to be taken over was made for something else.
+    Foreign {
+        /// The device.
+        device: PathBuf,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The system refused a step.
+    System {
+        /// Which step.
+        step: &'static str,
+        /// On what.
+        target: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl NbdDeviceError {
+    /// What it means that a device cannot be made.
+    pub(super) fn of_connect(error: io::Error) -> NbdDeviceError {
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => NbdDeviceError::NoPermission(error),
+            Some(libc::ENOSPC | libc::EBUSY) => NbdDeviceError::NoDeviceLeft(error),
+            _ => {
+                let target = "the kernel's NBD client".into();
+                NbdDeviceError::System { step: "make a device of", target, source: error }
+            }
+        }
+    }
+}
+
+impl fmt::Display for NbdDeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NbdDeviceError::NoDriver(error) => write!(
+                f,
+                "this kernel's NBD client does not answer: {error}; load it (modprobe nbd)"
+            ),
+            NbdDeviceError::NoPermission(error) => {
+                write!(f, "the kernel's NBD client refuses: {error}; it takes root")
+            }
+            NbdDeviceError::NoDeviceLeft(error) => write!(
+                f,
+                "all NBD devices are taken ({error}); detach one, or load the module with a larger \
+                 nbds_max"
+            ),
+            NbdDeviceError::Server(error) => error.fmt(f),
+            NbdDeviceError::Handshake(error) => error.fmt(f),
+            NbdDeviceError::Foreign { device, what } => {
+                write!(f, "{} is not a device of this volume: {what}", device.display())
+            }
+            NbdDeviceError::System { step, target, source } => {
+                write!(f, "cannot {step} {}: {source}", target.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for NbdDeviceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            NbdDeviceError::Server(source) => Some(source),
+            NbdDeviceError::Handshake(source) => Some(source),
+            NbdDeviceError::Foreign { .. } => None,
+            NbdDeviceError::NoDriver(source)
+            | NbdDeviceError::NoPermission(source)
+            | NbdDeviceError::NoDeviceLeft(source)
+            | NbdDeviceError::System { source, .. } => Some(source),
+        }
+    }
+}

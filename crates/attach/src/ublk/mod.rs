@@ -1,0 +1,426 @@
+//! A block device of the kernel's ublk driver: `/dev/ublkbN`, whose requests come to this process
+//! through a ring.
+//!
+//! # What it does not do
+//! Zero copy. Every block is checksummed on its way, so this process has to see the bytes; buffers
+//! that only a ring may use are of no use to it. Data is copied once between the request and a
+//! buffer: by the driver, or by the daemon where the kernel lets it ([`Copy`]).
+//!
+//! # Invariants
+//! - One queue, served on the service's own thread if that takes a guest, else on one of its own.
+//! - Blocks of 4096 bytes; a volatile write cache and FUA in the kernel's eyes.
+//! - The device survives its process: requests wait, and those under way are issued again, until a
+//!   new process takes it over ([`UblkDevice::recover`]) or takes it away ([`remove`]).
+//! - Teardown: block device, queue, character device. Each step begins when nothing above is left.
+
+mod abi;
+mod control;
+mod error;
+mod queue;
+mod stale;
+
+pub use error::UblkError;
+pub use stale::{Waiting, remove, waiting};
+
+use crate::claim::{claim, open};
+use crate::point::{AttachPoint, Detach, DetachError};
+use abi::{
+    ATTR_FUA, ATTR_READ_ONLY, ATTR_VOLATILE_CACHE, DeviceInfo, F_CMD_IOCTL_ENCODE, F_USER_COPY,
+    F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, PARAM_BASIC, PARAM_DISCARD, PARAMETERS_SIZE,
+    Parameters, STATE_LIVE, STATE_QUIESCED,
+};
+use control::{Control, is_unknown};
+use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, BlockService, Guest, SECTOR_SIZE};
+use queue::{Queue, Shape};
+use rustix::fs::OFlags;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Request slots of the queue.
+const DEPTH: u16 = 128;
+/// Bytes of the largest request: the atomic unit.
+const IO_SIZE_MAX: u32 = ATOMIC_WRITE_SIZE_MAX as u32;
+/// Bytes of the longest discard, in which nothing is moved.
+const DISCARD_SIZE_MAX: u64 = 2 << 30;
+/// How long the nodes in `/dev` may take to come, and the device to go.
+const NODE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the kernel may take to see that the process before is dead.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Stack in bytes of a thread that serves a queue.
+const STACK_SIZE: usize = 256 << 10;
+
+const _: () = assert!(IO_SIZE_MAX <= abi::IO_BUFFER_SIZE_MAX);
+
+/// Who copies the data of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// The driver, between the request and a buffer that belongs to its slot. Any Linux; memory
+    /// for the largest request in each slot that ever had one.
+    ByDriver,
+    /// This process, by a call for each request. Linux 6.5; memory for what is under way.
+    ByDaemon,
+}
+
+/// How a ublk device is attached.
+#[derive(Clone, Debug, Default)]
+pub struct UblkOptions {
+    /// Refuse writes whatever the service allows.
+    pub read_only: bool,
+    /// Kept by the kernel with the device, so that whoever takes it over knows whose it is.
+    pub identity: u64,
+    /// Who copies; `None` for the better one that the kernel has.
+    pub copy: Option<Copy>,
+}
+
+/// An attached ublk device. Dropping it takes it away, used or not.
+pub struct UblkDevice {
+    id: u32,
+    control: Control,
+    copy: Copy,
+    /// Whether the device is still ours to delete.
+    exists: bool,
+    /// Told when the queue's loop has ended.
+    ended: Option<Receiver<()>>,
+}
+
+impl UblkDevice {
+    /// Attaches `service` as a new device.
+    ///
+    /// # Errors
+    /// [`UblkError`]; nothing is left then.
+    pub fn attach(
+        service: &dyn BlockService,
+        options: &UblkOptions,
+    ) -> Result<UblkDevice, UblkError> {
+        let mut control = Control::open()?;
+        let features = check_features(&mut control)?;
+        let copy = options.copy.unwrap_or_else(|| preferred_copy(features));
+        let mut info = DeviceInfo {
+            queue_count: 1,
+            queue_depth: DEPTH,
+            io_size_max: IO_SIZE_MAX,
+            id: u32::MAX,
+            pid: std::process::id().cast_signed(),
+            flags: F_CMD_IOCTL_ENCODE | F_USER_RECOVERY | F_USER_RECOVERY_REISSUE,
+            identity: options.identity,
+            ..DeviceInfo::default()
+        };
+        info.flags |= if copy == Copy::ByDaemon { F_USER_COPY } else { 0 };
+        control.add(&mut info).map_err(of_add)?;
+        let id = info.id;
+        // From here on a failure drops `device`, and with it all that was made.
+        let mut device = UblkDevice { id, control, copy, exists: true, ended: None };
+        let parameters = parameters(service, options.read_only);
+        device.control.set_parameters(id, parameters).map_err(|e| device.failed("set up", e))?;
+        device.serve(service, shape_of(&info))?;
+        device.control.start(id).map_err(|e| device.failed("start", e))?;
+        device.await_node(&block_path(id))?;
+        Ok(device)
+    }
+
+    /// Takes over the device `id` of a process that died: whoever uses it goes on as if nothing
+    /// had happened. `service` has to have the same content.
+    ///
+    /// # Errors
+    /// [`UblkError::Served`] while the other process lives; [`UblkError::Foreign`] if it was made
+    /// with another identity or size. The device goes on waiting then.
+    pub fn recover(
+        service: &dyn BlockService,
+        id: u32,
+        options: &UblkOptions,
+    ) -> Result<UblkDevice, UblkError> {
+        let mut control = Control::open()?;
+        check_features(&mut control)?;
+        let info = check_recoverable(&mut control, id, service, options)?;
+        let shape = shape_of(&info);
+        let failed = |step, source| {
+            let target = block_path(id);
+            UblkError::System { step, target, source }
+        };
+        retry_while_busy(|| control.start_recovery(id)).map_err(|e| failed("take over", e))?;
+        // Until the end of this function a failure leaves the device waiting for another attempt.
+        let mut device = UblkDevice { id, control, copy: shape.copy, exists: false, ended: None };
+        device.serve(service, shape)?;
+        device.control.end_recovery(id).map_err(|e| failed("resume", e))?;
+        device.exists = true;
+        Ok(device)
+    }
+
+    /// The block device's path.
+    pub fn device(&self) -> PathBuf {
+        block_path(self.id)
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Who copies.
+    pub fn copy(&self) -> Copy {
+        self.copy
+    }
+
+    /// Starts the loop of the queue, and returns when all slots are offered.
+    fn serve(&mut self, service: &dyn BlockService, shape: Shape) -> Result<(), UblkError> {
+        let path = character_path(self.id);
+        self.await_node(&path)?;
+        let character = open(&path, OFlags::RDWR).map_err(|e| self.failed("open", e))?;
+        let (offered, was_offered) = sync_channel::<io::Result<()>>(1);
+        let (ends, ended) = sync_channel::<()>(1);
+        let is_guest = Arc::new(AtomicBool::new(true));
+        let is_guest_there = is_guest.clone();
+        let guest: Guest = Box::new(move |session| {
+            // Dropped, and so told, when the loop is over and all of it is gone.
+            let _ends: SyncSender<()> = ends;
+            let is_guest = is_guest_there.load(Ordering::SeqCst);
+            match Queue::offer(character, session, is_guest, shape) {
+                Ok(queue) => {
+                    // The other end waits for it.
+                    let _ = offered.send(Ok(()));
+                    queue.run();
+                }
+                Err(error) => drop(offered.send(Err(error))),
+            }
+        });
+        self.ended = Some(ended);
+        if let Err(refused) = service.host(guest) {
+            is_guest.store(false, Ordering::SeqCst);
+            let session = service.connect();
+            let thread = std::thread::Builder::new().name("ublk".into()).stack_size(STACK_SIZE);
+            let spawned = thread.spawn(move || refused(session));
+            spawned.map_err(|e| self.failed("start a thread for", e))?;
+        }
+        let died = |_| Err(io::Error::other("the thread that was to serve it died"));
+        was_offered.recv().unwrap_or_else(died).map_err(|e| self.failed("serve", e))
+    }
+
+    /// Waits until a node is there, which the kernel or udev makes.
+    fn await_node(&self, path: &Path) -> Result<(), UblkError> {
+        let limit = Instant::now() + NODE_PATIENCE;
+        while !path.exists() {
+            if Instant::now() >= limit {
+                let source = io::ErrorKind::TimedOut.into();
+                return Err(UblkError::System { step: "find", target: path.to_owned(), source });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> UblkError {
+        UblkError::System { step, target: self.device(), source }
+    }
+
+    fn refused(&self, step: &'static str, source: io::Error) -> DetachError {
+        DetachError::System { step, target: self.address(), source }
+    }
+
+    /// Takes block device, queue and character device away, in this order.
+    fn take_away(&mut self) -> Result<(), DetachError> {
+        let stopped = self.control.stop(self.id);
+        if let Err(error) = stopped
+            && error.raw_os_error() != Some(libc::ENODEV)
+        {
+            return Err(self.refused("stop", error));
+        }
+        if let Some(ended) = self.ended.take() {
+            // Nothing is ever sent: this waits for the loop to drop its end.
+            let _ = ended.recv();
+        }
+        match self.control.delete(self.id) {
+            Err(error) if error.raw_os_error() != Some(libc::ENODEV) => {
+                Err(self.refused("delete", error))
+            }
+            _ => {
+                self.exists = false;
+                Ok(())
+            }
+        }
+    }
+
+    fn await_end(&self) -> Result<(), DetachError> {
+        let limit = Instant::now() + NODE_PATIENCE;
+        while sysfs_path(self.id).exists() {
+            if Instant::now() >= limit {
+                return Err(self.refused("see the end of", io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+impl AttachPoint for UblkDevice {
+    fn kind(&self) -> &'static str {
+        "ublk"
+    }
+
+    fn address(&self) -> String {
+        self.device().display().to_string()
+    }
+
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        if !self.exists {
+            return Ok(());
+        }
+        let mut flushed = Ok(());
+        if how == Detach::IfIdle {
+            let claim = claim(&self.device())?;
+            flushed = rustix::fs::fsync(&claim);
+            self.control.stop(self.id).map_err(|error| self.refused("stop", error))?;
+            drop(claim);
+        }
+        self.take_away()?;
+        if how == Detach::IfIdle {
+            // Otherwise it stays until its last user lets go.
+            self.await_end()?;
+        }
+        let address = self.address();
+        flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
+    }
+}
+
+impl Drop for UblkDevice {
+    fn drop(&mut self) {
+        // There is nobody left to tell.
+        let _ = self.detach(Detach::Always);
+    }
+}
+
+/// Whether this kernel has what is needed, and this process may use it.
+///
+/// # Errors
+/// [`UblkError`] with what is missing.
+pub fn check() -> Result<(), UblkError> {
+    check_features(&mut Control::open()?).map(drop)
+}
+
+fn check_features(control: &mut Control) -> Result<u64, UblkError> {
+    const NEEDED: [(u64, &str, &str); 2] = [
+        (F_USER_RECOVERY, "recovery by a new process (UBLK_F_USER_RECOVERY)", "6.1"),
+        (F_USER_RECOVERY_REISSUE, "re-issue after recovery (UBLK_F_USER_RECOVERY_REISSUE)", "6.1"),
+    ];
+    let features = control.features().map_err(|error| match error {
+        error if is_unknown(&error) => {
+            UblkError::Lacks { feature: "a list of its features", since: "6.5" }
+        }
+        source => UblkError::System {
+            step: "ask for its features",
+            target: "/dev/ublk-control".into(),
+            source,
+        },
+    })?;
+    match NEEDED.into_iter().find(|(bit, ..)| features & bit == 0) {
+        Some((_, feature, since)) => Err(UblkError::Lacks { feature, since }),
+        None => Ok(features),
+    }
+}
+
+fn preferred_copy(features: u64) -> Copy {
+    if features & F_USER_COPY != 0 { Copy::ByDaemon } else { Copy::ByDriver }
+}
+
+/// What it means that a device cannot be made.
+fn of_add(error: io::Error) -> UblkError {
+    match error.raw_os_error() {
+        // The first is what the driver says at its own limit (`ublks_max`).
+        Some(libc::EACCES | libc::ENOSPC | libc::ENODEV | libc::EMFILE) => {
+            UblkError::NoDeviceLeft(error)
+        }
+        Some(libc::EPERM) => UblkError::NoPermission(error),
+        _ => {
+            let target = "/dev/ublk-control".into();
+            UblkError::System { step: "make a device at", target, source: error }
+        }
+    }
+}
+
+fn shape_of(info: &DeviceInfo) -> Shape {
+    let by_daemon = info.flags & F_USER_COPY != 0;
+    Shape {
+        depth: info.queue_depth,
+        io_size_max: info.io_size_max,
+        copy: if by_daemon { Copy::ByDaemon } else { Copy::ByDriver },
+    }
+}
+
+/// The device's limits.
+fn parameters(service: &dyn BlockService, read_only: bool) -> Parameters {
+    let read_only = read_only || service.read_only();
+    let discard_sectors_max = (DISCARD_SIZE_MAX / SECTOR_SIZE) as u32;
+    let block_shift = BLOCK_SIZE.trailing_zeros() as u8;
+    Parameters {
+        length: PARAMETERS_SIZE,
+        types: PARAM_BASIC | PARAM_DISCARD,
+        attributes: ATTR_VOLATILE_CACHE | ATTR_FUA | if read_only { ATTR_READ_ONLY } else { 0 },
+        logical_block_shift: block_shift,
+        physical_block_shift: block_shift,
+        io_minimal_shift: block_shift,
+        io_optimal_shift: IO_SIZE_MAX.trailing_zeros() as u8,
+        sectors_max: IO_SIZE_MAX / SECTOR_SIZE as u32,
+        device_sectors: service.size() / SECTOR_SIZE,
+        discard_granularity: BLOCK_SIZE as u32,
+        discard_sectors_max,
+        write_zeroes_sectors_max: discard_sectors_max,
+        discard_segments_max: 1,
+        ..Parameters::default()
+    }
+}
+
+/// Whether the device may be taken over with this service.
+fn check_recoverable(
+    control: &mut Control,
+    id: u32,
+    service: &dyn BlockService,
+    options: &UblkOptions,
+) -> Result<DeviceInfo, UblkError> {
+    let device = block_path(id);
+    let failed = |step, source| {
+        let target = block_path(id);
+        UblkError::System { step, target, source }
+    };
+    let info = control.info(id).map_err(|error| failed("look at", error))?;
+    let size = control.parameters(id).map_err(|error| failed("look at", error))?.device_sectors;
+    if info.identity != options.identity {
+        return Err(UblkError::Foreign { device, what: "it was made for another store" });
+    }
+    if size != service.size() / SECTOR_SIZE || info.queue_count != 1 {
+        return Err(UblkError::Foreign { device, what: "its size or its queues differ" });
+    }
+    let is_served = info.state == STATE_LIVE && stale::is_alive(info.pid);
+    if is_served || ![STATE_LIVE, STATE_QUIESCED].contains(&info.state) {
+        return Err(UblkError::Served { device, pid: info.pid });
+    }
+    Ok(info)
+}
+
+/// The kernel sees only after a moment that the process before is gone.
+fn retry_while_busy(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let limit = Instant::now() + RECOVERY_PATIENCE;
+    loop {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < limit => {
+                std::thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn block_path(id: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/ublkb{id}"))
+}
+
+fn character_path(id: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/ublkc{id}"))
+}
+
+fn sysfs_path(id: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/class/ublk-char/ublkc{id}"))
+}

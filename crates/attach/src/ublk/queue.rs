@@ -1,0 +1,411 @@
+//! The loop between a ublk queue and a session: one thread, one ring, no hand-over.
+//!
+//! Each request slot (*tag*) of the queue has one command with the kernel at any time. The answer
+//! to it is a request; committing its result offers the slot again with the same command. A turn
+//! takes every request that there is, submits all with one kick, and commits what is complete with
+//! one system call.
+//!
+//! It runs as a guest on the volume's own thread where it can, so that a request goes from the
+//! queue to the device's ring without leaving the thread.
+//!
+//! # Invariants
+//! - A tag is with the kernel, or with the session, and a request completes once.
+//! - A buffer whose address the kernel has stays where it is until its command is answered.
+//! - The loop ends when the kernel has taken back every tag, which it does after the block device
+//!   is gone and all its requests were answered.
+
+use super::Copy;
+use super::abi::{
+    IO_COMMIT_AND_FETCH, IO_F_FUA, IO_FETCH, IO_RESULT_OK, IoCommand, IoDescriptor, OP_DISCARD,
+    OP_FLUSH, OP_MASK, OP_READ, OP_WRITE, OP_WRITE_ZEROES, data_position,
+};
+use crate::pool::BufferPool;
+use coulter::buffer::Buffer;
+use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
+use io_uring::{Builder, IoUring, opcode, squeue, types};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Bytes of idle buffers kept for the next requests, where the daemon copies.
+const IDLE_BYTES_MAX: usize = 16 << 20;
+
+/// Commits that are worth a call of their own; fewer wait for the next sleep.
+const BATCH_SIZE: usize = 16;
+/// Set in the user data of polls; the descriptor is in the bits below. A slot's is its tag.
+const POLL_MARK: u64 = 1 << 32;
+/// Different descriptors that a session may ask to be polled.
+const POLL_COUNT_MAX: u32 = 8;
+
+/// What to ask of the kernel for the ring, the best first: Linux 6.1, 5.11.
+const SETUPS: [fn(&mut Builder); 2] = [
+    |builder| {
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        builder.setup_submit_all();
+    },
+    |_| {},
+];
+
+/// What a queue is like; all of it is fixed when the device is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Request slots.
+    pub(super) depth: u16,
+    /// Bytes of the largest request.
+    pub(super) io_size_max: u32,
+    /// Who copies.
+    pub(super) copy: Copy,
+}
+
+/// A queue whose slots the kernel has, ready to be run.
+pub(super) struct Queue {
+    ring: IoUring,
+    device: OwnedFd,
+    descriptors: Descriptors,
+    session: Box<dyn Session>,
+    /// Whether the service gets further only inside calls of this session, so that a sleep has to
+    /// heed it even with nothing outstanding: others may use the same volume.
+    is_guest: bool,
+    shape: Shape,
+    /// By tag; a request's buffer is with the session while the session has the request.
+    slots: Vec<Slot>,
+    /// Where the daemon copies.
+    pool: BufferPool,
+    completions: Vec<Completion>,
+    /// Descriptors of the session that the ring polls. One that fires late costs a turn.
+    polled: Vec<RawFd>,
+    /// Tags that the kernel has not taken back.
+    live: usize,
+    submitted: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Whether the session has it.
+    is_busy: bool,
+    /// Bytes that it asks for; what a success answers.
+    length: u32,
+    is_read: bool,
+    /// Where the driver copies: the buffer that the kernel knows.
+    buffer: Buffer,
+}
+
+impl Queue {
+    /// Offers every slot of `device`, the character device, to the kernel. To be called, and run,
+    /// on the thread that is to serve.
+    ///
+    /// # Errors
+    /// What kept a ring or the mapping from being had.
+    pub(super) fn offer(
+        device: OwnedFd,
+        session: Box<dyn Session>,
+        is_guest: bool,
+        shape: Shape,
+    ) -> io::Result<Queue> {
+        let descriptors = Descriptors::map(&device, shape.depth)?;
+        let ring = ring(shape.depth)?;
+        let slots = (0..shape.depth).map(|_| Slot::new(shape)).collect();
+        let mut queue = Queue {
+            ring,
+            device,
+            descriptors,
+            session,
+            is_guest,
+            shape,
+            slots,
+            pool: BufferPool::new(IDLE_BYTES_MAX),
+            completions: Vec::with_capacity(usize::from(shape.depth)),
+            polled: Vec::with_capacity(POLL_COUNT_MAX as usize),
+            live: usize::from(shape.depth),
+            submitted: false,
+        };
+        for tag in 0..shape.depth {
+            queue.push(IO_FETCH, tag, 0);
+        }
+        queue.ring.submit()?;
+        Ok(queue)
+    }
+
+    /// Serves until the kernel has taken back every slot.
+    pub(super) fn run(mut self) {
+        while self.live > 0 {
+            let taken = self.take_answers();
+            if self.submitted {
+                self.submitted = false;
+                self.session.kick();
+            }
+            let completed = self.commit_completions(Some(Duration::ZERO));
+            // A quiet turn follows a busy one, so what little is queued goes with the sleep.
+            let entered = match taken || completed {
+                true => self.advance(),
+                false => self.sleep(),
+            };
+            if entered.is_err() {
+                // A ring that does not work any more; closing it takes the slots back.
+                break;
+            }
+        }
+        while self.session.outstanding() > 0 {
+            self.commit_completions(Some(Duration::from_millis(100)));
+        }
+    }
+
+    /// Takes all answers of the ring that there are; whether there was one.
+    fn take_answers(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let Some(answer) = self.ring.completion().next() else { return any };
+            any = true;
+            match (answer.user_data(), answer.result()) {
+                (mark, _) if mark & POLL_MARK != 0 => {
+                    let descriptor = (mark & !POLL_MARK) as RawFd;
+                    self.polled.retain(|polled| *polled != descriptor);
+                }
+                (tag, IO_RESULT_OK) => self.take_request(tag as u16),
+                // The device is gone.
+                _ => self.live -= 1,
+            }
+        }
+    }
+
+    fn take_request(&mut self, tag: u16) {
+        let descriptor = self.descriptors.read(tag);
+        let (operation, buffer) = match self.translate(tag, descriptor) {
+            Ok(translated) => translated,
+            Err(errno) => return self.push(IO_COMMIT_AND_FETCH, tag, -errno),
+        };
+        // A flush says nothing of a range.
+        let is_flush = operation == Operation::Flush;
+        let length = u64::from(descriptor.sector_count) * SECTOR_SIZE;
+        let (offset, length) =
+            if is_flush { (0, 0) } else { (descriptor.sector * SECTOR_SIZE, length) };
+        let slot = &mut self.slots[usize::from(tag)];
+        assert!(!slot.is_busy, "a slot has one request at a time");
+        slot.is_busy = true;
+        slot.is_read = operation == Operation::Read;
+        // Only the bytes of data are counted; at most 32 MiB.
+        slot.length = buffer.len() as u32;
+        self.submitted = true;
+        self.session.submit(Request { tag: u64::from(tag), operation, offset, length, buffer });
+    }
+
+    /// What the kernel asks for, in the service's words, with the data of a write.
+    fn translate(&mut self, tag: u16, what: IoDescriptor) -> Result<(Operation, Buffer), i32> {
+        let fua = what.operation_and_flags & IO_F_FUA != 0;
+        let operation = match what.operation_and_flags & OP_MASK {
+            OP_FLUSH => return Ok((Operation::Flush, Buffer::empty())),
+            OP_DISCARD => return Ok((Operation::Discard, Buffer::empty())),
+            OP_WRITE_ZEROES => return Ok((Operation::WriteZeroes { fua }, Buffer::empty())),
+            OP_READ => Operation::Read,
+            OP_WRITE => Operation::Write { fua },
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        let length = what.sector_count as usize * SECTOR_SIZE as usize;
+        if length > self.shape.io_size_max as usize {
+            return Err(libc::EINVAL);
+        }
+        let mut buffer = match self.shape.copy {
+            Copy::ByDriver => std::mem::take(&mut self.slots[usize::from(tag)].buffer),
+            Copy::ByDaemon => self.pool.take(length),
+        };
+        buffer.set_length(length);
+        if self.shape.copy == Copy::ByDaemon && operation != Operation::Read {
+            self.fetch_data(tag, &mut buffer)?;
+        }
+        Ok((operation, buffer))
+    }
+
+    /// Commits the results that there are; whether there was one.
+    fn commit_completions(&mut self, timeout: Option<Duration>) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.session.complete(&mut completions, timeout);
+        let any = !completions.is_empty();
+        completions.drain(..).for_each(|completion| self.commit(completion));
+        self.completions = completions;
+        any
+    }
+
+    fn commit(&mut self, completion: Completion) {
+        // It was submitted with this very number.
+        let tag = completion.tag as u16;
+        let slot = &mut self.slots[usize::from(tag)];
+        assert!(slot.is_busy, "a request completes once");
+        slot.is_busy = false;
+        let (length, is_read) = (slot.length, slot.is_read);
+        // Never above 32 MiB.
+        let mut result = completion.result.map_or_else(|error| -error.errno(), |()| length as i32);
+        match self.shape.copy {
+            Copy::ByDriver if length > 0 => slot.buffer = completion.buffer,
+            Copy::ByDriver => {}
+            Copy::ByDaemon => {
+                if is_read
+                    && result > 0
+                    && let Err(errno) = self.give_data(tag, &completion.buffer)
+                {
+                    result = -errno;
+                }
+                self.pool.give(completion.buffer);
+            }
+        }
+        self.push(IO_COMMIT_AND_FETCH, tag, result);
+    }
+
+    /// Copies the data of a write out of the request.
+    fn fetch_data(&mut self, tag: u16, buffer: &mut Buffer) -> Result<(), i32> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let position = data_position(tag) + done as u64;
+            match rustix::io::pread(&self.device, &mut buffer[done..], position) {
+                Ok(0) => return Err(libc::EIO),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.raw_os_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the data of a read into the request.
+    fn give_data(&mut self, tag: u16, buffer: &[u8]) -> Result<(), i32> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let position = data_position(tag) + done as u64;
+            match rustix::io::pwrite(&self.device, &buffer[done..], position) {
+                Ok(0) => return Err(libc::EIO),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.raw_os_error()),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, operation: u32, tag: u16, result: i32) {
+        let buffer = &mut self.slots[usize::from(tag)].buffer;
+        let address = match self.shape.copy {
+            Copy::ByDriver => buffer.as_mut_pointer() as u64,
+            Copy::ByDaemon => 0,
+        };
+        let command = IoCommand { tag, result, address };
+        let fd = types::Fd(self.device.as_raw_fd());
+        let entry = opcode::UringCmd16::new(fd, operation).cmd(command.encoded()).build();
+        self.push_entry(&entry.user_data(u64::from(tag)));
+    }
+
+    /// Hands over what is queued if it is worth a call, and runs what the kernel has deferred.
+    fn advance(&mut self) -> io::Result<()> {
+        let queue = self.ring.submission();
+        let is_due = queue.len() >= BATCH_SIZE || queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        if is_due { taken(self.ring.submit()) } else { Ok(()) }
+    }
+
+    /// Hands over what is queued, and sleeps until there is a request or a completion.
+    fn sleep(&mut self) -> io::Result<()> {
+        if self.is_guest || self.session.outstanding() > 0 {
+            // Asked for anew before each sleep: the session arms itself by it.
+            let descriptor = self.session.completion_fd().as_raw_fd();
+            if !self.polled.contains(&descriptor) {
+                let flags = PollFlags::IN.bits().into();
+                let entry = opcode::PollAdd::new(types::Fd(descriptor), flags).build();
+                let mark = POLL_MARK | u64::from(descriptor.cast_unsigned());
+                self.polled.push(descriptor);
+                self.push_entry(&entry.user_data(mark));
+            }
+        }
+        taken(self.ring.submit_and_wait(1))
+    }
+
+    fn push_entry(&mut self, entry: &squeue::Entry) {
+        // SAFETY: a poll points to nothing. The buffer of a command, if the kernel is given one,
+        // has the size of the largest request, and stays in its slot until the command is
+        // answered; the slots outlive the ring.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        assert!(pushed.is_ok(), "the ring has room for a command of every slot, and a few polls");
+    }
+}
+
+/// Leaves only those errors after which the ring is of no use.
+fn taken(entered: io::Result<usize>) -> io::Result<()> {
+    match entered {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+            _ => Err(error),
+        },
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.live > 0 {
+            // The kernel may still answer, into buffers that it knows.
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}
+
+impl Slot {
+    fn new(shape: Shape) -> Slot {
+        let buffer = match shape.copy {
+            // Memory that is never touched is never had.
+            Copy::ByDriver => Buffer::zeroed(shape.io_size_max as usize),
+            Copy::ByDaemon => Buffer::empty(),
+        };
+        Slot { buffer, ..Slot::default() }
+    }
+}
+
+fn ring(depth: u16) -> io::Result<IoUring> {
+    let entries = (u32::from(depth) + POLL_COUNT_MAX).next_power_of_two();
+    let mut refusal = io::Error::from_raw_os_error(libc::ENOSYS);
+    for setup in SETUPS {
+        let mut builder = IoUring::builder();
+        setup(&mut builder);
+        match builder.dontfork().build(entries) {
+            Ok(ring) => return Ok(ring),
+            // The kernel does not know one of the flags.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refusal = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refusal)
+}
+
+/// The requests by tag, in memory that the kernel writes.
+struct Descriptors {
+    start: *mut c_void,
+    size: usize,
+    count: u16,
+}
+
+impl Descriptors {
+    fn map(device: &OwnedFd, count: u16) -> io::Result<Descriptors> {
+        let size = (usize::from(count) * size_of::<IoDescriptor>()).next_multiple_of(4096);
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), size, ProtFlags::READ, flags, device.as_fd(), 0)? };
+        Ok(Descriptors { start, size, count })
+    }
+
+    /// The request of a slot, whose fetch was answered.
+    fn read(&self, tag: u16) -> IoDescriptor {
+        assert!(tag < self.count, "the kernel names slots that it was offered");
+        let first = self.start.cast::<IoDescriptor>();
+        // SAFETY: the mapping holds `count` descriptors, any bytes are valid ones, and the kernel
+        // writes this one only while it has the slot, which it gave away with the answer.
+        unsafe { first.add(usize::from(tag)).read_volatile() }
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this size; nothing borrows from it.
+        let _ = unsafe { munmap(self.start, self.size) };
+    }
+}

@@ -1,0 +1,82 @@
+//! Devices whose process has died: found, and taken away.
+
+use super::abi::{STATE_LIVE, STATE_QUIESCED};
+use super::control::Control;
+use super::error::UblkError;
+use super::{block_path, retry_while_busy};
+use std::path::{Path, PathBuf};
+
+/// A device that waits for a process to serve it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its number.
+    pub id: u32,
+    /// The block device.
+    pub device: PathBuf,
+    /// What it was made with ([`UblkOptions::identity`](super::UblkOptions::identity)).
+    pub identity: u64,
+}
+
+/// The devices that wait, whoever made them.
+///
+/// # Errors
+/// [`UblkError`] where there is no driver to be asked.
+pub fn waiting() -> Result<Vec<Waiting>, UblkError> {
+    let mut control = Control::open()?;
+    let entries = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten().flatten();
+    let ids = entries
+        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok());
+    let mut found: Vec<Waiting> = ids
+        .filter_map(|id| {
+            // It may go meanwhile.
+            let info = control.info(id).ok()?;
+            let is_dead = info.state == STATE_LIVE && !is_alive(info.pid);
+            let waits = is_dead || info.state == STATE_QUIESCED;
+            waits.then(|| Waiting { id, device: block_path(id), identity: info.identity })
+        })
+        .collect();
+    found.sort_by_key(|waiting| waiting.id);
+    Ok(found)
+}
+
+/// Takes away a device that waits. What uses it gets I/O errors, and what it was asked and had not
+/// answered is lost.
+///
+/// # Errors
+/// [`UblkError::Served`] if a living process serves it.
+pub fn remove(id: u32) -> Result<(), UblkError> {
+    let mut control = Control::open()?;
+    let failed = |step, source| UblkError::System { step, target: block_path(id), source };
+    let info = control.info(id).map_err(|error| failed("look at", error))?;
+    if info.state == STATE_LIVE && is_alive(info.pid) {
+        return Err(UblkError::Served { device: block_path(id), pid: info.pid });
+    }
+    retry_while_busy(|| control.stop(id)).map_err(|error| failed("stop", error))?;
+    control.delete(id).map_err(|error| failed("delete", error))
+}
+
+/// Whether there is such a process that is not a corpse.
+pub(super) fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    // `PID (NAME) STATE …`; a name may contain anything.
+    let state = stat.ok().and_then(|stat| Some(stat.rsplit_once(") ")?.1.chars().next()));
+    matches!(state, Some(Some(state)) if !['Z', 'X'].contains(&state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_alive_until_it_ends() {
+        assert!(is_alive(std::process::id().cast_signed()));
+        assert!(!is_alive(i32::MAX));
+        let mut child = std::process::Command::new("true").spawn().expect("`true` can be run");
+        let pid = child.id().cast_signed();
+        // A corpse that nobody has fetched yet counts as dead.
+        while is_alive(pid) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        child.wait().expect("the child can be reaped");
+    }
+}
