@@ -1,14 +1,16 @@
 //! Attach points as the verbs see them: started for a job, ended, and cleared away after a death.
 
-use crate::daemon::Point;
-use crate::error::{CliError, DaemonError};
+use crate::daemon::{Job, Point};
+use crate::error::{CliError, DaemonError, StateError};
 use crate::inherited;
 use crate::mounts;
-use crate::state::{Entry, StateDirectory};
+use crate::state::{Entry, StateDirectory, Via};
 use coulter::service::{BlockService, Session};
 use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
+use coulter_attach::nbd_device::{self, NbdDevice, NbdDeviceOptions};
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
+use coulter_attach::ublk::{self, UblkDevice, UblkError, UblkOptions};
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,18 +24,21 @@ pub(crate) struct AttachPoint {
 }
 
 impl AttachPoint {
-    /// Offers `service` at `point`.
+    /// Offers `service` as `job` wants it.
     ///
     /// # Errors
-    /// [`DaemonError::Attach`] with the system's reason.
+    /// [`DaemonError::Attach`] with the system's reason; [`StateError::DeviceWaits`] if there is a
+    /// device of this volume, and it is not to be taken over.
     pub(crate) fn start(
         state: &StateDirectory,
-        point: &Point,
+        job: &Job,
         entry: &Entry,
         service: Arc<dyn BlockService>,
     ) -> Result<AttachPoint, CliError> {
         let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
-        let inner: Box<dyn Inner> = match point {
+        let inner: Box<dyn Inner> = match &job.point {
+            Point::Ublk => ublk(job, entry, &*service)?,
+            Point::Nbd => nbd(state, job, entry, service)?,
             Point::Loop => {
                 let options = loop_options(entry);
                 let directory = state.file(&entry.name, "mount");
@@ -50,7 +55,7 @@ impl AttachPoint {
                 let server = Server::resume(socket, false, vec![export], options);
                 Box::new(server.map_err(|error| failed(error.to_string()))?)
             }
-            Point::Nbd { address, allow_remote } => {
+            Point::NbdAt { address, allow_remote } => {
                 Box::new(serve(address, *allow_remote, entry, service).map_err(failed)?)
             }
         };
@@ -78,7 +83,11 @@ impl AttachPoint {
                     LoopDevice::resume(&*service, descriptor, device, &directory, &options);
                 Box::new(device.map_err(|error| failed(error.to_string()))?)
             }
-            Point::NbdInState | Point::Nbd { .. } | Point::NbdInherited => {
+            // These hand nothing over: whoever is to serve them next takes them over.
+            Point::Ublk | Point::Nbd => {
+                return Err(failed("it is taken over by `attach --recover`".to_owned()).into());
+            }
+            Point::NbdInState | Point::NbdAt { .. } | Point::NbdInherited => {
                 let owns_file = *point != Point::NbdInherited;
                 let (export, options) = nbd_server(entry, service);
                 let server = Server::resume(descriptor, owns_file, vec![export], options);
@@ -123,6 +132,54 @@ impl AttachPoint {
     }
 }
 
+/// Makes a ublk device, or takes over the one that waits.
+fn ublk(job: &Job, entry: &Entry, service: &dyn BlockService) -> Result<Box<dyn Inner>, CliError> {
+    let failed = |error: UblkError| DaemonError::Attach {
+        store: entry.store.clone(),
+        reason: error.to_string(),
+    };
+    let identity = ublk_identity(&entry.uuid);
+    let options = UblkOptions { read_only: entry.read_only, identity, copy: None };
+    let waiting = ublk::waiting().map_err(failed)?;
+    let device = match waiting.into_iter().find(|waiting| waiting.identity == identity) {
+        Some(waiting) if job.recover => UblkDevice::recover(service, waiting.id, &options),
+        Some(waiting) => return Err(device_waits(entry, &waiting.device)),
+        None => UblkDevice::attach(service, &options),
+    };
+    let device = device.map_err(failed)?;
+    log::info!(copy:? = device.copy(); "ublk device");
+    Ok(Box::new(device))
+}
+
+/// Makes a device of the kernel's NBD client, or takes over the one that waits.
+fn nbd(
+    state: &StateDirectory,
+    job: &Job,
+    entry: &Entry,
+    service: Arc<dyn BlockService>,
+) -> Result<Box<dyn Inner>, CliError> {
+    let identity = nbd_identity(&entry.uuid);
+    let address = Address::Unix(state.file(&entry.name, "nbd"));
+    let (export, server) = nbd_server(entry, service);
+    let mut options = NbdDeviceOptions::new(export, address, identity.clone());
+    options.server = server;
+    let device = match nbd_device::find(&identity) {
+        Some(index) if job.recover => NbdDevice::recover(index, options),
+        Some(index) => return Err(device_waits(entry, &nbd_device::device_path(index))),
+        None => NbdDevice::attach(options),
+    };
+    let device = device.map_err(|error| DaemonError::Attach {
+        store: entry.store.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok(Box::new(device))
+}
+
+fn device_waits(entry: &Entry, device: &Path) -> CliError {
+    let (store, device) = (entry.store.clone(), device.display().to_string());
+    StateError::DeviceWaits { store, name: None, device }.into()
+}
+
 fn loop_options(entry: &Entry) -> LoopOptions {
     LoopOptions {
         read_only: entry.read_only,
@@ -147,6 +204,10 @@ fn nbd_server(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, ServerO
     let mut export = Export::new(entry.name.clone(), service);
     export.description = entry.store.display().to_string();
     export.read_only = entry.read_only;
+    export
+}
+
+fn server_options(allow_remote: bool) -> ServerOptions {
     let observer = |event| match event {
         Event::Opened(number) => log::info!(client = number; "nbd: connected"),
         Event::Closed(number, reason) => log::info!(client = number, reason:%; "nbd: gone"),
@@ -154,6 +215,73 @@ fn nbd_server(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, ServerO
     };
     let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));
     (export, ServerOptions { observer, ..ServerOptions::default() })
+}
+
+/// What the kernel keeps with a ublk device of the store with this identity.
+fn ublk_identity(uuid: &str) -> u64 {
+    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or_default()
+}
+
+/// What the kernel keeps with an NBD device of the store with this identity.
+fn nbd_identity(uuid: &str) -> String {
+    format!("coulter:{uuid}")
+}
+
+/// Whether an attach point of this kind can be had on this machine, by this user.
+///
+/// # Errors
+/// Why not, and what to do about it.
+pub(crate) fn check(via: Via) -> Result<(), String> {
+    match via {
+        Via::Ublk => ublk::check().map_err(|error| error.to_string()),
+        Via::Nbd => nbd_device::check().map_err(|error| error.to_string()),
+        Via::Loop if !nix::unistd::Uid::effective().is_root() => Err("it takes root".to_owned()),
+        Via::Loop => loop_is_possible(),
+        Via::NbdServer => Ok(()),
+    }
+}
+
+/// The device of `entry`, whose daemon has ended, if it waits for another one.
+pub(crate) fn waiting_device(entry: &Entry) -> Option<PathBuf> {
+    if entry.uuid.is_empty() {
+        return None;
+    }
+    match entry.via {
+        Via::Ublk => {
+            let identity = ublk_identity(&entry.uuid);
+            let waiting = ublk::waiting().unwrap_or_default().into_iter();
+            waiting
+                .map(|waiting| (waiting.identity, waiting.device))
+                .find_map(|(found, device)| (found == identity).then_some(device))
+        }
+        Via::Nbd => nbd_device::find(&nbd_identity(&entry.uuid)).map(nbd_device::device_path),
+        Via::Loop | Via::NbdServer => None,
+    }
+}
+
+/// Takes away the device of `entry` that waits, if there is one. What uses it gets I/O errors.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), CliError> {
+    let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
+    match entry.via {
+        Via::Ublk => {
+            let identity = ublk_identity(&entry.uuid);
+            let waiting = ublk::waiting().unwrap_or_default().into_iter();
+            for waiting in waiting.filter(|waiting| waiting.identity == identity) {
+                ublk::remove(waiting.id).map_err(|error| failed(error.to_string()))?;
+            }
+        }
+        Via::Nbd => {
+            if let Some(index) = nbd_device::find(&nbd_identity(&entry.uuid)) {
+                nbd_device::remove(index).map_err(|error| failed(error.to_string()))?;
+            }
+        }
+        Via::Loop | Via::NbdServer => {}
+    }
+    Ok(())
 }
 
 /// Takes away the FUSE mount at `directory` and the loop device over it, whose process has ended.
@@ -171,13 +299,15 @@ pub(crate) fn release_leftovers(directory: &Path) -> Result<Vec<PathBuf>, CliErr
 }
 
 /// Whether this kernel has what a loop device over a FUSE file needs.
-pub(crate) fn loop_is_possible() -> bool {
-    ["/dev/fuse", "/dev/loop-control"]
-        .iter()
-        .all(|path| OpenOptions::new().read(true).write(true).open(path).is_ok())
+fn loop_is_possible() -> Result<(), String> {
+    for (path, module) in [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")] {
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        opened.map_err(|error| format!("cannot open {path}: {error} (modprobe {module})"))?;
+    }
+    Ok(())
 }
 
-/// A client of the NBD server that `attach --via nbd` has started for `entry`.
+/// A client of the NBD server that `attach --via nbd-server` has started for `entry`.
 ///
 /// # Errors
 /// When the server does not answer.

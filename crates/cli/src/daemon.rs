@@ -24,7 +24,7 @@ use crate::emulated::Emulation;
 use crate::error::CliError;
 use crate::notify::notify;
 use crate::opening::Opening;
-use crate::state::{Entry, StateDirectory};
+use crate::state::{Entry, StateDirectory, Via};
 use crate::status::Facts;
 use coulter_attach::nbd::Address;
 use events::{Client, Signals};
@@ -41,6 +41,8 @@ pub(crate) struct Job {
     pub(crate) point: Point,
     /// How to open the store.
     pub(crate) opening: Opening,
+    /// Whether to take over a device that waits for this store's daemon.
+    pub(crate) recover: bool,
 }
 
 /// What a daemon serves.
@@ -65,6 +67,10 @@ impl Source {
 /// An attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Point {
+    /// A ublk device.
+    Ublk,
+    /// A device of the kernel's NBD client, over a server on a socket in the state directory.
+    Nbd,
     /// A loop device over a FUSE file.
     Loop,
     /// An NBD server on a socket in the state directory.
@@ -72,7 +78,7 @@ pub(crate) enum Point {
     /// An NBD server on a socket that whoever started this process has opened.
     NbdInherited,
     /// An NBD server at an address of the user's.
-    Nbd {
+    NbdAt {
         /// Where.
         address: Address,
         /// Whether other machines may reach it.
@@ -84,11 +90,31 @@ impl Point {
     /// The same, with a path that holds in any directory.
     pub(crate) fn absolute(self) -> Point {
         match self {
-            Point::Nbd { address: Address::Unix(path), allow_remote } => {
+            Point::NbdAt { address: Address::Unix(path), allow_remote } => {
                 let path = std::path::absolute(&path).unwrap_or(path);
-                Point::Nbd { address: Address::Unix(path), allow_remote }
+                Point::NbdAt { address: Address::Unix(path), allow_remote }
             }
             other => other,
+        }
+    }
+
+    /// What the host gets of it.
+    pub(crate) fn via(&self) -> Via {
+        match self {
+            Point::Ublk => Via::Ublk,
+            Point::Nbd => Via::Nbd,
+            Point::Loop => Via::Loop,
+            Point::NbdInState | Point::NbdInherited | Point::NbdAt { .. } => Via::NbdServer,
+        }
+    }
+
+    /// Where a block device of this kind is to come from.
+    pub(crate) fn of(via: Via) -> Point {
+        match via {
+            Via::Ublk => Point::Ublk,
+            Via::Nbd => Point::Nbd,
+            Via::Loop => Point::Loop,
+            Via::NbdServer => Point::NbdInState,
         }
     }
 }
@@ -101,17 +127,24 @@ impl Point {
 /// the service: nobody knows of it.
 pub(crate) fn run(
     state: &StateDirectory,
-    job: Job,
+    mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
 ) -> Result<Option<Facts>, CliError> {
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);
     let mut resumed = Handover::passed();
-    let mut entry = match &resumed {
-        Some(handover) => handover.entry.clone(),
+    let claim::Claim { mut entry, waiting } = match &resumed {
+        Some(handover) => claim::Claim { entry: handover.entry.clone(), waiting: None },
         None => claim::claim(state, &job)?,
     };
+    if let Some(waiting) = &waiting {
+        job.point = Point::of(waiting.via);
+    }
+    // `auto` may have found something better since.
+    if resumed.is_some() && entry.via == Via::Loop {
+        job.point = Point::Loop;
+    }
     let mut served = false;
     let mut ready = |entry: &Entry| {
         ready(entry)?;
@@ -131,7 +164,11 @@ pub(crate) fn run(
         log::error!(name = entry.name, error:%; "could not become another program");
         resumed = Some(handover);
     };
-    let released = claim::release(state, &entry);
+    let released = match waiting {
+        // It goes on waiting, for another attempt.
+        Some(waiting) if !served => claim::publish(state, &waiting),
+        _ => claim::release(state, &entry),
+    };
     let result = ended.result.and_then(|facts| released.map(|()| facts));
     match &result {
         Ok(_) => log::info!(name = entry.name; "ended cleanly"),

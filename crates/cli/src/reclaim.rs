@@ -1,4 +1,4 @@
-//! Clearing away what a killed daemon left behind: its loop device, its FUSE mount, its files.
+//! Clearing away what a killed daemon left behind: its device, its FUSE mount, its files.
 //!
 //! Everything is found from the entry's name, so that a daemon that was killed before it could
 //! write down what it had made is cleared away as well.
@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::mounts;
 use crate::state::{Entry, StateDirectory, StateLock};
 
-/// Removes everything of `entry`, whose process has ended.
+/// Removes everything of `entry`, whose process has ended, a device that waits included.
 ///
 /// # Errors
 /// When the system refuses a step.
@@ -22,6 +22,7 @@ pub(crate) fn reclaim(
 ) -> Result<(), CliError> {
     assert!(!entry.process.is_alive(), "the state of a running daemon is its own");
     log::info!(name = entry.name; "clearing away what its ended daemon left");
+    attach_point::remove_waiting(entry)?;
     for device in attach_point::release_leftovers(&state.file(&entry.name, "mount"))? {
         for mount in mounts::mounts_of(&device).unwrap_or_default() {
             let path = mount.mount_point.display();

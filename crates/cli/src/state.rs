@@ -29,20 +29,38 @@ pub(crate) const SOCKET_PATH_SIZE_MAX: usize = 107;
 
 /// How the host reaches a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Via {
+    /// A block device of the ublk driver.
+    Ublk,
+    /// A block device of the kernel's NBD client.
+    Nbd,
     /// A block device: a loop device over a FUSE file.
     Loop,
     /// An NBD server on a socket.
-    Nbd,
+    NbdServer,
+}
+
+impl Via {
+    /// The word for it, on the command line and in JSON.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Via::Ublk => "ublk",
+            Via::Nbd => "nbd",
+            Via::Loop => "loop",
+            Via::NbdServer => "nbd-server",
+        }
+    }
+
+    /// Whether the host gets a block device.
+    pub(crate) fn is_block_device(self) -> bool {
+        self != Via::NbdServer
+    }
 }
 
 impl std::fmt::Display for Via {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Via::Loop => "loop",
-            Via::Nbd => "nbd",
-        })
+        f.write_str(self.word())
     }
 }
 

@@ -16,12 +16,12 @@ fn with_store() -> Sandbox {
 #[test]
 fn a_volume_is_listed_from_attach_to_detach() {
     let sandbox = with_store();
-    let printed = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    let printed = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     assert!(printed.starts_with("nbd+unix:///disk?socket=/"), "{printed}");
     let list = sandbox.json(&["list", "--json"]);
     let entry = &list[0];
     assert_eq!(entry["name"], "disk");
-    assert_eq!(entry["via"], "nbd");
+    assert_eq!(entry["via"], "nbd-server");
     assert_eq!(entry["device"], printed.trim_end());
     let store = sandbox.path("disk.img").canonicalize().expect("it was made");
     assert_eq!(entry["store"], store.to_str().expect("the path is text"));
@@ -39,7 +39,7 @@ fn a_volume_is_listed_from_attach_to_detach() {
 fn a_volume_answers_to_its_name_its_store_and_its_device() {
     let sandbox = with_store();
     for way in ["blue", "disk.img", "DEVICE"] {
-        let device = sandbox.ok(&["attach", "disk.img", "--via", "nbd", "--name", "blue"]);
+        let device = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--name", "blue"]);
         let way = if way == "DEVICE" { device.trim_end() } else { way };
         let status = sandbox.json(&["status", way, "--json"]);
         assert_eq!(status["name"], "blue");
@@ -50,11 +50,11 @@ fn a_volume_answers_to_its_name_its_store_and_its_device() {
 #[test]
 fn a_store_is_attached_once() {
     let sandbox = with_store();
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
-    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd-server"]);
     assert!(error.contains("is already attached"), "{error}");
     assert!(error.contains("coulter detach disk"), "{error}");
-    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd", "--name", "other"]);
+    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd-server", "--name", "other"]);
     assert!(error.contains("is already attached"), "{error}");
 }
 
@@ -65,7 +65,8 @@ fn a_store_that_is_open_elsewhere_is_refused_by_its_lock() {
     // Another state directory does not know of the server; only the lock does.
     let other = sandbox.path("other").display().to_string();
     let store = sandbox.path("disk.img").display().to_string();
-    let error = sandbox.fails(1, &["attach", &store, "--via", "nbd", "--state-directory", &other]);
+    let error =
+        sandbox.fails(1, &["attach", &store, "--via", "nbd-server", "--state-directory", &other]);
     assert!(error.contains("in use by process"), "{error}");
     let error = sandbox.fails(1, &["create", "disk.img", "--force"]);
     assert!(error.contains("in use by process"), "{error}");
@@ -76,17 +77,17 @@ fn a_store_that_is_open_elsewhere_is_refused_by_its_lock() {
 #[test]
 fn a_killed_daemon_leaves_nothing_in_the_way() {
     let sandbox = with_store();
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.signal("disk", "KILL");
     assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.ok(&["detach", "disk"]);
 }
 
 #[test]
 fn detaching_clears_away_what_a_killed_daemon_left() {
     let sandbox = with_store();
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.signal("disk", "KILL");
     assert!(sandbox.path("state/disk.json").exists());
     sandbox.ok(&["detach", "disk"]);
@@ -99,7 +100,7 @@ fn detaching_clears_away_what_a_killed_daemon_left() {
 fn signals_end_a_daemon_cleanly_and_take_its_entry_along() {
     let sandbox = with_store();
     for signal in ["TERM", "INT", "HUP"] {
-        sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+        sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
         sandbox.signal("disk", signal);
         assert!(!sandbox.path("state/disk.json").exists(), "{signal}");
         assert!(!sandbox.path("state/disk.sock").exists(), "{signal}");
@@ -112,7 +113,7 @@ fn signals_end_a_daemon_cleanly_and_take_its_entry_along() {
 fn a_foreground_server_ends_with_0_on_interrupt() {
     let sandbox = with_store();
     for arguments in [
-        &["attach", "disk.img", "--via", "nbd", "--foreground"][..],
+        &["attach", "disk.img", "--via", "nbd-server", "--foreground"][..],
         &["serve", "disk.img", "--nbd", "unix:a.sock"],
         &["serve", "disk.img", "--nbd", "tcp:127.0.0.1:0"],
     ] {
@@ -137,7 +138,7 @@ fn an_address_that_others_reach_needs_consent() {
 fn nonsense_on_the_control_socket_disturbs_nobody() {
     use std::io::{Read, Write};
     let sandbox = with_store();
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     for text in [&b""[..], b"\n", b"{\"request\":\"format\"}\n", b"\xff\xff\xff\n"] {
         let mut stream = UnixStream::connect(sandbox.path("state/disk.sock")).expect("it listens");
         stream.write_all(text).expect("it takes bytes");
@@ -154,7 +155,7 @@ fn nonsense_on_the_control_socket_disturbs_nobody() {
 fn what_is_no_store_is_refused_with_advice() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("noise.img"), vec![7; 1 << 20]).expect("it is writable");
-    let error = sandbox.fails(1, &["attach", "noise.img", "--via", "nbd"]);
+    let error = sandbox.fails(1, &["attach", "noise.img", "--via", "nbd-server"]);
     assert!(error.starts_with("error: cannot open "), "{error}");
     assert!(error.contains("coulter create"), "{error}");
     assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
@@ -165,14 +166,14 @@ fn what_is_no_store_is_refused_with_advice() {
 fn what_was_written_over_nbd_is_there_after_a_clean_end_and_after_a_kill() {
     let sandbox = with_store();
     for (signal, pattern) in [("TERM", "0x5a"), ("KILL", "0xa5")] {
-        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
         let write = format!("write -P {pattern} 1M 64k");
         if !qemu_io(uri.trim_end(), &[&write, "flush"]) {
             skipped("durability over NBD: qemu-io is not installed");
             return;
         }
         sandbox.signal("disk", signal);
-        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
         let read = format!("read -P {pattern} 1M 64k");
         assert!(qemu_io(uri.trim_end(), &[&read]), "{signal} lost a flushed write");
         assert!(!qemu_io(uri.trim_end(), &["read -P 0x11 1M 64k"]), "qemu-io does not compare");
@@ -195,7 +196,7 @@ fn qemu_io(uri: &str, commands: &[&str]) -> bool {
 #[test]
 fn detach_waits_for_a_client_to_go_or_for_force() {
     let sandbox = with_store();
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     let client = UnixStream::connect(sandbox.path("state/disk.nbd")).expect("it listens");
     wait_until("the client is let in", || {
         fs::read_to_string(sandbox.path("state/disk.log")).is_ok_and(|log| log.contains("client=1"))

@@ -23,7 +23,7 @@ fn written() -> Option<Sandbox> {
 
 /// Attaches, runs commands, detaches. Whether all went well.
 fn qemu_io(sandbox: &Sandbox, commands: &[&str]) -> bool {
-    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     let mut qemu = Command::new("qemu-io");
     qemu.args(["-f", "raw"]);
     commands.iter().for_each(|command| {
@@ -64,7 +64,7 @@ fn a_written_store_is_sound() {
 #[test]
 fn a_killed_store_is_sound_too() {
     let Some(sandbox) = written() else { return };
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.signal("disk", "KILL");
     sandbox.ok(&["check", "disk.img", "--data"]);
 }
@@ -93,7 +93,7 @@ fn a_damaged_superblock_is_found_and_the_other_one_serves() {
 #[test]
 fn an_attached_store_is_not_checked() {
     let Some(sandbox) = written() else { return };
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     let error = sandbox.fails(1, &["check", "disk.img"]);
     assert!(error.contains("in use by process"), "{error}");
     assert!(error.contains("(coulter)"), "{error}");

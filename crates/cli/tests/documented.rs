@@ -13,7 +13,7 @@ fn every_field_is_documented() {
     let mut printed = BTreeSet::new();
     let create = ["create", "disk.img", "--size", "256M", "--segment-size", "2M", "--json"];
     names(&sandbox.json(&create), &mut printed);
-    names(&sandbox.json(&["attach", "disk.img", "--via", "nbd", "--json"]), &mut printed);
+    names(&sandbox.json(&["attach", "disk.img", "--via", "nbd-server", "--json"]), &mut printed);
     names(&sandbox.json(&["status", "--json"]), &mut printed);
     sandbox.ok(&["detach", "disk"]);
     assert!(printed.len() > 70, "{printed:?}");
@@ -29,7 +29,7 @@ fn every_field_of_an_emulated_drive_is_documented() {
     let sandbox = Sandbox::new();
     let mut printed = BTreeSet::new();
     names(&sandbox.json(&["flash", "run", "--profile", "tiny", "--json"]), &mut printed);
-    sandbox.ok(&["flash", "attach", "--size", "128M", "--via", "nbd", "--name", "drive"]);
+    sandbox.ok(&["flash", "attach", "--size", "128M", "--via", "nbd-server", "--name", "drive"]);
     let status = sandbox.json(&["status", "drive", "--json"]);
     names(&status["flash"], &mut printed);
     sandbox.ok(&["detach", "drive"]);

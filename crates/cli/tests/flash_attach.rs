@@ -48,7 +48,7 @@ fn number(value: &Value, path: &str) -> u64 {
 fn a_drive_keeps_data_counts_and_tells_at_the_end() {
     let sandbox = Sandbox::new();
     for ftl in ["page", "dftl", "fast"] {
-        let attach = ["flash", "attach", "--size", "64M", "--spare", "60%", "--via", "nbd"];
+        let attach = ["flash", "attach", "--size", "64M", "--spare", "60%", "--via", "nbd-server"];
         let more = ["--ftl", ftl, "--name", "drive", "--statistics", "end.json"];
         let entry = sandbox.json(&[&attach[..], &more, &["--json"]].concat());
         assert_eq!(entry["store"], format!("flash:sata-tlc+{ftl}"));
@@ -76,7 +76,7 @@ fn a_drive_keeps_data_counts_and_tells_at_the_end() {
 #[test]
 fn a_volume_on_a_drive_tells_what_both_have_written() {
     let sandbox = Sandbox::new();
-    let attach = ["flash", "attach", "--size", "128M", "--via", "nbd", "--name", "stack"];
+    let attach = ["flash", "attach", "--size", "128M", "--via", "nbd-server", "--name", "stack"];
     let volume = ["--volume", "--segment-size", "2M", "--streams", "4"];
     sandbox.ok(&[&attach[..], &volume].concat());
     scatter(&mut client(&sandbox, "stack"), 1000);
@@ -95,14 +95,15 @@ fn a_volume_on_a_drive_tells_what_both_have_written() {
 fn drives_of_one_kind_get_names_of_their_own() {
     let sandbox = Sandbox::new();
     for name in ["sata-tlc", "sata-tlc-2"] {
-        let attach = ["flash", "attach", "--size", "64M", "--via", "nbd", "--json"];
+        let attach = ["flash", "attach", "--size", "64M", "--via", "nbd-server", "--json"];
         assert_eq!(sandbox.json(&attach)["name"], name);
     }
-    let taken = ["flash", "attach", "--size", "64M", "--via", "nbd", "--name", "sata-tlc"];
+    let taken = ["flash", "attach", "--size", "64M", "--via", "nbd-server", "--name", "sata-tlc"];
     assert!(sandbox.fails(2, &taken).contains("sata-tlc"));
     // What failed leaves no entry behind.
     assert_eq!(sandbox.json(&["list", "--json"]).as_array().map(Vec::len), Some(2));
-    sandbox.fails(2, &["flash", "attach", "--ftl", "redo", "--streams", "4", "--via", "nbd"]);
+    sandbox
+        .fails(2, &["flash", "attach", "--ftl", "redo", "--streams", "4", "--via", "nbd-server"]);
     let entries = std::fs::read_dir(sandbox.path("state")).expect("it is there").flatten();
     let json = entries.filter(|file| file.path().extension().is_some_and(|e| e == "json"));
     assert_eq!(json.count(), 2);
@@ -111,7 +112,7 @@ fn drives_of_one_kind_get_names_of_their_own() {
 #[test]
 fn a_drive_that_does_not_fit_into_memory_is_refused() {
     let sandbox = Sandbox::new();
-    let said = sandbox.fails(1, &["flash", "attach", "--size", "3T", "--via", "nbd"]);
+    let said = sandbox.fails(1, &["flash", "attach", "--size", "3T", "--via", "nbd-server"]);
     assert!(said.contains("held in memory") && said.contains("--size"), "{said}");
     assert_eq!(sandbox.ok(&["list", "--json"]).trim(), "[]");
 }
@@ -119,7 +120,8 @@ fn a_drive_that_does_not_fit_into_memory_is_refused() {
 #[test]
 fn in_real_time_a_host_waits_as_long_as_the_drive_works() {
     let sandbox = Sandbox::new();
-    let attach = ["flash", "attach", "--profile", "sd-card", "--size", "256M", "--via", "nbd"];
+    let attach =
+        ["flash", "attach", "--profile", "sd-card", "--size", "256M", "--via", "nbd-server"];
     sandbox.ok(&[&attach[..], &["--pace", "real", "--name", "card"]].concat());
     let begin = Instant::now();
     let mut session = client(&sandbox, "card");

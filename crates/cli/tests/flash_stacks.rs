@@ -240,7 +240,7 @@ fn make(kind: FileSystem, device: &Path, size: Option<u64>) {
 
 /// The volume's size on a drive of this scale.
 fn volume_size(sandbox: &Sandbox, scale: &Scale) -> u64 {
-    let attach = ["flash", "attach", "--name", "probe", "--via", "nbd", "--json"];
+    let attach = ["flash", "attach", "--name", "probe", "--via", "nbd-server", "--json"];
     let entry = sandbox.json(&[&attach[..], &["--size", scale.size, "--volume"]].concat());
     sandbox.ok(&["detach", "probe"]);
     number(&entry, "/volume_size_bytes")

@@ -41,7 +41,7 @@ impl Volume {
         let (size, volume) = (format!("{}M", 2 * volume_mib), format!("{volume_mib}M"));
         let shape = ["--size", &size, "--volume-size", &volume, "--segment-size", "2M"];
         sandbox.ok(&[&["create", "disk.img"], &shape[..]].concat());
-        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]).trim_end().to_owned();
+        let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]).trim_end().to_owned();
         Volume { sandbox, uri }
     }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 fn attached(words: &[&str]) -> (Sandbox, serde_json::Value) {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
-    let base = ["attach", "disk.img", "--via", "nbd", "--json"];
+    let base = ["attach", "disk.img", "--via", "nbd-server", "--json"];
     let entry = sandbox.json(&[&base[..], words].concat());
     (sandbox, entry)
 }
@@ -60,7 +60,8 @@ fn a_port_in_use_and_one_that_others_reach_are_refused() {
     for (address, code, reason) in
         [(taken.1.as_str(), 1, "the port is in use"), ("0.0.0.0:0", 2, "others could reach it")]
     {
-        let output = sandbox.run(&["attach", "disk.img", "--via", "nbd", "--metrics", address]);
+        let output =
+            sandbox.run(&["attach", "disk.img", "--via", "nbd-server", "--metrics", address]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
         assert!(error.contains(reason) && error.contains("127.0.0.1"), "{error}");
@@ -72,7 +73,7 @@ fn a_port_in_use_and_one_that_others_reach_are_refused() {
 fn the_log_can_be_objects() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
-    sandbox.ok(&["attach", "disk.img", "--via", "nbd", "--log-format", "json"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--log-format", "json"]);
     sandbox.ok(&["detach", "disk"]);
     let log = std::fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
     let lines: Vec<serde_json::Value> =

@@ -82,7 +82,8 @@ fn content(number: usize) -> Vec<u8> {
 fn an_nbd_server_goes_on_at_its_address_and_a_program_that_is_none_is_refused() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
-    let attach = ["attach", "disk.img", "--via", "nbd", "--metrics", "127.0.0.1:0", "--json"];
+    let attach =
+        ["attach", "disk.img", "--via", "nbd-server", "--metrics", "127.0.0.1:0", "--json"];
     let entry = sandbox.json(&attach);
     let pid = sandbox.pid_of("disk");
     let error = sandbox.fails(1, &["restart", "disk", "--program", "/bin/true"]);
@@ -112,7 +113,7 @@ fn an_nbd_server_goes_on_at_its_address_and_a_program_that_is_none_is_refused() 
 #[test]
 fn an_emulated_drive_does_not_restart() {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd", "--name", "drive"]);
+    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);
     let error = sandbox.fails(1, &["restart", "drive"]);
     assert!(error.contains("in its memory"), "{error}");
     sandbox.ok(&["detach", "drive"]);

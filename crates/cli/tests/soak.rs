@@ -62,7 +62,7 @@ fn soak(seconds: u64) {
         "--segment-size",
         "2M",
     ]);
-    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd"]).trim_end().to_owned();
+    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]).trim_end().to_owned();
     let pid = sandbox.pid_of("disk");
     // Once over all of it, so that map and buffers have what they will ever need.
     Load::start(&uri, 2 + seconds / 20, &["--rw=randwrite", "--bs=64k"]).end();

@@ -34,6 +34,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::io;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -218,6 +218,13 @@ impl AttachPoint for NbdDevice {
         let address = self.address();
         flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
     }
+
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        // It waits for whoever recovers it; there is nothing that a descriptor would add.
+        let words =
+            "a device of this kind is taken over by a new process, after the end of this one";
+        Err(io::Error::new(io::ErrorKind::Unsupported, words))
+    }
 }
 
 impl Drop for NbdDevice {

@@ -34,6 +34,7 @@ use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, BlockService, Guest, S
 use queue::{Queue, Shape};
 use rustix::fs::OFlags;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -283,6 +284,13 @@ impl AttachPoint for UblkDevice {
         }
         let address = self.address();
         flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
+    }
+
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        // It waits for whoever recovers it; there is nothing that a descriptor would add.
+        let words =
+            "a device of this kind is taken over by a new process, after the end of this one";
+        Err(io::Error::new(io::ErrorKind::Unsupported, words))
     }
 }
 

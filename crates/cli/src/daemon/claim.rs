@@ -1,27 +1,41 @@
 //! Taking a name for a store in the state directory, and giving it back.
 
-use super::{Job, Point, Source};
+use super::{Job, Source};
+use crate::attach_point;
 use crate::error::{CliError, StateError};
 use crate::process::Process;
 use crate::reclaim;
-use crate::state::{Entry, StateDirectory, StateLock, Via, name_of_store};
+use crate::state::{Entry, StateDirectory, StateLock, name_of_store};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Records that this process is about to serve the store of `job`. What ended daemons of the same
-/// store or name have left is cleared away first.
+/// What a daemon has to its name.
+pub(super) struct Claim {
+    /// Its entry, as far as it is known.
+    pub(super) entry: Entry,
+    /// The entry of the daemon before, whose device waits and is to be taken over.
+    pub(super) waiting: Option<Entry>,
+}
+
+/// Records that this process is about to serve the store of `job`. What ended daemons have left is
+/// cleared away first, save devices that wait for a daemon.
 ///
 /// # Errors
-/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`].
-pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError> {
+/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`]; [`StateError::DeviceWaits`] if there
+/// is a device of this store and it is not to be taken over.
+pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     let lock = state.lock()?;
-    let (alive, ended): (Vec<Entry>, Vec<Entry>) =
+    let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
         state.entries()?.into_iter().partition(|entry| entry.process.is_alive());
-    ended.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
+    let (waiting, gone): (Vec<Entry>, Vec<Entry>) =
+        ended.into_iter().partition(|entry| attach_point::waiting_device(entry).is_some());
+    gone.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
     let store = job.source.store();
+    let (mine, others): (Vec<Entry>, Vec<Entry>) =
+        waiting.into_iter().partition(|entry| entry.store == store);
     // Of one profile there may be any number of drives.
     let is_one = matches!(job.source, Source::Store(_));
-    if let Some(other) = alive.iter().find(|entry| is_one && entry.store == store) {
+    if let Some(other) = taken.iter().find(|entry| is_one && entry.store == store) {
         return Err(StateError::AlreadyAttached {
             store,
             name: other.name.clone(),
@@ -29,24 +43,34 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Entry, CliError
         }
         .into());
     }
-    let name = choose_name(state, job, &alive)?;
-    let entry = Entry {
-        name,
-        store,
-        device: None,
-        via: match job.point {
-            Point::Loop => Via::Loop,
-            Point::NbdInState | Point::NbdInherited | Point::Nbd { .. } => Via::Nbd,
+    let waiting = mine.into_iter().next();
+    if let (Some(waiting), false) = (&waiting, job.recover) {
+        return Err(StateError::DeviceWaits {
+            store,
+            name: Some(waiting.name.clone()),
+            device: waiting.device.clone().unwrap_or_default(),
+        }
+        .into());
+    }
+    taken.extend(others);
+    let entry = match &waiting {
+        // Not the device: until it is served again, it is not attached.
+        Some(waiting) => Entry { device: None, process: Process::current(), ..waiting.clone() },
+        None => Entry {
+            name: choose_name(state, job, &taken)?,
+            store,
+            device: None,
+            via: job.point.via(),
+            process: Process::current(),
+            uuid: String::new(),
+            volume_size_bytes: 0,
+            read_only: job.opening.read_only,
+            attached_at_unix_seconds: unix_seconds(),
+            metrics: None,
         },
-        process: Process::current(),
-        uuid: String::new(),
-        volume_size_bytes: 0,
-        read_only: job.opening.read_only,
-        attached_at_unix_seconds: unix_seconds(),
-        metrics: None,
     };
     state.write(&lock, &entry)?;
-    Ok(entry)
+    Ok(Claim { entry, waiting })
 }
 
 /// The user's name, or one made from the file name with a number if that is taken.
@@ -100,6 +124,7 @@ fn unix_seconds() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::Point;
     use crate::opening::Opening;
     use std::path::PathBuf;
     use tempfile::TempDir;
@@ -115,13 +140,14 @@ mod tests {
             source: Source::Store(PathBuf::from(store)),
             point: Point::NbdInState,
             opening: Opening { name: name.map(str::to_owned), ..Opening::default() },
+            recover: false,
         }
     }
 
     #[test]
     fn a_store_is_claimed_once_and_again_after_release() {
         let (_parent, state) = directory();
-        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it");
+        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
         assert_eq!(first.name, "a");
         let again = claim(&state, &job("/srv/a.img", Some("b")));
         assert!(matches!(again, Err(CliError::State(StateError::AlreadyAttached { .. }))));
@@ -133,7 +159,7 @@ mod tests {
     fn equal_file_names_get_numbers_and_equal_chosen_names_are_refused() {
         let (_parent, state) = directory();
         let names: Vec<String> = ["/1/a.img", "/2/a.img", "/3/a.img"]
-            .map(|store| claim(&state, &job(store, None)).expect("the store is free").name)
+            .map(|store| claim(&state, &job(store, None)).expect("the store is free").entry.name)
             .into();
         assert_eq!(names, ["a", "a-2", "a-3"]);
         let taken = claim(&state, &job("/4/x.img", Some("a-2")));
@@ -143,12 +169,12 @@ mod tests {
     #[test]
     fn what_an_ended_daemon_left_does_not_stand_in_the_way() {
         let (_parent, state) = directory();
-        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it");
+        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
         let dead = Process { pid: 1, start_ticks: u64::MAX };
         publish(&state, &Entry { process: dead, ..first }).expect("the directory is writable");
         let socket = state.file("a", "sock");
         std::fs::write(&socket, b"").expect("the directory is writable");
-        let second = claim(&state, &job("/srv/a.img", None)).expect("its daemon has ended");
+        let second = claim(&state, &job("/srv/a.img", None)).expect("its daemon has ended").entry;
         assert_eq!(second.name, "a");
         assert!(!Path::new(&socket).exists(), "the dead daemon's socket is still there");
     }

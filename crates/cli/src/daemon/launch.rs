@@ -75,6 +75,9 @@ fn died(mut child: Child, state: &StateDirectory) -> CliError {
 /// The words that start a daemon for the store at `path`.
 pub(crate) fn words_for_store(path: &Path, options: &Options) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["daemon".into(), format!("--via={}", options.via).into()];
+    if options.recover {
+        words.push("--recover".into());
+    }
     words.extend(options.opening.words());
     words.push("--".into());
     // The daemon works in another directory.
@@ -142,13 +145,14 @@ mod tests {
             trace: true,
             metrics: Some("127.0.0.1:9640".parse().expect("an address")),
         };
-        let options = Options { via: ViaChoice::Nbd, opening };
+        let options = Options { via: ViaChoice::Nbd, recover: true, opening };
         let path = Path::new("/srv/-odd name.img");
         let words = [OsString::from("coulter")].into_iter().chain(words_for_store(path, &options));
         let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");
         let Verb::Daemon(daemon) = parsed.verb else { panic!("another verb: {:?}", parsed.verb) };
         assert_eq!(daemon.path, path);
         assert_eq!(daemon.options.via, options.via);
+        assert!(daemon.options.recover);
         assert_eq!(daemon.options.opening, options.opening);
     }
 }

@@ -15,9 +15,9 @@ const IPC_LOCK: u64 = 1 << 14;
 /// first thread is started.
 pub(super) fn protect(point: &Point) -> String {
     match point {
-        Point::Loop if memory_may_be_locked() => harden_process().to_string(),
-        Point::Loop => "none, as the memory that may be locked is limited".to_owned(),
-        Point::NbdInState | Point::NbdInherited | Point::Nbd { .. } => "not needed".to_owned(),
+        point if !point.via().is_block_device() => "not needed".to_owned(),
+        _ if memory_may_be_locked() => harden_process().to_string(),
+        _ => "none, as the memory that may be locked is limited".to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
 use crate::error::{CliError, DaemonError};
 use crate::mounts;
-use crate::state::{Entry, StateDirectory, Via};
+use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
@@ -64,8 +64,10 @@ impl Serving {
         let backing = backing::open(job, trace.as_ref())?;
         let since = Instant::now();
         let service = backing.service(trace.as_ref());
+        entry.uuid = backing.uuid();
+        entry.volume_size_bytes = backing.size();
         let point = match descriptor {
-            None => AttachPoint::start(state, &job.point, entry, service),
+            None => AttachPoint::start(state, job, entry, service),
             Some(descriptor) => AttachPoint::resume(state, &job.point, entry, service, descriptor),
         };
         let point = match point {
@@ -73,8 +75,6 @@ impl Serving {
             Err(error) => return Err(abandon(backing, entry).err().unwrap_or(error)),
         };
         entry.device = Some(point.device());
-        entry.uuid = backing.uuid();
-        entry.volume_size_bytes = backing.size();
         entry.metrics = port.as_ref().map(Port::address).or(wanted);
         let listener = events::listen(&state.file(&entry.name, "sock"))
             .and_then(|listener| claim::publish(state, entry).map(|()| listener))
@@ -180,7 +180,7 @@ impl Serving {
     /// Before the device goes away under mounted file systems: their dirty pages reach the store,
     /// so that they are as whole as their own journals can make them.
     fn write_out_file_systems(&self) {
-        if self.entry.via != Via::Loop {
+        if !self.entry.via.is_block_device() {
             return;
         }
         for mount in mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default() {

@@ -36,7 +36,7 @@ pub(crate) fn run(
     let (scratch, interrupt) = (&mut scratch, &plan.interrupt);
     announce("two files of equal size: one through Coulter over NBD, one without it");
     let store = plan.make_store(scratch)?;
-    let entry = plan::attach(scratch, &store, ViaChoice::Nbd)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
     let mut volume = attach_point::connect(scratch.state(), &entry)?;
     let mut plain = plain_file(scratch, entry.volume_size_bytes)?;
     let count = plan.size / BLOCK_SIZE;
@@ -59,7 +59,7 @@ pub(crate) fn run(
     let flushed_before = ours.durable();
     crash_under_load(plan, &mut ours, volume, &entry)?;
     let begin = Instant::now();
-    let entry = plan::attach(scratch, &store, ViaChoice::Nbd)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
     let mut volume = attach_point::connect(scratch.state(), &entry)?;
     let seconds_to_recover = begin.elapsed().as_secs_f64();
 

@@ -113,7 +113,7 @@ pub(crate) fn attach(
     via: ViaChoice,
 ) -> Result<Entry, CliError> {
     let opening = Opening { name: Some("demo".to_owned()), trace: true, ..Opening::default() };
-    let options = Options { via, opening };
+    let options = Options { via, recover: false, opening };
     let entry = launch::launch(scratch.state(), launch::words_for_store(store, &options))?;
     scratch.note(Undo::Daemon(entry.process));
     Ok(entry)

@@ -8,12 +8,14 @@ use std::path::PathBuf;
 #[derive(Debug)]
 #[non_exhaustive]
 pub(crate) enum DaemonError {
-    /// A request for an attach point that this version has not.
-    ViaUnsupported { via: &'static str },
+    /// An attach point that this machine cannot give.
+    ViaUnavailable { via: &'static str, reason: String },
     /// The attach point could not be set up.
     Attach { store: PathBuf, reason: String },
     /// Somebody uses the volume.
     Busy { name: String, device: String, holders: Vec<String>, mount_point: Option<PathBuf> },
+    /// The device of a daemon that ended waits, with a file system mounted from it.
+    WaitsMounted { name: String, store: PathBuf, mount_point: PathBuf },
     /// The daemon told what went wrong.
     Daemon(Report),
     /// The daemon ended without a word.
@@ -34,9 +36,10 @@ impl DaemonError {
     /// What, why, and what to do.
     pub(crate) fn report(&self) -> Report {
         match self {
-            DaemonError::ViaUnsupported { via } => {
-                usage(format!("--via {via} is not supported by this version"))
-                    .help("use --via auto, loop or nbd")
+            DaemonError::ViaUnavailable { via, reason } => {
+                fault(format!("--via {via} cannot be had here"))
+                    .why(reason.as_str())
+                    .help("let --via auto choose")
             }
             DaemonError::Attach { store, reason } => {
                 fault(format!("cannot serve {}", store.display())).why(reason.as_str())
@@ -49,6 +52,15 @@ impl DaemonError {
                     },
                 )
             }
+            DaemonError::WaitsMounted { name, store, mount_point } => fault(format!(
+                "the daemon of '{name}' has ended, and its device waits for another"
+            ))
+            .why(format!("a file system is mounted from it at {}", mount_point.display()))
+            .help(format!(
+                "first run `coulter attach --recover {}`, which loses nothing; --force fails \
+                         the I/O that waits",
+                store.display()
+            )),
             DaemonError::Daemon(report) => report.clone(),
             DaemonError::DaemonDied { directory, how } => {
                 fault("the daemon ended before it served")

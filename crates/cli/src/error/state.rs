@@ -19,6 +19,8 @@ pub(crate) enum StateError {
     NotAttached { name: String, attached: Vec<String> },
     /// The store is already served.
     AlreadyAttached { store: PathBuf, name: String, device: Option<String> },
+    /// The store's device outlived its daemon.
+    DeviceWaits { store: PathBuf, name: Option<String>, device: String },
 }
 
 impl StateError {
@@ -58,6 +60,15 @@ impl StateError {
                 fault(format!("{} is already attached", store.display()))
                     .why(why)
                     .help(format!("use it there, or first run `coulter detach {name}`"))
+            }
+            StateError::DeviceWaits { store, name, device } => {
+                let path = store.display();
+                let why = format!("its daemon has ended, and {device} waits for a new one");
+                let recover = format!("`coulter attach --recover {path}` serves it again");
+                fault(format!("{path} has a device already")).why(why).help(match name {
+                    Some(name) => format!("{recover}; `coulter detach {name}` gives it up"),
+                    None => recover,
+                })
             }
         }
     }

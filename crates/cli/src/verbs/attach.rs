@@ -1,9 +1,10 @@
 //! `coulter attach`: serves a volume to this host from a process of its own.
 
+use crate::attach_point;
 use crate::daemon::{self, Job, Point, Source, launch};
 use crate::error::{CliError, DaemonError};
 use crate::opening::Opening;
-use crate::state::{Entry, StateDirectory};
+use crate::state::{Entry, StateDirectory, Via};
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -11,13 +12,15 @@ use std::path::PathBuf;
 /// Attach a store: print the block device by which this host reaches its volume.
 ///
 /// A daemon serves it until `coulter detach`. Signals TERM and INT make the daemon flush, write a
-/// checkpoint and end; nothing acknowledged as durable is lost if it is killed.
+/// checkpoint and end; nothing acknowledged as durable is lost if it is killed, and a device by
+/// ublk or nbd then waits for `coulter attach --recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter attach disk.img                  prints, for instance, /dev/loop0
+  coulter attach disk.img                  prints, for instance, /dev/ublkb0
   coulter attach /dev/sdb --name fast
-  coulter attach disk.img --via nbd        prints an nbd+unix:// URI; needs no root")]
+  coulter attach disk.img --recover        goes on where a killed daemon left off
+  coulter attach disk.img --via nbd-server prints an nbd+unix:// URI; needs no root")]
 pub(crate) struct Attach {
     /// Store to attach
     pub(crate) path: PathBuf,
@@ -37,10 +40,15 @@ pub(crate) struct Attach {
 /// How to attach; shared with the hidden verb that the daemon runs as, and with `mount`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
-    /// What the host sees: a loop device over a FUSE file (needs root) or an NBD server on a
-    /// unix socket; auto takes the best that there is
+    /// What the host sees: a block device by ublk, by the kernel's NBD client, or by a loop device
+    /// over a FUSE file (all need root), or an NBD server on a unix socket; auto takes the first of
+    /// them that there is
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) via: ViaChoice,
+
+    /// Take over the device of a daemon that died, if there is one; what uses it goes on
+    #[arg(long)]
+    pub(crate) recover: bool,
 
     #[command(flatten)]
     pub(crate) opening: Opening,
@@ -50,31 +58,27 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ViaChoice {
     Auto,
-    #[value(hide = true)]
     Ublk,
     Nbd,
     Loop,
+    NbdServer,
 }
 
 impl ViaChoice {
-    /// The attach point that was asked for, or the best one for `auto`.
+    /// The attach point for what dies with its process, so that no device may wait for another.
     ///
     /// # Errors
-    /// When this version does not have it, or it needs root.
-    pub(crate) fn point(self) -> Result<Point, CliError> {
-        let root = nix::unistd::Uid::effective().is_root();
+    /// When it cannot be had.
+    pub(crate) fn point_of_mortal(self) -> Result<Point, CliError> {
+        let reason = "what it shows is lost with its process, and its devices would wait for ever";
+        let unavailable =
+            |via: &'static str| DaemonError::ViaUnavailable { via, reason: reason.to_owned() };
         match self {
-            ViaChoice::Ublk => Err(DaemonError::ViaUnsupported { via: "ublk" }.into()),
-            ViaChoice::Nbd => Ok(Point::NbdInState),
-            ViaChoice::Auto if !root || !crate::attach_point::loop_is_possible() => {
-                Ok(Point::NbdInState)
-            }
-            ViaChoice::Auto => Ok(Point::Loop),
-            ViaChoice::Loop if !root => Err(CliError::needs_root(
-                "a loop device",
-                "run it with sudo, or use --via nbd, which needs no root",
-            )),
-            ViaChoice::Loop => Ok(Point::Loop),
+            ViaChoice::Ublk => Err(unavailable("ublk").into()),
+            ViaChoice::Nbd => Err(unavailable("nbd").into()),
+            ViaChoice::Loop => needs_root_for_loop().map(|()| Point::Loop),
+            ViaChoice::Auto if attach_point::check(Via::Loop).is_ok() => Ok(Point::Loop),
+            ViaChoice::Auto | ViaChoice::NbdServer => Ok(Point::NbdInState),
         }
     }
 }
@@ -83,35 +87,95 @@ impl std::fmt::Display for ViaChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             ViaChoice::Auto => "auto",
-            ViaChoice::Ublk => "ublk",
-            ViaChoice::Nbd => "nbd",
-            ViaChoice::Loop => "loop",
+            ViaChoice::Ublk => Via::Ublk.word(),
+            ViaChoice::Nbd => Via::Nbd.word(),
+            ViaChoice::Loop => Via::Loop.word(),
+            ViaChoice::NbdServer => Via::NbdServer.word(),
         })
     }
 }
 
 impl Options {
-    /// What the daemon is to do.
+    /// These with a choice in place of `auto`, and in words what was chosen and passed over then.
     ///
     /// # Errors
-    /// As [`ViaChoice::point`], and when there is nothing at `path`.
-    pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
-        let point = self.via.point()?;
-        Ok(Job {
-            source: Source::Store(crate::store::existing(path)?),
-            point,
-            opening: self.opening.clone(),
-        })
+    /// When an attach point that was asked for cannot be had.
+    pub(crate) fn resolved(&self) -> Result<(Options, Option<String>), CliError> {
+        let check = |via: Via| {
+            let unavailable = |reason| DaemonError::ViaUnavailable { via: via.word(), reason };
+            attach_point::check(via).map_err(unavailable)
+        };
+        let mut why = None;
+        match self.via {
+            ViaChoice::Ublk => check(Via::Ublk)?,
+            ViaChoice::Nbd => check(Via::Nbd)?,
+            ViaChoice::Loop => needs_root_for_loop()?,
+            ViaChoice::Auto | ViaChoice::NbdServer => {}
+        }
+        let via = match self.via {
+            ViaChoice::Auto => {
+                let (choice, words) = choose();
+                why = Some(words);
+                choice
+            }
+            other => other,
+        };
+        Ok((Options { via, ..self.clone() }, why))
     }
+
+    /// What the daemon is to do. `auto` counts as the last resort here: it is resolved before.
+    ///
+    /// # Errors
+    /// When there is nothing at `path`.
+    pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
+        let point = match self.via {
+            ViaChoice::Ublk => Point::Ublk,
+            ViaChoice::Nbd => Point::Nbd,
+            ViaChoice::Loop => Point::Loop,
+            ViaChoice::NbdServer | ViaChoice::Auto => Point::NbdInState,
+        };
+        let source = Source::Store(crate::store::existing(path)?);
+        Ok(Job { source, point, opening: self.opening.clone(), recover: self.recover })
+    }
+}
+
+/// Fails unless a loop device may be made.
+fn needs_root_for_loop() -> Result<(), CliError> {
+    if nix::unistd::Uid::effective().is_root() {
+        return Ok(());
+    }
+    let help = "run it with sudo, or use --via nbd-server, which needs no root";
+    Err(CliError::needs_root("a loop device", help))
+}
+
+/// The best attach point that there is, and in words which and why.
+fn choose() -> (ViaChoice, String) {
+    let mut passed_over = String::new();
+    let candidates =
+        [(Via::Ublk, ViaChoice::Ublk), (Via::Nbd, ViaChoice::Nbd), (Via::Loop, ViaChoice::Loop)];
+    for (via, choice) in candidates {
+        match attach_point::check(via) {
+            Ok(()) => return (choice, format!("via {via}{passed_over}")),
+            Err(reason) => {
+                let separator = if passed_over.is_empty() { ", as" } else { ";" };
+                passed_over.push_str(&format!("{separator} {via}: {reason}"));
+            }
+        }
+    }
+    (ViaChoice::NbdServer, format!("via {}{passed_over}", Via::NbdServer))
 }
 
 impl Attach {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let job = self.options.job(&self.path)?;
+        let (options, why) = self.options.resolved()?;
+        if let Some(why) = why {
+            terminal::note(&why);
+        }
+        let job = options.job(&self.path)?;
         if self.foreground {
             return daemon::run(state, job, &mut |entry| self.tell(entry)).map(|_| ());
         }
-        let entry = launch::launch(state, launch::words_for_store(&self.path, &self.options))?;
+        let entry = launch::launch(state, launch::words_for_store(&self.path, &options))?;
         self.tell(&entry)
     }
 

@@ -4,6 +4,7 @@ use crate::attach_point;
 use crate::demo::{self, Wish};
 use crate::error::{CliError, SystemError};
 use crate::size::Size;
+use crate::state::Via;
 use crate::terminal;
 use clap::Args;
 use std::path::PathBuf;
@@ -48,7 +49,7 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let is_root = nix::unistd::Uid::effective().is_root();
-        let as_root = !self.no_root && is_root && attach_point::loop_is_possible();
+        let as_root = !self.no_root && is_root && attach_point::check(Via::Loop).is_ok();
         if is_root && !as_root && !self.no_root {
             terminal::note("this machine has no FUSE or no loop devices: using NBD instead");
         }

@@ -1,7 +1,9 @@
 //! `coulter detach`: ends the daemon of a volume cleanly.
 
+use crate::attach_point;
 use crate::control::{self, Request};
 use crate::error::{CliError, DaemonError, StateError};
+use crate::mounts;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
@@ -39,11 +41,27 @@ impl Detach {
                 let Some(ended) = state.find_ended(&lock, &self.volume)? else {
                     return Err(not_attached);
                 };
+                if !self.force {
+                    refuse_if_mounted(&ended)?;
+                }
                 reclaim::reclaim(state, &lock, &ended)?;
                 terminal::note(&format!("the daemon of '{}' had ended before", ended.name));
                 Ok(())
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// A device that waits may have a file system on it that would be lost with it, in part.
+fn refuse_if_mounted(ended: &Entry) -> Result<(), CliError> {
+    let Some(device) = attach_point::waiting_device(ended) else { return Ok(()) };
+    match mounts::mounts_of(&device).unwrap_or_default().first() {
+        None => Ok(()),
+        Some(mount) => {
+            let why = mount.mount_point.clone();
+            let (name, store) = (ended.name.clone(), ended.store.clone());
+            Err(DaemonError::WaitsMounted { name, store, mount_point: why }.into())
         }
     }
 }

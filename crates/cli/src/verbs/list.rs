@@ -1,11 +1,13 @@
 //! `coulter list`: what is attached.
 
+use crate::attach_point;
 use crate::error::CliError;
 use crate::size::Size;
-use crate::state::StateDirectory;
+use crate::state::{Entry, StateDirectory};
 use crate::table::Table;
 use crate::terminal;
 use clap::Args;
+use serde::Serialize;
 
 /// List the attached volumes.
 #[derive(Debug, Args)]
@@ -19,27 +21,54 @@ pub(crate) struct List {
     pub(crate) json: bool,
 }
 
+/// An entry as it is listed.
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    entry: Entry,
+    /// Whether its daemon has ended, and its device waits for another one.
+    waiting: bool,
+}
+
 impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let entries = state.attached()?;
+        let listed: Vec<Listed> = state.entries()?.into_iter().filter_map(listed).collect();
         if self.json {
-            return terminal::print_json(&entries);
+            return terminal::print_json(&listed);
         }
-        if entries.is_empty() {
+        if listed.is_empty() {
             terminal::note("nothing is attached");
             return Ok(());
         }
         let mut table = Table::new(&["NAME", "SIZE", "VIA", "DEVICE", "PID", "STORE"]);
-        for entry in entries {
+        for Listed { entry, waiting } in &listed {
+            let pid = entry.process.pid.to_string();
             table.row(&[
-                entry.name,
+                entry.name.clone(),
                 Size(entry.volume_size_bytes).to_string(),
                 entry.via.to_string(),
-                entry.device.unwrap_or_default(),
-                entry.process.pid.to_string(),
+                entry.device.clone().unwrap_or_default(),
+                if *waiting { "ended".to_owned() } else { pid },
                 entry.store.display().to_string(),
             ]);
         }
-        terminal::print(table.to_string().trim_end())
+        terminal::print(table.to_string().trim_end())?;
+        for Listed { entry, .. } in listed.iter().filter(|listed| listed.waiting) {
+            let (name, store) = (&entry.name, entry.store.display());
+            terminal::note(&format!(
+                "'{name}' waits for a daemon: `coulter attach --recover {store}`"
+            ));
+        }
+        Ok(())
     }
+}
+
+/// What is served, or waits.
+fn listed(entry: Entry) -> Option<Listed> {
+    if entry.process.is_alive() {
+        return entry.device.is_some().then_some(Listed { entry, waiting: false });
+    }
+    let device = attach_point::waiting_device(&entry)?;
+    let entry = Entry { device: Some(device.display().to_string()), ..entry };
+    Some(Listed { entry, waiting: true })
 }

@@ -9,7 +9,7 @@ use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
 use crate::mounts;
 use crate::opening::Opening;
-use crate::state::{Entry, StateDirectory, Via};
+use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
@@ -103,7 +103,9 @@ impl Mount {
             Err(CliError::State(StateError::NotAttached { .. })) => {}
             Err(error) => return Err(error),
         }
-        let options = Options { via: ViaChoice::Loop, opening: self.opening.clone() };
+        let options =
+            Options { via: ViaChoice::Auto, recover: false, opening: self.opening.clone() };
+        let (options, _) = options.resolved()?;
         Ok((launch::launch(state, launch::words_for_store(&self.path, &options))?, true))
     }
 
@@ -160,7 +162,7 @@ impl Mount {
 /// [`MountError::NotABlockDevice`] for an NBD socket.
 fn block_device(entry: &Entry) -> Result<PathBuf, CliError> {
     match (&entry.device, entry.via) {
-        (Some(device), Via::Loop) => Ok(PathBuf::from(device)),
+        (Some(device), via) if via.is_block_device() => Ok(PathBuf::from(device)),
         (device, _) => Err(MountError::NotABlockDevice {
             name: entry.name.clone(),
             device: device.clone().unwrap_or_default(),

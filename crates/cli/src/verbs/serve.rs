@@ -65,12 +65,13 @@ impl Serve {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let point = match self.nbd.clone() {
             Place::Inherited => Point::NbdInherited,
-            Place::Address(address) => Point::Nbd { address, allow_remote: self.allow_remote },
+            Place::Address(address) => Point::NbdAt { address, allow_remote: self.allow_remote },
         };
         let job = Job {
             source: Source::Store(crate::store::existing(&self.path)?),
             point: point.absolute(),
             opening: self.opening.clone(),
+            recover: false,
         };
         daemon::run(state, job, &mut |entry| {
             if self.json {

@@ -1,6 +1,7 @@
 //! `coulter umount`: takes back what `mount` did.
 
-use crate::error::{CliError, MountError};
+use crate::attach_point;
+use crate::error::{CliError, DaemonError, MountError};
 use crate::file_system;
 use crate::mounts;
 use crate::reclaim;
@@ -39,6 +40,14 @@ impl Umount {
         let entry = entry_of(state, &mount.source)?;
         if entry.is_none() && !is_left_over(state, &mount.source) {
             return Err(not_ours(Some(mount.source)).into());
+        }
+        if let Some(entry) = &entry
+            && !entry.process.is_alive()
+            && attach_point::waiting_device(entry).is_some()
+        {
+            // To unmount is to write, and nobody serves that.
+            let (name, store) = (entry.name.clone(), entry.store.clone());
+            return Err(DaemonError::WaitsMounted { name, store, mount_point: directory }.into());
         }
         file_system::unmount(&directory)?;
         let is_last = mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty();

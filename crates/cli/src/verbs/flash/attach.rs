@@ -28,7 +28,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   coulter flash attach --profile sata-tlc --size 1G       prints, for instance, /dev/loop0
-  coulter flash attach --ftl bast --pace real --via nbd   prints an nbd+unix:// URI; needs no root
+  coulter flash attach --ftl bast --via nbd-server        prints an nbd+unix:// URI; needs no root
   coulter flash attach --volume --name stack              a Coulter volume on such a drive
   coulter status stack --json | jq .flash.nand.programs
   coulter detach stack")]
@@ -187,7 +187,8 @@ impl EmulationOptions {
     /// As [`EmulationOptions::emulation`].
     fn job(&self, point: Point) -> Result<Job, CliError> {
         let opening = Opening { name: self.name.clone(), ..Opening::default() };
-        Ok(Job { source: Source::Drive(Box::new(self.emulation()?)), point, opening })
+        let source = Source::Drive(Box::new(self.emulation()?));
+        Ok(Job { source, point, opening, recover: false })
     }
 
     /// Writes what is known at the end to the file that was asked for.
@@ -247,7 +248,7 @@ impl AttachOptions {
 impl FlashAttach {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let options = &self.options;
-        let job = options.emulation.job(options.via.point()?)?;
+        let job = options.emulation.job(options.via.point_of_mortal()?)?;
         if !self.foreground {
             let entry = launch::launch(state, options.words())?;
             return tell(&entry, self.json);
@@ -259,7 +260,7 @@ impl FlashAttach {
 
 impl FlashServe {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let point = Point::Nbd { address: self.nbd.clone(), allow_remote: self.allow_remote };
+        let point = Point::NbdAt { address: self.nbd.clone(), allow_remote: self.allow_remote };
         let job = self.emulation.job(point.absolute())?;
         let facts = daemon::run(state, job, &mut |entry| tell(entry, self.json))?;
         finish(&self.emulation, facts.as_ref(), self.json)
@@ -280,7 +281,7 @@ impl FlashDaemon {
     fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
         daemon::leave_session();
         let options = &self.options;
-        let job = options.emulation.job(options.via.point()?)?;
+        let job = options.emulation.job(options.via.point_of_mortal()?)?;
         let facts = daemon::run(state, job, &mut |entry| {
             logging::move_to_file(&state.file(&entry.name, "log"))?;
             readiness.tell_success(entry)
