@@ -19,8 +19,8 @@ demo: ## see it work: random writes against a plain file, a crash, a picture
 	$(CARGO) build --release --package coulter-cli
 	$(COULTER) demo $(ARGUMENTS)
 
-test: ## everything: format, lints, documentation, bare-metal builds, tests
-	scripts/setup.sh test
+test: ## everything: format, lints, documentation, bare-metal builds, tests, virtual machines
+	scripts/setup.sh vm
 	scripts/test.sh
 
 lint: ## format, lints and documentation only
@@ -51,6 +51,21 @@ power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite and Postgre
 	scripts/setup.sh test
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
 
+vm: ## real kernels in virtual machines: LONG=1, KERNELS=6.1,6.12,newest, SCENARIOS=words
+	scripts/setup.sh vm
+	scripts/vm.sh $(if $(LONG),--long) $(if $(KERNELS),--kernels $(KERNELS)) \
+	  $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") $(ARGUMENTS)
+
+f2fs: ## F2FS on a volume, in user-mode Linux: verified, checked, and its power cut: CUTS=3
+	scripts/setup.sh vm
+	$(CARGO) build --release --package coulter-cli
+	scripts/f2fs.sh $(or $(CUTS),3)
+
+guest: ## a virtual machine that boots from a volume over NBD, is killed, and comes back
+	scripts/setup.sh vm
+	$(CARGO) build --release --package coulter-cli
+	scripts/guest.sh
+
 report: ## the published experiments run again: coulter-report.html
 	scripts/setup.sh build
 	$(COULTER) report $(ARGUMENTS)
@@ -70,4 +85,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems flash-stacks nbd-interop power-cut soak fuzz man completions
+.PHONY: help build demo test lint bench report filesystems flash-stacks nbd-interop power-cut vm f2fs guest soak fuzz man completions

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test|bench
+#   scripts/setup.sh build|demo|test|bench|vm
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1. It never fetches a Rust toolchain: that is a choice
 # of whoever owns the machine.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|vm}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -23,6 +23,10 @@ test_tools=(
   sqlite3:sqlite3 pg_ctlcluster:postgresql
 )
 bench_tools=(sysbench:sysbench postmark:postmark)
+vm_tools=(
+  qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils
+  apt-get:apt mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux
+)
 
 case $purpose in
   build) wanted=("${build_tools[@]}") ;;
@@ -30,7 +34,8 @@ case $purpose in
   test) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}") ;;
   bench)
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${bench_tools[@]}") ;;
-  *) echo "setup: '$purpose' is none of build, demo, test, bench" >&2; exit 2 ;;
+  vm) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}") ;;
+  *) echo "setup: '$purpose' is none of build, demo, test, bench, vm" >&2; exit 2 ;;
 esac
 
 missing=()

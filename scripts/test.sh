@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in; `make test` and `.ci/run` call it.
 #
-# Parts, in order of cost: format, lints, documentation, bare-metal builds, tests.
+# Parts, in order of cost: format, lints, documentation, bare-metal builds, tests, virtual machines.
 # `scripts/test.sh PART…` runs only some of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,8 +54,22 @@ part_tests() {
   return "$status"
 }
 
+# The short set of scenarios on a real kernel in a virtual machine, with the programs of the tests.
+part_vm() {
+  local missing
+  if ! command -v qemu-system-x86_64 >/dev/null; then
+    missing="qemu-system-x86_64 is not installed"
+  elif ! PROFILE=dev scripts/vm.sh --fetch >/dev/null; then
+    missing="no kernel can be fetched"
+  else
+    PROFILE=dev scripts/vm.sh
+    return
+  fi
+  echo "*** SKIPPED: real kernels: $missing ***"
+}
+
 parts=("$@")
-((${#parts[@]})) || parts=(format lint docs bare tests)
+((${#parts[@]})) || parts=(format lint docs bare tests vm)
 for part in "${parts[@]}"; do
   echo "== $part" >&2
   "part_$part"

@@ -204,10 +204,6 @@ fn nbd_server(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, ServerO
     let mut export = Export::new(entry.name.clone(), service);
     export.description = entry.store.display().to_string();
     export.read_only = entry.read_only;
-    export
-}
-
-fn server_options(allow_remote: bool) -> ServerOptions {
     let observer = |event| match event {
         Event::Opened(number) => log::info!(client = number; "nbd: connected"),
         Event::Closed(number, reason) => log::info!(client = number, reason:%; "nbd: gone"),

@@ -36,6 +36,7 @@ mod replay;
 mod scratch;
 mod sqlite;
 mod tool;
+pub mod vm;
 mod workload;
 
 pub use disk::{DiskOptions, serve};

@@ -1,0 +1,241 @@
+//! Scenarios, one after the other, on as few machines as can be.
+
+use super::image::{Contents, archive_directory, pack};
+use super::kernel::{Kernel, KernelName, make};
+use super::machine::{Accelerator, Heard, Machine, Shape};
+use super::power_cut;
+use super::scenario::{Kind, Scenario};
+use crate::error::SystemsError;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes of the guest's disk; sparse on the host.
+const DISK_SIZE: u64 = 3 << 30;
+/// How long a guest may take until it listens.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// The same where the accelerator is only tried.
+const PROBE_LIMIT: Duration = Duration::from_secs(20);
+/// Lines of the console that a failure shows.
+const CONSOLE_LINES: usize = 60;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where kernels, images, disks and logs go.
+    pub directory: PathBuf,
+    /// The scripts.
+    pub scripts: PathBuf,
+    /// Programs that go into the image, by name.
+    pub programs: Vec<(String, PathBuf)>,
+    /// Who executes; KVM if it works, if `None`.
+    pub accelerator: Option<Accelerator>,
+}
+
+/// What came of one scenario.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Report {
+    /// Its name.
+    pub scenario: &'static str,
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// The kernel's release.
+    pub release: String,
+    /// Seconds that it took, without booting.
+    pub seconds: f64,
+    /// What it measured.
+    pub figures: Vec<(String, f64)>,
+    /// What went wrong, with the end of the console; `None` if nothing did.
+    pub failure: Option<String>,
+}
+
+/// Runs `scenarios` on a kernel, and tells each report as it comes.
+///
+/// # Errors
+/// When machines cannot be had at all. That a scenario fails is a report.
+pub fn run(
+    options: &Options,
+    kernel: KernelName,
+    scenarios: &[&'static Scenario],
+    tell: &mut dyn FnMut(Report),
+) -> Result<(), SystemsError> {
+    make(&options.directory)?;
+    let mut lab = Lab::new(options, kernel)?;
+    let (scripts, with_cuts): (Vec<_>, Vec<_>) =
+        scenarios.iter().copied().partition(|scenario| scenario.kind == Kind::Script);
+    let mut left = &scripts[..];
+    while !left.is_empty() {
+        let done = lab.run_some(left, tell)?;
+        assert!(done > 0, "every machine deals with one scenario at least");
+        left = &left[done..];
+    }
+    for scenario in with_cuts {
+        let Kind::PowerCut { cuts } = scenario.kind else { unreachable!("they were told apart") };
+        let start = Instant::now();
+        let outcome = power_cut::run(&mut lab, scenario, cuts);
+        let failure = outcome.as_ref().err().cloned();
+        let figures = outcome.map(|files| vec![("files compared".to_owned(), files as f64)]);
+        tell(lab.report(scenario, start, figures.unwrap_or_default(), failure));
+    }
+    Ok(())
+}
+
+/// Everything to start machines with one kernel.
+pub(super) struct Lab {
+    kernel: Kernel,
+    accelerator: Accelerator,
+    base: PathBuf,
+    directory: PathBuf,
+    machine_count: u32,
+}
+
+impl Lab {
+    fn new(options: &Options, name: KernelName) -> Result<Lab, SystemsError> {
+        let kernel = Kernel::fetch(name, &options.directory)?;
+        let directory = options.directory.join(name.word());
+        make(&directory)?;
+        let base = directory.join("base.cpio");
+        let contents =
+            Contents { programs: options.programs.clone(), scripts: options.scripts.clone() };
+        pack(&kernel, &contents, &directory.join("root"), &base)?;
+        let accelerator = options.accelerator.unwrap_or(Accelerator::Tcg);
+        let mut lab = Lab { kernel, accelerator, base, directory, machine_count: 0 };
+        if options.accelerator.is_none() && lab.has_kvm()? {
+            lab.accelerator = Accelerator::Kvm;
+        }
+        Ok(lab)
+    }
+
+    /// Whether a guest comes up under KVM. That the device is there says little where this machine
+    /// is a guest itself.
+    fn has_kvm(&mut self) -> Result<bool, SystemsError> {
+        let device = Path::new("/dev/kvm");
+        if fs::OpenOptions::new().read(true).write(true).open(device).is_err() {
+            return Ok(false);
+        }
+        self.accelerator = Accelerator::Kvm;
+        let machine = self.start("", &self.new_disk()?)?;
+        self.accelerator = Accelerator::Tcg;
+        Ok(machine.hear(PROBE_LIMIT) == Heard::Line("ready".to_owned()))
+    }
+
+    /// A new, empty disk.
+    pub(super) fn new_disk(&self) -> Result<PathBuf, SystemsError> {
+        let path = self.directory.join("disk.img");
+        let failed = |source| SystemsError::io("make", &path, source);
+        let _ = fs::remove_file(&path);
+        fs::File::create(&path).and_then(|file| file.set_len(DISK_SIZE)).map_err(failed)?;
+        Ok(path)
+    }
+
+    /// Starts a machine that carries out `plan`: a scenario in each line, script and arguments.
+    pub(super) fn start(&mut self, plan: &str, disk: &Path) -> Result<Machine, SystemsError> {
+        self.machine_count += 1;
+        let extra = self.directory.join("plan");
+        make(&extra.join("etc"))?;
+        let file = extra.join("etc/plan");
+        fs::write(&file, plan).map_err(|source| SystemsError::io("write", &file, source))?;
+        let plan_archive = self.directory.join("plan.cpio");
+        archive_directory(&extra, &plan_archive)?;
+        // The kernel unpacks archives that follow each other one over the other.
+        let archive = self.directory.join("image.cpio");
+        let failed = |source| SystemsError::io("write", &archive, source);
+        fs::copy(&self.base, &archive).map_err(failed)?;
+        let mut whole = fs::OpenOptions::new().append(true).open(&archive).map_err(failed)?;
+        let mut part = fs::File::open(&plan_archive).map_err(failed)?;
+        std::io::copy(&mut part, &mut whole).map_err(failed)?;
+        let log = self.directory.join(format!("console-{}.log", self.machine_count));
+        let (kernel, accelerator) = (&self.kernel, self.accelerator);
+        Machine::start(&Shape { kernel, archive: &archive, disk, log: &log, accelerator })
+    }
+
+    /// Starts a machine and waits until it listens.
+    pub(super) fn boot(&mut self, plan: &str, disk: &Path) -> Result<Machine, SystemsError> {
+        let machine = self.start(plan, disk)?;
+        match machine.hear(BOOT_LIMIT) {
+            Heard::Line(line) if line == "ready" => Ok(machine),
+            heard => Err(SystemsError::Program {
+                command: format!("a guest with Linux {}", self.kernel.release),
+                output: format!("did not come up ({heard:?}):\n{}", machine.console(0, 40)),
+            }),
+        }
+    }
+
+    /// Runs scenarios on one machine until one of them ends it; how many were dealt with.
+    fn run_some(
+        &mut self,
+        scenarios: &[&'static Scenario],
+        tell: &mut dyn FnMut(Report),
+    ) -> Result<usize, SystemsError> {
+        let plan: String =
+            scenarios.iter().map(|scenario| format!("{}\n", scenario.script)).collect();
+        let machine = self.boot(&plan, &self.new_disk()?)?;
+        for (index, scenario) in scenarios.iter().enumerate() {
+            let (start, console) = (Instant::now(), machine.console_size());
+            let heard = hear_out(&machine, scenario.limit());
+            let failure = heard
+                .failure
+                .map(|failure| format!("{failure}\n{}", machine.console(console, CONSOLE_LINES)));
+            let failed = failure.is_some();
+            tell(self.report(scenario, start, heard.figures, failure));
+            if failed {
+                // What it left behind is not to be the next one's fault.
+                return Ok(index + 1);
+            }
+        }
+        Ok(scenarios.len())
+    }
+
+    fn report(
+        &self,
+        scenario: &'static Scenario,
+        start: Instant,
+        figures: Vec<(String, f64)>,
+        failure: Option<String>,
+    ) -> Report {
+        Report {
+            scenario: scenario.name,
+            kernel: self.kernel.name.word(),
+            release: self.kernel.release.clone(),
+            seconds: start.elapsed().as_secs_f64(),
+            figures,
+            failure,
+        }
+    }
+}
+
+/// What a guest said of one scenario.
+struct HeardOut {
+    figures: Vec<(String, f64)>,
+    failure: Option<String>,
+}
+
+/// Listens until a scenario ends: `figure VALUE NAME`, then `end STATUS`.
+fn hear_out(machine: &Machine, limit: Duration) -> HeardOut {
+    let deadline = Instant::now() + limit;
+    let mut figures = Vec::new();
+    let failure = loop {
+        match machine.hear(deadline.saturating_duration_since(Instant::now())) {
+            Heard::Line(line) => match words(&line) {
+                ("end", "0", _) => break None,
+                ("end", status, why) => {
+                    break Some(format!("the script ended with {status} {why}"));
+                }
+                ("figure", value, name) => {
+                    figures.push((name.to_owned(), value.parse().unwrap_or(f64::NAN)));
+                }
+                _ => {}
+            },
+            Heard::Silence => break Some(format!("no end within {} s", limit.as_secs())),
+            Heard::End => break Some("the machine ended".to_owned()),
+        }
+    };
+    HeardOut { figures, failure }
+}
+
+/// The first two words of a line, and the rest.
+fn words(line: &str) -> (&str, &str, &str) {
+    let mut words = line.splitn(3, ' ');
+    let mut next = || words.next().unwrap_or_default();
+    (next(), next(), next())
+}

@@ -1,0 +1,135 @@
+//! One virtual machine: started, listened to, and ended, by force if need be.
+
+use super::kernel::Kernel;
+use crate::error::SystemsError;
+use crate::scratch::end_with_parent;
+use crate::tool;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+const MEMORY_MIB: u32 = 1536;
+const PROCESSORS: u32 = 2;
+
+/// Who executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Accelerator {
+    /// The processor, by KVM.
+    Kvm,
+    /// QEMU's emulator: anywhere, ten times slower.
+    Tcg,
+}
+
+impl Accelerator {
+    fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Accelerator::Kvm => ["-accel", "kvm", "-cpu", "max"],
+            // Without `-cx16` most boots of kernels from 6.12 on fail under emulation.
+            Accelerator::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"],
+        }
+    }
+}
+
+/// What a machine is made of.
+#[derive(Clone, Debug)]
+pub(super) struct Shape<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) archive: &'a Path,
+    /// Becomes the guest's NVMe disk.
+    pub(super) disk: &'a Path,
+    /// Where the console goes.
+    pub(super) log: &'a Path,
+    pub(super) accelerator: Accelerator,
+}
+
+/// A running machine. Dropping it pulls the plug.
+pub(super) struct Machine {
+    process: Child,
+    lines: Receiver<String>,
+    log: PathBuf,
+}
+
+/// What came of waiting for a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// A line.
+    Line(String),
+    /// Nothing in time.
+    Silence,
+    /// The machine ended.
+    End,
+}
+
+impl Machine {
+    /// Turns one on.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub(super) fn start(shape: &Shape<'_>) -> Result<Machine, SystemsError> {
+        let failed = |source| SystemsError::io("write", shape.log, source);
+        File::create(shape.log).map_err(failed)?;
+        let mut command = tool::command("qemu-system-x86_64");
+        command.args(shape.accelerator.arguments());
+        command.args(["-smp", &PROCESSORS.to_string(), "-m", &MEMORY_MIB.to_string()]);
+        command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
+        command.arg("-kernel").arg(&shape.kernel.image).arg("-initrd").arg(shape.archive);
+        command.args(["-append", "console=ttyS0 quiet panic=-1 nvme_core.io_timeout=255"]);
+        let drive = "if=none,id=disk,format=raw,discard=unmap,cache=writeback,file=";
+        command.arg("-drive").arg(format!("{drive}{}", shape.disk.display()));
+        let nvme = "nvme,drive=disk,serial=0,logical_block_size=4096,physical_block_size=4096";
+        command.args(["-device", nvme]);
+        command.arg("-serial").arg(format!("file:{}", shape.log.display()));
+        command.args(["-serial", "stdio"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = end_with_parent(&mut command)
+            .spawn()
+            .map_err(|error| tool::not_started(&command, "qemu-system-x86", error))?;
+        let output = BufReader::new(process.stdout.take().expect("it is a pipe"));
+        let (sender, lines) = channel();
+        // It ends with the machine, whose end of the pipe closes.
+        std::thread::spawn(move || {
+            let text = output.lines().map_while(Result::ok);
+            let mut text = text.map(|line| line.trim_end_matches('\r').to_owned());
+            // Nobody listens any more once the machine is dropped.
+            let _ = text.try_for_each(|line| sender.send(line));
+        });
+        Ok(Machine { process, lines, log: shape.log.to_owned() })
+    }
+
+    /// Waits for the next line of the guest's reports.
+    pub(super) fn hear(&self, limit: Duration) -> Heard {
+        match self.lines.recv_timeout(limit) {
+            Ok(line) => Heard::Line(line),
+            Err(RecvTimeoutError::Timeout) => Heard::Silence,
+            Err(RecvTimeoutError::Disconnected) => Heard::End,
+        }
+    }
+
+    /// What the console says, from byte `from` on, and its last lines only.
+    pub(super) fn console(&self, from: usize, line_count: usize) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text[from.min(text.len())..]).replace('\r', "");
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(line_count)..].join("\n")
+    }
+
+    /// Bytes that the console has said.
+    pub(super) fn console_size(&self) -> usize {
+        std::fs::metadata(&self.log).map_or(0, |metadata| metadata.len() as usize)
+    }
+
+    /// Pulls the plug.
+    pub(super) fn cut(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}

@@ -1,0 +1,124 @@
+//! What is run in a guest, by name.
+
+use super::kernel::KernelName;
+use std::time::Duration;
+
+/// When a scenario is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Set {
+    /// Always.
+    Short,
+    /// When a person asks for it.
+    Long,
+}
+
+/// What the host does meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It waits for the script to end.
+    Script,
+    /// It pulls the plug while the script writes, and starts again.
+    PowerCut {
+        /// So many times.
+        cuts: u32,
+    },
+}
+
+/// A script of `vm/`, with arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What a person calls it.
+    pub name: &'static str,
+    /// The script and its arguments.
+    pub script: &'static str,
+    /// What it needs of the kernel.
+    pub needs_ublk: bool,
+    /// When it is run.
+    pub set: Set,
+    /// Seconds that it may take under emulation, on a busy host.
+    pub limit_s: u64,
+    /// What the host does.
+    pub kind: Kind,
+}
+
+impl Scenario {
+    /// Whether it is of any use on a kernel.
+    pub fn fits(&self, kernel: KernelName) -> bool {
+        kernel.has_ublk() || !self.needs_ublk
+    }
+
+    /// How long it may take.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit_s)
+    }
+}
+
+const fn ublk(name: &'static str, script: &'static str, set: Set, limit_s: u64) -> Scenario {
+    Scenario { name, script, needs_ublk: true, set, limit_s, kind: Kind::Script }
+}
+
+const fn any(name: &'static str, script: &'static str, set: Set, limit_s: u64) -> Scenario {
+    Scenario { needs_ublk: false, ..ublk(name, script, set, limit_s) }
+}
+
+const fn cuts(name: &'static str, script: &'static str, set: Set, cuts: u32) -> Scenario {
+    let kind = Kind::PowerCut { cuts };
+    Scenario { kind, ..ublk(name, script, set, 120) }
+}
+
+/// All scenarios, in the order in which they are run.
+pub const SCENARIOS: &[Scenario] = &[
+    ublk("conformance of ublk", "conformance a_ublk_device", Set::Short, 120),
+    any("conformance of nbd", "conformance a_device_of_the_nbd", Set::Short, 90),
+    ublk("ext4 on ublk", "file-system ext4 ublk", Set::Short, 90),
+    ublk("xfs on ublk", "file-system xfs ublk", Set::Short, 90),
+    ublk("btrfs on ublk", "file-system btrfs ublk", Set::Short, 90),
+    any("ext4 on nbd", "file-system ext4 nbd", Set::Short, 90),
+    any("xfs on nbd", "file-system xfs nbd", Set::Long, 90),
+    any("btrfs on nbd", "file-system btrfs nbd", Set::Long, 90),
+    any("ext4 on loop", "file-system ext4 loop", Set::Long, 90),
+    any("xfs on loop", "file-system xfs loop", Set::Long, 90),
+    any("btrfs on loop", "file-system btrfs loop", Set::Long, 90),
+    ublk("5 kills under load, ublk", "kills ublk 5", Set::Short, 120),
+    ublk("100 kills under load, ublk", "kills ublk 100", Set::Long, 1200),
+    any("2 kills under load, nbd", "kills nbd 2", Set::Long, 300),
+    ublk("want of memory, ublk", "memory ublk", Set::Short, 120),
+    any("want of memory, nbd", "memory nbd", Set::Long, 180),
+    ublk("removal, ublk", "removal ublk", Set::Short, 60),
+    any("removal, nbd", "removal nbd", Set::Long, 90),
+    ublk("a device that waits, ublk", "waiting ublk", Set::Short, 60),
+    any("a device that waits, nbd", "waiting nbd", Set::Long, 90),
+    ublk("store on null_blk", "null-blk ublk", Set::Short, 60),
+    any("what is missing is named", "bad-input", Set::Short, 60),
+    any("ratios", "ratios", Set::Long, 300),
+    cuts("power cut, ext4 on ublk", "power ext4 ublk", Set::Short, 1),
+    cuts("10 power cuts, ext4 on ublk", "power ext4 ublk", Set::Long, 10),
+    cuts("10 power cuts, xfs on ublk", "power xfs ublk", Set::Long, 10),
+    cuts("10 power cuts, btrfs on ublk", "power btrfs ublk", Set::Long, 10),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn every_scenario_has_a_name_of_its_own_and_a_script() {
+        let names: BTreeSet<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), SCENARIOS.len(), "a name stands for one scenario");
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm");
+        for scenario in SCENARIOS {
+            let name = scenario.script.split(' ').next().unwrap_or_default();
+            assert!(scripts.join(name).exists(), "{name} is missing");
+        }
+    }
+
+    #[test]
+    fn the_short_set_fits_into_its_time() {
+        // Limits are far above what is usual; still, their sum bounds a run that hangs throughout.
+        let short = SCENARIOS.iter().filter(|scenario| scenario.set == Set::Short);
+        let limit: u64 = short.map(|scenario| scenario.limit_s).sum();
+        assert!(limit < 30 * 60, "{limit} s");
+    }
+}

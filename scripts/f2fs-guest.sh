@@ -1,0 +1,82 @@
+#!/bin/bash
+# The first process of a user-mode Linux whose root is the host's: the part of `f2fs.sh` that is on
+# the inside. It writes nowhere but to its disk and to file systems that it mounts over the host's.
+set -eu
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/run NO_COLOR=1 LC_ALL=C
+
+MOUNT=/mnt
+DISK=/dev/ubda
+
+finish() {
+  local status=$?
+  [ $status = 0 ] && echo "end ok" || { tail -n 20 /run/errors /run/check; dmesg | tail -n 20; echo "end $status"; }
+  sync
+  halt -f 2>/dev/null || echo o >/proc/sysrq-trigger
+  sleep 10
+}
+trap finish EXIT
+
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /mnt
+mount -t devtmpfs dev /dev 2>/dev/null || true
+# The console is a terminal, on which progress would be drawn.
+exec 2>/run/errors
+mkdir -p /mnt/modules/lib /mnt/volume
+ln -s /usr/lib/uml/modules /mnt/modules/lib/modules
+MOUNT=/mnt/volume
+for module in nbd crc32_generic f2fs; do
+  modprobe -d /mnt/modules "$module" 2>/dev/null || true
+done
+ip link set lo up 2>/dev/null || true
+
+fail() { echo "FAILED: $*"; exit 1; }
+told() { echo "$1 $(md5sum <"$MOUNT/$1" | cut -c1-32)."; }
+fsck_f2fs() {
+  # It says what it finds, and ends with 0 all the same unless it cannot go on.
+  fsck.f2fs --dry-run "$1" >/run/check 2>&1 || fail "fsck.f2fs"
+  ! grep -E '\[ASSERT\]|\[FIX\]|\[Fail\]' /run/check || fail "fsck.f2fs found something"
+}
+
+case $PART in
+  verify)
+    "$COULTER" create $DISK --force >/dev/null
+    device=$("$COULTER" attach $DISK --via nbd)
+    mkfs.f2fs -q -f "$device" >/run/check
+    mount -t f2fs "$device" "$MOUNT"
+    echo "mounted $(grep -c ' f2fs ' /proc/mounts)"
+    fio --name=verify --directory="$MOUNT" --size=96M --rw=randwrite --bsrange=4k-64k \
+      --ioengine=psync --numjobs=2 --verify=crc32c --do_verify=1 --fsync=64 --output=/run/check --eta=never ||
+      fail "fio"
+    rm "$MOUNT"/verify*
+    fstrim "$MOUNT"
+    umount "$MOUNT"
+    fsck_f2fs "$device"
+    "$COULTER" detach $DISK
+    "$COULTER" check --data $DISK >/run/check
+    ;;
+  write)
+    device=$("$COULTER" attach $DISK --via nbd)
+    mount -t f2fs "$device" "$MOUNT"
+    fio --name=load --directory="$MOUNT" --size=32M --rw=randwrite --bs=4k --ioengine=psync \
+      --time_based --runtime=600 --output=/dev/null &
+    for ((file = 1; ; file++)); do
+      name=r$ROUND-$file
+      dd if=/dev/urandom of="$MOUNT/$name" bs=4k count=$((file % 12 + 1)) conv=fsync 2>/dev/null
+      echo "durable $(told "$name")"
+    done
+    ;;
+  check)
+    "$COULTER" check --data $DISK >/run/check || fail "the store is not sound"
+    device=$("$COULTER" attach $DISK --via nbd)
+    mount -t f2fs "$device" "$MOUNT"
+    for path in "$MOUNT"/r*-*; do
+      echo "found $(told "${path##*/}")"
+    done
+    umount "$MOUNT"
+    fsck_f2fs "$device"
+    "$COULTER" detach $DISK
+    ;;
+esac
