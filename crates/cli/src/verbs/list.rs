@@ -26,7 +26,8 @@ pub(crate) struct List {
 struct Listed {
     #[serde(flatten)]
     entry: Entry,
-    /// Whether its daemon has ended, and its device waits for another one.
+    /// Whether its daemon has ended, and its device waits for another one; left out if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     waiting: bool,
 }
 
