@@ -61,6 +61,7 @@ pub(crate) enum Verb {
     Umount(verbs::umount::Umount),
     Serve(verbs::serve::Serve),
     Status(verbs::status::StatusOf),
+    Grow(verbs::grow::Grow),
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),
     Bench(verbs::bench::Bench),

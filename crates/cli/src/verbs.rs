@@ -10,6 +10,7 @@ pub(crate) mod detach;
 pub(crate) mod dump;
 pub(crate) mod flash;
 pub(crate) mod generate;
+pub(crate) mod grow;
 pub(crate) mod list;
 pub(crate) mod mount;
 pub(crate) mod replay;

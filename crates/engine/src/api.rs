@@ -248,6 +248,8 @@ pub enum OpenError {
         /// Bytes needed.
         needed: u64,
     },
+    /// It cannot grow as it should.
+    Growth(crate::grow::GrowthError),
 }
 
 /// What the engine is doing about its store.

@@ -369,7 +369,8 @@ impl Engine {
             let mut page = [0; BLOCK_SIZE];
             segment_table::encode(chunk.iter().copied(), &mut page);
             let checksum = checksum::block(Kind::SegmentTable, key as u64, &page);
-            if self.checkpointer.table[key].checksum != checksum {
+            let written = self.checkpointer.table[key];
+            if written.checksum != checksum || written.pba == Pba::NOWHERE {
                 self.checkpointer.images.push(page);
                 self.checkpointer.image_keys.push((Kind::SegmentTable, key as u64));
             }

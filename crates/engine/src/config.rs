@@ -1,5 +1,7 @@
 //! What the driver decides when it opens a store.
 
+use crate::grow::Growth;
+
 /// Limits and habits of a running engine. Nothing here changes what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -18,6 +20,8 @@ pub struct Config {
     pub trim: bool,
     /// Whether to refuse writes and leave the device untouched.
     pub read_only: bool,
+    /// Whether the store is to take in the rest of the device, and how.
+    pub growth: Option<Growth>,
 }
 
 impl Config {
@@ -37,6 +41,7 @@ impl Default for Config {
             batch_depth: 2,
             trim: false,
             read_only: false,
+            growth: None,
         }
     }
 }

@@ -47,6 +47,7 @@ mod cleaner;
 pub mod config;
 pub mod create;
 mod flush;
+pub mod grow;
 mod ios;
 mod loads;
 mod log;

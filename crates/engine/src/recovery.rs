@@ -192,7 +192,13 @@ impl Engine {
             return;
         }
         match self.recover(&mut recovery, buffers) {
-            Ok(true) => self.finish_recovery(),
+            Ok(true) => {
+                self.finish_recovery();
+                if let Err(error) = self.grow() {
+                    self.phase = Phase::Failed(OpenError::Growth(error));
+                    self.recovery = Some(recovery);
+                }
+            }
             Ok(false) => self.recovery = Some(recovery),
             Err(error) => {
                 self.phase = Phase::Failed(error);

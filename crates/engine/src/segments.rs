@@ -100,6 +100,15 @@ impl Segments {
         }
     }
 
+    /// More segments come behind those that there are, all of them free.
+    pub(crate) fn grow(&mut self, geometry: Geometry) {
+        let more = Segments::new(geometry).table.split_off(self.table.len());
+        self.free_count += more.len() as u32;
+        self.table.extend(more);
+        self.queue.reserve(self.table.len() - self.queue.len());
+        self.geometry = geometry;
+    }
+
     pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -22,6 +22,7 @@ use crate::state::{Shared, State};
 use crate::statistics::Statistics;
 use crate::validity::ByteRange;
 use coulter_device::{Device, Wait};
+use coulter_engine::grow::Growth;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,7 +70,19 @@ impl LocalVolume {
     /// [`OpenError`]. The device is as it was then.
     pub fn open(device: Box<dyn Device>, options: OpenOptions) -> Result<LocalVolume, OpenError> {
         let description = device.properties().description.clone();
-        open(device, options).map_err(|kind| OpenError { device: description, kind })
+        open(device, options, None).map_err(|kind| OpenError { device: description, kind })
+    }
+
+    /// The same for a store that is to take in the rest of the device. It offers the new size only
+    /// when it is opened again.
+    pub(crate) fn open_growing(
+        device: Box<dyn Device>,
+        options: OpenOptions,
+        growth: Growth,
+    ) -> Result<LocalVolume, OpenError> {
+        let description = device.properties().description.clone();
+        let opened = open(device, options, Some(growth));
+        opened.map_err(|kind| OpenError { device: description, kind })
     }
 
     /// Bytes that it offers, a multiple of 4096.
@@ -151,8 +164,13 @@ impl LocalVolume {
     }
 }
 
-fn open(device: Box<dyn Device>, options: OpenOptions) -> Result<LocalVolume, OpenErrorKind> {
-    let settings = options.settings_for(&*device)?;
+fn open(
+    device: Box<dyn Device>,
+    options: OpenOptions,
+    growth: Option<Growth>,
+) -> Result<LocalVolume, OpenErrorKind> {
+    let mut settings = options.settings_for(&*device)?;
+    settings.config.growth = growth;
     let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Resources)?);
     let event_loop = EventLoop::open(device, &settings, shared.clone())?;
     let geometry = event_loop.geometry().clone();

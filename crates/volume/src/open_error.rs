@@ -1,6 +1,8 @@
 //! Why a store cannot be opened. Every message says what, where and what to do.
 
 use coulter_engine as engine;
+use coulter_engine::create::LayoutError;
+use coulter_engine::grow::GrowthError;
 use coulter_format::BLOCK_SIZE;
 use std::fmt;
 use std::io;
@@ -62,6 +64,11 @@ pub enum OpenErrorKind {
         /// The least value that it may have.
         min: u64,
     },
+    /// The store cannot grow as it should.
+    Growth {
+        /// Why, and what would be possible.
+        reason: String,
+    },
     /// The device failed.
     Device {
         /// The operating system's error number.
@@ -92,8 +99,31 @@ impl OpenErrorKind {
             }
             engine::OpenError::Device(errno) => OpenErrorKind::Device { errno },
             engine::OpenError::MapMemory { needed } => OpenErrorKind::MapMemory { needed },
+            engine::OpenError::Growth(error) => {
+                OpenErrorKind::Growth { reason: reason_not_to_grow(error) }
+            }
             other => OpenErrorKind::Damaged { what: format!("{other:?}"), offset: 0 },
         }
+    }
+}
+
+fn reason_not_to_grow(error: GrowthError) -> String {
+    let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+    match error {
+        GrowthError::StoreShrinks { needed } => {
+            format!("the store has {} bytes already; a store never shrinks", bytes(needed))
+        }
+        GrowthError::VolumeShrinks { present } => {
+            format!("the volume has {} bytes already; a volume never shrinks", bytes(present))
+        }
+        GrowthError::Layout(LayoutError::VolumeTooLarge { limit }) => format!(
+            "so large a volume leaves too little spare space: at most {} bytes on this device",
+            bytes(limit)
+        ),
+        GrowthError::Layout(LayoutError::DeviceTooLarge) => {
+            "a store has at most 16 TiB and 262144 segments".to_string()
+        }
+        other => format!("there is no such store: {other:?}"),
     }
 }
 
@@ -137,6 +167,7 @@ impl fmt::Display for OpenErrorKind {
                 write!(f, "the device is read-only: open the store read-only too")
             }
             OpenErrorKind::Option { name, min } => write!(f, "`{name}` must be at least {min}"),
+            OpenErrorKind::Growth { reason } => f.write_str(reason),
             OpenErrorKind::Device { errno } => {
                 write!(f, "the device failed: {}", io::Error::from_raw_os_error(*errno))
             }

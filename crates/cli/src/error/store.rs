@@ -17,6 +17,12 @@ pub(crate) enum StoreError {
     SizeOfDisk { path: PathBuf },
     /// `--size` smaller than the file that is there.
     SizeShrinks { path: PathBuf, size: u64, present: u64 },
+    /// `grow` to less than there is.
+    Shrinks { path: PathBuf, size: u64, present: u64 },
+    /// What cannot be done to a store that is attached.
+    Attached { path: PathBuf, name: String },
+    /// The library refused to let a store grow.
+    Grow { path: PathBuf, reason: String, is_usage: bool },
     /// Neither a regular file nor a block device.
     NotAStorePath { path: PathBuf },
     /// There is no store to open at that path.
@@ -55,6 +61,19 @@ impl StoreError {
                 usage(format!("will not shrink {} to {}", path.display(), Size(*size)))
                     .why(format!("it is {} long", Size(*present)))
                     .help("leave --size away, or remove the file first")
+            }
+            StoreError::Shrinks { path, size, present } => {
+                usage(format!("will not shrink {} to {}", path.display(), Size(*size)))
+                    .why(format!("it is {} long; a store never shrinks", Size(*present)))
+                    .help("name a larger size, or make a smaller store and copy what is in it")
+            }
+            StoreError::Attached { path, name } => fault(format!("cannot grow {}", path.display()))
+                .why(format!("it is attached as '{name}'"))
+                .help(format!("first run `coulter detach {name}`")),
+            StoreError::Grow { path, reason, is_usage } => {
+                let what = format!("cannot grow {}", path.display());
+                let report = if *is_usage { usage(what) } else { fault(what) };
+                report.why(reason.as_str())
             }
             StoreError::NotAStorePath { path } => {
                 usage(format!("cannot keep a store in {}", path.display()))

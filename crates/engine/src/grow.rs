@@ -1,0 +1,98 @@
+//! A store that takes in more of its device.
+//!
+//! Nothing moves: new segments come after the old ones, all of them free, and the volume gets
+//! addresses that are not mapped yet. The superblocks stay where they are.
+//!
+//! # Power-loss contract
+//! The new sizes become durable with a superblock, in the same way as a checkpoint does: pages of the
+//! segment table for the new segments are durable before it. Until then the newest superblock is one
+//! of the old sizes, and leads to a store that knows nothing of the new ones. No segment is written
+//! before a checkpoint has reserved it, so none of the new ones is before that.
+
+use crate::Engine;
+use crate::create::{CreateOptions, LayoutError, map_size_default, map_size_min, plan};
+use crate::pacing::{Pacing, Watermarks};
+use coulter_format::BlockPointer;
+use coulter_format::segment_table::SEGMENTS_PER_PAGE;
+use coulter_format::superblock::Geometry;
+
+/// What a store should be like when it has grown over the whole device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Blocks to export; `None` for as many as `spare_percent` leaves, but no fewer than before.
+    pub volume_size: Option<u64>,
+    /// Spare space in percent of the exported space, when `volume_size` is `None`.
+    pub spare_percent: u32,
+}
+
+/// Why a store cannot grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GrowthError {
+    /// The store would have fewer segments than before; blocks that the device needs at least.
+    StoreShrinks {
+        /// Blocks needed.
+        needed: u64,
+    },
+    /// The volume would have fewer blocks than before.
+    VolumeShrinks {
+        /// Blocks that it has.
+        present: u64,
+    },
+    /// There is no such store.
+    Layout(LayoutError),
+}
+
+impl Engine {
+    /// Takes in the rest of the device, if that is asked for. To be called when recovery is done and
+    /// before its checkpoint, which makes it durable.
+    ///
+    /// # Errors
+    /// [`GrowthError`]; nothing has changed then.
+    pub(crate) fn grow(&mut self) -> Result<(), GrowthError> {
+        let Some(growth) = self.config.growth.filter(|_| !self.config.read_only) else {
+            return Ok(());
+        };
+        let geometry = self.grown_geometry(growth)?;
+        let old = self.superblock.geometry.volume_size;
+        assert!(geometry.volume_size >= old, "no address is lost");
+        let budget = &mut self.superblock.budget;
+        // A store that was made to have its whole map in memory stays one.
+        let whole = budget.map_size >= map_size_default(old);
+        let needed = if whole { map_size_default } else { map_size_min }(geometry.volume_size);
+        budget.map_size = budget.map_size.max(needed);
+        self.superblock.geometry = geometry;
+        self.segments.grow(geometry);
+        let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
+        assert!(pages >= self.checkpointer.table.len(), "no page is given up");
+        self.checkpointer.table.resize(pages, BlockPointer::NOWHERE);
+        self.pacing = Pacing::new(Watermarks::of(&geometry, &self.superblock.budget));
+        Ok(())
+    }
+
+    fn grown_geometry(&self, growth: Growth) -> Result<Geometry, GrowthError> {
+        let old = self.superblock.geometry;
+        let wishes = CreateOptions {
+            device_size: self.device_size,
+            volume_size: growth.volume_size,
+            segment_size: old.segment_size,
+            spare_percent: growth.spare_percent,
+            store: self.superblock.store,
+            label: self.superblock.label,
+            map_size: None,
+            journal_size: Some(self.superblock.budget.journal_size),
+            run_count_limit: Some(self.superblock.budget.run_count_limit),
+        };
+        let (mut new, _) = plan(&wishes).map_err(GrowthError::Layout)?;
+        let places = |geometry: &Geometry| (geometry.first_segment, geometry.second_superblock);
+        if new.segment_count < old.segment_count || places(&new) != places(&old) {
+            let log = u64::from(old.segment_count) * u64::from(old.segment_size);
+            return Err(GrowthError::StoreShrinks { needed: u64::from(old.first_segment.0) + log });
+        }
+        if growth.volume_size.is_some_and(|wanted| wanted < old.volume_size) {
+            return Err(GrowthError::VolumeShrinks { present: old.volume_size });
+        }
+        new.volume_size = new.volume_size.max(old.volume_size);
+        Ok(new)
+    }
+}

@@ -1,0 +1,72 @@
+//! Letting a store take in more of its device.
+
+use crate::close_error::CloseError;
+use crate::geometry::Geometry;
+use crate::local::LocalVolume;
+use crate::open_error::OpenError;
+use crate::open_options::OpenOptions;
+use coulter_device::Device;
+use coulter_engine::grow::Growth;
+use coulter_format::BLOCK_SIZE;
+use std::fmt;
+
+/// What a store should be like afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct GrowOptions {
+    /// Bytes that the volume offers, rounded down to 4096; `None` for as many as the spare leaves,
+    /// but no fewer than before.
+    pub volume_size: Option<u64>,
+    /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
+    pub spare_percent: u32,
+}
+
+impl Default for GrowOptions {
+    fn default() -> GrowOptions {
+        GrowOptions { volume_size: None, spare_percent: 20 }
+    }
+}
+
+/// Why a store did not grow.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GrowError {
+    /// It cannot be opened, or not grow as it should; it is as it was.
+    Open(OpenError),
+    /// It could not be closed in order. Whether it has grown shows when it is opened.
+    Close(CloseError),
+}
+
+impl fmt::Display for GrowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrowError::Open(error) => error.kind.fmt(f),
+            GrowError::Close(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for GrowError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            GrowError::Open(source) => Some(source),
+            GrowError::Close(source) => Some(source),
+        }
+    }
+}
+
+/// Lets the store on `device` take in all of it. What is stored stays, and stays where it is. A power
+/// cut leaves the store as it was or as it should be.
+///
+/// # Errors
+/// [`GrowError`], for one when the device or the volume would be smaller than before.
+pub fn grow(device: Box<dyn Device>, options: &GrowOptions) -> Result<Geometry, GrowError> {
+    let growth = Growth {
+        volume_size: options.volume_size.map(|size| size / BLOCK_SIZE as u64),
+        spare_percent: options.spare_percent,
+    };
+    let volume = LocalVolume::open_growing(device, OpenOptions::default(), growth);
+    let volume = volume.map_err(GrowError::Open)?;
+    let geometry = volume.geometry().clone();
+    volume.close().map_err(GrowError::Close)?;
+    Ok(geometry)
+}
