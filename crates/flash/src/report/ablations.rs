@@ -170,11 +170,17 @@ pub(super) fn a3(setting: &Setting) -> Result<Outcome, RunError> {
     };
     let reason = format!(
         "What counts for wear is the product. Under EXT4 on a worn page-mapped drive it is {} plain and \
-         {} remapped; on the board with S-FTL, which was made for hosts that write in order, {} and {}.",
+         {} remapped; on the board with S-FTL, which was made for hosts that write in order, {} and {}. \
+         Under file systems that write everything to new places themselves, remapping adds cleaning of \
+         its own: {} and {} under BTRFS, {} and {} under F2FS.",
         f2(total("EXT4, page map")),
         f2(total("EXT4, remapped, page map")),
         f2(total("board, EXT4, sftl")),
         f2(total("board, EXT4, remapped, sftl")),
+        f2(total("BTRFS, page map")),
+        f2(total("BTRFS, remapped, page map")),
+        f2(total("F2FS, page map")),
+        f2(total("F2FS, remapped, page map")),
     );
     let labels: Vec<_> = totals.iter().map(|(name, _)| name.as_str()).collect();
     let values = totals.iter().map(|(_, total)| *total).collect();

@@ -87,7 +87,7 @@ pub(super) fn d16(setting: &Setting) -> Result<Outcome, RunError> {
             "The order is the paper's where its causes are: unaligned small writes make REDO merge in \
              full ({} times under varmail), scattered ones make DFTL load map pages and collect nearly \
              full blocks. Our margins over EXT4 + DFTL are wider than the paper's: here the drive under \
-             EXT4 is full to its last page. A2 and A3 take the causes apart.",
+             EXT4 is full to its last page. A1 and A3 take the causes apart.",
             reports[2][1].ftl_counters.merges_full
         ),
     })
