@@ -27,7 +27,7 @@ pub enum Kind {
 /// A script of `vm/`, with arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// What a person calls it.
+    /// What a person calls it; without commas, which separate names on a command line.
     pub name: &'static str,
     /// The script and its arguments.
     pub script: &'static str,
@@ -79,22 +79,22 @@ pub const SCENARIOS: &[Scenario] = &[
     any("ext4 on loop", "file-system ext4 loop", Set::Long, 90),
     any("xfs on loop", "file-system xfs loop", Set::Long, 90),
     any("btrfs on loop", "file-system btrfs loop", Set::Long, 90),
-    ublk("5 kills under load, ublk", "kills ublk 5", Set::Short, 120),
-    ublk("100 kills under load, ublk", "kills ublk 100", Set::Long, 1200),
-    any("2 kills under load, nbd", "kills nbd 2", Set::Long, 300),
-    ublk("want of memory, ublk", "memory ublk", Set::Short, 120),
-    any("want of memory, nbd", "memory nbd", Set::Long, 180),
-    ublk("removal, ublk", "removal ublk", Set::Short, 60),
-    any("removal, nbd", "removal nbd", Set::Long, 90),
-    ublk("a device that waits, ublk", "waiting ublk", Set::Short, 60),
-    any("a device that waits, nbd", "waiting nbd", Set::Long, 90),
+    ublk("5 kills under load on ublk", "kills ublk 5", Set::Short, 120),
+    ublk("100 kills under load on ublk", "kills ublk 100", Set::Long, 1200),
+    any("2 kills under load on nbd", "kills nbd 2", Set::Long, 300),
+    ublk("want of memory on ublk", "memory ublk", Set::Long, 180),
+    any("want of memory on nbd", "memory nbd", Set::Long, 180),
+    ublk("removal of ublk", "removal ublk", Set::Short, 60),
+    any("removal of nbd", "removal nbd", Set::Long, 90),
+    ublk("a device of ublk that waits", "waiting ublk", Set::Short, 60),
+    any("a device of nbd that waits", "waiting nbd", Set::Long, 90),
     ublk("store on null_blk", "null-blk ublk", Set::Short, 60),
     any("what is missing is named", "bad-input", Set::Short, 60),
     any("ratios", "ratios", Set::Long, 300),
-    cuts("power cut, ext4 on ublk", "power ext4 ublk", Set::Short, 1),
-    cuts("10 power cuts, ext4 on ublk", "power ext4 ublk", Set::Long, 10),
-    cuts("10 power cuts, xfs on ublk", "power xfs ublk", Set::Long, 10),
-    cuts("10 power cuts, btrfs on ublk", "power btrfs ublk", Set::Long, 10),
+    cuts("power cut under ext4 on ublk", "power ext4 ublk", Set::Short, 1),
+    cuts("10 power cuts under ext4 on ublk", "power ext4 ublk", Set::Long, 10),
+    cuts("10 power cuts under xfs on ublk", "power xfs ublk", Set::Long, 10),
+    cuts("10 power cuts under btrfs on ublk", "power btrfs ublk", Set::Long, 10),
 ];
 
 #[cfg(test)]
@@ -111,6 +111,7 @@ mod tests {
         for scenario in SCENARIOS {
             let name = scenario.script.split(' ').next().unwrap_or_default();
             assert!(scripts.join(name).exists(), "{name} is missing");
+            assert!(!scenario.name.contains(','), "{} has a comma", scenario.name);
         }
     }
 
