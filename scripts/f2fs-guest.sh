@@ -27,7 +27,7 @@ exec 2>/run/errors
 mkdir -p /mnt/modules/lib /mnt/volume
 ln -s /usr/lib/uml/modules /mnt/modules/lib/modules
 MOUNT=/mnt/volume
-for module in nbd crc32_generic f2fs; do
+for module in nbd loop fuse crc32_generic f2fs; do
   modprobe -d /mnt/modules "$module" 2>/dev/null || true
 done
 ip link set lo up 2>/dev/null || true
@@ -40,7 +40,24 @@ fsck_f2fs() {
   ! grep -E '\[ASSERT\]|\[FIX\]|\[Fail\]' /run/check || fail "fsck.f2fs found something"
 }
 
+# The same work on an emulated flash drive, with a volume on it or without.
+on_drive() {
+  device=$("$COULTER" flash attach --name drive --size 512M --via loop "$@")
+  mkfs.f2fs -q -f "$device" >/run/check
+  mount -t f2fs "$device" "$MOUNT"
+  fio --name=verify --directory="$MOUNT" --size=96M --rw=randwrite --bs=4k --ioengine=psync \
+    --verify=crc32c --do_verify=1 --fsync=64 --output=/run/check --eta=never || fail "fio"
+  umount "$MOUNT"
+  fsck_f2fs "$device"
+  "$COULTER" status drive | sed -n 's/^  *\(flash\|in all\)  */drive \1: /p'
+  "$COULTER" detach drive
+}
+
 case $PART in
+  drive)
+    on_drive
+    on_drive --volume --streams 4
+    ;;
   verify)
     "$COULTER" create $DISK --force >/dev/null
     device=$("$COULTER" attach $DISK --via nbd)

@@ -52,6 +52,12 @@ pull_the_plug
 echo "f2fs: fio verified, trimmed, fsck.f2fs clean, store sound"
 
 : >"$work/durable"
+start drive 0
+await '^end ok' 1
+pull_the_plug
+echo "f2fs: fio verified, fsck.f2fs clean on an emulated flash drive, and on a volume on one:"
+grep '^drive ' "$work/out" | tr -d '\r' | sed 's/^drive /  /'
+
 for ((round = 0; round < cuts; round++)); do
   start write "$round"
   await '^durable ' 5
