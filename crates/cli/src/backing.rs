@@ -9,6 +9,7 @@ use crate::store::OpenStore;
 use crate::trace::Recorder;
 use coulter::State;
 use coulter::service::BlockService;
+use coulter::tuning::{Retuning, Tuning};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ pub(crate) trait Backing {
 
     /// What it is doing. `entry` is how it is attached, for `uptime` so far.
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts;
+
+    /// Changes settings; what they are then. `None` if it has none to be changed, or has ended.
+    fn tune(&self, retuning: Retuning) -> Option<Tuning>;
 
     /// Whether what it holds is there for the next process that opens it.
     fn outlives_the_process(&self) -> bool;

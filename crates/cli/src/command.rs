@@ -61,6 +61,7 @@ pub(crate) enum Verb {
     Umount(verbs::umount::Umount),
     Serve(verbs::serve::Serve),
     Status(verbs::status::StatusOf),
+    Tune(verbs::tune::Tune),
     Grow(verbs::grow::Grow),
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),

@@ -10,6 +10,7 @@
 use crate::error::{CliError, DaemonError, Report};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
+use crate::verbs::tune::{Setting, Settings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -42,6 +43,11 @@ pub(crate) enum Request {
         /// The program, by its absolute path.
         program: PathBuf,
     },
+    /// Change settings, and tell them all.
+    Tune {
+        /// What to change.
+        settings: Vec<Setting>,
+    },
     /// Forget what was traced so far and go on.
     TraceStart,
     /// Write what was traced to a file.
@@ -57,6 +63,8 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     /// To [`Request::Status`].
     Status(Box<Facts>),
+    /// To [`Request::Tune`].
+    Settings(Settings),
     /// Done.
     Done,
     /// Not done.

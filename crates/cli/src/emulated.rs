@@ -6,6 +6,7 @@ use crate::state::Entry;
 use crate::status::{DriveStatus, Facts, Status, facts_of};
 use crate::trace::Recorder;
 use coulter::service::BlockService;
+use coulter::tuning::{Retuning, Tuning};
 use coulter::{CreateOptions, OpenOptions, State, Volume};
 use coulter_flash::{Drive, DriveService, FlashStore, FtlKind, FtlOptions, Keep, Pacing, Profile};
 use serde_json::{Map, Value};
@@ -210,6 +211,13 @@ impl Backing for EmulatedDrive {
 
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
         self.facts(entry, uptime)
+    }
+
+    fn tune(&self, retuning: Retuning) -> Option<Tuning> {
+        match &self.user {
+            User::Volume(volume) => volume.tune(retuning),
+            User::Host(_) => None,
+        }
     }
 
     fn outlives_the_process(&self) -> bool {

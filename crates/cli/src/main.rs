@@ -85,6 +85,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Umount(verb) => verb.run(&state()?),
         Verb::Serve(verb) => verb.run(&state()?),
         Verb::Status(verb) => verb.run(&state()?),
+        Verb::Tune(verb) => verb.run(&state()?),
         Verb::Grow(verb) => verb.run(&state()?),
         Verb::Check(verb) => verb.run(),
         Verb::Dump(verb) => verb.run(),

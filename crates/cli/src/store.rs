@@ -10,6 +10,7 @@ use crate::status::{Facts, Status, facts_of};
 use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
+use coulter::tuning::{Retuning, Tuning};
 use coulter::{CreateError, CreateOptions, State, Volume};
 use coulter_check::FileBlocks;
 use coulter_device::wrap::{TraceRecord, TracedDevice};
@@ -159,6 +160,10 @@ impl Backing for OpenStore {
         let statistics = facts_of(&self.volume.statistics());
         let entry = Entry { read_only: self.volume.read_only(), ..entry.clone() };
         Facts::Volume(Status::new(entry, self.volume.state().to_string(), uptime, statistics))
+    }
+
+    fn tune(&self, retuning: Retuning) -> Option<Tuning> {
+        self.volume.tune(retuning)
     }
 
     fn outlives_the_process(&self) -> bool {

@@ -19,4 +19,5 @@ pub(crate) mod restart;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod status;
+pub(crate) mod tune;
 pub(crate) mod umount;

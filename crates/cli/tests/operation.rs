@@ -114,3 +114,30 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
     let end = drawn.rfind("\u{1b}[?1049l").expect("the terminal is given back");
     assert!(drawn[end..].contains("code=0"), "{:?}", &drawn[end..]);
 }
+
+#[test]
+fn settings_are_shown_changed_and_refused() {
+    let (sandbox, _) = attached(&[]);
+    assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), "cleaning=paced");
+    assert_eq!(sandbox.ok(&["tune", "disk", "cleaning=paused"]), "");
+    assert_eq!(sandbox.json(&["tune", "disk", "--json"])["cleaning"], "paused");
+    for (setting, reason) in [
+        ("cleaning=never", "paced, paused or drain"),
+        ("rate=-1", "no setting `rate`"),
+        ("paused", "KEY=VALUE"),
+    ] {
+        let error = sandbox.fails(2, &["tune", "disk", setting]);
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!(
+        sandbox.ok(&["tune", "disk"]).trim(),
+        "cleaning=paused",
+        "a refusal changes nothing"
+    );
+    let error = sandbox.fails(1, &["tune", "other", "cleaning=paced"]);
+    assert!(error.contains("other"), "{error}");
+    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);
+    let error = sandbox.fails(1, &["tune", "drive", "cleaning=paused"]);
+    assert!(error.contains("no volume"), "{error}");
+    sandbox.ok(&["detach", "drive"]);
+}

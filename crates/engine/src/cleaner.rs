@@ -145,7 +145,14 @@ impl Engine {
         if worth == 0 {
             self.cleaner.credit = 0;
         }
-        self.pacing.wants_cleaning(worth)
+        let paced = self.pacing.wants_cleaning(worth);
+        self.cleaning_is_wanted(paced)
+    }
+
+    /// Whether all segments have been looked at since something was applied, and none was worth it.
+    pub(crate) fn nothing_is_worth_cleaning(&self) -> bool {
+        let now = (self.log.applied, self.segments.usable_count());
+        self.cleaner.stage == Stage::Idle && self.cleaner.fruitless == Some(now)
     }
 
     fn choose_victim(&mut self) -> bool {

@@ -60,6 +60,7 @@ mod requests;
 mod segments;
 pub mod statistics;
 mod sweeper;
+pub mod tuning;
 pub mod units;
 mod writes;
 
@@ -108,6 +109,8 @@ pub struct Engine {
     cleaner: Cleaner,
     checkpointer: Checkpointer,
     pacing: Pacing,
+    /// When the cleaner works.
+    cleaning: tuning::CleaningMode,
     /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
     checksums: [u32; coulter_format::record::PAYLOAD_BLOCKS_MAX],
     /// Something changed without a command: another pump may find something to do.
@@ -146,6 +149,7 @@ impl Engine {
             cleaner: Cleaner::default(),
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
+            cleaning: tuning::CleaningMode::default(),
             checksums: [0; coulter_format::record::PAYLOAD_BLOCKS_MAX],
             restless: false,
             discard_under_way: false,

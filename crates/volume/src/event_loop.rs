@@ -323,6 +323,9 @@ impl EventLoop {
                 // Whoever asked may have given up.
                 let _ = sender.send(self.statistics());
             }
+            Message::Tune(retuning, sender) => {
+                let _ = sender.send(self.driver().tune(retuning));
+            }
             Message::Host(guest) => self.guest = Some(guest),
             Message::End(ending) => self.begin_end(ending),
         }
@@ -460,7 +463,7 @@ impl EventLoop {
             }
             // It runs all the same: somebody counts on that.
             Message::Host(guest) => self.guest = Some(guest),
-            Message::Disconnect(_) | Message::End(_) => {}
+            Message::Disconnect(_) | Message::Tune(..) | Message::End(_) => {}
         }
     }
 }

@@ -70,6 +70,7 @@ pub mod service;
 mod session;
 mod state;
 pub mod statistics;
+pub mod tuning;
 mod validity;
 mod volume;
 

@@ -4,6 +4,7 @@ use crate::delivery::Outbox;
 use crate::memory::Memory;
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::statistics::Statistics;
+use crate::tuning::{Retuning, Tuning};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -50,6 +51,8 @@ pub(crate) enum Message {
     Disconnect(SessionId),
     /// Somebody wants the counters.
     Statistics(SyncSender<Statistics>),
+    /// Change settings, and tell what they are then.
+    Tune(Retuning, SyncSender<Tuning>),
     /// Run this on the loop's thread.
     Host(Guest),
     /// Stop.

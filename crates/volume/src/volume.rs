@@ -15,6 +15,7 @@ use crate::service::{
 use crate::session::VolumeSession;
 use crate::state::{Shared, State};
 use crate::statistics::Statistics;
+use crate::tuning::{Retuning, Tuning};
 use crate::validity::ByteRange;
 use coulter_device::Device;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -72,6 +73,15 @@ impl Volume {
         let sent = self.shared.mailbox.try_send(Message::Statistics(sender));
         let answer = sent.ok().and_then(|()| receiver.recv().ok());
         answer.unwrap_or_else(|| self.shared.last_statistics())
+    }
+
+    /// Changes settings, at once, and tells what they are then; `None` if the volume has ended. What
+    /// is not named stays, so that naming nothing only asks.
+    pub fn tune(&self, retuning: Retuning) -> Option<Tuning> {
+        self.shared.assert_may_wait();
+        let (sender, receiver) = sync_channel(1);
+        let sent = self.shared.mailbox.try_send(Message::Tune(retuning, sender));
+        sent.ok().and_then(|()| receiver.recv().ok())
     }
 
     /// Ends it in order: requests that were handed over are finished, later ones complete with

@@ -11,7 +11,9 @@ use crate::mounts;
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
+use crate::verbs::tune::{Setting, Settings};
 use coulter::State;
+use coulter::tuning::{Retuning, Tuning};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -130,6 +132,28 @@ impl Serving {
         self.point.detach(force)
     }
 
+    fn tune(&self, settings: &[Setting]) -> Result<Settings, CliError> {
+        let name = || self.entry.name.clone();
+        let mut retuning = Retuning::default();
+        for setting in settings {
+            match setting {
+                Setting::Cleaning(mode) => {
+                    let mode = mode.parse().map_err(|error| DaemonError::Tune {
+                        name: name(),
+                        reason: format!("{error}"),
+                    })?;
+                    retuning.cleaning = Some(mode);
+                }
+            }
+        }
+        let Some(Tuning { cleaning, .. }) = self.backing.tune(retuning) else {
+            let reason = "it is no volume that runs".to_owned();
+            return Err(DaemonError::Tune { name: name(), reason }.into());
+        };
+        log::info!(cleaning = cleaning.name(); "tuned");
+        Ok(Settings { cleaning: cleaning.name().to_owned() })
+    }
+
     /// Whether this could go on as `program`.
     fn check_restart(&self, program: &Path) -> Result<(), CliError> {
         let refused = |reason: &str| DaemonError::Restart {
@@ -162,6 +186,10 @@ impl Serving {
                 let facts = self.backing.status(&self.entry, self.since.elapsed());
                 return Reply::Status(Box::new(facts));
             }
+            (Request::Tune { settings }, _) => match self.tune(settings) {
+                Ok(settings) => return Reply::Settings(settings),
+                Err(error) => Err(error),
+            },
             (Request::TraceStart, Some(trace)) => {
                 trace.start();
                 Ok(())

@@ -24,6 +24,8 @@ pub(crate) enum DaemonError {
     NotTracing { name: String },
     /// No socket was passed to this process, or too many.
     NoSocketPassed { count: u32 },
+    /// Settings cannot be changed.
+    Tune { name: String, reason: String },
     /// A daemon cannot become another program.
     Restart { name: String, reason: String },
     /// The port for metrics cannot be had.
@@ -73,6 +75,9 @@ impl DaemonError {
             DaemonError::NoSocketPassed { count } => usage(format!("{count} sockets were passed"))
                 .why("--nbd systemd takes one, from LISTEN_FDS")
                 .help("start it from a systemd socket unit; docs/operation.md has one"),
+            DaemonError::Tune { name, reason } => {
+                fault(format!("cannot tune '{name}'")).why(reason.as_str())
+            }
             DaemonError::Restart { name, reason } => {
                 fault(format!("cannot restart '{name}'")).why(reason.as_str())
             }

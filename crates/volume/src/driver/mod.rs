@@ -37,6 +37,7 @@ use crate::geometry::Geometry;
 use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
 use crate::service::{Completion, Operation, RequestError};
+use crate::tuning::{Retuning, Tuning};
 use conflicts::{Admission, Conflicts};
 use coulter_device::{self as device, Device, Wait};
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
@@ -207,6 +208,14 @@ impl Driver {
     /// Whether writes are refused: since it was opened (zero), or after this error.
     pub(crate) fn read_only(&self) -> Option<i32> {
         self.engine.read_only()
+    }
+
+    /// Changes settings; what they are then. The engine acts on them in its next turn.
+    pub(crate) fn tune(&mut self, retuning: Retuning) -> Tuning {
+        if let Some(mode) = retuning.cleaning {
+            self.engine.set_cleaning(mode);
+        }
+        Tuning { cleaning: self.engine.cleaning() }
     }
 
     pub(crate) fn engine_statistics(&self) -> coulter_engine::Statistics {

@@ -1,0 +1,105 @@
+//! `coulter tune`: what a volume does meanwhile can be changed.
+
+use crate::control::{self, Reply, Request};
+use crate::error::{CliError, DaemonError};
+use crate::state::StateDirectory;
+use crate::terminal;
+use clap::Args;
+use coulter::tuning::CleaningMode;
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// Change settings of an attached volume, or show them when none is given.
+///
+/// They take effect at once and last until the volume is detached or restarted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Settings:
+  cleaning=paced     in step with the host's writes (as it is at first)
+  cleaning=paused    only what it takes for the host to go on
+  cleaning=drain     as fast as the device allows until nothing is worth cleaning, then paced
+
+Examples:
+  coulter tune disk                        show the settings
+  coulter tune disk cleaning=paused        before something that must not be disturbed
+  coulter tune disk cleaning=drain         while there is time")]
+pub(crate) struct Tune {
+    /// Name, store or device of the volume
+    #[arg(value_name = "NAME")]
+    pub(crate) volume: String,
+
+    /// What to change
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<Setting>,
+
+    /// Print the settings as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// One setting, as it is written on the command line and sent to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Setting {
+    /// When the cleaner works, by its name.
+    Cleaning(String),
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Setting, String> {
+        let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+        match key {
+            "cleaning" => {
+                let mode: CleaningMode = value.parse().map_err(|error| format!("{error}"))?;
+                Ok(Setting::Cleaning(mode.name().to_owned()))
+            }
+            _ => Err(format!("there is no setting `{key}`; there is `cleaning`")),
+        }
+    }
+}
+
+/// All settings, as `--json` prints them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// When the cleaner works, by its name.
+    pub(crate) cleaning: String,
+}
+
+impl Tune {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let entry = state.find(&self.volume)?;
+        let request = Request::Tune { settings: self.settings.clone() };
+        let Reply::Settings(settings) = control::ask(state, &entry, &request)? else {
+            let (name, pid) = (entry.name.clone(), entry.process.pid);
+            return Err(DaemonError::DaemonSilent { name, pid }.into());
+        };
+        if self.json {
+            return terminal::print_json(&settings);
+        }
+        if self.settings.is_empty() {
+            return terminal::print(&format!("cleaning={}", settings.cleaning));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_and_nonsense_is_told_apart() {
+        let paused = Setting::Cleaning("paused".to_owned());
+        assert_eq!("cleaning=paused".parse(), Ok(paused));
+        for (text, reason) in [
+            ("cleaning=fast", "paced, paused or drain"),
+            ("speed=9", "no setting `speed`"),
+            ("cleaning", "KEY=VALUE"),
+        ] {
+            let error = text.parse::<Setting>().expect_err("nonsense");
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}
