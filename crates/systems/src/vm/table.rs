@@ -16,7 +16,7 @@ pub fn summary(report: &Report) -> String {
         report.scenario, report.release, report.seconds
     );
     for (name, value) in &report.figures {
-        let _ = write!(line, "  {name} {value:.2}");
+        let _ = write!(line, "  {name} {}", figure(*value));
     }
     line
 }
@@ -43,11 +43,16 @@ pub fn table(reports: &[Report]) -> String {
     text
 }
 
+/// A count as it is, a ratio with two places.
+fn figure(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
 fn cell(report: &Report) -> String {
     if report.failure.is_some() {
         return "**failed**".to_owned();
     }
-    let figures = report.figures.iter().map(|(name, value)| format!("; {name} {value:.2}"));
+    let figures = report.figures.iter().map(|(name, value)| format!("; {name} {}", figure(*value)));
     format!("{:.0} s{}", report.seconds, figures.collect::<String>())
 }
 
@@ -69,7 +74,7 @@ mod tests {
 
     fn report(scenario: &'static str, release: &str, failure: Option<String>) -> Report {
         let (kernel, release) = ("6.12", release.to_owned());
-        let figures = vec![("ratio".to_owned(), 1.5)];
+        let figures = vec![("ratio".to_owned(), 1.5), ("kills".to_owned(), 3.0)];
         Report { scenario, kernel, release, seconds: 2.4, figures, failure }
     }
 
@@ -81,7 +86,7 @@ mod tests {
             report("b", "6.12", None),
         ];
         let expected = "| scenario | 6.1 | 6.12 |\n|---|---|---|\n\
-                        | a | 2 s; ratio 1.50 | **failed** |\n| b | – | 2 s; ratio 1.50 |\n";
+                        | a | 2 s; ratio 1.50; kills 3 | **failed** |\n| b | – | 2 s; ratio 1.50; kills 3 |\n";
         assert_eq!(table(&reports), expected);
     }
 
