@@ -4,7 +4,7 @@
 //! # What it does not do
 //! Zero copy. Every block is checksummed on its way, so this process has to see the bytes; buffers
 //! that only a ring may use are of no use to it. Data is copied once between the request and a
-//! buffer: by the driver, or by the daemon where the kernel lets it ([`Copy`]).
+//! buffer: by the driver, or by the daemon where the kernel lets it ([`Copy`](enum@Copy)).
 //!
 //! # Invariants
 //! - One queue, served on the service's own thread if that takes a guest, else on one of its own.
