@@ -57,13 +57,13 @@ vm: ## real kernels in virtual machines: LONG=1, KERNELS=6.1,6.12,newest, SCENAR
 	  $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") $(ARGUMENTS)
 
 f2fs: ## F2FS on a volume, in user-mode Linux: verified, checked, and its power cut: CUTS=3
-	scripts/setup.sh vm
+	scripts/setup.sh f2fs
 	$(CARGO) build --release --package coulter-cli
 	scripts/f2fs.sh $(or $(CUTS),3)
 
 guest: ## a virtual machine that boots from a volume over NBD, is killed, and comes back
 	scripts/setup.sh vm
-	$(CARGO) build --release --package coulter-cli
+	$(CARGO) build --release --package coulter-cli --package coulter-systems --bins
 	scripts/guest.sh
 
 report: ## the published experiments run again: coulter-report.html

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test|bench|vm
+#   scripts/setup.sh build|demo|test|bench|vm|f2fs
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1. It never fetches a Rust toolchain: that is a choice
 # of whoever owns the machine.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|vm}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|vm|f2fs}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -25,8 +25,8 @@ test_tools=(
 bench_tools=(sysbench:sysbench postmark:postmark)
 vm_tools=(
   qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils
-  apt-get:apt mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux
 )
+f2fs_tools=(mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux)
 
 case $purpose in
   build) wanted=("${build_tools[@]}") ;;
@@ -35,7 +35,8 @@ case $purpose in
   bench)
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${bench_tools[@]}") ;;
   vm) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}") ;;
-  *) echo "setup: '$purpose' is none of build, demo, test, bench, vm" >&2; exit 2 ;;
+  f2fs) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${vm_tools[@]}" "${f2fs_tools[@]}") ;;
+  *) echo "setup: '$purpose' is none of build, demo, test, bench, vm, f2fs" >&2; exit 2 ;;
 esac
 
 missing=()
