@@ -18,8 +18,11 @@ pub struct Shape {
     /// Blocks of a segment; `None` for the power of two nearest to a hundredth of the volume.
     pub segment_blocks: Option<u32>,
     /// Blocks of the log that the volume does not have, per block that it has. Everything that is
-    /// no host data, such as map pages and segments kept back, has to find room in it.
+    /// no host data, such as map pages, has to find room in it.
     pub spare: f64,
+    /// Segments beyond that. `None` for as many as are empty, or open, at a time: the literature
+    /// counts garbage, not room to work in.
+    pub reserve: Option<u32>,
     /// Bytes of map memory; `None` for the whole map.
     pub map_memory: Option<u64>,
     /// Requests in the engine at once.
@@ -32,6 +35,12 @@ pub(crate) struct ModelStore {
     pub(crate) blocks: u64,
     pub(crate) segment_blocks: u32,
 }
+
+/// Segments that are open, being cleaned, or hold metadata, at a time.
+const RESERVE_OPEN: u32 = 2;
+
+/// Kept empty in the store that is laid out to find out how many there should be.
+const RESERVE_TRIED: u32 = 12;
 
 /// The power of two nearest to a hundredth of the volume, of those that a segment may have.
 fn segment_blocks_default(blocks: u64) -> u32 {
@@ -63,12 +72,20 @@ impl ModelStore {
             let reason = "a segment has a power of two of blocks, from 256 to 262144";
             return Err(BenchError::option(reason));
         }
-        let log = (shape.blocks as f64 * (1.0 + shape.spare)).ceil() as u64;
-        let log = log.next_multiple_of(segment);
-        let blocks = ((log as f64 / (1.0 + shape.spare)) as u64).max(shape.blocks);
+        let filled = (shape.blocks as f64 * (1.0 + shape.spare)).ceil() as u64;
+        let filled = filled.next_multiple_of(segment);
+        let blocks = ((filled as f64 / (1.0 + shape.spare)) as u64).max(shape.blocks);
+        let Some(reserve) = shape.reserve else {
+            // What is kept empty follows from the log's size, and hardly changes with it.
+            let trial = Shape { reserve: Some(RESERVE_TRIED), ..*shape };
+            let trial = ModelStore::open(&trial, config)?;
+            let statistics = trial.rig.engine.statistics();
+            let reserve = Some(statistics.segments_low as u32 + RESERVE_OPEN);
+            return ModelStore::open(&Shape { reserve, ..*shape }, config);
+        };
         let full = map_size_min(blocks) + blocks * 9;
         let create_options = CreateOptions {
-            device_size: log + segment,
+            device_size: filled + (u64::from(reserve) + 1) * segment,
             volume_size: Some(blocks),
             segment_size: segment_blocks,
             spare_percent: 0,
@@ -117,6 +134,7 @@ mod tests {
         blocks: 20_000,
         segment_blocks: Some(256),
         spare: 0.3,
+        reserve: Some(0),
         map_memory: None,
         queue_depth: 64,
     };

@@ -8,7 +8,9 @@ use coulter_check::{BlockFn, Options, check};
 use coulter_format::checkpoint::{BodyWriter, CheckpointHeader, Counts, Head, SweepPosition};
 use coulter_format::checksum::{Kind, block as checksum, crc32c};
 use coulter_format::record::{self, BlockWord, Extent, RecordHeader};
-use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::segment_table::{
+    self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
+};
 use coulter_format::superblock::{
     CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
 };
@@ -111,6 +113,7 @@ fn header(pba: Pba, sequence: u64, size: usize, extents: &[Extent], words: &[Blo
         generation: 1,
         pba,
         payload_size: size as u16,
+        goes_on: false,
     };
     let mut block = [0; BLOCK_SIZE];
     record::encode(&header, &STORE, extents, words, &mut block).expect("it fits");
@@ -210,6 +213,7 @@ fn finish(
             state: SegmentState::Closed,
             stream: 0,
             clock: 0,
+            mean_age: CoarseAge::default(),
         })
         .collect();
     let table: Vec<_> = entries

@@ -13,7 +13,9 @@ use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, BlockPointer, Pba, Structure};
 
 /// Streams that format version 1 has.
-pub(crate) const STREAM_COUNT: usize = 3;
+pub(crate) const STREAM_COUNT: usize = 7;
+/// As many as the first stores had.
+const STREAM_COUNT_MIN: usize = 3;
 
 /// Bits of a run block's key that number the block.
 pub(crate) const RUN_KEY_SHIFT: u32 = 20;
@@ -125,7 +127,7 @@ impl Verifier<'_> {
         if checkpoint.table.len() != count.div_ceil(SEGMENTS_PER_PAGE) {
             self.contradiction("table_count", checkpoint.table.len() as u64);
         }
-        if checkpoint.heads.len() != STREAM_COUNT {
+        if !(STREAM_COUNT_MIN..=STREAM_COUNT).contains(&checkpoint.heads.len()) {
             self.contradiction("stream_count", checkpoint.heads.len() as u64);
         }
         if checkpoint.runs.len() > self.superblock.budget.run_count_limit as usize {

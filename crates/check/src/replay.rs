@@ -11,7 +11,7 @@ use crate::segments::Segments;
 use crate::updates::{Updates, UpdatesBuilder};
 use crate::window::Window;
 use coulter_format::checksum;
-use coulter_format::record::{PAYLOAD_BLOCKS_MAX, RecordView};
+use coulter_format::record::{PAYLOAD_BLOCKS_MAX, RecordHeader, RecordView};
 use coulter_format::superblock::Superblock;
 use coulter_format::{Pba, StoreId};
 
@@ -23,6 +23,8 @@ struct Candidate {
     segment: u32,
     /// Where the record ends in its segment.
     end: u32,
+    /// It counts only if the record of the next sequence does.
+    goes_on: bool,
 }
 
 /// How far a segment was walked.
@@ -141,7 +143,8 @@ impl Search<'_, '_> {
                 break;
             }
             self.durable = self.durable.max(header.durable_sequence);
-            self.found.push(Candidate { sequence: header.sequence, pba, segment, end });
+            let RecordHeader { sequence, goes_on, .. } = header;
+            self.found.push(Candidate { sequence, pba, segment, end, goes_on });
             walk = Walk { latest: header.sequence, offset: end, ..walk };
         }
         walk
@@ -200,6 +203,11 @@ impl Search<'_, '_> {
             }
             accepted.push(found);
             next = next.saturating_add(1);
+        }
+        // Of a group, all or nothing.
+        while let Some(last) = accepted.pop_if(|last| last.goes_on) {
+            next = last.sequence;
+            at = Some(last.pba);
         }
         if next <= self.durable {
             let durable_sequence = self.durable;

@@ -202,7 +202,8 @@ fn what_the_check_lets_pass_the_engine_opens_and_reads() {
         if matches!(opened.engine.phase(), Phase::Failed(_)) {
             assert!(!report.is_sound(), "the engine does not open, the check finds nothing");
             refused += 1;
-        } else if report.is_sound() {
+        } else if report.is_sound() && report.recovery.records_dropped == 0 {
+            // Damage to the very last record looks like a power cut: nothing says that it was durable.
             passed += 1;
             for lba in (0..history.volume.len()).step_by(97) {
                 assert_eq!(opened.try_read(lba as u64), Ok(history.volume[lba]));

@@ -25,17 +25,24 @@ impl Engine {
 
     /// Applies every record that has completed together with all before it.
     pub(crate) fn apply_completed(&mut self, _buffers: &mut impl Buffers) {
-        while let Some(record) = self.log.take_completed() {
-            if let RecordState::Done(Err(errno)) = self.log.record(record).state {
+        let mut group = core::mem::take(&mut self.completed);
+        while let Some(outcome) = self.log.take_completed(&mut group) {
+            if let Err(errno) = outcome {
                 self.poison(errno);
             }
-            match self.poisoned {
-                None => self.apply(record),
-                // Also for a record that was written: an earlier one is missing, so this one would
-                // be dropped after a crash.
-                Some(errno) => self.give_up(record, errno),
+            for record in &group {
+                match self.poisoned {
+                    None => self.apply(*record),
+                    // Also for a record that was written: an earlier one, or one of its group, is
+                    // missing, so this one would be dropped after a crash.
+                    Some(errno) => self.give_up(*record, errno),
+                }
             }
         }
+        self.completed = group;
+        let lives = self.segments.take_lives();
+        self.placer.learn(lives, self.log.write_clock);
+        self.placer.judge_skew(self.superblock.geometry.volume_size);
     }
 
     fn apply(&mut self, record_ref: RecordRef) {
@@ -45,6 +52,7 @@ impl Engine {
         let words = core::mem::take(&mut record.words);
         let requests = core::mem::take(&mut record.requests);
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
+        let (segment, timed, times) = (record.segment, record.timed, record.times);
         let payload = record.header_pba.plus(1);
         assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
         self.warm(&extents);
@@ -64,6 +72,7 @@ impl Engine {
             }
         }
         self.map.unreserve(reserved);
+        self.segments.note_times(segment, timed, times);
         self.log.write_clock += user_blocks;
         self.log.retire(&mut self.segments, record_ref);
         self.log.applied = sequence;

@@ -33,15 +33,17 @@ pub enum Canary {
     PageEvictedEarly,
     /// The superblock is written without a flush before.
     SuperblockUnordered,
-    /// A run says of an unchanged array that its page counts nothing.
-    UnchangedReleased,
     /// Runs die one leaf too soon.
     RunDiesEarly,
+    /// Recovery takes the first records of a group whose last ones did not arrive.
+    GroupHalved,
+    /// Writes of one address may go to two records of a group.
+    GroupUnordered,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 13] = [
+    pub const ALL: [Canary; 14] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -53,8 +55,9 @@ impl Canary {
         Canary::ReaderIgnored,
         Canary::PageEvictedEarly,
         Canary::SuperblockUnordered,
-        Canary::UnchangedReleased,
         Canary::RunDiesEarly,
+        Canary::GroupHalved,
+        Canary::GroupUnordered,
     ];
 }
 

@@ -22,14 +22,16 @@ use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
 use crate::map::{Map, RunBuilder};
 use crate::segments::{Segments, State};
-use crate::units::{Sequence, Stream};
+use crate::units::{Origin, Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{
     BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
 };
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
-use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::segment_table::{
+    self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
+};
 use coulter_format::superblock::{CheckpointLocation, Superblock};
 use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba};
 
@@ -208,7 +210,7 @@ impl Engine {
     fn checkpoint_is_due(&mut self) -> bool {
         if self.checkpointer.shutdown.is_some() {
             let quiet = self.phase == Phase::ShuttingDown
-                && self.log.is_quiet(Stream::User)
+                && self.log.is_quiet(Origin::User)
                 && !self.discard_under_way;
             return quiet && !self.runs_are_too_many();
         }
@@ -227,9 +229,9 @@ impl Engine {
         let worth = u64::from(freed) * u64::from(self.superblock.geometry.segment_size)
             >= 2 * self.checkpoint_cost();
         let at_the_floor = self.segments.usable_count() <= marks.kept_by_cleaning as usize;
-        let scarce = self.segments.empty_count() - freed <= marks.kept_by_user + 1
+        let scarce = self.segments.empty_count() - freed <= marks.wanted_by_user
             && (worth || (at_the_floor && freed + self.segments.gone_through_count() > 0));
-        let queue_is_short = self.segments.usable_count() <= marks.kept_by_user as usize + 1
+        let queue_is_short = self.segments.usable_count() <= marks.wanted_by_user as usize
             && self.segments.queue_could_grow();
         self.checkpointer.wanted
             || (self.map.recovery_is_short() && self.map.checkpoint_helps_recovery())
@@ -267,12 +269,10 @@ impl Engine {
     }
 
     fn quiesce(&mut self, buffers: &mut impl Buffers) {
-        for stream in [Stream::Cleaning, Stream::Metadata] {
-            if self.log.filling(stream).is_some() {
-                self.seal(stream, buffers);
-            }
+        for origin in [Origin::Cleaning, Origin::Metadata] {
+            self.seal_all_of(origin, buffers);
         }
-        if self.log.is_quiet(Stream::Cleaning) && self.log.is_quiet(Stream::Metadata) {
+        if self.log.is_quiet(Origin::Cleaning) && self.log.is_quiet(Origin::Metadata) {
             self.cut();
             self.checkpointer.stage = Stage::Images;
         }
@@ -292,7 +292,7 @@ impl Engine {
         checkpointer.next_image = 0;
         let mut run = RunBuilder::new(&mut checkpointer.images);
         self.map.cut_run(&mut run);
-        run.finish();
+        let updates = run.finish();
         let number = checkpointer.next_run;
         let block_count = checkpointer.images.len();
         assert!(block_count < 1 << RUN_KEY_SHIFT, "a key numbers every block of a run");
@@ -310,6 +310,7 @@ impl Engine {
             image_keys.push((Kind::Root, key));
         });
         self.forgive_lost_references();
+        self.log.close_unwanted(&mut self.segments, self.placer.streams());
         let queue_length = self.queue_length();
         self.segments.fill_queue(queue_length, sequence);
         if sings(Canary::SegmentReusedEarly) {
@@ -325,7 +326,7 @@ impl Engine {
         self.checkpointer.cut = Cut { sequence, write_clock, sweep, heads, reserved, clean };
         self.checkpointer.wanted = false;
         self.checkpointer.new_location = None;
-        self.sweeper.quota = self.map.sweep_quota();
+        self.sweeper.quota = self.map.sweep_quota(updates);
     }
 
     /// See [`Segments::forgive`]: only if map pages were damaged once is there anything to forgive.
@@ -362,7 +363,8 @@ impl Engine {
                 _ => SegmentState::Free,
             };
             let valid = counts[index.index()];
-            SegmentEntry { valid, state, stream: segment.stream, clock: segment.clock }
+            let mean_age = CoarseAge::from_blocks(segment.mean_age());
+            SegmentEntry { valid, state, stream: segment.stream, clock: segment.clock, mean_age }
         };
         let entries: Vec<_> = self.segments.iter().map(entry).collect();
         for (key, chunk) in entries.chunks(SEGMENTS_PER_PAGE).enumerate() {
@@ -398,22 +400,22 @@ impl Engine {
         if self.log.filling(Stream::Metadata).is_some() {
             self.seal(Stream::Metadata, buffers);
         }
-        if self.log.is_quiet(Stream::Metadata) {
+        if self.log.is_quiet(Origin::Metadata) {
             self.checkpointer.stage = Stage::Body;
         }
     }
 
     fn write_body(&mut self, buffers: &mut impl Buffers) {
         if self.checkpointer.new_location.is_some() {
-            if self.log.is_quiet(Stream::Metadata) && sings(Canary::SuperblockUnordered) {
+            if self.log.is_quiet(Origin::Metadata) && sings(Canary::SuperblockUnordered) {
                 self.checkpointer.flushing = self.log.durable;
                 self.write_superblock(buffers);
-            } else if self.log.is_quiet(Stream::Metadata) {
+            } else if self.log.is_quiet(Origin::Metadata) {
                 self.checkpoint_flush(Stage::Flush);
             }
             return;
         }
-        if !self.log.can_begin(Stream::Metadata) {
+        if !self.log.can_begin_metadata() {
             return;
         }
         let mut bytes = alloc::vec![0; PAYLOAD_BLOCKS_MAX * BLOCK_SIZE];

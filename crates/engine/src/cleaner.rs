@@ -21,7 +21,7 @@ use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
 use crate::policy::{Candidate, VictimPolicy};
 use crate::segments::State;
-use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
+use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent, RecordView};
@@ -59,6 +59,9 @@ pub(crate) struct Cleaner {
     pub(crate) policy: VictimPolicy,
     stage: Stage,
     segment: Option<SegmentIndex>,
+    /// Where its blocks go, and when the host wrote them, on average.
+    stream: Option<Stream>,
+    time: u64,
     /// Of the victim when it was chosen.
     life: u32,
     /// The next record's place in the victim.
@@ -84,6 +87,10 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
+    pub(crate) fn new(policy: VictimPolicy) -> Cleaner {
+        Cleaner { policy, ..Cleaner::default() }
+    }
+
     pub(crate) fn resume(&mut self) {
         self.parked = false;
     }
@@ -99,16 +106,14 @@ impl Engine {
         self.pacing.update(self.segments.empty_count());
         self.leave_freed_victim();
         if self.phase != Phase::Running || self.checkpointer.is_quiescing() {
-            if self.log.filling(Stream::Cleaning).is_some() {
-                self.seal(Stream::Cleaning, buffers);
-            }
+            self.seal_all_of(Origin::Cleaning, buffers);
             return;
         }
         let mut turns = 0;
         while self.cleaning_is_due() && !self.cleaner.parked && turns < 4 {
             turns += 1;
             let goes_on = match self.cleaner.stage {
-                Stage::Idle => self.choose_victim(),
+                Stage::Idle => self.choose_victim(buffers),
                 Stage::Next => self.read_chunk(),
                 Stage::Reading => false,
                 Stage::Sorting => self.sort_blocks(buffers),
@@ -119,8 +124,8 @@ impl Engine {
         }
         let waiting = self.cleaner.parked || self.sweeper.wanted_memory;
         let resting = self.cleaner.stage == Stage::Idle || waiting || !self.cleaning_is_due();
-        if resting && self.log.filling(Stream::Cleaning).is_some() {
-            self.seal(Stream::Cleaning, buffers);
+        if resting {
+            self.seal_all_of(Origin::Cleaning, buffers);
         }
     }
 
@@ -155,7 +160,7 @@ impl Engine {
         self.cleaner.stage == Stage::Idle && self.cleaner.fruitless == Some(now)
     }
 
-    fn choose_victim(&mut self) -> bool {
+    fn choose_victim(&mut self, buffers: &mut impl Buffers) -> bool {
         // All segments are looked at: not again before something has been applied or opened.
         let now = (self.log.applied, self.segments.usable_count());
         if self.cleaner.fruitless == Some(now) {
@@ -194,14 +199,20 @@ impl Engine {
         self.cleaner.offset = 0;
         self.cleaner.doubtful = false;
         self.cleaner.stage = Stage::Next;
+        self.cleaner.time = self.segments.mean_time(victim);
+        let stream = self.placer.cleaning_stream(clock.saturating_sub(self.cleaner.time));
+        // What was begun for another one would wait for long, and its victim with it.
+        if self.cleaner.stream.replace(stream).is_some_and(|before| before != stream) {
+            self.seal_all_of(Origin::Cleaning, buffers);
+        }
         true
     }
 
     /// Blocks that the cleaner can write before another segment is won.
     fn room_for_relocations(&self) -> u64 {
         let size = u64::from(self.superblock.geometry.segment_size);
-        let head = self.log.head(Stream::Cleaning);
-        let left = head.map_or(0, |head| size - u64::from(head.offset));
+        let heads = self.placer.cleaning_streams().iter().filter_map(|s| self.log.head(*s));
+        let left: u64 = heads.map(|head| (size - u64::from(head.offset)).saturating_sub(2)).sum();
         let usable = self.segments.usable_count().saturating_sub(self.pacing.kept_by_cleaning());
         left + usable as u64 * size
     }
@@ -394,12 +405,13 @@ impl Engine {
             // Those on their way arrive and make room; what else is short makes the sweep urgent.
             if self.log.record(target).extents.is_empty() {
                 self.log.abandon(target);
-            } else {
-                self.seal(Stream::Cleaning, buffers);
             }
+            self.seal_all_of(Origin::Cleaning, buffers);
             return false;
         }
         if is_data {
+            let class = self.log.record(target).stream.class();
+            self.statistics.relocated_blocks_by_class[class] += 1;
             self.statistics.relocated_blocks += 1;
         } else {
             self.statistics.relocated_metadata_blocks += 1;
@@ -407,6 +419,8 @@ impl Engine {
         let record = self.log.record_mut(target);
         buffers.relocate(buffer, block.place, target, record.payload);
         record.reserved += usize::from(is_data);
+        record.timed += u32::from(is_data);
+        record.times += u128::from(self.cleaner.time) * u128::from(is_data);
         record.words.push(BlockWord { checksum: block.checksum, address: block.pba });
         record.push_extent(extent);
         self.cleaner.copied += 1;
@@ -427,15 +441,33 @@ impl Engine {
         self.ios.start(crate::ios::Purpose::Clean, Command::Read { pba: start, count, target });
     }
 
+    /// A record for relocations: of the victim's stream, or, if there is no room for that, of any
+    /// that the cleaner has begun.
     fn cleaning_record(&mut self, cost: usize, buffers: &mut impl Buffers) -> Option<RecordRef> {
-        if let Some(record) = self.log.fitting(Stream::Cleaning, 1, cost) {
+        let stream = self.cleaner.stream.expect("a victim was chosen");
+        if let Some(record) = self.log.fitting(stream, Origin::Cleaning, 1, cost) {
             return Some(record);
         }
-        if self.log.filling(Stream::Cleaning).is_some() {
-            self.seal(Stream::Cleaning, buffers);
-        }
+        self.seal(stream, buffers);
         let keep = self.pacing.kept_by_cleaning();
-        self.log.begin(&mut self.segments, Stream::Cleaning, 1, keep)
+        let begin = |engine: &mut Engine, stream| {
+            engine.log.begin(&mut engine.segments, stream, Origin::Cleaning, 1, keep)
+        };
+        if let Some(record) = begin(self, stream) {
+            return Some(record);
+        }
+        let size = self.superblock.geometry.segment_size;
+        for other in self.placer.cleaning_streams() {
+            if let Some(record) = self.log.fitting(*other, Origin::Cleaning, 1, cost) {
+                return Some(record);
+            }
+            if self.log.filling(*other).is_none() && self.log.head_takes(*other, size, 1) {
+                return begin(self, *other);
+            }
+        }
+        // What is full must go before there is a buffer again.
+        self.seal_all_of(Origin::Cleaning, buffers);
+        None
     }
 
     fn end_chunk(&mut self) {
@@ -464,9 +496,9 @@ impl Engine {
     /// There is no segment to copy into. Another victim may fit into what is left of the head: an
     /// emptier one, or this one, which has less left by now.
     fn leave_victim_without_room(&mut self) {
-        let head = self.log.head(Stream::Cleaning);
         let size = self.superblock.geometry.segment_size;
-        let segments_are_short = head.is_none_or(|head| size - head.offset < 2)
+        let mut streams = self.placer.cleaning_streams().iter();
+        let segments_are_short = !streams.any(|stream| self.log.head_takes(*stream, size, 1))
             && self.segments.usable_count() <= self.pacing.kept_by_cleaning();
         if segments_are_short {
             self.drop_victim();

@@ -1,6 +1,8 @@
 //! What the driver decides when it opens a store.
 
 use crate::grow::Growth;
+use crate::placement::Placement;
+use crate::policy::VictimPolicy;
 
 /// Limits and habits of a running engine. Nothing here changes what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,10 @@ pub struct Config {
     pub read_only: bool,
     /// Whether the store is to take in the rest of the device, and how.
     pub growth: Option<Growth>,
+    /// How the cleaner chooses; see [`crate::Engine::set_victims`].
+    pub victims: VictimPolicy,
+    /// Which blocks share segments; see [`crate::Engine::set_placement`].
+    pub placement: Placement,
 }
 
 impl Config {
@@ -42,6 +48,8 @@ impl Default for Config {
             trim: false,
             read_only: false,
             growth: None,
+            victims: VictimPolicy::default(),
+            placement: Placement::default(),
         }
     }
 }

@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::{BodyWriter, CheckpointHeader, Counts};
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{self, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader};
-use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::segment_table::{
+    self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
+};
 use coulter_format::superblock::{
     CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
 };
@@ -20,6 +22,9 @@ pub const JOURNAL_SIZE_MIN: u32 = 1024;
 
 /// The most that keeps recovery short and a run's list small.
 pub const JOURNAL_SIZE_MAX: u32 = 65_536;
+
+/// Runs alive at most: as many as a checkpoint lists easily.
+pub const RUN_COUNT_MAX: u32 = 256;
 
 /// Segments of a store at most, so that its table is read and listed quickly.
 pub const SEGMENT_COUNT_MAX: u32 = 1 << 18;
@@ -43,7 +48,7 @@ pub struct CreateOptions {
     pub map_size: Option<u64>,
     /// Map updates between two checkpoints; `None` for a size that suits the volume.
     pub journal_size: Option<u32>,
-    /// Runs alive at most; `None` for 128.
+    /// Runs alive at most; `None` for [`RUN_COUNT_MAX`].
     pub run_count_limit: Option<u32>,
 }
 
@@ -154,9 +159,9 @@ fn smallest_device(segment_size: u32) -> u64 {
 fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, LayoutError> {
     let suited = (volume_size / 8).clamp(u64::from(JOURNAL_SIZE_MIN), JOURNAL_SIZE_MAX.into());
     let journal_size = options.journal_size.unwrap_or(suited as u32);
-    let run_count_limit = options.run_count_limit.unwrap_or(128);
+    let run_count_limit = options.run_count_limit.unwrap_or(RUN_COUNT_MAX);
     let journal_fits = (JOURNAL_SIZE_MIN..=JOURNAL_SIZE_MAX).contains(&journal_size);
-    if !journal_fits || !(2..=256).contains(&run_count_limit) {
+    if !journal_fits || !(2..=RUN_COUNT_MAX).contains(&run_count_limit) {
         return Err(LayoutError::Budget);
     }
     let least = map_size_min(volume_size);
@@ -262,6 +267,7 @@ fn table_pages(segment_count: u32) -> Vec<Block> {
         state: if index == 0 { SegmentState::Closed } else { SegmentState::Free },
         stream: Stream::Metadata as u8,
         clock: 0,
+        mean_age: CoarseAge::default(),
     };
     let entries: Vec<_> = (0..segment_count).map(entry).collect();
     let page = |chunk: &[SegmentEntry]| {
@@ -295,6 +301,7 @@ impl FirstRecords {
             generation: 0,
             pba: self.next,
             payload_size: payload.len() as u16,
+            goes_on: false,
         };
         let extent = Extent { key, count: payload.len() as u16, kind, relocated: false };
         let checksums =

@@ -12,6 +12,7 @@
 use crate::Engine;
 use crate::create::{CreateOptions, LayoutError, map_size_default, map_size_min, plan};
 use crate::pacing::{Pacing, Watermarks};
+use crate::placement::Placer;
 use coulter_format::BlockPointer;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
@@ -66,7 +67,9 @@ impl Engine {
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
         assert!(pages >= self.checkpointer.table.len(), "no page is given up");
         self.checkpointer.table.resize(pages, BlockPointer::NOWHERE);
-        self.pacing = Pacing::new(Watermarks::of(&geometry, &self.superblock.budget));
+        let marks = Watermarks::of(&geometry, &self.superblock.budget);
+        self.pacing = Pacing::new(marks);
+        self.placer = Placer::new(self.config.placement, marks.spare);
         Ok(())
     }
 

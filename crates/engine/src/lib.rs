@@ -47,12 +47,14 @@ mod cleaner;
 pub mod config;
 pub mod create;
 mod flush;
+mod group;
 pub mod grow;
 mod ios;
 mod loads;
 mod log;
 mod map;
 mod pacing;
+pub mod placement;
 pub mod policy;
 mod reads;
 mod recovery;
@@ -78,16 +80,19 @@ use cleaner::Cleaner;
 use coulter_format::superblock::{Geometry, Superblock};
 use coulter_format::{Lba, StoreId};
 use flush::Flusher;
+use group::Group;
 use ios::Ios;
 use loads::Loads;
 use log::Log;
 use map::Map;
 use pacing::Pacing;
+use placement::{Placement, Placer};
+use policy::VictimPolicy;
 use recovery::Recovery;
 use requests::Requests;
 use segments::Segments;
 use sweeper::Sweeper;
-use units::Stream;
+use units::{Origin, Stream};
 
 /// The engine. See the crate's documentation for how to drive it.
 pub struct Engine {
@@ -111,6 +116,11 @@ pub struct Engine {
     pacing: Pacing,
     /// When the cleaner works.
     cleaning: tuning::CleaningMode,
+    placer: Placer,
+    /// The group of user records being filled.
+    group: Group,
+    /// A group that has completed; kept for its memory.
+    completed: alloc::vec::Vec<RecordRef>,
     /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
     checksums: [u32; coulter_format::record::PAYLOAD_BLOCKS_MAX],
     /// Something changed without a command: another pump may find something to do.
@@ -146,10 +156,13 @@ impl Engine {
             loads: Loads::new(config.page_count),
             flusher: Flusher::default(),
             sweeper: Sweeper::default(),
-            cleaner: Cleaner::default(),
+            cleaner: Cleaner::new(config.victims),
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
             cleaning: tuning::CleaningMode::default(),
+            placer: Placer::new(config.placement, 0),
+            group: Group::new(),
+            completed: alloc::vec::Vec::with_capacity(usize::from(config.record_count)),
             checksums: [0; coulter_format::record::PAYLOAD_BLOCKS_MAX],
             restless: false,
             discard_under_way: false,
@@ -255,6 +268,18 @@ impl Engine {
         self.poisoned.or(self.config.read_only.then_some(0))
     }
 
+    /// Changes how the cleaner chooses its victims, from the next one on.
+    pub fn set_victims(&mut self, victims: VictimPolicy) {
+        self.config.victims = victims;
+        self.cleaner.policy = victims;
+    }
+
+    /// Changes which blocks share segments, from the next ones on. What lies where it lies stays.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.config.placement = placement;
+        self.placer.placement = placement;
+    }
+
     /// Sizes and places. Meaningless while opening.
     pub fn geometry(&self) -> &Geometry {
         &self.superblock.geometry
@@ -284,9 +309,18 @@ impl Engine {
         statistics.segment_count = u64::from(self.superblock.geometry.segment_count);
         statistics.segment_size = u64::from(self.superblock.geometry.segment_size);
         statistics.segments_empty = u64::from(self.segments.empty_count());
+        statistics.segments_low = u64::from(self.pacing.marks().low);
+        statistics.segments_high = u64::from(self.pacing.marks().high);
+        let heads = Stream::ALL.iter().filter_map(|stream| self.log.head(*stream));
+        let size = self.superblock.geometry.segment_size;
+        let metadata = self.segments.metadata_count();
+        statistics.metadata_log_blocks = u64::from(metadata) * u64::from(size)
+            - self.log.head(Stream::Metadata).map_or(0, |head| u64::from(size - head.offset));
+        statistics.open_blocks = heads.map(|head| u64::from(size - head.offset)).sum();
         statistics.valid_blocks =
             self.segments.iter().map(|(_, segment)| u64::from(segment.valid)).sum();
         statistics.run_count = self.checkpointer.run_count() as u64;
+        statistics.segment_life = self.placer.life();
         statistics.applied_sequence = self.log.applied;
         statistics.durable_sequence = self.log.durable;
         statistics
@@ -343,6 +377,7 @@ impl Engine {
         }
         self.poisoned = Some(errno);
         // What is being filled will never be sent.
+        self.group.end();
         for stream in Stream::ALL {
             if let Some(record) = self.log.take_filling(stream) {
                 self.give_up(record, errno);
@@ -352,37 +387,92 @@ impl Engine {
 
     /// Sends off partly filled records that should not wait.
     fn seal_ready(&mut self, buffers: &mut impl Buffers) {
-        let Some(record) = self.log.filling(Stream::User) else { return };
-        let in_flight = self.log.in_flight(Stream::User);
+        let filled = self.log.streams_filled_by(Origin::User);
+        let records = filled.filter_map(|stream| self.log.filling(stream));
+        let Some(largest) = records.map(|record| self.log.record(record).payload).max() else {
+            return;
+        };
+        if !self.group_may_go() {
+            return;
+        }
+        let in_flight = self.log.in_flight(Origin::User);
         // While the cleaner hands out room bit by bit, records fill before they go.
         let depth = if self.pacing.is_scarce() { 1 } else { self.config.batch_depth };
-        let full = self.log.record(record).payload
-            >= coulter_format::record::PAYLOAD_BLOCKS_MAX as u32 / 2;
+        let full = largest >= coulter_format::record::PAYLOAD_BLOCKS_MAX as u32 / 2;
         if in_flight < depth || (full && in_flight < self.config.batch_depth) {
-            self.seal(Stream::User, buffers);
+            self.seal_group(buffers);
         }
     }
 
+    /// Whether there is room for the user records being filled; a shutdown does not wait for the
+    /// cleaner.
+    fn group_may_go(&self) -> bool {
+        let filled = self.log.streams_filled_by(Origin::User);
+        let records = filled.filter_map(|stream| self.log.filling(stream));
+        let blocks = records.map(|record| u64::from(self.log.record(record).payload)).sum();
+        self.phase != Phase::Running || self.pacing.covers(blocks)
+    }
+
+    /// Sends off the user records being filled, as one group.
+    fn seal_group(&mut self, buffers: &mut impl Buffers) {
+        let mut streams = [Stream::User; Stream::USER.len()];
+        let mut count = 0;
+        for stream in self.log.streams_filled_by(Origin::User) {
+            streams[count] = stream;
+            count += 1;
+        }
+        let mut blocks = 0;
+        for (index, stream) in streams[..count].iter().enumerate() {
+            let record = self.log.filling(*stream).expect("it was being filled");
+            blocks += u64::from(self.log.record(record).payload);
+            self.seal_record(*stream, index + 1 < count, buffers);
+        }
+        if count > 0 {
+            self.pacing.spend(blocks);
+            self.placer.group_sealed(blocks);
+        }
+        self.group.end();
+    }
+
+    /// Sends off the record that a stream is filling, with its group if it belongs to one.
     fn seal(&mut self, stream: Stream, buffers: &mut impl Buffers) {
+        if self.log.filled_by(stream, Origin::User).is_some() {
+            self.seal_group(buffers);
+        } else if self.log.filling(stream).is_some() {
+            self.seal_record(stream, false, buffers);
+        }
+    }
+
+    /// Sends off what the cleaner, or the engine itself, is filling.
+    fn seal_all_of(&mut self, origin: Origin, buffers: &mut impl Buffers) {
+        for stream in Stream::ALL {
+            if self.log.filled_by(stream, origin).is_some() {
+                self.seal(stream, buffers);
+            }
+        }
+    }
+
+    fn seal_record(&mut self, stream: Stream, goes_on: bool, buffers: &mut impl Buffers) {
         let store = self.store();
-        let record = self.log.seal(&mut self.segments, stream, &store, buffers);
+        let record = self.log.seal(&mut self.segments, stream, goes_on, &store, buffers);
+        let payload = self.log.record(record).payload;
         self.ios.start(
             ios::Purpose::Record(record),
             Command::Write {
                 pba: self.log.record(record).header_pba,
-                count: 1 + self.log.record(record).payload,
+                count: 1 + payload,
                 source: Target::Record(record),
             },
         );
         self.statistics.records += 1;
+        let origin = self.log.record(record).origin;
         // What the cleaner gains is not all the host's: headers and metadata come first.
-        let overhead =
-            if stream == Stream::Metadata { 1 + self.log.record(record).payload } else { 1 };
+        let overhead = if origin == Origin::Metadata { 1 + payload } else { 1 };
         self.pacing.pay(overhead.into());
-        *match stream {
-            Stream::User => &mut self.statistics.user_header_blocks,
-            Stream::Cleaning => &mut self.statistics.cleaning_header_blocks,
-            Stream::Metadata => &mut self.statistics.metadata_header_blocks,
+        *match origin {
+            Origin::User => &mut self.statistics.user_header_blocks,
+            Origin::Cleaning => &mut self.statistics.cleaning_header_blocks,
+            Origin::Metadata => &mut self.statistics.metadata_header_blocks,
         } += 1;
     }
 }

@@ -5,11 +5,13 @@
 //!   only when it and all before it have completed. So the map never points at data that is not on
 //!   the device, and acknowledgements come in the order in which a crash would keep the writes.
 //! - A stream fills at most one record at a time, at its head.
+//! - A group of user records, sealed together, is applied when all of it has completed: what was
+//!   applied is never half a group.
 //! - A record lies inside one segment.
 
 use crate::api::{Buffers, RecordRef};
 use crate::segments::Segments;
-use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
+use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
@@ -35,7 +37,10 @@ pub(crate) enum RecordState {
 /// A record buffer and what is in it.
 pub(crate) struct Record {
     pub(crate) state: RecordState,
+    pub(crate) origin: Origin,
     pub(crate) stream: Stream,
+    /// Sealed, and the group goes on with the next one.
+    goes_on: bool,
     pub(crate) segment: SegmentIndex,
     pub(crate) header_pba: Pba,
     pub(crate) sequence: Sequence,
@@ -48,6 +53,9 @@ pub(crate) struct Record {
     pub(crate) reserved: usize,
     /// Blocks of host data, for the write clock.
     pub(crate) user_blocks: u64,
+    /// Blocks of host data, and the sum of the clocks at which the host wrote them.
+    pub(crate) timed: u32,
+    pub(crate) times: u128,
     capacity: u32,
     cost: usize,
 }
@@ -56,7 +64,9 @@ impl Record {
     fn new() -> Record {
         Record {
             state: RecordState::Idle,
+            origin: Origin::User,
             stream: Stream::User,
+            goes_on: false,
             segment: SegmentIndex(0),
             header_pba: Pba::NOWHERE,
             sequence: 0,
@@ -66,6 +76,8 @@ impl Record {
             requests: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
             reserved: 0,
             user_blocks: 0,
+            timed: 0,
+            times: 0,
             capacity: 0,
             cost: 0,
         }
@@ -104,7 +116,8 @@ pub(crate) struct Log {
     idle: Vec<RecordRef>,
     heads: [Option<Head>; Stream::COUNT],
     filling: [Option<RecordRef>; Stream::COUNT],
-    in_flight: [u32; Stream::COUNT],
+    /// Records on their way, a group counting as one.
+    in_flight: [u32; Origin::COUNT],
     /// Sealed records in order of sequence.
     pub(crate) order: VecDeque<RecordRef>,
     /// Segments opened since the last cut, with the sequence of their first record if it is
@@ -125,11 +138,11 @@ pub(crate) struct Log {
 const IDLE_KEPT_BY_USER: usize = 6;
 const IDLE_KEPT_BY_CLEANING: usize = 3;
 
-fn idle_kept(stream: Stream) -> usize {
-    match stream {
-        Stream::User => IDLE_KEPT_BY_USER,
-        Stream::Cleaning => IDLE_KEPT_BY_CLEANING,
-        Stream::Metadata => 0,
+fn idle_kept(origin: Origin) -> usize {
+    match origin {
+        Origin::User => IDLE_KEPT_BY_USER,
+        Origin::Cleaning => IDLE_KEPT_BY_CLEANING,
+        Origin::Metadata => 0,
     }
 }
 
@@ -143,7 +156,7 @@ impl Log {
             records,
             heads: [None; Stream::COUNT],
             filling: [None; Stream::COUNT],
-            in_flight: [0; Stream::COUNT],
+            in_flight: [0; Origin::COUNT],
             next_sequence: 1,
             applied: 0,
             durable: 0,
@@ -166,13 +179,24 @@ impl Log {
         self.filling[stream.index()]
     }
 
-    pub(crate) fn in_flight(&self, stream: Stream) -> u32 {
-        self.in_flight[stream.index()]
+    /// The stream's record, if this one fills it.
+    pub(crate) fn filled_by(&self, stream: Stream, origin: Origin) -> Option<RecordRef> {
+        self.filling(stream).filter(|record| self.record(*record).origin == origin)
     }
 
-    /// Whether nothing of a stream is being filled or on its way.
-    pub(crate) fn is_quiet(&self, stream: Stream) -> bool {
-        self.filling(stream).is_none() && self.in_flight(stream) == 0
+    /// The streams with a record that this one fills.
+    pub(crate) fn streams_filled_by(&self, origin: Origin) -> impl Iterator<Item = Stream> + '_ {
+        Stream::ALL.into_iter().filter(move |stream| self.filled_by(*stream, origin).is_some())
+    }
+
+    /// Records on their way, a group counting as one.
+    pub(crate) fn in_flight(&self, origin: Origin) -> u32 {
+        self.in_flight[origin.index()]
+    }
+
+    /// Whether nothing of it is being filled or on its way.
+    pub(crate) fn is_quiet(&self, origin: Origin) -> bool {
+        self.in_flight(origin) == 0 && self.streams_filled_by(origin).next().is_none()
     }
 
     /// When what happens now counts as having happened: with the next record to be applied.
@@ -197,14 +221,26 @@ impl Log {
         self.idle.push(record);
     }
 
-    /// The stream's record, if it takes `blocks` more and `cost` more bytes of header.
-    pub(crate) fn fitting(&self, stream: Stream, blocks: u32, cost: usize) -> Option<RecordRef> {
-        self.filling(stream).filter(|record| self.record(*record).fits(blocks, cost))
+    /// The stream's record, if it is this one's and takes `blocks` more and `cost` more bytes of
+    /// header.
+    pub(crate) fn fitting(
+        &self,
+        stream: Stream,
+        origin: Origin,
+        blocks: u32,
+        cost: usize,
+    ) -> Option<RecordRef> {
+        self.filled_by(stream, origin).filter(|record| self.record(*record).fits(blocks, cost))
     }
 
-    /// Whether there is a buffer for the stream's next record.
-    pub(crate) fn can_begin(&self, stream: Stream) -> bool {
-        self.filling(stream).is_some() || self.idle.len() > idle_kept(stream)
+    /// Whether there is a buffer for the next record of metadata.
+    pub(crate) fn can_begin_metadata(&self) -> bool {
+        self.filling(Stream::Metadata).is_some() || self.idle.len() > idle_kept(Origin::Metadata)
+    }
+
+    /// Whether the stream's head takes a record with so many blocks.
+    pub(crate) fn head_takes(&self, stream: Stream, segment_size: u32, blocks: u32) -> bool {
+        self.head(stream).is_some_and(|head| segment_size - head.offset > blocks)
     }
 
     /// Begins a new record that will take at least `blocks`. `keep` usable segments are left to
@@ -213,11 +249,12 @@ impl Log {
         &mut self,
         segments: &mut Segments,
         stream: Stream,
+        origin: Origin,
         blocks: u32,
         keep: usize,
     ) -> Option<RecordRef> {
         assert!(self.filling(stream).is_none(), "one record at a time");
-        if self.idle.len() <= idle_kept(stream) {
+        if self.idle.len() <= idle_kept(origin) {
             return None;
         }
         let head = self.head_with_room(segments, stream, blocks, keep)?;
@@ -231,9 +268,10 @@ impl Log {
         record.requests.clear();
         (record.payload, record.cost) = (0, 0);
         (record.reserved, record.user_blocks) = (0, 0);
+        (record.timed, record.times) = (0, 0);
         record.capacity = room.min(PAYLOAD_BLOCKS_MAX as u32);
         record.state = RecordState::Filling;
-        record.stream = stream;
+        (record.origin, record.stream, record.goes_on) = (origin, stream, false);
         record.segment = segment;
         record.header_pba = header_pba;
         self.filling[stream.index()] = Some(record_ref);
@@ -255,10 +293,8 @@ impl Log {
             return Some(head);
         }
         // Opened before the old head is closed: if there is no segment, nothing changes.
-        let segment = segments.open(stream, keep)?;
-        if let Some(full) = self.heads[stream.index()] {
-            segments.close(SegmentIndex(full.segment), self.write_clock, self.now());
-        }
+        let segment = segments.open(stream, keep, self.write_clock)?;
+        self.close_head(segments, stream);
         self.opened.push_back((segment, None));
         let head = Head { segment: segment.0, offset: 0 };
         self.heads[stream.index()] = Some(head);
@@ -280,11 +316,13 @@ impl Log {
         self.filling[stream.index()].take()
     }
 
-    /// Gives the stream's record its sequence and header. The caller sends it to the device.
+    /// Gives the stream's record its sequence and header. The caller sends it to the device. If it
+    /// goes on, the next record sealed must be of the same group.
     pub(crate) fn seal(
         &mut self,
         segments: &mut Segments,
         stream: Stream,
+        goes_on: bool,
         store: &StoreId,
         buffers: &mut impl Buffers,
     ) -> RecordRef {
@@ -296,6 +334,8 @@ impl Log {
         assert!(!record.extents.is_empty(), "a record says something");
         record.sequence = sequence;
         record.state = RecordState::InFlight;
+        record.goes_on = goes_on;
+        let origin = record.origin;
         let header = RecordHeader {
             stream: stream as u8,
             epoch,
@@ -304,6 +344,7 @@ impl Log {
             generation,
             pba: record.header_pba,
             payload_size: record.payload as u16,
+            goes_on,
         };
         let block = &mut buffers.record_mut(record_ref)[0];
         record::encode(&header, store, &record.extents, &record.words, block)
@@ -313,23 +354,37 @@ impl Log {
         let head = self.heads[stream.index()].as_mut().expect("the head is open");
         assert_eq!(head.segment, segment.0, "a record is filled at the head");
         head.offset += size;
+        let is_full = head.offset + 1 >= segments.geometry().segment_size;
         for (opened, first) in &mut self.opened {
             if *opened == segment && first.is_none() {
                 *first = Some(sequence);
             }
         }
-        self.in_flight[stream.index()] += 1;
+        // Closed at once: what is open cannot be cleaned, and the stream may not go on for long.
+        if is_full {
+            self.close_head(segments, stream);
+        }
+        self.in_flight[origin.index()] += u32::from(!goes_on);
         self.blocks_since_cut += u64::from(size);
         self.order.push_back(record_ref);
         record_ref
     }
 
-    /// The first record in order, if it has completed; it leaves the order.
-    pub(crate) fn take_completed(&mut self) -> Option<RecordRef> {
-        let record_ref = *self.order.front()?;
-        let RecordState::Done(_) = self.record(record_ref).state else { return None };
-        self.order.pop_front();
-        Some(record_ref)
+    /// The first group in order, if all of it has completed, and how it ended; the group leaves the
+    /// order. A record that belongs to none is a group of its own.
+    pub(crate) fn take_completed(&mut self, group: &mut Vec<RecordRef>) -> Option<Result<(), i32>> {
+        let mut outcome = Ok(());
+        for (index, record_ref) in self.order.iter().enumerate() {
+            let record = self.record(*record_ref);
+            let RecordState::Done(result) = record.state else { return None };
+            outcome = outcome.and(result);
+            if !record.goes_on {
+                group.clear();
+                group.extend(self.order.drain(..=index));
+                return Some(outcome);
+            }
+        }
+        None
     }
 
     /// The record was applied or given up; its buffer is free.
@@ -338,9 +393,9 @@ impl Log {
         let record = self.record_mut(record_ref);
         let sealed = record.state != RecordState::Filling;
         record.state = RecordState::Idle;
-        let (stream, segment) = (record.stream, record.segment);
+        let (origin, segment, goes_on) = (record.origin, record.segment, record.goes_on);
         if sealed {
-            self.in_flight[stream.index()] -= 1;
+            self.in_flight[origin.index()] -= u32::from(!goes_on);
             segments.record_applied(segment, now);
         }
         self.idle.push(record_ref);
@@ -370,6 +425,22 @@ impl Log {
         });
         self.blocks_since_cut = 0;
         (heads, opened)
+    }
+
+    /// Closes a stream's head; the stream goes on in another segment.
+    fn close_head(&mut self, segments: &mut Segments, stream: Stream) {
+        if let Some(head) = self.heads[stream.index()].take() {
+            segments.close(SegmentIndex(head.segment), self.write_clock, self.now());
+        }
+    }
+
+    /// Closes the heads of streams that are no longer wanted, save those being filled.
+    pub(crate) fn close_unwanted(&mut self, segments: &mut Segments, wanted: &[Stream]) {
+        for stream in Stream::ALL {
+            if !wanted.contains(&stream) && self.filling(stream).is_none() {
+                self.close_head(segments, stream);
+            }
+        }
     }
 
     pub(crate) fn head(&self, stream: Stream) -> Option<Head> {

@@ -13,6 +13,8 @@
 //!   kept ─┴─ left to the cleaner, the sweep and the checkpoint
 //! ```
 
+use crate::placement::SPARE_SEGMENTS_MIN;
+use crate::units::Stream;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
@@ -24,8 +26,12 @@ const TOKENS_MAX: i64 = 4 * record::PAYLOAD_BLOCKS_MAX as i64;
 pub(crate) struct Watermarks {
     pub(crate) kept_by_cleaning: u32,
     pub(crate) kept_by_user: u32,
+    /// As many should be ready to be opened, so that the host need not wait for a checkpoint.
+    pub(crate) wanted_by_user: u32,
     pub(crate) low: u32,
     pub(crate) high: u32,
+    /// Segments beyond what the volume needs.
+    pub(crate) spare: u32,
 }
 
 /// Blocks that one checkpoint can write at most, headers and the leaf pages included that are swept
@@ -40,15 +46,20 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let body =
         (256 + 4 * u64::from(geometry.segment_count).min(256) + 16 * roots + 8 * table + runs)
             .div_ceil(4096);
-    let swept = sweep_quota(geometry.volume_size.div_ceil(per_page) as usize, budget) as u64;
+    let leaves = geometry.volume_size.div_ceil(per_page) as usize;
+    let swept = sweep_quota(leaves, 2 * budget.journal_size as usize, budget) as u64;
     let blocks = run + roots + table + body + swept;
     blocks + blocks.div_ceil(200) + 2
 }
 
-/// Leaf pages that the sweep must write between two checkpoints if so many leaves have updates, so
-/// that a run lives for no more than half of the checkpoints that it may.
-pub(crate) fn sweep_quota(dirty: usize, budget: &RecoveryBudget) -> usize {
-    (2 * dirty).div_ceil(budget.run_count_limit as usize)
+/// Leaf pages that the sweep must write before the next checkpoint if so many leaves have updates and
+/// the newest run has so many entries. A run lives for no more than half of the checkpoints that it
+/// may, and no longer than until half of the blocks that the sweep goes over have been updated again:
+/// runs take room that the cleaner would have as spare space. With a fifth of spare space that costs
+/// as much as the pages do at about this rate, a page for each 256 updates.
+pub(crate) fn sweep_quota(dirty: usize, updates: usize, budget: &RecoveryBudget) -> usize {
+    let by_count = (2 * dirty).div_ceil(budget.run_count_limit as usize);
+    by_count.max((updates / (map_page::ENTRIES_PER_PAGE / 2)).min(dirty))
 }
 
 impl Watermarks {
@@ -66,10 +77,13 @@ impl Watermarks {
         // is about where the two costs meet at a fifth of spare space, and no more than is written
         // between checkpoints anyway.
         let interval = u64::from(budget.journal_size).div_ceil(size) as u32;
-        let low = kept_by_user + 2 + interval.min(spare / 50);
+        // Each stream of host data may need a segment at the same time.
+        let apart = if spare >= SPARE_SEGMENTS_MIN { Stream::USER.len() as u32 - 1 } else { 0 };
+        let low = kept_by_user + 2 + apart + interval.min(spare / 50);
         let room = spare.saturating_sub(low);
         let high = low + (room / 4).clamp(1, (geometry.segment_count / 32).max(2));
-        Watermarks { kept_by_cleaning, kept_by_user, low, high }
+        let wanted_by_user = kept_by_user + 1 + apart;
+        Watermarks { kept_by_cleaning, kept_by_user, wanted_by_user, low, high, spare }
     }
 }
 
@@ -108,9 +122,10 @@ impl Pacing {
         self.scarce = scarce;
     }
 
-    /// Whether the host may write so many blocks now. A little more than the tokens is let through
-    /// when there are any, so that a large write does not wait for ever.
-    pub(crate) fn admits(&self, blocks: u64) -> bool {
+    /// Whether so many blocks of the host may go to the device now. What is filled waits for that
+    /// and not each write for itself, so that what gathers meanwhile goes out together. More than can
+    /// gather is let through when all has gathered.
+    pub(crate) fn covers(&self, blocks: u64) -> bool {
         !self.scarce || self.nothing_to_gain || self.tokens >= (blocks as i64).min(TOKENS_MAX)
     }
 
@@ -121,7 +136,7 @@ impl Pacing {
 
     /// Whether segments are so few that what counts is to win one soon.
     pub(crate) fn is_at_floor(&self) -> bool {
-        self.empty < self.marks.kept_by_user + 2
+        self.empty <= self.marks.kept_by_cleaning
     }
 
     pub(crate) fn spend(&mut self, blocks: u64) {
@@ -138,6 +153,11 @@ impl Pacing {
     /// Whether the cleaner found a segment worth cleaning.
     pub(crate) fn found_victim(&mut self, found: bool) {
         self.nothing_to_gain = !found;
+    }
+
+    /// Whether the cleaner found something to clean when it last looked.
+    pub(crate) fn is_cleaning_worthwhile(&self) -> bool {
+        !self.nothing_to_gain
     }
 
     /// The cleaner has made so many blocks free. The host gets a little less than that, so that
@@ -185,19 +205,26 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    const MARKS: Watermarks = Watermarks { kept_by_cleaning: 2, kept_by_user: 4, low: 6, high: 10 };
+    const MARKS: Watermarks = Watermarks {
+        kept_by_cleaning: 2,
+        kept_by_user: 4,
+        wanted_by_user: 5,
+        low: 6,
+        high: 10,
+        spare: 20,
+    };
 
     #[test]
     fn the_host_writes_freely_until_segments_are_scarce_and_then_what_is_gained() {
         let mut pacing = Pacing::new(MARKS);
         pacing.update(6);
-        assert!(pacing.admits(1_000_000));
+        assert!(pacing.covers(1_000_000));
         pacing.update(5);
         pacing.spend(TOKENS_MAX as u64);
-        assert!(!pacing.admits(1));
+        assert!(!pacing.covers(1));
         pacing.gain(8);
-        assert!(pacing.admits(7));
-        assert!(!pacing.admits(8));
+        assert!(pacing.covers(7));
+        assert!(!pacing.covers(8));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::ios::Purpose;
 use crate::map::{IfUnknown, Map};
 use crate::pacing::{Pacing, Watermarks};
+use crate::placement::Placer;
 use crate::segments::{Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of, segment_start};
 use alloc::collections::VecDeque;
@@ -114,6 +115,8 @@ struct Found {
     segment: SegmentIndex,
     end: u32,
     intact: bool,
+    /// It counts only if the next one does.
+    goes_on: bool,
     first_entry: usize,
     entry_count: usize,
 }
@@ -330,7 +333,9 @@ impl Engine {
         }
         self.map = Map::new(geometry.volume_size, map_size, superblock.budget).ok_or(too_small)?;
         self.segments = Segments::new(geometry);
-        self.pacing = Pacing::new(Watermarks::of(&geometry, &superblock.budget));
+        let marks = Watermarks::of(&geometry, &superblock.budget);
+        self.pacing = Pacing::new(marks);
+        self.placer = Placer::new(self.placer.placement, marks.spare);
         self.log.applied = superblock.checkpoint.sequence;
         Ok(())
     }
@@ -377,7 +382,9 @@ impl Engine {
         let check = |holds: bool, name| if holds { Ok(()) } else { Err(name) };
         check(header.sequence == self.superblock.checkpoint.sequence, "sequence")?;
         r.heads = body.heads().collect();
-        check(r.heads.len() == Stream::COUNT, "stream_count")?;
+        // A store that was last written when there were fewer streams has no heads for the others.
+        check((Stream::COUNT_MIN..=Stream::COUNT).contains(&r.heads.len()), "stream_count")?;
+        r.heads.resize(Stream::COUNT, None);
         for head in r.heads.iter().flatten() {
             check(head.segment < geometry.segment_count, "head")?;
             check(head.offset <= geometry.segment_size, "head")?;
@@ -505,7 +512,15 @@ impl Engine {
             if !possible {
                 return Err(damaged(Structure::SegmentTable, Reason::Field("valid"), pba));
             }
-            self.segments.restore(segment, entry.valid, state, entry.stream, entry.clock);
+            let mean_time = entry.clock.saturating_sub(entry.mean_age.blocks());
+            self.segments.restore(
+                segment,
+                entry.valid,
+                state,
+                entry.stream,
+                entry.clock,
+                mean_time,
+            );
         }
         Ok(())
     }
@@ -624,6 +639,7 @@ impl Engine {
                 segment: walk.segment,
                 end: walk.offset + end,
                 intact,
+                goes_on: header.goes_on,
                 first_entry,
                 entry_count: r.entries.len() - first_entry,
             });
@@ -687,6 +703,11 @@ impl Engine {
             follows && (found.intact || found.sequence <= r.durable)
         };
         r.accepted = r.found.iter().enumerate().take_while(counts).count();
+        // Of a group, all or nothing.
+        if !sings(Canary::GroupHalved) {
+            let ends = r.found[..r.accepted].iter().rposition(|found| !found.goes_on);
+            r.accepted = ends.map_or(0, |end| end + 1);
+        }
         let last = first + r.accepted as u64 - 1;
         if last < r.durable {
             let durable = r.durable;
@@ -717,7 +738,7 @@ impl Engine {
                 let segment = found.segment;
                 if self.segments.segment(segment).state == State::Queued {
                     assert!(queued.contains(&segment), "only queued segments are walked from 0");
-                    self.segments.restore_opened(segment, stream as u8);
+                    self.segments.restore_opened(segment, stream as u8, clock);
                     self.log.restore_opened(segment, found.sequence);
                 }
                 // Until it is replayed, the segment may not be freed.

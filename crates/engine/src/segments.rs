@@ -42,7 +42,13 @@ pub(crate) struct Segment {
     pub(crate) readers: u32,
     /// Records sealed into it that are not applied yet.
     pub(crate) pending: u32,
+    /// The write clock when it was closed.
     pub(crate) clock: u64,
+    /// The write clock when it was opened.
+    opened: u64,
+    /// When its blocks were written by the host, on average, and how many that counts.
+    mean_time: u64,
+    timed: u32,
     pub(crate) state: State,
     pub(crate) stream: u8,
     /// How often it was opened since the engine was.
@@ -58,6 +64,25 @@ pub(crate) struct Segment {
     trimming: bool,
 }
 
+impl Segment {
+    /// How long its blocks had been written when it was closed, on average. Zero while open: so a
+    /// table page need not be written because a head moved on.
+    pub(crate) fn mean_age(&self) -> u64 {
+        match self.state {
+            State::Closed => self.clock.saturating_sub(self.mean_time),
+            _ => 0,
+        }
+    }
+}
+
+/// Segments of the shortest-lived stream that were freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lives {
+    pub(crate) count: u32,
+    /// Sum of the clocks at which they were opened.
+    pub(crate) sum_opened: u128,
+}
+
 /// All segments.
 pub(crate) struct Segments {
     geometry: Geometry,
@@ -70,6 +95,8 @@ pub(crate) struct Segments {
     miscounted: bool,
     /// Segments gone through since the last cut.
     gone_through_count: u32,
+    /// Freed since they were asked for.
+    lives: Lives,
 }
 
 impl Segments {
@@ -79,6 +106,9 @@ impl Segments {
             readers: 0,
             pending: 0,
             clock: 0,
+            opened: 0,
+            mean_time: 0,
+            timed: 0,
             state: State::Free,
             stream: 0,
             life: 0,
@@ -97,6 +127,7 @@ impl Segments {
             usable: 0,
             miscounted: false,
             gone_through_count: 0,
+            lives: Lives::default(),
         }
     }
 
@@ -222,11 +253,15 @@ impl Segments {
         if entry.state == State::Closed && entry.valid == 0 && entry.pending == 0 {
             entry.state = State::Freed(now);
             self.freed_count += 1;
+            if entry.stream == Stream::User as u8 {
+                self.lives.count += 1;
+                self.lives.sum_opened += u128::from(entry.opened);
+            }
         }
     }
 
     /// Takes the next segment for a stream, if at least `keep` others remain usable behind it.
-    pub(crate) fn open(&mut self, stream: Stream, keep: usize) -> Option<SegmentIndex> {
+    pub(crate) fn open(&mut self, stream: Stream, keep: usize, clock: u64) -> Option<SegmentIndex> {
         let next = *self.queue.front()?;
         let front = &self.table[next.index()];
         if self.usable <= keep || front.readers > 0 || front.trimming {
@@ -242,6 +277,7 @@ impl Segments {
         entry.exhausted = false;
         entry.gone_through = false;
         entry.life = entry.life.wrapping_add(1);
+        (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
         Some(next)
     }
 
@@ -252,6 +288,28 @@ impl Segments {
         entry.clock = clock;
         entry.state = State::Closed;
         self.settle(segment, now);
+    }
+
+    /// So many blocks of host data came into the segment; the sum of the clocks at which the host
+    /// wrote them.
+    pub(crate) fn note_times(&mut self, segment: SegmentIndex, blocks: u32, times: u128) {
+        let entry = &mut self.table[segment.index()];
+        let total = entry.timed + blocks;
+        if total > 0 {
+            let sum = u128::from(entry.mean_time) * u128::from(entry.timed) + times;
+            entry.mean_time = (sum / u128::from(total)) as u64;
+            entry.timed = total;
+        }
+    }
+
+    /// When the blocks of a segment were written by the host, on average.
+    pub(crate) fn mean_time(&self, segment: SegmentIndex) -> u64 {
+        self.table[segment.index()].mean_time
+    }
+
+    /// The lives that ended since this was asked last.
+    pub(crate) fn take_lives(&mut self) -> Lives {
+        core::mem::take(&mut self.lives)
     }
 
     /// Queues free segments until `length` wait, and those that the checkpoint being cut at
@@ -343,6 +401,13 @@ impl Segments {
         self.free_count + self.freed_count + self.queue.len() as u32
     }
 
+    /// Segments, open or closed, that metadata was written to last.
+    pub(crate) fn metadata_count(&self) -> u32 {
+        let in_use = |entry: &&Segment| matches!(entry.state, State::Open | State::Closed);
+        let metadata = |entry: &&Segment| entry.stream == Stream::Metadata as u8;
+        self.table.iter().filter(in_use).filter(metadata).count() as u32
+    }
+
     /// Whether a checkpoint would make more segments usable.
     pub(crate) fn queue_could_grow(&self) -> bool {
         self.free_count > 0 || self.usable < self.queue.len()
@@ -361,10 +426,13 @@ impl Segments {
         state: State,
         stream: u8,
         clock: u64,
+        mean_time: u64,
     ) {
         let entry = &mut self.table[segment.index()];
         assert_eq!(entry.state, State::Free, "a segment is restored once");
         (entry.valid, entry.state, entry.stream, entry.clock) = (valid, state, stream, clock);
+        // When it was opened is not written down.
+        (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
         if state != State::Free {
             self.free_count -= 1;
         }
@@ -384,13 +452,14 @@ impl Segments {
     }
 
     /// Takes a segment that replay found in use out of the queue.
-    pub(crate) fn restore_opened(&mut self, segment: SegmentIndex, stream: u8) {
+    pub(crate) fn restore_opened(&mut self, segment: SegmentIndex, stream: u8, clock: u64) {
         let position = self.queue.iter().position(|queued| *queued == segment);
         self.queue.remove(position.expect("replay only looks at queued segments"));
         self.usable -= 1;
         let entry = &mut self.table[segment.index()];
         entry.state = State::Open;
         entry.stream = stream;
+        (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
     }
 
     /// A segment that replay found left behind by its stream.

@@ -34,6 +34,10 @@ pub struct Statistics {
     pub run_blocks: u64,
     /// Blocks of checkpoint bodies written, and superblocks.
     pub checkpoint_blocks: u64,
+    /// Host blocks by the stream that they went to: short, longer and longest lives expected.
+    pub user_blocks_by_class: [u64; 3],
+    /// Relocated host blocks by the stream that they went to: young, older, old.
+    pub relocated_blocks_by_class: [u64; 3],
     /// Records written.
     pub records: u64,
     /// Checkpoints made durable.
@@ -67,10 +71,21 @@ pub struct Statistics {
     pub segment_count: u64,
     /// Segments without anything in them.
     pub segments_empty: u64,
+    /// Empty segments below which the host waits for the cleaner, and above which nothing is cleaned.
+    pub segments_low: u64,
+    /// See `segments_low`.
+    pub segments_high: u64,
+    /// Blocks that are still to be written in the segments that streams have open.
+    pub open_blocks: u64,
+    /// Blocks written in the segments that hold metadata, valid or not.
+    pub metadata_log_blocks: u64,
     /// Blocks counted in all segments.
     pub valid_blocks: u64,
     /// Blocks in a segment.
     pub segment_size: u64,
+    /// How many blocks the host wrote during the life of a segment of the shortest-lived stream, on
+    /// average of the last sixteen; zero while too few have ended. See `placement`.
+    pub segment_life: u64,
     /// Runs alive.
     pub run_count: u64,
     /// Records applied so far; the sequence of the last.

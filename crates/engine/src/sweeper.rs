@@ -4,7 +4,7 @@ use crate::Engine;
 use crate::api::{Buffers, RecordRef};
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose, PageWrite};
-use crate::units::Stream;
+use crate::units::{Origin, Stream};
 use coulter_format::Pba;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent};
@@ -37,7 +37,7 @@ impl Engine {
             self.sweeper.wanted_memory = false;
         }
         let mut rounds = 0;
-        while self.sweep_wanted() && self.log.in_flight(Stream::Metadata) < 2 {
+        while self.sweep_wanted() && self.log.in_flight(Origin::Metadata) < 2 {
             let Some(key) = self.map.sweep_next() else {
                 self.sweeper.wanted_memory = false;
                 self.restless = true;
@@ -61,7 +61,7 @@ impl Engine {
             }
         }
         // As with host writes: what gathered while the device was busy goes out together.
-        let idle = !self.sweep_wanted() || self.log.in_flight(Stream::Metadata) == 0;
+        let idle = !self.sweep_wanted() || self.log.in_flight(Origin::Metadata) == 0;
         if self.log.filling(Stream::Metadata).is_some() && idle {
             self.seal(Stream::Metadata, buffers);
         }
@@ -116,7 +116,7 @@ impl Engine {
         cost: usize,
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
-        if let Some(record) = self.log.fitting(Stream::Metadata, blocks, cost) {
+        if let Some(record) = self.log.fitting(Stream::Metadata, Origin::Metadata, blocks, cost) {
             return Some(record);
         }
         if self.log.filling(Stream::Metadata).is_some() {
@@ -126,7 +126,7 @@ impl Engine {
         // by all others.
         let due = self.checkpointer.is_active() || self.sweeper.quota > 0 || self.sweeper.hurry;
         let keep = if due { 0 } else { self.pacing.kept_by_sweep() };
-        self.log.begin(&mut self.segments, Stream::Metadata, blocks, keep)
+        self.log.begin(&mut self.segments, Stream::Metadata, Origin::Metadata, blocks, keep)
     }
 
     /// Adds one block whose content is in the buffer.

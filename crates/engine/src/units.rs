@@ -17,27 +17,81 @@ impl SegmentIndex {
     }
 }
 
-/// A log head.
+/// Who writes a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Stream {
-    /// What the host writes.
-    User = 0,
-    /// What the cleaner relocates.
-    Cleaning = 1,
-    /// Map pages, runs, the segment table, checkpoints.
-    Metadata = 2,
+pub enum Origin {
+    /// The host.
+    User,
+    /// The cleaner, relocating.
+    Cleaning,
+    /// The engine itself: map pages, runs, the segment table, checkpoints.
+    Metadata,
 }
 
-impl Stream {
+impl Origin {
     /// How many there are.
     pub const COUNT: usize = 3;
-    /// All of them, by number.
-    pub const ALL: [Stream; Stream::COUNT] = [Stream::User, Stream::Cleaning, Stream::Metadata];
 
     /// For indexing tables.
     pub const fn index(self) -> usize {
         self as usize
+    }
+}
+
+/// A log head. Those of the host and of the cleaner are for blocks of different expected lifetimes;
+/// see `placement`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stream {
+    /// Host data, or all of it that is not told apart: the shortest lives.
+    User = 0,
+    /// Relocated blocks, or all of them that are not told apart: the youngest.
+    Cleaning = 1,
+    /// Map pages, runs, the segment table, checkpoints.
+    Metadata = 2,
+    /// Host data of longer lives.
+    UserWarm = 3,
+    /// Host data that is overwritten rarely or was never written before.
+    UserCold = 4,
+    /// Relocated blocks that are older.
+    CleaningWarm = 5,
+    /// Relocated blocks that are old.
+    CleaningCold = 6,
+}
+
+impl Stream {
+    /// How many there are.
+    pub const COUNT: usize = 7;
+    /// How many there were in the first stores.
+    pub const COUNT_MIN: usize = 3;
+    /// All of them, by number.
+    pub const ALL: [Stream; Stream::COUNT] = [
+        Stream::User,
+        Stream::Cleaning,
+        Stream::Metadata,
+        Stream::UserWarm,
+        Stream::UserCold,
+        Stream::CleaningWarm,
+        Stream::CleaningCold,
+    ];
+    /// Those that the host writes to, shortest lives first.
+    pub const USER: [Stream; 3] = [Stream::User, Stream::UserWarm, Stream::UserCold];
+    /// Those of the cleaner alone, youngest first.
+    pub const CLEANING: [Stream; 3] =
+        [Stream::Cleaning, Stream::CleaningWarm, Stream::CleaningCold];
+
+    /// For indexing tables.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its place among those of the host, or of the cleaner.
+    pub const fn class(self) -> usize {
+        match self {
+            Stream::User | Stream::Cleaning | Stream::Metadata => 0,
+            Stream::UserWarm | Stream::CleaningWarm => 1,
+            Stream::UserCold | Stream::CleaningCold => 2,
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 use crate::Engine;
 use crate::api::{BufferRef, Buffers, Busy, Failure, Phase, RecordRef, RequestId};
+use crate::group::Choice;
+use crate::placement::Placement;
 use crate::requests::Work;
-use crate::units::Stream;
+use crate::units::{Origin, Stream};
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::{BlockWord, DISCARD_BLOCKS_MAX, Extent};
@@ -26,14 +28,23 @@ impl Engine {
     ) -> Result<(), Busy> {
         let extent = Extent { key: lba.0, count: count as u16, kind: Kind::Data, relocated: false };
         let waits = self.discard_under_way || self.requests.is_full();
-        if waits || !self.pacing.admits(u64::from(count)) {
+        if waits {
             return Err(Busy);
         }
-        let record = self.user_record(count, extent.cost(), count as usize, buffers).ok_or(Busy)?;
+        let splits = self.group.splits(self.placer.splits_user_data());
+        let wanted = match splits || self.placer.wants_sample() {
+            true => self.expected_stream(lba),
+            false => Stream::User,
+        };
+        let wanted = if splits { wanted } else { Stream::User };
+        let place = Place { wanted, choice: self.group.choice(lba, count) };
+        let record = self.user_record(place, count, extent.cost(), count as usize, buffers);
+        let record = record.ok_or(Busy)?;
         let work = Work::Write { parts: 1, fua };
         let slot = self.requests.insert(id, work).expect("the table was not full");
-        self.pacing.spend(u64::from(count));
+        let clock = self.log.write_clock;
         let target = self.log.record_mut(record);
+        self.group.note(lba, count, target.stream, splits);
         let first = target.payload;
         let checksums = &mut self.checksums[..count as usize];
         buffers.stage(buffer, 0, record, first, lba, checksums);
@@ -42,14 +53,50 @@ impl Engine {
         target.push_extent(extent);
         target.requests.push(slot);
         target.user_blocks += u64::from(count);
+        target.timed += count;
+        target.times += u128::from(clock) * u128::from(count);
+        let class = target.stream.class();
+        self.statistics.user_blocks_by_class[class] += u64::from(count);
         self.statistics.user_blocks_written += u64::from(count);
         self.cleaner.earn(u64::from(count));
         Ok(())
     }
 
-    /// The user stream's record with room for so much, the map having promised `updates`.
+    /// How long ago the block that lies at this address was written; `None` if none does, or memory
+    /// does not tell.
+    fn age(&self, lba: Lba) -> Option<u64> {
+        let pba = self.map.location(lba)?;
+        let written = self.segments.mean_time(self.segments.of(pba));
+        Some(self.log.write_clock.saturating_sub(written))
+    }
+
+    /// The stream in which a block at this address is expected to be among its like.
+    fn expected_stream(&mut self, lba: Lba) -> Stream {
+        let age = self.age(lba);
+        self.placer.note_overwrite(age);
+        if self.placer.placement == Placement::Scattered {
+            return Stream::USER[(lba.0 % 3) as usize];
+        }
+        self.placer.user_stream(age)
+    }
+
+    /// A discard follows everything that was accepted before: what is being filled for several
+    /// streams goes out first.
+    fn place_of_discard(&mut self, buffers: &mut impl Buffers) -> Place {
+        let mut filled = self.log.streams_filled_by(Origin::User);
+        let (first, second) = (filled.next(), filled.next());
+        drop(filled);
+        if second.is_some() {
+            self.seal_group(buffers);
+        }
+        let wanted = first.filter(|_| second.is_none()).unwrap_or(Stream::User);
+        Place { wanted, choice: Choice::Only(wanted) }
+    }
+
+    /// A user stream's record with room for so much, the map having promised `updates`.
     fn user_record(
         &mut self,
+        place: Place,
         blocks: u32,
         cost: usize,
         updates: usize,
@@ -66,16 +113,7 @@ impl Engine {
         if !self.map.recovery_admits(updates) {
             return None;
         }
-        let record = match self.log.fitting(Stream::User, blocks, cost) {
-            Some(record) => record,
-            None => {
-                if self.log.filling(Stream::User).is_some() {
-                    self.seal(Stream::User, buffers);
-                }
-                let keep = self.pacing.kept_by_user();
-                self.log.begin(&mut self.segments, Stream::User, blocks, keep)?
-            }
-        };
+        let record = self.placed_record(place, blocks, cost, buffers)?;
         if !self.map.reserve(updates) {
             self.sweeper.wanted_memory = true;
             self.abandon_if_empty(record);
@@ -83,6 +121,53 @@ impl Engine {
         }
         self.log.record_mut(record).reserved += updates;
         Some(record)
+    }
+
+    /// The record of the wanted stream; of another one if there is no room for the wanted one and
+    /// the order does not mind.
+    fn placed_record(
+        &mut self,
+        place: Place,
+        blocks: u32,
+        cost: usize,
+        buffers: &mut impl Buffers,
+    ) -> Option<RecordRef> {
+        let (stream, mut is_free) = match place.choice {
+            Choice::Any => (place.wanted, true),
+            Choice::Only(stream) => (stream, false),
+            Choice::Next => {
+                self.seal_group(buffers);
+                (place.wanted, true)
+            }
+        };
+        if let Some(record) = self.log.fitting(stream, Origin::User, blocks, cost) {
+            return Some(record);
+        }
+        if self.log.filling(stream).is_some() {
+            if self.log.filled_by(stream, Origin::User).is_some() && !self.group_may_go() {
+                return None;
+            }
+            // Full, or the cleaner's. With a group sealed, nothing is left that the order minds.
+            is_free |= self.log.filled_by(stream, Origin::User).is_some();
+            self.seal(stream, buffers);
+        }
+        let keep = self.pacing.kept_by_user();
+        let begun = self.log.begin(&mut self.segments, stream, Origin::User, blocks, keep);
+        // As long as the cleaner makes room it is worth waiting for: what goes to the wrong segment
+        // now must be relocated later.
+        if begun.is_some() || !is_free || self.pacing.is_cleaning_worthwhile() {
+            return begun;
+        }
+        let size = self.superblock.geometry.segment_size;
+        for other in Stream::USER {
+            if let Some(record) = self.log.fitting(other, Origin::User, blocks, cost) {
+                return Some(record);
+            }
+            if self.log.filling(other).is_none() && self.log.head_takes(other, size, blocks) {
+                return self.log.begin(&mut self.segments, other, Origin::User, blocks, keep);
+            }
+        }
+        None
     }
 
     /// A record that was begun for nothing must not stay: it would be sealed without content.
@@ -132,12 +217,14 @@ impl Engine {
             let count = (step_end - next.0) as u16;
             let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
             let updates = discard_updates(next, step_end);
-            let Some(record) = self.user_record(0, extent.cost(), updates, buffers) else {
+            let place = self.place_of_discard(buffers);
+            let Some(record) = self.user_record(place, 0, extent.cost(), updates, buffers) else {
                 self.loads.starve(crate::loads::Waiter::Discard(slot));
                 return;
             };
             self.log.record_mut(record).push_extent(extent);
             self.log.record_mut(record).requests.push(slot);
+            self.group.pin(self.log.record(record).stream);
             if let Work::Discard { next, parts, .. } = &mut self.requests.slot(slot).work {
                 *next = Lba(step_end);
                 *parts += 1;
@@ -173,6 +260,13 @@ impl Engine {
             next = leaf_end.min(end);
         }
     }
+}
+
+/// Where a write may go, and where it had better go.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    wanted: Stream,
+    choice: Choice,
 }
 
 /// Map updates that a discarded range can cause: one for a whole leaf, else one for each block.

@@ -1,5 +1,9 @@
 //! Records: one atomic append each.
 //!
+//! Several records of host data, one to each of several streams, may be a *group*: all count or none
+//! does. All but the last of a group say that it goes on; their sequences follow one another
+//! without a gap.
+//!
 //! A record is a header block, followed by its payload blocks. The header lists extents in the
 //! order in which they take effect, and a checksum for every block.
 //!
@@ -8,7 +12,7 @@
 //!      0    8 magic "CRECORD\0"
 //!      8    2 version
 //!     10    1 stream
-//!     11    1 zero
+//!     11    1 flags             bit 0: the record of the next sequence belongs to the same group
 //!     12    4 checksum          CRC-32C of the header block, this field taken as the store's salt
 //!     16   16 uuid
 //!     32    8 epoch
@@ -67,6 +71,9 @@ pub struct RecordHeader {
     pub pba: Pba,
     /// Blocks that follow the header.
     pub payload_size: u16,
+    /// Whether the group that the record belongs to goes on with the next sequence: the record
+    /// counts only if that one does.
+    pub goes_on: bool,
 }
 
 /// A run of keys.
@@ -134,6 +141,7 @@ pub fn encode(
     put::<0, 8>(block, MAGIC);
     put::<8, 2>(block, VERSION.to_le_bytes());
     put::<10, 1>(block, [header.stream]);
+    put::<11, 1>(block, [u8::from(header.goes_on)]);
     put::<16, 16>(block, store.uuid);
     put::<32, 8>(block, header.epoch.to_le_bytes());
     put::<40, 8>(block, header.sequence.to_le_bytes());
@@ -239,6 +247,7 @@ impl<'a> RecordView<'a> {
             generation: u64_at::<64>(block),
             pba,
             payload_size: u16_at::<60>(block),
+            goes_on: at::<11, 1>(block)[0] & 1 != 0,
         };
         let extent_count = usize::from(u16_at::<62>(block));
         let view = RecordView { header, block, extent_count };
@@ -402,6 +411,7 @@ mod tests {
             generation: 12,
             pba: Pba(5000),
             payload_size,
+            goes_on: payload_size % 2 == 1,
         }
     }
 

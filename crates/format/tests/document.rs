@@ -10,7 +10,7 @@ use coulter_format::checkpoint::{
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{BlockWord, Extent, RecordHeader};
 use coulter_format::run::{RunBlockWriter, RunEntry};
-use coulter_format::segment_table::{SegmentEntry, SegmentState};
+use coulter_format::segment_table::{CoarseAge, SegmentEntry, SegmentState};
 use coulter_format::superblock::{CheckpointLocation, Geometry, RecoveryBudget, Superblock};
 use coulter_format::{
     BLOCK_SIZE, BlockPointer, Lba, Pba, StoreId, map_page, record, segment_table,
@@ -154,6 +154,7 @@ fn record_part() -> Part {
         generation: 7,
         pba: Pba(600),
         payload_size: 2,
+        goes_on: true,
     };
     let extents = [
         Extent { key: 70, count: 1, kind: Kind::Data, relocated: false },
@@ -170,6 +171,7 @@ fn record_part() -> Part {
     of.add("magic", 0, b"CRECORD\0", "\"CRECORD\\0\"");
     of.u16("version", 8, 1);
     of.u8("stream", 10, 1);
+    of.add("flags", 11, &[1], "the group goes on");
     of.sum("checksum", 12, le32(&block, 12));
     of.add("uuid", 16, b"0123456789abcdef", "\"0123456789abcdef\"");
     of.u64("epoch", 32, 3);
@@ -233,13 +235,16 @@ fn run_part() -> Part {
 }
 
 fn segment_part() -> Part {
-    let entry = SegmentEntry { valid: 200, state: SegmentState::Closed, stream: 1, clock: 99_000 };
+    let state = SegmentState::Closed;
+    let mean_age = CoarseAge::from_blocks(5000);
+    let entry = SegmentEntry { valid: 200, state, stream: 1, clock: 99_000, mean_age };
     let mut block = [0; BLOCK_SIZE];
     segment_table::encode([entry].into_iter(), &mut block);
     let mut of = Fields { table: "segment", start: 0, fields: Vec::new() };
     of.u32("valid", 0, 200);
     of.add("state", 4, &[2], "closed");
     of.u8("stream", 5, 1);
+    of.add("mean_age", 6, &mean_age.to_bits().to_le_bytes(), "5000 host blocks");
     of.u64("clock", 8, 99_000);
     Part { title: "Segment table page 0, segment 0", bytes: block.to_vec(), fields: of.fields }
 }

@@ -12,7 +12,7 @@ use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::{BODY_SIZE, BlockWord, Extent, RecordHeader, RecordView};
 use coulter_format::run::{RunBlockWriter, RunEntry};
-use coulter_format::segment_table::{SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::segment_table::{CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
 use coulter_format::superblock::{
     CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
 };
@@ -133,6 +133,7 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
                 generation,
                 pba,
                 payload_size,
+                goes_on: sequence % 3 == 0,
             };
             (header, extents, named)
         },
@@ -327,11 +328,15 @@ proptest! {
 
     #[test]
     fn a_segment_table_page_comes_back(
-        entries in vec((any::<u32>(), 0usize..3, any::<u8>(), any::<u64>()), 0..=SEGMENTS_PER_PAGE)
+        entries in vec(
+            (any::<u32>(), 0usize..3, any::<u8>(), any::<u64>(), any::<u16>()),
+            0..=SEGMENTS_PER_PAGE
+        )
     ) {
         let states = [SegmentState::Free, SegmentState::Open, SegmentState::Closed];
-        let entries = entries.into_iter().map(|(valid, state, stream, clock)| {
-            SegmentEntry { valid, state: states[state], stream, clock }
+        let entries = entries.into_iter().map(|(valid, state, stream, clock, age)| {
+            let mean_age = CoarseAge::from_bits(age);
+            SegmentEntry { valid, state: states[state], stream, clock, mean_age }
         });
         let mut page = [0xff; BLOCK_SIZE];
         segment_table::encode(entries.clone(), &mut page);

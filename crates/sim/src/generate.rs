@@ -6,9 +6,13 @@
 use crate::device::Loss;
 use crate::plan::{Fault, Plan, Shape, Step};
 use crate::random::Random;
+use coulter_engine::placement::Placement;
 
 /// Power cuts in a life.
 const CUTS: u64 = 24;
+
+/// Blocks that a leaf page maps.
+const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
 
 /// Makes the plan of a seed.
 pub fn plan(seed: u64) -> Plan {
@@ -29,15 +33,27 @@ fn shape(random: &mut Random) -> Shape {
         runs: 2 + random.below(6) as u32,
         map: 0,
         trim: random.chance(50),
+        placement: Placement::Apart,
     };
+    let small = Shape { placement: placement(random), ..small };
     match random.below(20) {
         // As much as fits: cleaned all the time.
         0..5 => Shape { volume: 0, ..small },
         // Segments with room for a record of 256 blocks.
         5..9 => Shape { segments: 24, segment_size: 512, ..small },
         // More leaves than the map memory holds.
-        9 => Shape { segments: 280, volume: 0, map: 1, ..small },
+        9..12 => Shape { segments: 280, volume: 0, map: 1, ..small },
         _ => small,
+    }
+}
+
+/// Most lives reach every stream; the others go as users' volumes do.
+fn placement(random: &mut Random) -> Placement {
+    match random.below(10) {
+        0 => Placement::Mixed,
+        1 | 2 => Placement::Apart,
+        3 | 4 => Placement::Lifetime,
+        _ => Placement::Scattered,
     }
 }
 
@@ -108,8 +124,12 @@ impl Maker {
         let lba = self.random.below(if hot { room.div_ceil(8) } else { room });
         match self.random.below(100) {
             0..6 => {
-                let count =
-                    if self.random.chance(20) { 1 + self.random.below(3000) } else { count };
+                let (lba, count) = match self.random.below(10) {
+                    0 | 1 => (lba, 1 + self.random.below(3000)),
+                    // Whole leaves take ways of their own through the map.
+                    2..5 => (lba / LEAF * LEAF, LEAF * (1 + self.random.below(2))),
+                    _ => (lba, count),
+                };
                 Step::Discard { lba, count: count.min(self.volume - lba) }
             }
             6..11 => Step::Flush,

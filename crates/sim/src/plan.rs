@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coulter-sim plan 1
-//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0
+//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart
 //! write 12 3
 //! write 15 1 fua
 //! discard 0 512
@@ -19,6 +19,7 @@
 //! ```
 
 use crate::device::Loss;
+use coulter_engine::placement::Placement;
 use std::fmt;
 
 /// The version that a plan's first line names.
@@ -41,6 +42,8 @@ pub struct Shape {
     pub map: u64,
     /// Whether freed segments are discarded on the device.
     pub trim: bool,
+    /// Which blocks share segments.
+    pub placement: Placement,
 }
 
 /// What goes wrong with the device, besides losing what was not flushed when the power goes.
@@ -177,6 +180,13 @@ const FAULTS: [(&str, Fault); 6] = [
     ("rot", Fault::Rot),
 ];
 
+const PLACEMENTS: [(&str, Placement); 4] = [
+    ("mixed", Placement::Mixed),
+    ("apart", Placement::Apart),
+    ("lifetime", Placement::Lifetime),
+    ("scattered", Placement::Scattered),
+];
+
 fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
     names.iter().find(|(_, named)| named == value).map_or("", |(name, _)| name)
 }
@@ -187,12 +197,13 @@ fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { segments, segment_size, volume, journal, runs, map, trim } = self;
+        let Shape { segments, segment_size, volume, journal, runs, map, trim, placement } = self;
+        let placement = name_of(&PLACEMENTS, placement);
         let trim = u8::from(*trim);
         write!(
             f,
             "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
-             runs={runs} map={map} trim={trim}"
+             runs={runs} map={map} trim={trim} placement={placement}"
         )
     }
 }
@@ -227,10 +238,9 @@ impl fmt::Display for Plan {
 }
 
 fn parse_shape(words: &[&str]) -> Option<Shape> {
-    let number = |name: &str| {
-        let word = words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
-        word.parse::<u64>().ok()
-    };
+    let word =
+        |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let number = |name: &str| word(name)?.parse::<u64>().ok();
     Some(Shape {
         segments: number("segments")?,
         segment_size: number("segment_size")?.try_into().ok()?,
@@ -239,6 +249,11 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
         runs: number("runs")?.try_into().ok()?,
         map: number("map")?,
         trim: number("trim")? != 0,
+        placement: match word("placement") {
+            Some(name) => by_name(&PLACEMENTS, name)?,
+            // Plans that are older than the choice.
+            None => Placement::Apart,
+        },
     })
 }
 

@@ -148,6 +148,7 @@ fn config(shape: &Shape) -> Config {
         page_count: 16,
         request_count: 64,
         trim: shape.trim,
+        placement: shape.placement,
         ..Config::default()
     }
 }

@@ -268,3 +268,20 @@ fn a_segment_is_not_trimmed_under_a_reader() {
 ",
     );
 }
+
+/// An older write of a block overtook a newer one: making room for the first write of a group had
+/// ended the group before, and the write was not noted in the new one.
+#[test]
+fn the_first_write_of_a_group_is_noted_in_it() {
+    holds(
+        "\
+        coulter-sim plan 1
+        store segments=28 segment_size=256 volume=916 journal=1024 runs=4 map=0 trim=1 placement=scattered
+        write 50 35
+        write 77 1
+        write 128 172
+        write 59 54
+        write 66 1
+",
+    );
+}

@@ -7,9 +7,10 @@
 //!
 //! Definitions are those of the literature, so that figures can be compared: spare space is what the
 //! log has beyond the volume, per block of the volume; a segment is a hundredth of the volume, here
-//! the power of two nearest to that. Two things are stricter: headers, map pages, runs and
-//! checkpoints count as written, and they, and the segments that are always kept back, take their
-//! room from the spare space.
+//! the power of two nearest to that. Segments that are kept empty to work in come on top, as they do
+//! there (`reserve`); how much garbage there was is measured (`spare_measured`). One thing is
+//! stricter: headers, map pages, runs and checkpoints count as written. With a reserve of 0 nothing
+//! comes on top: `spare` is then all that the log has beyond the volume.
 
 mod closed_form;
 pub mod mapped;
@@ -19,6 +20,9 @@ mod written;
 
 pub use crate::model_store::Shape;
 pub use crate::sequentiality::RunLengths;
+pub use coulter_engine::Config;
+pub use coulter_engine::placement::Placement;
+pub use coulter_engine::policy::VictimPolicy;
 pub use victims::VictimReport;
 pub use waits::WaitReport;
 pub use written::Written;
@@ -27,7 +31,6 @@ use crate::error::BenchError;
 use crate::model_store::{DEPTH_DEFAULT, ModelStore};
 use crate::progress::Progress;
 use crate::table::{Table, percent};
-use coulter_engine::Config;
 use coulter_workload::{Addresses, Pattern};
 use serde::Serialize;
 use victims::Victims;
@@ -65,6 +68,7 @@ impl Default for Options {
                 blocks: 1 << 20,
                 segment_blocks: None,
                 spare: 0.1765,
+                reserve: None,
                 map_memory: None,
                 queue_depth: DEPTH_DEFAULT,
             },
@@ -87,7 +91,10 @@ pub struct Report {
     /// Blocks of a segment.
     pub segment_blocks: u32,
     /// Blocks of the log beyond the volume, per block of the volume.
-    pub spare: f64,
+    pub spare_log: f64,
+    /// The same without what was empty, or open and not yet written, or held metadata, on average: what
+    /// the segments of host data hold besides valid host data, headers and garbage.
+    pub spare_measured: f64,
     /// Bytes that the map was allowed.
     pub map_limit_bytes: u64,
     /// Most bytes that it held.
@@ -124,8 +131,11 @@ impl Report {
         let mut table = Table::default();
         table
             .row("workload", self.workload.clone(), {
-                let (blocks, spare) = (self.blocks, percent(self.spare));
-                format!("{blocks} blocks, segments of {}, {spare} spare", self.segment_blocks)
+                let (blocks, size) = (self.blocks, self.segment_blocks);
+                let (spare, log) = (percent(self.spare_measured), percent(self.spare_log));
+                format!(
+                    "{blocks} blocks, segments of {size}, {spare} spare ({log} with empty ones)"
+                )
             })
             .row("write amplification", format!("{:.3}", self.write_amplification), {
                 let theory = self.closed_form_greedy_uniform;
@@ -169,12 +179,14 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let written = Written::between(&before.written, &after.written);
     let geometry = *bench.store.rig.engine.geometry();
     let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
-    let spare = log as f64 / bench.store.blocks as f64 - 1.0;
+    let spare_log = log as f64 / bench.store.blocks as f64 - 1.0;
+    let spare_measured = spare_log - bench.empty_share();
     Ok(Report {
         workload: options.workload.to_string(),
         blocks: bench.store.blocks,
         segment_blocks: bench.store.segment_blocks,
-        spare,
+        spare_log,
+        spare_measured,
         map_limit_bytes: after.written.map_bytes_limit,
         map_peak_bytes: after.written.map_bytes_peak,
         seed: options.seed,
@@ -185,7 +197,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         metadata_fraction: written.metadata(),
         written,
         write_amplification_by_pass: by_pass,
-        closed_form_greedy_uniform: closed_form::greedy_uniform(spare),
+        closed_form_greedy_uniform: closed_form::greedy_uniform(spare_measured),
         victims: bench.victims.report(),
         waits: bench.waits.report(),
         device_writes: bench
@@ -220,6 +232,9 @@ struct Bench<'a> {
     addresses: Addresses,
     victims: Victims,
     waits: Waits,
+    /// Sum of what was empty or held metadata, in blocks, each time that it was looked at.
+    empty_blocks: u64,
+    looks: u64,
 }
 
 impl Bench<'_> {
@@ -228,7 +243,8 @@ impl Bench<'_> {
         store.fill(|share| options.progress.report("filling", share))?;
         let victims = Victims::new(store.segment_blocks, &store.rig.engine.statistics());
         let addresses = options.workload.over(store.blocks, options.seed);
-        Ok(Bench { options, store, addresses, victims, waits: Waits::new() })
+        let waits = Waits::new();
+        Ok(Bench { options, store, addresses, victims, waits, empty_blocks: 0, looks: 0 })
     }
 
     fn now(&self) -> Moment {
@@ -242,7 +258,21 @@ impl Bench<'_> {
     fn restart(&mut self) {
         self.victims.restart();
         self.waits = Waits::new();
+        (self.empty_blocks, self.looks) = (0, 0);
         self.store.rig.device.writes = Some(Default::default());
+    }
+
+    fn look(&mut self) {
+        let statistics = self.store.rig.engine.statistics();
+        self.empty_blocks += statistics.segments_empty * statistics.segment_size
+            + statistics.open_blocks
+            + statistics.metadata_log_blocks;
+        self.looks += 1;
+    }
+
+    /// What was empty or held metadata on average, per block of the volume.
+    fn empty_share(&self) -> f64 {
+        self.empty_blocks as f64 / self.looks.max(1) as f64 / self.store.blocks as f64
     }
 
     /// Overwrites until it is steady. Returns how often, and whether it is.
@@ -263,11 +293,15 @@ impl Bench<'_> {
     /// Overwrites as many blocks as there are. Returns the write amplification of it.
     fn pass(&mut self, step: &str, pass: u32, passes: u32) -> Result<f64, BenchError> {
         const REPORT_EVERY: u64 = 1 << 16;
+        const LOOK_EVERY: u64 = 1 << 12;
         let before = self.now();
         for written in 0..self.store.blocks {
             if written % REPORT_EVERY == 0 {
                 let done = f64::from(pass) + written as f64 / self.store.blocks as f64;
                 self.options.progress.report(step, done / f64::from(passes));
+            }
+            if written % LOOK_EVERY == 0 {
+                self.look();
             }
             let lba = self.addresses.address();
             let waited = self.store.rig.write_watched(lba, 1, &mut self.victims)?;

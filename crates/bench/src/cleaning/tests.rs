@@ -5,6 +5,7 @@ fn tiny() -> Options {
         blocks: 40_000,
         segment_blocks: Some(256),
         spare: 0.4,
+        reserve: Some(0),
         map_memory: None,
         queue_depth: 256,
     };

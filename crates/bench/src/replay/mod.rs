@@ -187,6 +187,7 @@ fn row(
         blocks,
         segment_blocks: Some(segment_size_default((blocks as f64 * (1.0 + spare)) as u64)),
         spare,
+        reserve: Some(0),
         map_memory: None,
         queue_depth: DEPTH_DEFAULT,
     };

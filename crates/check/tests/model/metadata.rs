@@ -5,7 +5,7 @@ use coulter_format::checkpoint::{BodyWriter, CheckpointHeader, Counts, RunHeader
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::Extent;
 use coulter_format::run::{RunBlockWriter, RunEntry};
-use coulter_format::segment_table::{self, SegmentEntry, SegmentState};
+use coulter_format::segment_table::{self, CoarseAge, SegmentEntry, SegmentState};
 use coulter_format::superblock::CheckpointLocation;
 use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Lba, map_page};
 
@@ -205,6 +205,7 @@ impl Model {
             },
             stream: 0,
             clock: 0,
+            mean_age: CoarseAge::default(),
         };
         let entries: Vec<_> = self.states.iter().enumerate().map(entry).collect();
         let mut images = Vec::new();

@@ -244,6 +244,7 @@ impl Model {
             generation: self.superblock.generation,
             pba,
             payload_size: payload.len() as u16,
+            goes_on: false,
         };
         let mut words = Vec::new();
         let mut blocks = payload.iter();

@@ -4,6 +4,7 @@ use crate::error::{CliError, SystemError};
 use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
+use coulter_bench::cleaning::{Config, Placement, VictimPolicy};
 use coulter_bench::{BenchError, Progress, cleaning, engine, fill, recovery, volume};
 use coulter_workload::Pattern;
 use indicatif::ProgressBar;
@@ -118,6 +119,18 @@ pub(crate) struct CleaningBench {
     #[arg(long, default_value = "17.65%", value_name = "PERCENT", value_parser = parse_share)]
     #[arg(conflicts_with = "metadata")]
     pub(crate) spare: f64,
+
+    /// Segments beyond that, to work in [default: as many as are empty or open at a time]
+    #[arg(long, conflicts_with = "metadata", value_name = "SEGMENTS")]
+    pub(crate) reserve: Option<u32>,
+
+    /// Which segment is cleaned next
+    #[arg(long, default_value_t, conflicts_with = "metadata")]
+    pub(crate) policy: VictimPolicy,
+
+    /// Which blocks share segments
+    #[arg(long, default_value_t, conflicts_with = "metadata")]
+    pub(crate) placement: Placement,
 
     /// How often the volume is overwritten at least before measuring
     #[arg(long, default_value = "6", conflicts_with = "metadata", value_name = "PASSES")]
@@ -267,14 +280,19 @@ impl CleaningBench {
                     blocks: self.blocks,
                     segment_blocks: self.segment_blocks,
                     spare: self.spare,
+                    reserve: self.reserve,
                     map_memory,
                     queue_depth: self.queue_depth,
+                },
+                config: Config {
+                    victims: self.policy,
+                    placement: self.placement,
+                    ..Config::default()
                 },
                 warm_up: self.warm_up,
                 passes: self.passes,
                 seed: self.seed,
                 progress,
-                ..cleaning::Options::default()
             })
         })?;
         print(self.json, &report, || report.table())

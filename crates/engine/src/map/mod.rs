@@ -201,6 +201,14 @@ impl Map {
         }
     }
 
+    /// Where a block lies, if memory tells and it lies anywhere. Counts as no lookup.
+    pub(crate) fn location(&self, lba: Lba) -> Option<Pba> {
+        let (key, index) = split(lba);
+        let place = self.directory.find(key)?;
+        let pointer = self.known(place, index)?;
+        (pointer.is_mapped() && !pointer.is_lost()).then_some(pointer.pba)
+    }
+
     /// Touches what an update or lookup of the address will need, so that the memory of many
     /// addresses is fetched side by side. The result is of no meaning but must be used.
     pub(crate) fn warm(&self, lba: Lba) -> u64 {

@@ -32,9 +32,10 @@ impl Map {
         self.sweep = position;
     }
 
-    /// Leaves that the sweep must write at least before the next checkpoint.
-    pub(crate) fn sweep_quota(&self) -> usize {
-        crate::pacing::sweep_quota(self.dirty_leaf_count(), &self.budget)
+    /// Leaves that the sweep must write at least before the next checkpoint, after a run of so many
+    /// entries.
+    pub(crate) fn sweep_quota(&self, updates: usize) -> usize {
+        crate::pacing::sweep_quota(self.dirty_leaf_count(), updates, &self.budget)
     }
 
     fn dirty_leaf_count(&self) -> usize {
