@@ -20,7 +20,7 @@ fn a_file_grows_and_is_sound() {
     assert!(grown["volume_size_bytes"].as_u64() > Some(150 << 20), "{grown}");
     assert_eq!(fs::metadata(sandbox.path("disk.img")).expect("it is there").len(), 256 << 20);
     sandbox.ok(&["check", "disk.img", "--data"]);
-    let entry = sandbox.json(&["attach", "disk.img", "--via", "nbd", "--json"]);
+    let entry = sandbox.json(&["attach", "disk.img", "--via", "nbd-server", "--json"]);
     assert_eq!(entry["volume_size_bytes"], grown["volume_size_bytes"]);
     let error = sandbox.fails(1, &["grow", "disk.img", "--size", "512M"]);
     assert!(error.contains("attached as 'disk'") && error.contains("coulter detach"), "{error}");

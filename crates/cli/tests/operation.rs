@@ -118,20 +118,24 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 #[test]
 fn settings_are_shown_changed_and_refused() {
     let (sandbox, _) = attached(&[]);
-    assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), "cleaning=paced");
-    assert_eq!(sandbox.ok(&["tune", "disk", "cleaning=paused"]), "");
+    let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime";
+    assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
+    assert_eq!(sandbox.ok(&["tune", "disk", "cleaning=paused", "policy=greedy"]), "");
+    assert_eq!(sandbox.json(&["tune", "disk", "--json"])["policy"], "greedy");
     assert_eq!(sandbox.json(&["tune", "disk", "--json"])["cleaning"], "paused");
     for (setting, reason) in [
         ("cleaning=never", "paced, paused or drain"),
         ("rate=-1", "no setting `rate`"),
         ("paused", "KEY=VALUE"),
+        ("policy=best", "greedy, cost-benefit, damped-age"),
+        ("placement=left", "mixed, apart, lifetime"),
     ] {
         let error = sandbox.fails(2, &["tune", "disk", setting]);
         assert!(error.contains(reason), "{error}");
     }
     assert_eq!(
         sandbox.ok(&["tune", "disk"]).trim(),
-        "cleaning=paused",
+        "cleaning=paused\npolicy=greedy\nplacement=lifetime",
         "a refusal changes nothing"
     );
     let error = sandbox.fails(1, &["tune", "other", "cleaning=paced"]);

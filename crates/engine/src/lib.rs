@@ -274,6 +274,16 @@ impl Engine {
         self.cleaner.policy = victims;
     }
 
+    /// How the cleaner chooses its victims.
+    pub fn victims(&self) -> VictimPolicy {
+        self.config.victims
+    }
+
+    /// Which blocks share segments.
+    pub fn placement(&self) -> Placement {
+        self.config.placement
+    }
+
     /// Changes which blocks share segments, from the next ones on. What lies where it lies stays.
     pub fn set_placement(&mut self, placement: Placement) {
         self.config.placement = placement;

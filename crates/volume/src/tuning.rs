@@ -1,5 +1,7 @@
 //! What an operator may change while a volume is open.
 
+pub use coulter_engine::placement::{Placement, UnknownName};
+pub use coulter_engine::policy::VictimPolicy;
 pub use coulter_engine::tuning::{CleaningMode, UnknownMode};
 
 /// Settings of an open volume. None of them is stored.
@@ -8,6 +10,10 @@ pub use coulter_engine::tuning::{CleaningMode, UnknownMode};
 pub struct Tuning {
     /// When the cleaner works.
     pub cleaning: CleaningMode,
+    /// Which segment it takes next.
+    pub policy: VictimPolicy,
+    /// Which blocks share segments.
+    pub placement: Placement,
 }
 
 /// Settings to be changed; what is `None` stays.
@@ -15,4 +21,8 @@ pub struct Tuning {
 pub struct Retuning {
     /// When the cleaner is to work.
     pub cleaning: Option<CleaningMode>,
+    /// Which segment it is to take next.
+    pub policy: Option<VictimPolicy>,
+    /// Which blocks are to share segments, from the next ones on.
+    pub placement: Option<Placement>,
 }

@@ -22,7 +22,7 @@ fn open(store: &MemoryStore, latency: Duration) -> Volume {
 }
 
 fn set(volume: &Volume, mode: CleaningMode) -> CleaningMode {
-    let retuning = Retuning { cleaning: Some(mode) };
+    let retuning = Retuning { cleaning: Some(mode), ..Retuning::default() };
     volume.tune(retuning).expect("the volume runs").cleaning
 }
 

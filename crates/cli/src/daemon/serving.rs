@@ -13,7 +13,7 @@ use crate::status::Facts;
 use crate::trace::Recorder;
 use crate::verbs::tune::{Setting, Settings};
 use coulter::State;
-use coulter::tuning::{Retuning, Tuning};
+use coulter::tuning::Retuning;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -136,22 +136,17 @@ impl Serving {
         let name = || self.entry.name.clone();
         let mut retuning = Retuning::default();
         for setting in settings {
-            match setting {
-                Setting::Cleaning(mode) => {
-                    let mode = mode.parse().map_err(|error| DaemonError::Tune {
-                        name: name(),
-                        reason: format!("{error}"),
-                    })?;
-                    retuning.cleaning = Some(mode);
-                }
-            }
+            let add = setting.add_to(&mut retuning);
+            add.map_err(|reason| DaemonError::Tune { name: name(), reason })?;
         }
-        let Some(Tuning { cleaning, .. }) = self.backing.tune(retuning) else {
+        let Some(tuning) = self.backing.tune(retuning) else {
             let reason = "it is no volume that runs".to_owned();
             return Err(DaemonError::Tune { name: name(), reason }.into());
         };
-        log::info!(cleaning = cleaning.name(); "tuned");
-        Ok(Settings { cleaning: cleaning.name().to_owned() })
+        let settings = Settings::from(tuning);
+        let Settings { cleaning, policy, placement } = &settings;
+        log::info!(cleaning:%, policy:%, placement:%; "tuned");
+        Ok(settings)
     }
 
     /// Whether this could go on as `program`.

@@ -5,7 +5,8 @@ use crate::terminal;
 use crate::verbs::bench::{parse_share, progress_bar};
 use clap::Args;
 use coulter_bench::BenchError;
-use coulter_bench::replay::{self, Options, Report};
+use coulter_bench::cleaning::{Config, Placement, VictimPolicy};
+use coulter_bench::replay::{self, Behaviour, Options, Report};
 use coulter_workload::trace::{Format, ReaderOptions};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -56,6 +57,14 @@ pub(crate) struct Replay {
     #[arg(long)]
     pub(crate) strict: bool,
 
+    /// Which segment is cleaned next, several separated by commas
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "damped-age,greedy")]
+    pub(crate) policy: Vec<VictimPolicy>,
+
+    /// Which blocks share segments, several separated by commas
+    #[arg(long, value_name = "PLACEMENT", value_delimiter = ',', default_value = "lifetime,apart")]
+    pub(crate) placement: Vec<Placement>,
+
     /// Draw write amplification over spare space, as SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
@@ -78,13 +87,24 @@ impl Replay {
             strict: self.strict,
             spares: self.spare.clone(),
             passes: self.passes,
+            behaviours: self.behaviours(),
             progress,
-            ..Options::default()
         };
         let report = replay::run(source, &options);
         bar.finish_and_clear();
         let report = report.map_err(|error| self.failed(&error))?;
         self.tell(&report)
+    }
+
+    /// Each placement with each policy; the advice is about the first.
+    fn behaviours(&self) -> Vec<Behaviour> {
+        let with = |placement: Placement| {
+            self.policy.iter().map(move |policy| Behaviour {
+                name: format!("{placement}, {policy}"),
+                config: Config { placement, victims: *policy, ..Config::default() },
+            })
+        };
+        self.placement.iter().flat_map(|placement| with(*placement)).collect()
     }
 
     fn open(&self) -> Result<Box<dyn Read>, CliError> {

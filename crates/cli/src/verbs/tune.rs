@@ -5,7 +5,7 @@ use crate::error::{CliError, DaemonError};
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
-use coulter::tuning::CleaningMode;
+use coulter::tuning::{CleaningMode, Placement, Retuning, Tuning, VictimPolicy};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -18,11 +18,15 @@ Settings:
   cleaning=paced     in step with the host's writes (as it is at first)
   cleaning=paused    only what it takes for the host to go on
   cleaning=drain     as fast as the device allows until nothing is worth cleaning, then paced
+  policy=NAME        which segment is cleaned next: damped-age (as it is at first), cost-benefit,
+                     greedy
+  placement=NAME     which blocks share segments: lifetime (as it is at first), apart, mixed
 
 Examples:
   coulter tune disk                        show the settings
   coulter tune disk cleaning=paused        before something that must not be disturbed
-  coulter tune disk cleaning=drain         while there is time")]
+  coulter tune disk cleaning=drain         while there is time
+  coulter tune disk policy=greedy placement=apart")]
 pub(crate) struct Tune {
     /// Name, store or device of the volume
     #[arg(value_name = "NAME")]
@@ -43,6 +47,32 @@ pub(crate) struct Tune {
 pub(crate) enum Setting {
     /// When the cleaner works, by its name.
     Cleaning(String),
+    /// Which segment is cleaned next, by its name.
+    Policy(String),
+    /// Which blocks share segments, by its name.
+    Placement(String),
+}
+
+impl Setting {
+    /// Adds the setting to those that are to be changed.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub(crate) fn add_to(&self, retuning: &mut Retuning) -> Result<(), String> {
+        let wrong = |error: &dyn std::error::Error| error.to_string();
+        match self {
+            Setting::Cleaning(name) => {
+                retuning.cleaning = Some(name.parse().map_err(|error| wrong(&error))?);
+            }
+            Setting::Policy(name) => {
+                retuning.policy = Some(name.parse().map_err(|error| wrong(&error))?);
+            }
+            Setting::Placement(name) => {
+                retuning.placement = Some(name.parse().map_err(|error| wrong(&error))?);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl FromStr for Setting {
@@ -55,7 +85,19 @@ impl FromStr for Setting {
                 let mode: CleaningMode = value.parse().map_err(|error| format!("{error}"))?;
                 Ok(Setting::Cleaning(mode.name().to_owned()))
             }
-            _ => Err(format!("there is no setting `{key}`; there is `cleaning`")),
+            "policy" => {
+                let policy: VictimPolicy =
+                    value.parse().map_err(|error| format!("policy is {error}"))?;
+                Ok(Setting::Policy(policy.to_string()))
+            }
+            "placement" => {
+                let placement: Placement =
+                    value.parse().map_err(|error| format!("placement is {error}"))?;
+                Ok(Setting::Placement(placement.to_string()))
+            }
+            _ => Err(format!(
+                "there is no setting `{key}`; there are `cleaning`, `policy` and `placement`"
+            )),
         }
     }
 }
@@ -65,6 +107,20 @@ impl FromStr for Setting {
 pub(crate) struct Settings {
     /// When the cleaner works, by its name.
     pub(crate) cleaning: String,
+    /// Which segment is cleaned next, by its name.
+    pub(crate) policy: String,
+    /// Which blocks share segments, by its name.
+    pub(crate) placement: String,
+}
+
+impl From<Tuning> for Settings {
+    fn from(tuning: Tuning) -> Settings {
+        Settings {
+            cleaning: tuning.cleaning.name().to_owned(),
+            policy: tuning.policy.to_string(),
+            placement: tuning.placement.to_string(),
+        }
+    }
 }
 
 impl Tune {
@@ -79,7 +135,10 @@ impl Tune {
             return terminal::print_json(&settings);
         }
         if self.settings.is_empty() {
-            return terminal::print(&format!("cleaning={}", settings.cleaning));
+            let Settings { cleaning, policy, placement } = settings;
+            return terminal::print(&format!(
+                "cleaning={cleaning}\npolicy={policy}\nplacement={placement}"
+            ));
         }
         Ok(())
     }
@@ -95,6 +154,8 @@ mod tests {
         assert_eq!("cleaning=paused".parse(), Ok(paused));
         for (text, reason) in [
             ("cleaning=fast", "paced, paused or drain"),
+            ("policy=best", "policy is not one of greedy"),
+            ("placement=left", "placement is not one of mixed"),
             ("speed=9", "no setting `speed`"),
             ("cleaning", "KEY=VALUE"),
         ] {

@@ -215,7 +215,18 @@ impl Driver {
         if let Some(mode) = retuning.cleaning {
             self.engine.set_cleaning(mode);
         }
-        Tuning { cleaning: self.engine.cleaning() }
+        if let Some(policy) = retuning.policy {
+            self.engine.set_victims(policy);
+        }
+        if let Some(placement) = retuning.placement {
+            self.engine.set_placement(placement);
+        }
+        let engine = &self.engine;
+        Tuning {
+            cleaning: engine.cleaning(),
+            policy: engine.victims(),
+            placement: engine.placement(),
+        }
     }
 
     pub(crate) fn engine_statistics(&self) -> coulter_engine::Statistics {
