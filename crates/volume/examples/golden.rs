@@ -2,8 +2,10 @@
 //!
 //! Each is a small store as some life left it, compressed, and beside it a list of what its volume
 //! holds. They lie in `testdata/golden/format-N` and are opened by `tests/golden.rs` of every later
-//! version; those of released formats are never made anew.
+//! version; those of released formats are never made anew. `format-1-three-streams` was made before
+//! there were seven streams.
 
+use coulter::tuning::{Placement, Retuning};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
 use coulter_workload::Random;
@@ -40,7 +42,11 @@ impl Golden {
     }
 
     fn open(&self) -> Result<Volume, Box<dyn Error>> {
-        Ok(Volume::open(Box::new(self.store.open()?), OpenOptions::default())?)
+        let volume = Volume::open(Box::new(self.store.open()?), OpenOptions::default())?;
+        // So that every stream is there.
+        let placement = Some(Placement::Scattered);
+        volume.tune(Retuning { placement, ..Retuning::default() });
+        Ok(volume)
     }
 
     /// Writes and discards at random.
