@@ -29,6 +29,7 @@ use crate::pacing::{Pacing, Watermarks};
 use crate::placement::Placer;
 use crate::segments::{Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of, segment_start};
+use crate::writes::discard_updates;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{BodyView, Head};
@@ -814,7 +815,8 @@ impl Engine {
         let pointer = BlockPointer { pba: entry.pba, checksum: entry.word.checksum };
         let geometry = self.superblock.geometry;
         let updates = match entry.kind {
-            Kind::Discard => usize::from(entry.count).min(1024 + usize::from(entry.count) / 512),
+            // As many as were promised when it was accepted: what had room then has room now.
+            Kind::Discard => discard_updates(Lba(entry.key), entry.key + u64::from(entry.count)),
             Kind::Data | Kind::Remote => 1,
             _ => return Ok(()),
         };

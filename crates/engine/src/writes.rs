@@ -270,7 +270,7 @@ struct Place {
 }
 
 /// Map updates that a discarded range can cause: one for a whole leaf, else one for each block.
-fn discard_updates(lba: Lba, end: u64) -> usize {
+pub(crate) fn discard_updates(lba: Lba, end: u64) -> usize {
     let first_whole = lba.0.div_ceil(LEAF) * LEAF;
     let last_whole = end / LEAF * LEAF;
     if first_whole >= last_whole {

@@ -482,16 +482,10 @@ impl Map {
     /// Unmaps a whole leaf. Nothing is loaded: if the leaf page is only on the device, its
     /// locations are released when it is looked at next.
     pub(crate) fn discard_leaf(&mut self, segments: &mut Segments, key: u64, now: Sequence) {
-        if self.directory.find(key).is_none() && self.lookup_without_table(key) == Lookup::Unmapped
-        {
-            return;
-        }
         let place = self.directory.place(key);
         let leaf = *self.directory.leaf(place);
         let loaded = self.directory.is_loaded(place);
-        if loaded && !leaf.disk.is_mapped() && leaf.unmerged == 0 && !leaf.frame.is_some() {
-            return;
-        }
+        // Also if nothing is mapped: see `discard_block`.
         self.note_update(place, (key * ENTRIES_PER_PAGE as u64) << 1 | 1);
         self.release_updates(segments, place, now);
         let keep_released = if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
@@ -569,9 +563,14 @@ impl Map {
         self.directory.leaf_mut(place).chain = kept;
     }
 
-    /// Unmaps one block.
+    /// Unmaps one block. If it is unmapped, only that it was discarded is noted: replay, which has
+    /// no pages at hand and so cannot tell, will take memory and journal for it, and both must count
+    /// it before it is accepted.
     pub(crate) fn discard_block(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) {
-        if self.lookup(lba) != Lookup::Unmapped {
+        if self.lookup(lba) == Lookup::Unmapped {
+            let place = self.directory.place(split(lba).0);
+            self.note_update(place, lba.0 << 1);
+        } else {
             self.update(segments, lba, BlockPointer::NOWHERE, now);
         }
     }
