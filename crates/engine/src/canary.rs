@@ -33,6 +33,8 @@ pub enum Canary {
     PageEvictedEarly,
     /// The superblock is written without a flush before.
     SuperblockUnordered,
+    /// A run says of an unchanged array that its page counts nothing.
+    UnchangedReleased,
     /// Runs die one leaf too soon.
     RunDiesEarly,
     /// Recovery takes the first records of a group whose last ones did not arrive.
@@ -43,7 +45,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 14] = [
+    pub const ALL: [Canary; 15] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -55,6 +57,7 @@ impl Canary {
         Canary::ReaderIgnored,
         Canary::PageEvictedEarly,
         Canary::SuperblockUnordered,
+        Canary::UnchangedReleased,
         Canary::RunDiesEarly,
         Canary::GroupHalved,
         Canary::GroupUnordered,

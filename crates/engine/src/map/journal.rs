@@ -105,6 +105,9 @@ impl Map {
         let (pointer, released) = match self.frames.chain_find(leaf.chain, index) {
             Some((_, update)) => (update.pointer, update.released),
             None if leaf.is(Flag::Changed) => (self.frames.entry(leaf.frame, index), true),
+            None if leaf.frame.is_some() && sings(Canary::UnchangedReleased) => {
+                (self.frames.entry(leaf.frame, index), true)
+            }
             // Noted before the sweep came by: the page has it, and counts it. To say "released" of
             // it would be believed by a later discard of the whole leaf. Or the whole leaf was
             // discarded: its mark says the rest.
