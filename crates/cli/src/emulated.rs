@@ -36,7 +36,7 @@ pub(crate) struct Emulation {
 pub(crate) struct Streams {
     /// How many at a time.
     pub(crate) count: u8,
-    /// Bytes of one; the volume's if not given.
+    /// Bytes that are taken for one segment; `None` if the volume names its streams.
     pub(crate) segment_size: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ impl EmulatedDrive {
         let failed = |reason: String| StoreError::Open { path: path.clone(), reason };
         let user = match &emulation.volume {
             None => {
-                separate(&store, emulation.streams, None)?;
+                separate(&store, emulation.streams);
                 let service = store.serve(pacing).map_err(|error| failed(error.to_string()))?;
                 User::Host(Arc::new(service))
             }
@@ -150,26 +150,24 @@ fn volume(
     };
     // Nobody waits for the format.
     let device = store.open(Pacing::Virtual).map_err(|error| failed(error.to_string()))?;
-    let geometry = coulter::create(Box::new(device), &options).map_err(|error| {
+    coulter::create(Box::new(device), &options).map_err(|error| {
         let (path, reason) = (path.to_owned(), error.to_string());
         CliError::from(StoreError::Create { path, reason, is_usage: true })
     })?;
-    separate(store, emulation.streams, Some(geometry.segment_size_bytes))?;
+    separate(store, emulation.streams);
     let device = store.open(emulation.pacing).map_err(|error| failed(error.to_string()))?;
     Volume::open(Box::new(device), OpenOptions { trim: true, ..OpenOptions::default() })
         .map_err(|error| failed(error.kind.to_string()))
 }
 
-/// Tells the drive which segments to keep apart.
-fn separate(
-    store: &FlashStore,
-    streams: Option<Streams>,
-    segment_size: Option<u64>,
-) -> Result<(), CliError> {
-    let Some(Streams { count, segment_size: chosen }) = streams else { return Ok(()) };
-    let size = chosen.or(segment_size).expect("a drive by itself is told a size");
-    store.detect_streams(size, count).expect("nobody has it open yet");
-    Ok(())
+/// Tells the drive what to keep apart.
+fn separate(store: &FlashStore, streams: Option<Streams>) {
+    let told = match streams {
+        None => Ok(()),
+        Some(Streams { count, segment_size: Some(size) }) => store.detect_streams(size, count),
+        Some(Streams { count, segment_size: None }) => store.follow_streams(count),
+    };
+    told.expect("nobody has it open yet");
 }
 
 /// Bytes that processes may still take; `None` where the system does not say.

@@ -33,6 +33,10 @@
 //! - A discarded range reads as zeros or as what it held before, until it is written again.
 //!   A discard is a hint: it may do nothing.
 //!
+//! # Placement contract
+//! - Writes that name the same [`Command::stream`] go to one place after the other and die at similar
+//!   times; a device may keep them apart from others, or not. What a write does is the same.
+//!
 //! # Power-loss contract
 //! - A power cut leaves, for each 512-byte sector, what was last made durable or what any later
 //!   command wrote, whether it completed or not: any subset of unflushed sectors survives, each
@@ -193,6 +197,8 @@ pub struct Command {
     pub length: u64,
     /// The memory; null for `Flush` and `Discard`.
     pub buffer: *mut u8,
+    /// Of a write: which stream of writes it belongs to, from 1 on; 0 for none. A hint.
+    pub stream: u8,
 }
 
 // SAFETY: a command is only a description. Whoever follows its pointer does so under the promises
@@ -202,12 +208,12 @@ unsafe impl Send for Command {}
 impl Command {
     /// A command that fills `length` bytes at `buffer` from `offset`.
     pub fn read(tag: u64, offset: u64, length: u64, buffer: *mut u8) -> Command {
-        Command { tag, kind: CommandKind::Read, offset, length, buffer }
+        Command { tag, kind: CommandKind::Read, offset, length, buffer, stream: 0 }
     }
 
     /// A command that stores `length` bytes at `buffer` to `offset`.
     pub fn write(tag: u64, offset: u64, length: u64, buffer: *mut u8) -> Command {
-        Command { tag, kind: CommandKind::Write, offset, length, buffer }
+        Command { tag, kind: CommandKind::Write, offset, length, buffer, stream: 0 }
     }
 
     /// A command that makes completed writes durable.
@@ -218,12 +224,14 @@ impl Command {
             offset: 0,
             length: 0,
             buffer: std::ptr::null_mut(),
+            stream: 0,
         }
     }
 
     /// A command that gives up `length` bytes from `offset`.
     pub fn discard(tag: u64, offset: u64, length: u64) -> Command {
-        Command { tag, kind: CommandKind::Discard, offset, length, buffer: std::ptr::null_mut() }
+        let buffer = std::ptr::null_mut();
+        Command { tag, kind: CommandKind::Discard, offset, length, buffer, stream: 0 }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What goes in and what comes out: requests, device commands, responses, buffers.
 
+use crate::units::Stream;
 use coulter_format::{Block, Corrupt, Lba, Pba};
 
 /// The driver's name for a request. Comes back with the response.
@@ -175,6 +176,9 @@ pub enum Command {
         count: u32,
         /// Where they are.
         source: Target,
+        /// The log head that they belong to: what is written to one dies at similar times, a segment
+        /// at a time. For devices that keep such writes apart.
+        stream: Stream,
     },
     /// Make every completed write durable.
     Flush,

@@ -518,7 +518,8 @@ impl Engine {
         self.checkpointer.stage = Stage::Superblock;
         let (pba, source) = (superblock.location(), Target::Page(page));
         self.checkpointer.next_superblock = Some(superblock);
-        self.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source });
+        let stream = Stream::Metadata;
+        self.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source, stream });
     }
 
     /// The new checkpoint counts: what only the old one needed may go.

@@ -472,6 +472,7 @@ impl Engine {
                 pba: self.log.record(record).header_pba,
                 count: 1 + payload,
                 source: Target::Record(record),
+                stream,
             },
         );
         self.statistics.records += 1;

@@ -100,7 +100,7 @@ impl FlashDevice {
             CommandKind::Write => {
                 // SAFETY: the caller promises memory that is valid and written to by no one.
                 let bytes = unsafe { std::slice::from_raw_parts(command.buffer, length) };
-                Work::Write { blocks, bytes, fua: false }
+                Work::Write { blocks, bytes, fua: false, stream: command.stream }
             }
             CommandKind::Discard => Work::Trim { blocks },
             CommandKind::Flush => Work::Flush,

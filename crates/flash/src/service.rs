@@ -141,14 +141,14 @@ impl Access<'_> {
 
     fn write(&mut self, range: Range<u64>, bytes: &[u8], fua: bool) -> Result<(), CommandError> {
         if let Some(blocks) = whole(&range) {
-            return self.carry_out(Work::Write { blocks, bytes, fua });
+            return self.carry_out(Work::Write { blocks, bytes, fua, stream: 0 });
         }
         let blocks = touched(&range);
         let mut merged = vec![0; blocks.count as usize * BLOCK as usize];
         self.carry_out(Work::Read { blocks, bytes: &mut merged })?;
         let skipped = (range.start % BLOCK) as usize;
         merged[skipped..skipped + bytes.len()].copy_from_slice(bytes);
-        self.carry_out_next(Work::Write { blocks, bytes: &merged, fua })
+        self.carry_out_next(Work::Write { blocks, bytes: &merged, fua, stream: 0 })
     }
 
     /// Gives up the whole pages in the range and zeroes the rest.

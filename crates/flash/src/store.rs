@@ -8,7 +8,7 @@
 use crate::content::Keep;
 use crate::drive::{Blocks, CommandError, Drive, WriteOptions};
 use crate::drive_report::{CommandLatencies, DriveReport};
-use crate::streams::StreamDetector;
+use crate::streams::{StreamDetector, StreamHandles};
 use crate::units::{BLOCK_SIZE, Ns};
 use coulter_device::{OpenError, Properties};
 use std::path::PathBuf;
@@ -37,16 +37,27 @@ pub(crate) struct State {
     pub(crate) drive: Drive,
     /// Virtual time.
     pub(crate) now: Ns,
-    detector: StreamDetector,
+    handles: StreamHandles,
     latencies: CommandLatencies,
     is_open: bool,
 }
 
 /// What a host asks of a drive.
 pub(crate) enum Work<'a> {
-    Read { blocks: Blocks, bytes: &'a mut [u8] },
-    Write { blocks: Blocks, bytes: &'a [u8], fua: bool },
-    Trim { blocks: Blocks },
+    Read {
+        blocks: Blocks,
+        bytes: &'a mut [u8],
+    },
+    /// `stream` is what the host names, or 0.
+    Write {
+        blocks: Blocks,
+        bytes: &'a [u8],
+        fua: bool,
+        stream: u8,
+    },
+    Trim {
+        blocks: Blocks,
+    },
     Flush,
 }
 
@@ -58,8 +69,9 @@ impl State {
             Work::Read { blocks, bytes } => {
                 (self.drive.read(at, blocks, bytes)?, &mut self.latencies.read)
             }
-            Work::Write { blocks, bytes, fua } => {
-                let handle = self.detector.handle(blocks.first * u64::from(BLOCK_SIZE));
+            Work::Write { blocks, bytes, fua, stream } => {
+                let offset = blocks.first * u64::from(BLOCK_SIZE);
+                let handle = self.handles.handle(offset, stream);
                 let options = WriteOptions { handle, fua };
                 (self.drive.write(at, blocks, bytes, options)?, &mut self.latencies.write)
             }
@@ -93,7 +105,7 @@ impl FlashStore {
         let state = State {
             drive,
             now: 0,
-            detector: StreamDetector::none(),
+            handles: StreamHandles::One,
             latencies: CommandLatencies::default(),
             is_open: false,
         };
@@ -113,9 +125,25 @@ impl FlashStore {
     /// `InUse` while somebody has the drive open.
     ///
     /// # Panics
-    /// When the segment size is zero.
+    /// When the segment size is zero, or there are no handles.
     pub fn detect_streams(&self, segment_size: u64, handles: u8) -> Result<(), OpenError> {
-        self.lock_idle()?.detector = StreamDetector::new(segment_size, handles);
+        self.lock_idle()?.handles =
+            StreamHandles::Detected(StreamDetector::new(segment_size, handles));
+        Ok(())
+    }
+
+    /// Writes get placement handles by the stream that the host names
+    /// ([`Command::stream`](coulter_device::Command::stream)). The drive needs a
+    /// [`Placement`](crate::Placement) with handles.
+    ///
+    /// # Errors
+    /// `InUse` while somebody has the drive open.
+    ///
+    /// # Panics
+    /// When there are no handles.
+    pub fn follow_streams(&self, handles: u8) -> Result<(), OpenError> {
+        assert!(handles > 0, "a write needs a handle");
+        self.lock_idle()?.handles = StreamHandles::Named { handles };
         Ok(())
     }
 

@@ -1,11 +1,33 @@
-//! Which writes belong together, found out from where they go.
+//! Which writes belong together.
 //!
-//! A host that writes segments, and a drive that keeps writes apart by handle, need somebody who
-//! gives writes of one segment one handle, and segments that are written at the same time different
-//! ones: a host with placement hints would say so, a drive may guess it by looking for sequential
-//! streams. The guess: the handle that was not used for longest belongs to a segment that is full.
+//! A drive that keeps writes apart by handle needs somebody who gives writes of one segment one
+//! handle, and segments that are written at the same time different ones. A host that knows names a
+//! stream with each write. For others the drive may look for sequential streams: the handle that was
+//! not used for longest belongs to a segment that is full.
 
 /// Gives handles to writes.
+#[derive(Clone, Debug)]
+pub(crate) enum StreamHandles {
+    /// Every write has handle 0.
+    One,
+    /// By the stream that the host names; with more streams than handles, several share one.
+    Named { handles: u8 },
+    /// By where the write goes.
+    Detected(StreamDetector),
+}
+
+impl StreamHandles {
+    /// The handle for a write at byte `offset` of a stream, 0 being none.
+    pub(crate) fn handle(&mut self, offset: u64, stream: u8) -> u8 {
+        match self {
+            StreamHandles::One => 0,
+            StreamHandles::Named { handles } => stream.saturating_sub(1) % *handles,
+            StreamHandles::Detected(detector) => detector.handle(offset),
+        }
+    }
+}
+
+/// Looks for sequential streams.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamDetector {
     segment_size: u64,
@@ -15,18 +37,13 @@ pub(crate) struct StreamDetector {
 }
 
 impl StreamDetector {
-    /// One that gives every write handle 0.
-    pub(crate) fn none() -> StreamDetector {
-        StreamDetector::new(1, 0)
-    }
-
     pub(crate) fn new(segment_size: u64, handles: u8) -> StreamDetector {
-        assert!(segment_size > 0, "a segment has a size");
+        assert!(segment_size > 0 && handles > 0, "a segment has a size, and a handle");
         StreamDetector { segment_size, handles: vec![(u64::MAX, 0); handles.into()], clock: 0 }
     }
 
     /// The handle for a write at byte `offset`.
-    pub(crate) fn handle(&mut self, offset: u64) -> u8 {
+    fn handle(&mut self, offset: u64) -> u8 {
         self.clock += 1;
         let segment = offset / self.segment_size;
         let known = self.handles.iter().position(|(used_for, _)| *used_for == segment);
@@ -35,9 +52,7 @@ impl StreamDetector {
             ages.min_by_key(|(_, (_, at))| *at).map_or(0, |(handle, _)| handle)
         };
         let handle = known.unwrap_or_else(oldest);
-        if let Some(entry) = self.handles.get_mut(handle) {
-            *entry = (segment, self.clock);
-        }
+        self.handles[handle] = (segment, self.clock);
         handle as u8
     }
 }
@@ -61,8 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn without_handles_there_is_only_the_first() {
-        let mut detector = StreamDetector::none();
-        assert_eq!([0, 1 << 20, 1 << 40].map(|offset| detector.handle(offset)), [0, 0, 0]);
+    fn named_streams_keep_their_handles_and_share_them_when_there_are_few() {
+        let mut named = StreamHandles::Named { handles: 3 };
+        assert_eq!([0, 1, 2, 3, 4, 7].map(|stream| named.handle(0, stream)), [0, 0, 1, 2, 0, 0]);
+        assert_eq!([0, 1, 2].map(|stream| StreamHandles::One.handle(1 << 40, stream)), [0, 0, 0]);
     }
 }

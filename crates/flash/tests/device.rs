@@ -65,8 +65,13 @@ fn create_options(segment_size: u64, spare_percent: u32) -> CreateOptions {
 
 /// Opens a volume on the drive.
 fn open(store: &FlashStore) -> Volume {
+    open_with(store, false)
+}
+
+fn open_with(store: &FlashStore, trim: bool) -> Volume {
     let device = Box::new(store.open(Pacing::Virtual).expect("nothing has it open"));
-    Volume::open(device, OpenOptions::default()).expect("a store lies there")
+    Volume::open(device, OpenOptions { trim, ..OpenOptions::default() })
+        .expect("a store lies there")
 }
 
 fn create(store: &FlashStore, options: &CreateOptions) {
@@ -142,25 +147,43 @@ struct Amplification {
     total: f64,
 }
 
+/// What the drive is told of the volume's segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    /// Which are free: trim.
+    Free,
+    /// That, and the streams that the engine names.
+    FreeAndNamed,
+    /// Nothing, but it keeps segments that are written at the same time apart.
+    Detects,
+}
+
 /// Random writes of a block until the store is in balance, then measured.
 fn on_coulter(
     drive: Profile,
     options: &CreateOptions,
     pattern: Pattern,
-    streams: bool,
+    told: Told,
 ) -> Amplification {
-    let mut told = FtlOptions::default();
-    if streams {
-        told.placement = Placement::Handles { count: 4 };
+    let mut ftl = FtlOptions::default();
+    match told {
+        Told::Nothing | Told::Free => {}
+        Told::FreeAndNamed => ftl.placement = Placement::Handles { count: 8 },
+        Told::Detects => ftl.placement = Placement::Handles { count: 4 },
     }
-    let drive = Drive::new(drive, FtlKind::PageMapped, told, Keep::Bytes).expect("it works there");
+    let drive = Drive::new(drive, FtlKind::PageMapped, ftl, Keep::Bytes).expect("it works there");
     let store = FlashStore::new(drive);
-    if streams {
-        let segment_size = options.segment_size.expect("it is given");
-        store.detect_streams(segment_size, 4).expect("nothing has it open");
+    let segment_size = options.segment_size.expect("it is given");
+    match told {
+        Told::Nothing | Told::Free => Ok(()),
+        Told::FreeAndNamed => store.follow_streams(8),
+        Told::Detects => store.detect_streams(segment_size, 4),
     }
+    .expect("nothing has it open");
+    let trim = matches!(told, Told::Free | Told::FreeAndNamed);
     create(&store, options);
-    let volume = open(&store);
+    let volume = open_with(&store, trim);
     let blocks = volume.size() / BLOCK_SIZE as u64;
     let bytes = vec![7; BLOCK_SIZE * 16];
     for first in (0..blocks).step_by(16) {
@@ -188,7 +211,7 @@ fn on_coulter(
     write(&volume, 2 * blocks);
     volume.close().expect("power is on");
     let before = store.with(|drive| (*drive.counters(), *drive.nand().counters())).expect("closed");
-    let volume = open(&store);
+    let volume = open_with(&store, trim);
     write(&volume, 2 * blocks);
     volume.close().expect("power is on");
     let after = store.with(|drive| (*drive.counters(), *drive.nand().counters())).expect("closed");
@@ -213,15 +236,17 @@ fn a_volume_leaves_the_drive_nothing_to_copy() {
     for pattern in [Pattern::Uniform, Pattern::Zipf { theta: 0.99 }] {
         // Segments of several rows of erase blocks, as 32 MiB are on a drive of usual size.
         let drive = profile(256, 7);
-        let [coulter, mixed] = [true, false].map(|streams| {
-            on_coulter(drive.clone(), &create_options(8 << 20, 20), pattern, streams)
-        });
+        let [nothing, free, named, detects] =
+            [Told::Nothing, Told::Free, Told::FreeAndNamed, Told::Detects]
+                .map(|told| on_coulter(drive.clone(), &create_options(8 << 20, 20), pattern, told));
         let [full, as_full] = [100, 80].map(|percent| plain(drive.clone(), pattern, percent));
         println!(
-            "{pattern}: {coulter:.3?}, without streams {mixed:.3?}; \
-             the drive alone {full:.3}, filled only as far {as_full:.3}"
+            "{pattern}: with trim {free:.3?}, and streams {named:.3?}; told nothing {nothing:.3?}, \
+             but finding streams {detects:.3?}; the drive alone {full:.3}, filled only as far {as_full:.3}"
         );
-        assert!(coulter.device <= 1.02, "{pattern}: {coulter:?}");
-        assert!(coulter.total < full, "{pattern}: {coulter:?}, the drive alone {full}");
+        for told in [&free, &named, &detects] {
+            assert!(told.device <= 1.02, "{pattern}: {told:?}");
+            assert!(told.total < full, "{pattern}: {told:?}, the drive alone {full}");
+        }
     }
 }

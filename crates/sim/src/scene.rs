@@ -118,7 +118,7 @@ impl Scene {
                 self.device.read(pba, &mut blocks);
                 self.place(target, &blocks);
             }
-            Command::Write { pba, count, source } => {
+            Command::Write { pba, count, source, .. } => {
                 let blocks = match source {
                     Target::Record(record) => self.memory.record(record)[..count as usize].to_vec(),
                     Target::Page(page) => vec![*self.memory.page(page)],

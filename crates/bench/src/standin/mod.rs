@@ -70,7 +70,7 @@ impl StandinDevice {
                 self.counts.blocks_read += u64::from(count);
                 self.read(pba, count, target, memory);
             }
-            Command::Write { pba, count, source } => {
+            Command::Write { pba, count, source, .. } => {
                 self.counts.writes += 1;
                 self.counts.blocks_written += u64::from(count);
                 if let Some(writes) = &mut self.writes {

@@ -13,7 +13,7 @@ pub fn what_is_not_whole_sectors_is_refused(fixture: &dyn Fixture) {
     let odd = address.wrapping_add(unit as usize / 2);
     let misaligned = Err(DeviceErrorKind::Misaligned);
     for kind in [CommandKind::Read, CommandKind::Write] {
-        let command = Command { tag: 9, kind, offset: 0, length: unit, buffer: address };
+        let command = Command { tag: 9, kind, offset: 0, length: unit, buffer: address, stream: 0 };
         let half = unit / 2;
         assert_eq!(rig.run(Command { offset: half, ..command }), misaligned, "offset, {kind:?}");
         assert_eq!(rig.run(Command { length: half, ..command }), misaligned, "length, {kind:?}");

@@ -94,7 +94,7 @@ impl Model {
                 CommandKind::Discard => std::ptr::null_mut(),
                 _ => rig.address(at as usize),
             };
-            command = Command { tag: lane as u64, kind, offset, length, buffer };
+            command = Command { tag: lane as u64, kind, offset, length, buffer, stream: 0 };
         }
         let collides = |other: &Command| {
             let apart = other.offset + other.length <= offset || offset + length <= other.offset;

@@ -17,9 +17,11 @@ impl Driver {
                 let memory = self.pool.target(target, count);
                 Command::read(tag, place(pba), bytes(count), memory)
             }
-            engine::Command::Write { pba, count, source } => {
+            engine::Command::Write { pba, count, source, stream } => {
                 let memory = self.pool.target(source, count);
-                Command::write(tag, place(pba), bytes(count), memory)
+                let write = Command::write(tag, place(pba), bytes(count), memory);
+                // Zero would say nothing.
+                Command { stream: 1 + stream as u8, ..write }
             }
             engine::Command::Flush => Command::flush(tag),
             engine::Command::Discard { pba, count } => {

@@ -98,13 +98,14 @@ struct EmulationOptions {
     #[arg(long, value_enum, default_value = "virtual", value_name = "CLOCK")]
     pace: Pace,
 
-    /// Have the drive keep segments that are written at the same time apart, in so many streams:
-    /// what placement hints, or a drive that looks for sequential streams, would do (page map only)
+    /// Have the drive keep so many streams of writes apart: those that the volume names, as by
+    /// placement hints; without --volume, or with --stream-size, segments that are written at the
+    /// same time, as a drive does that looks for sequential streams (page map only)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(2..=64))]
     #[arg(conflicts_with = "hot_cold")]
     streams: Option<u8>,
 
-    /// Bytes that are taken for one segment [default: the volume's; without --volume 32M]
+    /// Bytes that are taken for one segment [default: without --volume 32M]
     #[arg(long, value_name = "SIZE", requires = "streams")]
     stream_size: Option<Size>,
 
@@ -149,7 +150,7 @@ impl EmulationOptions {
     /// A drive that cannot be.
     fn emulation(&self) -> Result<Emulation, CliError> {
         let mut ftl_options = self.drive.options();
-        let segment_size = self.stream_size.or(self.segment_size).map(|size| size.0);
+        let segment_size = self.stream_size.map(|size| size.0);
         if self.stream_size == Some(Size(0)) {
             return Err(refused("a stream size of 0 bytes holds nothing".to_owned(), true));
         }
