@@ -14,17 +14,18 @@
 //! A device that lost, misplaced or rotted a block is held to less: errors are allowed, and opening may be
 //! refused; wrong bytes are not.
 
+mod disk;
+mod power;
+
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
 use crate::oracle::{Floor, Operation, Oracle, Violation};
 use crate::plan::{Fault, Plan, Shape, Step};
 use crate::random::Random;
 use coulter_engine::create::{CreateOptions, create, map_size_min};
-use coulter_engine::{
-    BufferRef, Buffers, Command, Config, Engine, Failure, Io, IoResult, Phase, Request, RequestId,
-    Target,
-};
+use coulter_engine::{BufferRef, Config, Engine, Failure, Io, Request, RequestId};
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
+use disk::{Armed, mix};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -72,10 +73,6 @@ impl Outcome {
     }
 }
 
-fn mix(sum: u64, word: u64) -> u64 {
-    (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(17)
-}
-
 enum Expected {
     Write(u64),
     Discard(u64),
@@ -89,31 +86,6 @@ struct Pending {
     io: Io,
     data: Vec<Option<Rc<Block>>>,
     flush_mark: usize,
-}
-
-/// Faults that wait for their command.
-#[derive(Default)]
-struct Armed {
-    read_error: Option<u64>,
-    write_error: Option<u64>,
-    flush_error: Option<u64>,
-    lost: Option<u64>,
-    misdirected: Option<u64>,
-}
-
-/// Counts a fault down; true when it is its turn.
-fn strikes(fault: &mut Option<u64>) -> bool {
-    match fault {
-        Some(0 | 1) => {
-            *fault = None;
-            true
-        }
-        Some(left) => {
-            *left -= 1;
-            false
-        }
-        None => false,
-    }
 }
 
 /// How a store of this shape is made.
@@ -497,8 +469,6 @@ impl World {
         }
     }
 
-    // The device.
-
     /// The next device command completes. False if none is out.
     fn turn(&mut self) -> Result<bool, Violation> {
         self.poll();
@@ -516,297 +486,6 @@ impl World {
         Ok(true)
     }
 
-    fn execute(&mut self, io: &Io, data: Vec<Option<Rc<Block>>>, flush_mark: usize) -> IoResult {
-        match io.command {
-            Command::Read { pba, count, target } => {
-                if strikes(&mut self.armed.read_error) {
-                    return self.fails("a read");
-                }
-                match target {
-                    Target::Record(record) => {
-                        let into = &mut self.memory.record_mut(record)[..count as usize];
-                        self.device.read(pba, into);
-                    }
-                    Target::Page(page) => {
-                        let into = std::slice::from_mut(self.memory.page_mut(page));
-                        self.device.read(pba, into);
-                    }
-                    Target::Request { buffer, block } => {
-                        let range = block as usize..(block + count) as usize;
-                        self.device.read(pba, &mut self.memory.host_mut(buffer)[range]);
-                    }
-                }
-            }
-            Command::Write { pba, .. } => {
-                if strikes(&mut self.armed.write_error) {
-                    if self.random.chance(50) {
-                        self.device.write_shared(pba, data);
-                    }
-                    return self.fails("a write");
-                }
-                if strikes(&mut self.armed.lost) {
-                    self.tainted = true;
-                    self.note(|_| format!("the write to {} never arrives", pba.0));
-                    return Ok(());
-                }
-                let mut place = pba;
-                if strikes(&mut self.armed.misdirected) {
-                    self.tainted = true;
-                    let room = self.device.size() - data.len() as u64;
-                    place.0 = self.random.below(room) as u32;
-                    self.note(|_| format!("the write to {} goes to {}", pba.0, place.0));
-                }
-                self.device.write_shared(place, data);
-            }
-            Command::Flush => {
-                if strikes(&mut self.armed.flush_error) {
-                    return self.fails("a flush");
-                }
-                self.device.flush(flush_mark);
-                // Later flushes counted the writes that are durable now.
-                for other in &mut self.pending {
-                    other.flush_mark = other.flush_mark.saturating_sub(flush_mark);
-                }
-            }
-            Command::Discard { pba, count } => self.device.discard(pba, count),
-        }
-        Ok(())
-    }
-
-    fn fails(&mut self, what: &str) -> IoResult {
-        self.failed = true;
-        self.note(|_| format!("{what} fails"));
-        Err(ERRNO_IO)
-    }
-
-    fn poll(&mut self) {
-        while let Some(io) = self.engine.as_mut().expect("open").poll_io(&mut self.memory) {
-            let mut flush_mark = 0;
-            let data = match io.command {
-                Command::Write { count, source, .. } => {
-                    let blocks = match source {
-                        Target::Record(record) => &self.memory.record(record)[..count as usize],
-                        Target::Page(page) => std::slice::from_ref(self.memory.page(page)),
-                        Target::Request { .. } => panic!("host buffers are never written from"),
-                    };
-                    blocks.iter().map(|block| Some(Rc::new(*block))).collect()
-                }
-                Command::Flush => {
-                    flush_mark = self.device.flush_mark();
-                    Vec::new()
-                }
-                _ => Vec::new(),
-            };
-            self.fingerprint(&io, &data);
-            self.note(|_| story_of(&io));
-            let due_ns = self.now_ns + self.delay(&io);
-            self.pending.push(Pending { due_ns, io, data, flush_mark });
-        }
-    }
-
-    /// How long a command takes: 20 µs to 1 ms and the time for its bytes, now and then fifty times that.
-    fn delay(&mut self, io: &Io) -> u64 {
-        let bytes = match io.command {
-            Command::Read { count, .. } | Command::Write { count, .. } => u64::from(count) * 1_000,
-            Command::Flush => 200_000,
-            Command::Discard { .. } => 50_000,
-        };
-        let base = 20_000 + self.random.below(1_000_000) + bytes;
-        if self.random.chance(2) { 50 * base } else { base }
-    }
-
-    fn fingerprint(&mut self, io: &Io, data: &[Option<Rc<Block>>]) {
-        let (kind, pba, count) = match io.command {
-            Command::Read { pba, count, .. } => (1, pba.0, count),
-            Command::Write { pba, count, .. } => (2, pba.0, count),
-            Command::Flush => (3, 0, 0),
-            Command::Discard { pba, count } => (4, pba.0, count),
-        };
-        let word = kind << 60 | u64::from(pba) << 16 | u64::from(count & 0xffff);
-        let mut sum = mix(self.outcome.fingerprint, word);
-        // A header holds the checksums of its payload, so the first bytes of a block tell enough.
-        for block in data.iter().flatten() {
-            let (words, _) = block[..32].as_chunks::<8>();
-            sum = words.iter().fold(sum, |sum, word| mix(sum, u64::from_le_bytes(*word)));
-        }
-        self.outcome.fingerprint = sum;
-    }
-
-    // Power cuts and openings.
-
-    /// The process ends: its engine, its requests, what it had not yet handed over.
-    fn leave(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            let statistics = engine.statistics();
-            self.outcome.checkpoints += statistics.checkpoints;
-            self.outcome.segments_cleaned += statistics.segments_cleaned;
-            self.references_lost += statistics.references_lost;
-        }
-        self.pending.clear();
-        for expected in std::mem::take(&mut self.expected).into_values() {
-            if let Expected::Read { buffer, .. } = expected {
-                self.memory.take_host(buffer);
-            }
-        }
-    }
-
-    /// Cuts the power: writes under way may land in part or not at all.
-    fn cut(&mut self, loss: Loss) {
-        self.outcome.crash_points += 1;
-        let mut pending = std::mem::take(&mut self.pending);
-        pending.sort_by_key(|pending| pending.due_ns);
-        for Pending { io, data, .. } in pending {
-            if let Command::Write { pba, .. } = io.command
-                && self.random.chance(60)
-            {
-                self.device.write_shared(pba, data);
-            }
-        }
-        self.leave();
-        self.device.cut(loss, &mut self.random);
-        self.lossless &= loss == Loss::Nothing;
-        self.note(|_| format!("the power goes: {loss:?}"));
-    }
-
-    /// What lies on the device after a cut must satisfy the independent checker.
-    fn audit(&mut self) -> Result<(), Violation> {
-        if self.tainted {
-            return Ok(());
-        }
-        if self.references_lost > 0 {
-            return violation(format!(
-                "{} references were counted for nothing",
-                self.references_lost
-            ));
-        }
-        let data = self.outcome.crash_points.is_multiple_of(self.audit_data_every);
-        let result = self.device.check_with(data);
-        result.map_err(|what| Violation { what: format!("the checker finds: {what}") })
-    }
-
-    /// Opens the store after a cut, the power going again and again, and compares what it holds.
-    fn reopen(&mut self, again: &[u32]) -> Result<(), Violation> {
-        for after in again {
-            self.engine = Some(Engine::open(self.config, self.device.size()));
-            for _ in 0..*after {
-                if !self.turn()? || matches!(self.engine().phase(), Phase::Failed(_)) {
-                    break;
-                }
-            }
-            let losses = [Loss::Nothing, Loss::Everything, Loss::SomeWrites, Loss::SomeSectors];
-            let loss = losses[self.random.below(4) as usize];
-            self.outcome.cuts_while_opening += 1;
-            self.cut(loss);
-            self.audit()?;
-        }
-        self.open()
-    }
-
-    /// Opens the store and compares what it holds.
-    fn open(&mut self) -> Result<(), Violation> {
-        self.failed = false;
-        self.engine = Some(Engine::open(self.config, self.device.size()));
-        let mut events = 0;
-        loop {
-            self.poll();
-            let phase = self.engine().phase();
-            if phase == Phase::Running || (self.engine().read_only().is_some() && self.failed) {
-                break;
-            }
-            if let Phase::Failed(error) = phase {
-                return self.refused_to_open(&format!("{error:?}"));
-            }
-            events += 1;
-            if !self.turn()? || events > EVENTS_MAX {
-                if self.tainted && self.engine().read_only().is_some() {
-                    return self.refused_to_open("read-only");
-                }
-                return violation(format!("opening stands still: {}", self.state()));
-            }
-        }
-        self.outcome.recoveries += 1;
-        let observed = self.read_everything()?;
-        if self.tainted {
-            return self.end_of_a_tainted_life();
-        }
-        if self.failed {
-            // It became read-only, or refused a read, while it opened: once more, without.
-            self.cut(Loss::Nothing);
-            return self.open();
-        }
-        let lossless = std::mem::replace(&mut self.lossless, true);
-        self.oracle.recover(&observed, lossless)
-    }
-
-    fn refused_to_open(&mut self, why: &str) -> Result<(), Violation> {
-        self.note(|_| format!("the store is not opened: {why}"));
-        if self.tainted {
-            self.leave();
-            return Ok(());
-        }
-        if self.failed {
-            self.leave();
-            return self.open();
-        }
-        violation(format!("the store did not open: {why}"))
-    }
-
-    /// What was lost cannot be told from what was never promised, so the life ends here: all that is read
-    /// is right or an error, as `read_everything` has seen.
-    fn end_of_a_tainted_life(&mut self) -> Result<(), Violation> {
-        self.drain()?;
-        self.leave();
-        Ok(())
-    }
-
-    /// Reads all that was ever written while nothing else happens; the rest is zero.
-    fn read_everything(&mut self) -> Result<Vec<u64>, Violation> {
-        let mut observed = vec![0; self.volume_size as usize];
-        let mut lba = 0;
-        while let Some(range) = self.oracle.touched(lba) {
-            lba = range.end;
-            let count = (range.end - range.start) as u32;
-            let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
-            self.next_request += 1;
-            let id = RequestId(self.next_request);
-            let request = Request::Read { lba: Lba(range.start), count, buffer };
-            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
-            if engine.handle_request(id, request, memory).is_err() {
-                return violation("a read is refused while nothing else happens".to_owned());
-            }
-            let answer = self.answer_to(id)?;
-            let blocks = self.memory.take_host(buffer);
-            match answer {
-                Ok(()) => {
-                    for (lba, block) in (range.start..).zip(&blocks) {
-                        observed[lba as usize] = number_of(lba, block)?;
-                    }
-                }
-                Err(_) if self.tainted || self.failed => {}
-                Err(failure) => return violation(format!("reading {range:?}: {failure:?}")),
-            }
-        }
-        Ok(observed)
-    }
-
-    fn answer_to(&mut self, id: RequestId) -> Result<Result<(), Failure>, Violation> {
-        for _ in 0..EVENTS_MAX {
-            self.poll();
-            if let Some(response) = self.engine().poll_response() {
-                assert_eq!(response.id, id, "nothing else was asked for");
-                return Ok(response.result);
-            }
-            let first = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.due_ns);
-            let Some((index, _)) = first else { break };
-            let Pending { due_ns, io, data, flush_mark } = self.pending.swap_remove(index);
-            self.now_ns = self.now_ns.max(due_ns);
-            let result = self.execute(&io, data, flush_mark);
-            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
-            engine.handle_completion(io.id, result, memory);
-        }
-        violation(format!("a read never ends: {}", self.state()))
-    }
-
     /// What an engine that stands still can tell.
     fn state(&self) -> String {
         self.engine.as_ref().map_or_else(String::new, |engine| {
@@ -817,15 +496,6 @@ impl World {
                 engine.statistics()
             )
         })
-    }
-}
-
-fn story_of(io: &Io) -> String {
-    match io.command {
-        Command::Read { pba, count, target } => format!("  read  {} +{count} -> {target:?}", pba.0),
-        Command::Write { pba, count, .. } => format!("  write {} +{count}", pba.0),
-        Command::Flush => "  flush".to_owned(),
-        Command::Discard { pba, count } => format!("  trim  {} +{count}", pba.0),
     }
 }
 

@@ -1,0 +1,182 @@
+//! Power cuts and openings, and what is compared after them.
+
+use super::{EVENTS_MAX, Expected, Pending, World, number_of, violation};
+use crate::device::Loss;
+use crate::oracle::Violation;
+use coulter_engine::{Command, Engine, Failure, Phase, Request, RequestId};
+use coulter_format::{BLOCK_SIZE, Lba};
+
+impl World {
+    /// The process ends: its engine, its requests, what it had not yet handed over.
+    pub(super) fn leave(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            let statistics = engine.statistics();
+            self.outcome.checkpoints += statistics.checkpoints;
+            self.outcome.segments_cleaned += statistics.segments_cleaned;
+            self.references_lost += statistics.references_lost;
+        }
+        self.pending.clear();
+        for expected in std::mem::take(&mut self.expected).into_values() {
+            if let Expected::Read { buffer, .. } = expected {
+                self.memory.take_host(buffer);
+            }
+        }
+    }
+
+    /// Cuts the power: writes under way may land in part or not at all.
+    pub(super) fn cut(&mut self, loss: Loss) {
+        self.outcome.crash_points += 1;
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.sort_by_key(|pending| pending.due_ns);
+        for Pending { io, data, .. } in pending {
+            if let Command::Write { pba, .. } = io.command
+                && self.random.chance(60)
+            {
+                self.device.write_shared(pba, data);
+            }
+        }
+        self.leave();
+        self.device.cut(loss, &mut self.random);
+        self.lossless &= loss == Loss::Nothing;
+        self.note(|_| format!("the power goes: {loss:?}"));
+    }
+
+    /// What lies on the device after a cut must satisfy the independent checker.
+    pub(super) fn audit(&mut self) -> Result<(), Violation> {
+        if self.tainted {
+            return Ok(());
+        }
+        if self.references_lost > 0 {
+            return violation(format!(
+                "{} references were counted for nothing",
+                self.references_lost
+            ));
+        }
+        let data = self.outcome.crash_points.is_multiple_of(self.audit_data_every);
+        let result = self.device.check_with(data);
+        result.map_err(|what| Violation { what: format!("the checker finds: {what}") })
+    }
+
+    /// Opens the store after a cut, the power going again and again, and compares what it holds.
+    pub(super) fn reopen(&mut self, again: &[u32]) -> Result<(), Violation> {
+        for after in again {
+            self.engine = Some(Engine::open(self.config, self.device.size()));
+            for _ in 0..*after {
+                if !self.turn()? || matches!(self.engine().phase(), Phase::Failed(_)) {
+                    break;
+                }
+            }
+            let losses = [Loss::Nothing, Loss::Everything, Loss::SomeWrites, Loss::SomeSectors];
+            let loss = losses[self.random.below(4) as usize];
+            self.outcome.cuts_while_opening += 1;
+            self.cut(loss);
+            self.audit()?;
+        }
+        self.open()
+    }
+
+    /// Opens the store and compares what it holds.
+    pub(super) fn open(&mut self) -> Result<(), Violation> {
+        self.failed = false;
+        self.engine = Some(Engine::open(self.config, self.device.size()));
+        let mut events = 0;
+        loop {
+            self.poll();
+            let phase = self.engine().phase();
+            if phase == Phase::Running || (self.engine().read_only().is_some() && self.failed) {
+                break;
+            }
+            if let Phase::Failed(error) = phase {
+                return self.refused_to_open(&format!("{error:?}"));
+            }
+            events += 1;
+            if !self.turn()? || events > EVENTS_MAX {
+                if self.tainted && self.engine().read_only().is_some() {
+                    return self.refused_to_open("read-only");
+                }
+                return violation(format!("opening stands still: {}", self.state()));
+            }
+        }
+        self.outcome.recoveries += 1;
+        let observed = self.read_everything()?;
+        if self.tainted {
+            return self.end_of_a_tainted_life();
+        }
+        if self.failed {
+            // It became read-only, or refused a read, while it opened: once more, without.
+            self.cut(Loss::Nothing);
+            return self.open();
+        }
+        let lossless = std::mem::replace(&mut self.lossless, true);
+        self.oracle.recover(&observed, lossless)
+    }
+
+    fn refused_to_open(&mut self, why: &str) -> Result<(), Violation> {
+        self.note(|_| format!("the store is not opened: {why}"));
+        if self.tainted {
+            self.leave();
+            return Ok(());
+        }
+        if self.failed {
+            self.leave();
+            return self.open();
+        }
+        violation(format!("the store did not open: {why}"))
+    }
+
+    /// What was lost cannot be told from what was never promised, so the life ends here: all that is read
+    /// is right or an error, as `read_everything` has seen.
+    fn end_of_a_tainted_life(&mut self) -> Result<(), Violation> {
+        self.drain()?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Reads all that was ever written while nothing else happens; the rest is zero.
+    fn read_everything(&mut self) -> Result<Vec<u64>, Violation> {
+        let mut observed = vec![0; self.volume_size as usize];
+        let mut lba = 0;
+        while let Some(range) = self.oracle.touched(lba) {
+            lba = range.end;
+            let count = (range.end - range.start) as u32;
+            let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
+            self.next_request += 1;
+            let id = RequestId(self.next_request);
+            let request = Request::Read { lba: Lba(range.start), count, buffer };
+            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+            if engine.handle_request(id, request, memory).is_err() {
+                return violation("a read is refused while nothing else happens".to_owned());
+            }
+            let answer = self.answer_to(id)?;
+            let blocks = self.memory.take_host(buffer);
+            match answer {
+                Ok(()) => {
+                    for (lba, block) in (range.start..).zip(&blocks) {
+                        observed[lba as usize] = number_of(lba, block)?;
+                    }
+                }
+                Err(_) if self.tainted || self.failed => {}
+                Err(failure) => return violation(format!("reading {range:?}: {failure:?}")),
+            }
+        }
+        Ok(observed)
+    }
+
+    fn answer_to(&mut self, id: RequestId) -> Result<Result<(), Failure>, Violation> {
+        for _ in 0..EVENTS_MAX {
+            self.poll();
+            if let Some(response) = self.engine().poll_response() {
+                assert_eq!(response.id, id, "nothing else was asked for");
+                return Ok(response.result);
+            }
+            let first = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.due_ns);
+            let Some((index, _)) = first else { break };
+            let Pending { due_ns, io, data, flush_mark } = self.pending.swap_remove(index);
+            self.now_ns = self.now_ns.max(due_ns);
+            let result = self.execute(&io, data, flush_mark);
+            let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
+            engine.handle_completion(io.id, result, memory);
+        }
+        violation(format!("a read never ends: {}", self.state()))
+    }
+}
