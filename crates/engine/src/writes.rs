@@ -152,6 +152,11 @@ impl Engine {
             self.seal(stream, buffers);
         }
         let keep = self.pacing.kept_by_user();
+        // The head of a stream that the cleaner writes to may be one of the segments that it was left.
+        let shared = self.placer.cleaning_streams().contains(&stream);
+        if shared && self.segments.usable_count() < keep && self.pacing.is_cleaning_worthwhile() {
+            return None;
+        }
         let begun = self.log.begin(&mut self.segments, stream, Origin::User, blocks, keep);
         // As long as the cleaner makes room it is worth waiting for: what goes to the wrong segment
         // now must be relocated later.

@@ -317,27 +317,57 @@ fn overwrite_in_lives(seed: u64) {
     let device = store(segments, journal as u32, Some(volume), None, runs as u32);
     let mut h = Hand::open(device, config);
     for life in 0..6 {
-        for i in 0..20_000u64 {
-            let mut tries = 0;
-            while h.try_write(r.below(volume), 1, (i % 200) as u8).is_none() {
-                h.poll();
-                let count = h.out.len() as u64;
-                if count > 0 {
-                    h.complete(r.below(count) as usize, Ok(()));
-                }
-                tries = if count > 0 { 0 } else { tries + 1 };
-                let story = || h.engine.statistics();
-                assert!(
-                    tries < 8,
-                    "seed {seed}, life {life}, write {i} stands still: {:?}",
-                    story()
-                );
-            }
-        }
+        overwrite(&mut h, &mut r, volume, 20_000, &format!("seed {seed}, life {life}"));
         if r.below(2) == 0 {
             h.run();
         }
         h.device.flush_all();
         h = Hand::open(h.device, config);
+    }
+}
+
+/// Writes so many blocks at random, as many at once as the engine takes.
+fn overwrite(h: &mut Hand, r: &mut Random, volume: u64, count: u64, story: &str) {
+    for i in 0..count {
+        let mut tries = 0;
+        while h.try_write(r.below(volume), 1, (i % 200) as u8).is_none() {
+            h.poll();
+            let commands = h.out.len() as u64;
+            if commands > 0 {
+                h.complete(r.below(commands) as usize, Ok(()));
+            }
+            tries = if commands > 0 { 0 } else { tries + 1 };
+            assert!(tries < 8, "{story}, write {i} stands still: {:?}", h.engine.statistics());
+        }
+    }
+}
+
+/// With host data and relocations in one stream the host used up the segments that were left to the
+/// cleaner, and both stood still.
+#[test]
+fn a_full_volume_goes_on_however_blocks_are_placed_and_victims_chosen() {
+    use coulter_engine::placement::Placement;
+    use coulter_engine::policy::VictimPolicy;
+    let placements =
+        [Placement::Mixed, Placement::Apart, Placement::Lifetime, Placement::Scattered];
+    let volume = plan(&opts(100, None)).expect("it fits").0.volume_size;
+    for (turn, placement) in placements.into_iter().enumerate() {
+        for (policy, victims) in VictimPolicy::NAMED {
+            let config = Config { record_count: 24, page_count: 64, placement, victims, ..small() };
+            let config = Config { request_count: 1024, ..config };
+            let mut h = Hand::open(store(100, 1024, None, None, 4), config);
+            let mut r = Random::new(turn as u64);
+            for lba in (0..volume - 64).step_by(64) {
+                assert!(h.write(lba, 64, 1), "filling {lba}: {:?}", h.engine.statistics());
+            }
+            let mut go_on = |placement: Placement| {
+                h.engine.set_placement(placement);
+                let story = format!("{placement}, {policy}");
+                overwrite(&mut h, &mut r, volume, volume, &story);
+            };
+            go_on(placement);
+            go_on(placements[(turn + 1) % placements.len()]);
+            go_on(placement);
+        }
     }
 }
