@@ -96,7 +96,7 @@ impl ModelStore {
             run_count_limit: None,
         };
         let (_, first) = create(&create_options).map_err(|error| {
-            BenchError::option(format!("no store of this size can be laid out: {error:?}"))
+            BenchError::option(format!("no store of this size can be laid out: {error}"))
         })?;
         let mut device = StandinDevice::with_store(create_options.device_size, &first);
         device.writes = Some(Sequentiality::default());

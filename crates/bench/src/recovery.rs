@@ -263,7 +263,7 @@ impl Bench {
             run_count_limit: None,
         };
         let (_, blocks) = create(&create_options).map_err(|error| {
-            BenchError::option(format!("no store of this size can be laid out: {error:?}"))
+            BenchError::option(format!("no store of this size can be laid out: {error}"))
         })?;
         let device = StandinDevice::with_store(device_size, &blocks);
         let full = map_size_min(volume_size) + volume_size * 9;

@@ -3,6 +3,7 @@
 use crate::pacing::{Watermarks, metadata_blocks};
 use crate::units::{SegmentIndex, Stream, segment_start};
 use alloc::vec::Vec;
+use core::fmt;
 use coulter_format::checkpoint::{BodyWriter, CheckpointHeader, Counts};
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{self, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader};
@@ -81,6 +82,36 @@ pub enum LayoutError {
     /// none or too many to be listed.
     Budget,
 }
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LayoutError::SegmentSize => {
+                write!(formatter, "a segment has a power of two of blocks, 256 to 262144")
+            }
+            LayoutError::DeviceTooSmall { needed } => {
+                write!(formatter, "the device is too small: {needed} blocks are needed")
+            }
+            LayoutError::DeviceTooLarge => {
+                write!(formatter, "a device has 2^32 blocks and 2^18 segments at most")
+            }
+            LayoutError::VolumeTooLarge { limit } => {
+                write!(formatter, "too little spare space: {limit} blocks of volume would go")
+            }
+            LayoutError::VolumeEmpty => write!(formatter, "the volume has no blocks"),
+            LayoutError::MapTooSmall { needed } => {
+                write!(formatter, "the map needs {needed} bytes of memory at least")
+            }
+            LayoutError::Budget => write!(
+                formatter,
+                "a journal has {JOURNAL_SIZE_MIN} to {JOURNAL_SIZE_MAX} updates, and there are 2 to \
+                 {RUN_COUNT_MAX} runs"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for LayoutError {}
 
 /// Spare space below which cleaning would win less than it writes. Headers and checkpoints weigh
 /// more the smaller the segments are.

@@ -138,7 +138,7 @@ impl fmt::Display for ServeError {
             ServeError::Remote { address } => write!(
                 f,
                 "{address} can be reached from other machines, and NBD here has neither TLS nor \
-                 passwords; listen on 127.0.0.1, or allow remote clients explicitly"
+                 passwords; listen on 127.0.0.1, or allow remote clients (`--allow-remote`)"
             ),
             ServeError::Options(text) => f.write_str(text),
             ServeError::System(error) => write!(f, "cannot start the NBD server: {error}"),
