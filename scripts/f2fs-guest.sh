@@ -56,7 +56,7 @@ on_drive() {
 case $PART in
   drive)
     on_drive
-    on_drive --volume --streams 4
+    on_drive --volume
     ;;
   verify)
     "$COULTER" create $DISK --force >/dev/null

@@ -100,9 +100,8 @@ impl Trial<'_> {
         let attach = ["flash", "attach", "--name", "drive", "--via", "loop", "--json"];
         let drive = ["--size", scale.size, "--pace", scale.pace];
         let volume: &[&str] = match stack {
-            Stack::Volume => &["--volume", "--streams", "4"],
-            Stack::Store => &["--streams", "4", "--stream-size", "4M"],
-            Stack::Drive | Stack::DriveUsedAsFar => &[],
+            Stack::Volume => &["--volume"],
+            Stack::Store | Stack::Drive | Stack::DriveUsedAsFar => &[],
         };
         let mut entry = sandbox.json(&[&attach[..], &drive, volume].concat());
         if stack == Stack::Store {
