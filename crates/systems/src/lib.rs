@@ -21,6 +21,7 @@
 //!   nor the other way round.
 
 pub mod campaign;
+mod committer;
 mod disk;
 mod error;
 mod file_system;

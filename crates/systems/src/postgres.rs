@@ -6,13 +6,14 @@
 //! two rows and counts itself, so that half of one would show. After a cut the server recovers,
 //! the rows are compared, the server is shut down, and `pg_checksums` reads every page.
 
+use crate::committer::Committer;
 use crate::error::SystemsError;
 use crate::postgres_server::{PACKAGE, PostgresServer};
 use crate::power::Power;
 use crate::scratch::end_with_parent;
 use crate::tool;
 use crate::workload::{Verified, Workload};
-use std::io::{BufRead, BufReader, Write};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread::JoinHandle;
@@ -113,7 +114,10 @@ impl Workload for Postgres {
             let input = process.stdin.take().expect("it is a pipe");
             let output = BufReader::new(process.stdout.take().expect("it is a pipe"));
             let power = power.clone();
-            let body = move || commit(input, output, client, acknowledged, &power);
+            let body = move || {
+                let committer = Committer { input, output, power: &power };
+                committer.commit_all(acknowledged, |number| transaction(client, number))
+            };
             self.clients.push((process, std::thread::spawn(body)));
         }
         Ok(())
@@ -155,36 +159,16 @@ impl Drop for Postgres {
     }
 }
 
-/// Commits one transaction after the other; the number of the last that was acknowledged.
-fn commit(
-    mut input: impl Write,
-    mut output: impl BufRead,
-    client: u64,
-    mut acknowledged: u64,
-    power: &Power,
-) -> u64 {
-    let mut line = String::new();
-    loop {
-        let number = acknowledged + 1;
-        let filling = filling(number);
-        let row =
-            |half| format!("INSERT INTO entry VALUES ({client}, {number}, {half}, {filling});");
-        let transaction = format!(
-            "BEGIN; {} {} UPDATE total SET count = count + 1 WHERE client = {client}; COMMIT; \
-             SELECT {number};\n",
-            row(0),
-            row(1)
-        );
-        line.clear();
-        let sent = input.write_all(transaction.as_bytes());
-        if sent.is_err() || output.read_line(&mut line).is_err() {
-            return acknowledged;
-        }
-        if line.trim() != number.to_string() || !power.is_on() {
-            return acknowledged;
-        }
-        acknowledged = number;
-    }
+/// The client's transaction of this number.
+fn transaction(client: u64, number: u64) -> String {
+    let filling = filling(number);
+    let row = |half| format!("INSERT INTO entry VALUES ({client}, {number}, {half}, {filling});");
+    format!(
+        "BEGIN; {} {} UPDATE total SET count = count + 1 WHERE client = {client}; COMMIT; \
+         SELECT {number};\n",
+        row(0),
+        row(1)
+    )
 }
 
 /// The filling of a row, as an expression that depends on its number.

@@ -9,6 +9,7 @@
 //! says its number when it is committed. A transaction inserts two rows and counts itself, so that
 //! half of one would show.
 
+use crate::committer::Committer;
 use crate::error::SystemsError;
 use crate::power::Power;
 use crate::scratch::end_with_parent;
@@ -112,12 +113,13 @@ impl Workload for Sqlite {
     }
 }
 
-/// Commits one transaction after the other; the number of the last that was acknowledged.
+/// Sets the database's journal, then commits one transaction after the other; the number of the last
+/// that was acknowledged.
 fn commit(
     mut input: impl Write,
     mut output: impl BufRead,
     pragmas: &str,
-    mut acknowledged: u64,
+    acknowledged: u64,
     power: &Power,
 ) -> u64 {
     // Each answers a line for the journal's mode.
@@ -125,25 +127,18 @@ fn commit(
     if writeln!(input, "{pragmas}").is_err() || output.read_line(&mut line).is_err() {
         return acknowledged;
     }
-    loop {
-        let number = acknowledged + 1;
-        let row =
-            |half| format!("INSERT INTO entry VALUES ({number}, {half}, {});", filling(number));
-        let transaction = format!(
-            "BEGIN; {} {} UPDATE total SET count = count + 1; COMMIT; SELECT {number};\n",
-            row(0),
-            row(1)
-        );
-        line.clear();
-        let sent = input.write_all(transaction.as_bytes());
-        if sent.is_err() || output.read_line(&mut line).is_err() {
-            return acknowledged;
-        }
-        if line.trim() != number.to_string() || !power.is_on() {
-            return acknowledged;
-        }
-        acknowledged = number;
-    }
+    Committer { input, output, power }.commit_all(acknowledged, transaction)
+}
+
+/// The transaction of this number.
+fn transaction(number: u64) -> String {
+    let filling = filling(number);
+    let row = |half| format!("INSERT INTO entry VALUES ({number}, {half}, {filling});");
+    format!(
+        "BEGIN; {} {} UPDATE total SET count = count + 1; COMMIT; SELECT {number};\n",
+        row(0),
+        row(1)
+    )
 }
 
 /// The filling of a row, as an expression that depends on its number.
