@@ -1,0 +1,224 @@
+//! What the checkpoint says: its lists, the segment table, and the runs.
+
+use super::{Item, JobKind, Recovery, damaged};
+use crate::Engine;
+use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
+use crate::checkpoint::{RUN_KEY_SHIFT, Run};
+use crate::map::Map;
+use crate::segments::State;
+use crate::units::{SegmentIndex, Stream, segment_of};
+use alloc::vec::Vec;
+use coulter_format::checkpoint::BodyView;
+use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::segment_table::{self, SegmentState};
+use coulter_format::{Block, BlockPointer, Pba, Reason, Structure, run};
+
+impl Engine {
+    pub(super) fn read_body(
+        &mut self,
+        r: &mut Recovery,
+        buffers: &mut impl Buffers,
+    ) -> Result<bool, OpenError> {
+        let location = self.superblock.checkpoint;
+        if !r.begun {
+            r.begun = true;
+            let buffer = self.log.lend().expect("no buffer is in use yet");
+            let count = (location.size as usize).div_ceil(coulter_format::BLOCK_SIZE) as u32;
+            self.start_job(r, JobKind::Body, location.pba, count, Target::Record(buffer));
+        }
+        let Some((job, result)) = self.take_job(r) else { return Ok(false) };
+        let Target::Record(buffer) = job.target else { unreachable!("the body fills a record") };
+        result.map_err(OpenError::Device)?;
+        let bytes = &buffers.record(buffer).as_flattened()[..location.size as usize];
+        if crc32c(bytes) != location.checksum {
+            return Err(damaged(Structure::Checkpoint, Reason::Checksum, location.pba));
+        }
+        let body = BodyView::decode(bytes)
+            .map_err(|corrupt| OpenError::Damaged { corrupt, pba: location.pba })?;
+        self.take_body(r, &body, job.count)
+            .map_err(|name| damaged(Structure::Checkpoint, Reason::Field(name), location.pba))?;
+        self.log.give_back(buffer);
+        Ok(true)
+    }
+
+    /// Takes the lists over, once every address in them is one that can be.
+    fn take_body(
+        &mut self,
+        r: &mut Recovery,
+        body: &BodyView<'_>,
+        body_blocks: u32,
+    ) -> Result<(), &'static str> {
+        let geometry = self.superblock.geometry;
+        let inside = |pointer: &BlockPointer| segment_of(&geometry, pointer.pba).is_some();
+        let header = body.header();
+        let check = |holds: bool, name| if holds { Ok(()) } else { Err(name) };
+        check(header.sequence == self.superblock.checkpoint.sequence, "sequence")?;
+        r.heads = body.heads().collect();
+        // A store that was last written when there were fewer streams has no heads for the others.
+        check((Stream::COUNT_MIN..=Stream::COUNT).contains(&r.heads.len()), "stream_count")?;
+        r.heads.resize(Stream::COUNT, None);
+        for head in r.heads.iter().flatten() {
+            check(head.segment < geometry.segment_count, "head")?;
+            check(head.offset <= geometry.segment_size, "head")?;
+            check(body.reserved().all(|reserved| reserved != head.segment), "head")?;
+        }
+        r.reserved = body.reserved().map(SegmentIndex).collect();
+        check(r.reserved.iter().all(|s| s.0 < geometry.segment_count), "reserved")?;
+        let root_key_limit = coulter_format::address::LBA_LIMIT >> 18;
+        check(body.roots().all(|(key, p)| key < root_key_limit && inside(&p)), "root")?;
+        body.roots().for_each(|(key, pointer)| self.map.restore_root(key, pointer));
+        let table: Vec<_> = body.table().collect();
+        let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
+        check(table.len() == pages && table.iter().all(inside), "table")?;
+        for (index, pointer) in table.iter().enumerate() {
+            let (kind, key) = (Kind::SegmentTable, index as u64);
+            r.items.push(Item { kind, key, pointer: *pointer, run: 0 });
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for (header, blocks) in body.runs() {
+            let blocks: Vec<_> = blocks.iter().collect();
+            let rising = runs.last().is_none_or(|run| run.number < header.number);
+            check(rising && blocks.iter().all(inside), "run")?;
+            runs.push(Run { number: header.number, sweep: header.sweep, blocks });
+        }
+        check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
+        check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
+        check(header.sweep.cycle < 1 << 62, "sweep_cycle")?;
+        check(header.write_clock < 1 << 62, "write_clock")?;
+        self.checkpointer.runs = runs;
+        self.checkpointer.table = table;
+        self.checkpointer.next_run = header.next_run;
+        self.checkpointer.body = (self.superblock.checkpoint.pba, body_blocks);
+        self.map.restore_sweep(header.sweep);
+        self.log.write_clock = header.write_clock;
+        Ok(())
+    }
+
+    pub(super) fn fetch_items(
+        &mut self,
+        r: &mut Recovery,
+        buffers: &mut impl Buffers,
+    ) -> Result<bool, OpenError> {
+        loop {
+            while r.next_item < r.items.len() {
+                let Some(buffer) = self.log.lend() else { break };
+                let first = r.next_item;
+                let start = r.items[first].pointer.pba;
+                let contiguous = r.items[first..].iter().take(RECORD_BLOCKS).enumerate();
+                let count = contiguous
+                    .take_while(|(i, item)| item.pointer.pba == start.plus(*i as u32))
+                    .count();
+                r.next_item += count;
+                let kind = JobKind::Items { first, count };
+                self.start_job(r, kind, start, count as u32, Target::Record(buffer));
+            }
+            let Some((job, result)) = self.take_job(r) else { break };
+            let (JobKind::Items { first, count }, Target::Record(buffer)) = (job.kind, job.target)
+            else {
+                unreachable!("items are read into records")
+            };
+            result.map_err(OpenError::Device)?;
+            for index in 0..count {
+                let item = r.items[first + index];
+                self.take_item(&item, &buffers.record(buffer)[index])?;
+            }
+            self.log.give_back(buffer);
+        }
+        let done = r.next_item == r.items.len() && !r.jobs_out();
+        if done {
+            r.items.clear();
+            r.next_item = 0;
+        }
+        Ok(done)
+    }
+
+    fn take_item(&mut self, item: &Item, block: &Block) -> Result<(), OpenError> {
+        let pba = item.pointer.pba;
+        let structure = match item.kind {
+            Kind::SegmentTable => Structure::SegmentTable,
+            _ => Structure::Run,
+        };
+        if checksum::block(item.kind, item.key, block) != item.pointer.checksum {
+            return Err(damaged(structure, Reason::Checksum, pba));
+        }
+        if item.kind == Kind::SegmentTable {
+            return self.take_table_page(item.key, block, pba);
+        }
+        let written = self.checkpointer.runs[item.run].sweep;
+        let position = self.map.sweep_position();
+        let geometry = self.superblock.geometry;
+        let entries = run::decode(block).map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
+        for entry in entries {
+            let leaf = entry.lba.0 / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
+            let somewhere = entry.pointer.is_mapped() && !entry.pointer.is_lost();
+            if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
+                return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
+            }
+            if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {
+                return Err(damaged(Structure::Run, Reason::Field("count"), pba));
+            }
+            let live = Map::run_is_live(written, position, leaf);
+            if live && !self.map.restore_update(&entry) {
+                return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
+            }
+        }
+        Ok(())
+    }
+
+    fn take_table_page(&mut self, key: u64, block: &Block, pba: Pba) -> Result<(), OpenError> {
+        let geometry = self.superblock.geometry;
+        let first = key as u32 * segment_table::SEGMENTS_PER_PAGE as u32;
+        let entries = segment_table::decode(block).enumerate();
+        for (index, entry) in entries.take((geometry.segment_count - first) as usize) {
+            let entry = entry.map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
+            let segment = SegmentIndex(first + index as u32);
+            let state = match entry.state {
+                SegmentState::Free => State::Free,
+                SegmentState::Open => State::Open,
+                SegmentState::Closed => State::Closed,
+            };
+            let possible =
+                entry.valid <= geometry.segment_size && (entry.valid == 0 || state != State::Free);
+            if !possible {
+                return Err(damaged(Structure::SegmentTable, Reason::Field("valid"), pba));
+            }
+            let mean_time = entry.clock.saturating_sub(entry.mean_age.blocks());
+            self.segments.restore(
+                segment,
+                entry.valid,
+                state,
+                entry.stream,
+                entry.clock,
+                mean_time,
+            );
+        }
+        Ok(())
+    }
+
+    /// Counts the blocks that the checkpoint lists: its table does not.
+    pub(super) fn count_listed(&mut self) -> Result<(), OpenError> {
+        let listed: Vec<_> = self.checkpointer.listed(&self.map).collect();
+        for pba in listed {
+            let segment = self.segments.of(pba);
+            let state = self.segments.segment(segment).state;
+            let room = self.segments.segment(segment).valid < self.superblock.geometry.segment_size;
+            if !matches!(state, State::Open | State::Closed) || !room {
+                return Err(damaged(Structure::Checkpoint, Reason::Field("pba"), pba));
+            }
+            self.segments.retain(pba);
+        }
+        Ok(())
+    }
+
+    pub(super) fn list_runs(&mut self, r: &mut Recovery) {
+        for (run, Run { number, blocks, .. }) in self.checkpointer.runs.iter().enumerate() {
+            let keyed = blocks.iter().enumerate();
+            r.items.extend(keyed.map(|(index, pointer)| Item {
+                kind: Kind::Run,
+                key: number << RUN_KEY_SHIFT | index as u64,
+                pointer: *pointer,
+                run,
+            }));
+        }
+    }
+}

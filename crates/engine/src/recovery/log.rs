@@ -1,0 +1,246 @@
+//! The log behind the checkpoint: walking it, and deciding which records count.
+
+use super::{Found, JobKind, Recovery, Walk, damaged};
+use crate::Engine;
+use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
+use crate::canary::{Canary, sings};
+use crate::segments::State;
+use crate::units::{SegmentIndex, Stream, segment_start};
+use alloc::vec::Vec;
+use coulter_format::checkpoint::Head;
+use coulter_format::record::RecordView;
+use coulter_format::{Block, Reason, Structure, checksum};
+
+impl Engine {
+    pub(super) fn discover(
+        &mut self,
+        r: &mut Recovery,
+        buffers: &mut impl Buffers,
+    ) -> Result<bool, OpenError> {
+        if !r.begun {
+            r.begun = true;
+            self.begin_walks(r)?;
+        }
+        loop {
+            while let Some(walk) = r.walks_waiting.front().copied() {
+                let Some(buffer) = self.log.lend() else { break };
+                r.walks_waiting.pop_front();
+                let Walk { segment, offset, step, .. } = r.walks[walk];
+                let pba = segment_start(&self.superblock.geometry, segment).plus(offset);
+                let count = step.min(self.superblock.geometry.segment_size - offset);
+                let target = Target::Record(buffer);
+                self.start_job(r, JobKind::Walk { walk }, pba, count, target);
+            }
+            let Some((job, result)) = self.take_job(r) else { break };
+            let (JobKind::Walk { walk }, Target::Record(buffer)) = (job.kind, job.target) else {
+                unreachable!("walks are read into records")
+            };
+            // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
+            result.map_err(OpenError::Device)?;
+            let chunk = &buffers.record(buffer)[..job.count as usize];
+            if r.walks[walk].probe > 0 {
+                self.probe_on(r, walk, chunk);
+            } else {
+                self.walk_on(r, walk, chunk);
+            }
+            self.log.give_back(buffer);
+        }
+        Ok(r.walks_waiting.is_empty() && !r.jobs_out())
+    }
+
+    fn begin_walks(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
+        let size = self.superblock.geometry.segment_size;
+        let latest = self.superblock.checkpoint.sequence;
+        for head in r.heads.iter().flatten() {
+            if head.offset < size {
+                let segment = SegmentIndex(head.segment);
+                let step = RECORD_BLOCKS as u32;
+                r.walks.push(Walk { segment, offset: head.offset, latest, step, probe: 0 });
+            }
+        }
+        for segment in &r.reserved {
+            if !self.segments.restore_queued(*segment) {
+                let pba = self.superblock.checkpoint.pba;
+                return Err(damaged(Structure::Checkpoint, Reason::Field("reserved"), pba));
+            }
+            r.walks.push(Walk { segment: *segment, offset: 0, latest, step: 1, probe: 0 });
+        }
+        r.walks_waiting.extend(0..r.walks.len());
+        // The checkpoint's own records lie behind it and were durable before the superblock was.
+        r.durable = latest.max(self.superblock.durable_sequence);
+        Ok(())
+    }
+
+    /// Collects the records of a chunk; queues the walk again if there may be more.
+    fn walk_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+        let count = chunk.len() as u32;
+        let store = self.superblock.store;
+        let epoch = self.superblock.epoch;
+        let size = self.superblock.geometry.segment_size;
+        let walk = r.walks[index];
+        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+        let mut latest = walk.latest;
+        let mut at = 0;
+        let goes_on = loop {
+            if at == count {
+                break true;
+            }
+            let Ok(view) = RecordView::decode(&chunk[at as usize], &store, start.plus(at)) else {
+                break false;
+            };
+            let header = view.header();
+            r.generation = r.generation.max(header.generation);
+            r.epoch = r.epoch.max(header.epoch);
+            let end = at + 1 + u32::from(header.payload_size);
+            let foreign = header.epoch != epoch || usize::from(header.stream) >= Stream::COUNT;
+            if foreign || header.sequence <= latest || walk.offset + end > size {
+                break false;
+            }
+            if end > count {
+                break true;
+            }
+            latest = header.sequence;
+            r.durable = r.durable.max(header.durable_sequence);
+            let first_entry = r.entries.len();
+            let mut intact = true;
+            for mut entry in view.entries() {
+                if entry.kind.has_payload() {
+                    let content = &chunk[(entry.pba.0 - start.0) as usize];
+                    let matches =
+                        checksum::block(entry.kind, entry.key, content) == entry.word.checksum;
+                    // A relocated block that did not arrive, or was rotten before, is no loss: its
+                    // source is still there, for nothing is reused before the next checkpoint. It
+                    // goes on to lie there.
+                    if entry.relocated && !matches {
+                        entry.pba = entry.word.address;
+                    }
+                    intact &= matches || entry.relocated || sings(Canary::TornRecordAccepted);
+                }
+                r.entries.push(entry);
+            }
+            r.found.push(Found {
+                sequence: header.sequence,
+                stream: header.stream,
+                segment: walk.segment,
+                end: walk.offset + end,
+                intact,
+                goes_on: header.goes_on,
+                first_entry,
+                entry_count: r.entries.len() - first_entry,
+            });
+            at = end;
+        };
+        let step = RECORD_BLOCKS as u32;
+        let offset = walk.offset + at;
+        r.walks[index] = Walk { offset, latest, step, ..walk };
+        if offset == size {
+            return;
+        }
+        if goes_on {
+            r.walks_waiting.push_back(index);
+        } else if offset > 0 || self.may_have_been_opened(r, index) {
+            r.walks[index].probe = RECORD_BLOCKS as u32;
+            self.probe_on(r, index, &chunk[at as usize..]);
+        }
+    }
+
+    /// Whether a reserved segment without a first record could have been a stream's next one: they
+    /// are opened in order, by as many streams as there are.
+    fn may_have_been_opened(&self, r: &Recovery, index: usize) -> bool {
+        let before = &r.walks[index.saturating_sub(Stream::COUNT)..index];
+        let reserved = index - (r.walks.len() - r.reserved.len());
+        reserved < Stream::COUNT || before.iter().any(|walk| walk.offset > 0)
+    }
+
+    /// Behind the end of the log may lie records that cannot be reached, because a header before
+    /// them is torn or damaged. If one of them says that what is missing was durable, it is damage.
+    /// A record is at most so long that the next header lies among the blocks searched.
+    fn probe_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+        let walk = r.walks[index];
+        let size = self.superblock.geometry.segment_size;
+        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+        let searched = chunk.len().min(walk.probe as usize);
+        for (offset, block) in chunk[..searched].iter().enumerate() {
+            let place = start.plus(offset as u32);
+            if let Ok(view) = RecordView::decode(block, &self.superblock.store, place) {
+                let header = view.header();
+                r.generation = r.generation.max(header.generation);
+                r.epoch = r.epoch.max(header.epoch);
+                if header.epoch == self.superblock.epoch && header.sequence > walk.latest {
+                    r.durable = r.durable.max(header.durable_sequence);
+                }
+            }
+        }
+        let offset = walk.offset + searched as u32;
+        let probe = walk.probe - searched as u32;
+        r.walks[index] = Walk { offset, probe, step: probe.max(1), ..walk };
+        if probe > 0 && offset < size {
+            r.walks_waiting.push_back(index);
+        }
+    }
+
+    /// Decides which records count, and sets heads and segments accordingly.
+    pub(super) fn settle_log(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
+        r.found.sort_unstable_by_key(|found| found.sequence);
+        let first = self.superblock.checkpoint.sequence + 1;
+        let counts = |(index, found): &(usize, &Found)| {
+            let follows = found.sequence == first + *index as u64;
+            follows && (found.intact || found.sequence <= r.durable)
+        };
+        r.accepted = r.found.iter().enumerate().take_while(counts).count();
+        // Of a group, all or nothing.
+        if !sings(Canary::GroupHalved) {
+            let ends = r.found[..r.accepted].iter().rposition(|found| !found.goes_on);
+            r.accepted = ends.map_or(0, |end| end + 1);
+        }
+        let last = first + r.accepted as u64 - 1;
+        if last < r.durable {
+            let durable = r.durable;
+            return Err(OpenError::DurableRecordMissing { sequence: last + 1, durable });
+        }
+        if r.generation > self.superblock.generation {
+            return Err(OpenError::SuperblockLost { generation: r.generation });
+        }
+        self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
+        self.log.next_sequence = last + 1;
+        self.log.durable = self.superblock.checkpoint.sequence;
+        self.log.epoch = self.superblock.epoch.max(r.epoch).saturating_add(1);
+        if sings(Canary::EpochNotBumped) {
+            self.log.epoch = self.superblock.epoch;
+        }
+        self.log.generation = self.superblock.generation;
+        self.restore_heads(r)?;
+        self.count_listed()
+    }
+
+    fn restore_heads(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
+        let queued: Vec<_> = self.segments.queue().collect();
+        let clock = self.log.write_clock;
+        for stream in Stream::ALL {
+            let mut head = r.heads[stream.index()];
+            let records = r.found[..r.accepted].iter().filter(|f| f.stream == stream as u8);
+            for found in records {
+                let segment = found.segment;
+                if self.segments.segment(segment).state == State::Queued {
+                    assert!(queued.contains(&segment), "only queued segments are walked from 0");
+                    self.segments.restore_opened(segment, stream as u8, clock);
+                    self.log.restore_opened(segment, found.sequence);
+                }
+                // Until it is replayed, the segment may not be freed.
+                self.segments.record_sealed(segment);
+                if let Some(left) = head.filter(|head| head.segment != segment.0) {
+                    self.segments.restore_closed(SegmentIndex(left.segment), clock);
+                }
+                head = Some(Head { segment: segment.0, offset: found.end });
+            }
+            if let Some(head) = head {
+                self.segments.restore_reopened(SegmentIndex(head.segment));
+            }
+            self.log.restore_head(stream, head);
+        }
+        self.segments.close_headless(|segment| {
+            Stream::ALL.iter().any(|s| self.log.head(*s).is_some_and(|h| h.segment == segment.0))
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! Opening: from the superblocks to a running engine.
+//!
+//! ```text
+//! Superblocks  both copies are looked for; the newest valid one wins
+//! Body         the checkpoint's lists
+//! Table        the segment table
+//! Discover     the log behind the checkpoint is walked: the streams' heads and the reserved
+//!              segments, nothing else
+//! Runs         updates that no leaf page contains, oldest first
+//! Replay       the records behind the checkpoint, in order, up to the first gap
+//! ```
+//! Then reads are served, and a checkpoint under a new epoch is written before any write is
+//! accepted: records that were dropped can never come back, for their epoch is over.
+//!
+//! # What counts as a record
+//! An intact header of this store and address, of the superblock's epoch, behind the checkpoint,
+//! of rising sequence within its segment; and, unless the log itself says that it was durable, a
+//! payload that matches its checksums. Replay takes the sequences that follow the checkpoint
+//! without a gap. A gap at or below a sequence that was durable is damage, not a torn tail: then
+//! the store is not opened.
+
+mod checkpoint;
+mod log;
+mod replay;
+mod superblocks;
+
+use crate::Engine;
+use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
+use crate::ios::Purpose;
+use crate::units::{SegmentIndex, Sequence};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use coulter_format::checkpoint::Head;
+use coulter_format::checksum::Kind;
+use coulter_format::record::Entry;
+use coulter_format::superblock::Superblock;
+use coulter_format::{BlockPointer, Corrupt, Pba, Reason, Structure};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Superblocks,
+    Body,
+    Table,
+    Discover,
+    Runs,
+    Replay,
+}
+
+/// What a read of recovery is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobKind {
+    /// A superblock, in a page.
+    Superblock(Pba),
+    Body,
+    /// Items `first..first + count` of the fetch list.
+    Items {
+        first: usize,
+        count: usize,
+    },
+    /// A piece of a walk.
+    Walk {
+        walk: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    kind: JobKind,
+    target: Target,
+    pba: Pba,
+    count: u32,
+    result: Option<IoResult>,
+}
+
+/// A metadata block to be fetched.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    kind: Kind,
+    key: u64,
+    pointer: BlockPointer,
+    /// Which run it belongs to.
+    run: usize,
+}
+
+/// A segment being walked.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    segment: SegmentIndex,
+    offset: u32,
+    latest: Sequence,
+    /// Blocks to read next: one to look whether there is anything, then whole chunks.
+    step: u32,
+    /// Blocks behind the end still to be searched for a record that tells what was durable.
+    probe: u32,
+}
+
+/// A record that was found behind the checkpoint.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    sequence: Sequence,
+    stream: u8,
+    segment: SegmentIndex,
+    end: u32,
+    intact: bool,
+    /// It counts only if the next one does.
+    goes_on: bool,
+    first_entry: usize,
+    entry_count: usize,
+}
+
+/// Recovery's state; gone once the engine runs.
+pub(crate) struct Recovery {
+    stage: Stage,
+    begun: bool,
+    jobs: Vec<Option<Job>>,
+    /// Jobs whose results are taken in order.
+    in_order: VecDeque<u32>,
+    newest: Option<Superblock>,
+    superblock_errors: Vec<SuperblockError>,
+    heads: Vec<Option<Head>>,
+    reserved: Vec<SegmentIndex>,
+    items: Vec<Item>,
+    next_item: usize,
+    walks: Vec<Walk>,
+    walks_waiting: VecDeque<usize>,
+    found: Vec<Found>,
+    entries: Vec<Entry>,
+    durable: Sequence,
+    /// The newest superblock that any record knows of.
+    generation: u64,
+    /// The highest epoch of any record seen: of a recovery that did not get to its end, too.
+    epoch: u64,
+    /// Records of `found`, in order, that replay takes.
+    accepted: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SuperblockError {
+    Device(i32),
+    Corrupt(Corrupt),
+}
+
+impl Recovery {
+    pub(crate) fn new(record_count: u16) -> Recovery {
+        Recovery {
+            stage: Stage::Superblocks,
+            begun: false,
+            jobs: Vec::with_capacity(usize::from(record_count)),
+            in_order: VecDeque::new(),
+            newest: None,
+            superblock_errors: Vec::new(),
+            heads: Vec::new(),
+            reserved: Vec::new(),
+            items: Vec::new(),
+            next_item: 0,
+            walks: Vec::new(),
+            walks_waiting: VecDeque::new(),
+            found: Vec::new(),
+            entries: Vec::new(),
+            durable: 0,
+            generation: 0,
+            epoch: 0,
+            accepted: 0,
+        }
+    }
+
+    fn jobs_out(&self) -> bool {
+        self.jobs.iter().any(Option::is_some)
+    }
+}
+
+/// Damage that keeps a store from being opened.
+fn damaged(structure: Structure, reason: Reason, pba: Pba) -> OpenError {
+    OpenError::Damaged { corrupt: Corrupt { structure, reason }, pba }
+}
+
+impl Engine {
+    pub(crate) fn pump_recovery(&mut self, buffers: &mut impl Buffers) {
+        let Some(mut recovery) = self.recovery.take() else { return };
+        if matches!(self.phase, Phase::Failed(_)) {
+            self.recovery = Some(recovery);
+            return;
+        }
+        match self.recover(&mut recovery, buffers) {
+            Ok(true) => {
+                self.finish_recovery();
+                if let Err(error) = self.grow() {
+                    self.phase = Phase::Failed(OpenError::Growth(error));
+                    self.recovery = Some(recovery);
+                }
+            }
+            Ok(false) => self.recovery = Some(recovery),
+            Err(error) => {
+                self.phase = Phase::Failed(error);
+                self.recovery = Some(recovery);
+            }
+        }
+    }
+
+    pub(crate) fn recovery_completed(
+        &mut self,
+        job: u32,
+        result: IoResult,
+        _buffers: &mut impl Buffers,
+    ) {
+        // A failed recovery no longer cares.
+        if let Some(recovery) = &mut self.recovery
+            && let Some(job) = &mut recovery.jobs[job as usize]
+        {
+            job.result = Some(result);
+        }
+    }
+
+    /// Goes as far as it can without another read. True when all is done.
+    fn recover(&mut self, r: &mut Recovery, buffers: &mut impl Buffers) -> Result<bool, OpenError> {
+        loop {
+            let stage_done = match r.stage {
+                Stage::Superblocks => self.read_superblocks(r, buffers)?,
+                Stage::Body => self.read_body(r, buffers)?,
+                Stage::Table | Stage::Runs => self.fetch_items(r, buffers)?,
+                Stage::Discover => self.discover(r, buffers)?,
+                Stage::Replay => {
+                    self.replay(r)?;
+                    return Ok(true);
+                }
+            };
+            if !stage_done {
+                return Ok(false);
+            }
+            r.begun = false;
+            r.stage = match r.stage {
+                Stage::Superblocks => Stage::Body,
+                Stage::Body => Stage::Table,
+                Stage::Table => Stage::Discover,
+                Stage::Discover => {
+                    self.settle_log(r)?;
+                    self.list_runs(r);
+                    Stage::Runs
+                }
+                Stage::Runs => Stage::Replay,
+                Stage::Replay => unreachable!("replay returns"),
+            };
+        }
+    }
+
+    fn start_job(&mut self, r: &mut Recovery, kind: JobKind, pba: Pba, count: u32, target: Target) {
+        let job = Job { kind, target, pba, count, result: None };
+        let index = match r.jobs.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                r.jobs.push(None);
+                r.jobs.len() - 1
+            }
+        };
+        r.jobs[index] = Some(job);
+        r.in_order.push_back(index as u32);
+        self.ios.start(Purpose::Recover(index as u32), Command::Read { pba, count, target });
+    }
+
+    /// The oldest job, if it has completed.
+    fn take_job(&mut self, r: &mut Recovery) -> Option<(Job, IoResult)> {
+        let index = *r.in_order.front()? as usize;
+        let result = r.jobs[index].as_ref()?.result?;
+        r.in_order.pop_front();
+        let job = r.jobs[index].take()?;
+        Some((job, result))
+    }
+
+    fn finish_recovery(&mut self) {
+        let now = self.log.now();
+        self.segments.free_empty(now);
+        if self.config.read_only {
+            self.phase = Phase::Running;
+        } else {
+            self.phase = Phase::Recovered;
+            self.checkpointer.wanted = true;
+        }
+    }
+}

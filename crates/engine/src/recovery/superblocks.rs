@@ -1,0 +1,104 @@
+//! The superblocks: both copies are looked for, and the newest valid one is adopted.
+
+use super::{JobKind, Recovery, SuperblockError};
+use crate::Engine;
+use crate::api::{Buffers, OpenError, PageRef, Target};
+use crate::map::Map;
+use crate::pacing::{Pacing, Watermarks};
+use crate::placement::Placer;
+use crate::segments::Segments;
+use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
+use coulter_format::{Corrupt, Pba, Reason};
+
+/// Where superblock B lies for every segment size that there can be.
+const SECOND_SUPERBLOCKS: [Pba; 11] = {
+    let mut places = [Pba(0); 11];
+    let mut index = 0;
+    while index < places.len() {
+        places[index] = Pba(128 << index);
+        index += 1;
+    }
+    places
+};
+
+impl Engine {
+    pub(super) fn read_superblocks(
+        &mut self,
+        r: &mut Recovery,
+        buffers: &mut impl Buffers,
+    ) -> Result<bool, OpenError> {
+        if !r.begun {
+            r.begun = true;
+            let places = core::iter::once(FIRST_SUPERBLOCK).chain(SECOND_SUPERBLOCKS);
+            let device_size = self.device_size;
+            let places = places.filter(|pba| u64::from(pba.0) < device_size);
+            for (index, pba) in places.enumerate() {
+                let page = Target::Page(PageRef(index as u16));
+                self.start_job(r, JobKind::Superblock(pba), pba, 1, page);
+            }
+        }
+        while let Some((job, result)) = self.take_job(r) {
+            let Target::Page(page) = job.target else { unreachable!("superblocks go to pages") };
+            match result.map(|()| Superblock::decode(buffers.page(page))) {
+                Err(errno) => r.superblock_errors.push(SuperblockError::Device(errno)),
+                Ok(Err(corrupt)) => r.superblock_errors.push(SuperblockError::Corrupt(corrupt)),
+                Ok(Ok(superblock)) => {
+                    let newer = r.newest.is_none_or(|best| superblock.generation > best.generation);
+                    if superblock.location() == job.pba && newer {
+                        r.newest = Some(superblock);
+                    }
+                }
+            }
+        }
+        if r.jobs_out() {
+            return Ok(false);
+        }
+        let Some(superblock) = r.newest else { return Err(no_superblock(r)) };
+        self.adopt(superblock)?;
+        Ok(true)
+    }
+
+    fn adopt(&mut self, superblock: Superblock) -> Result<(), OpenError> {
+        let geometry = superblock.geometry;
+        let end = u64::from(geometry.first_segment.0)
+            + u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
+        if end > self.device_size {
+            return Err(OpenError::Truncated { needed: end, found: self.device_size });
+        }
+        self.superblock = superblock;
+        let needed = superblock.budget.map_size;
+        let map_size = self.map_size();
+        let too_small = OpenError::MapMemory { needed };
+        if map_size < needed {
+            return Err(too_small);
+        }
+        self.map = Map::new(geometry.volume_size, map_size, superblock.budget).ok_or(too_small)?;
+        self.segments = Segments::new(geometry);
+        let marks = Watermarks::of(&geometry, &superblock.budget);
+        self.pacing = Pacing::new(marks);
+        self.placer = Placer::new(self.placer.placement, marks.spare);
+        self.log.applied = superblock.checkpoint.sequence;
+        Ok(())
+    }
+}
+
+/// What to say when no superblock is valid.
+fn no_superblock(r: &Recovery) -> OpenError {
+    let mut answer = OpenError::NotAStore;
+    for error in &r.superblock_errors {
+        match error {
+            SuperblockError::Corrupt(Corrupt { reason: Reason::Version(version), .. }) => {
+                return OpenError::Version(*version);
+            }
+            SuperblockError::Corrupt(Corrupt { reason: Reason::Magic, .. }) => {}
+            SuperblockError::Corrupt(corrupt) => {
+                answer = OpenError::Damaged { corrupt: *corrupt, pba: FIRST_SUPERBLOCK };
+            }
+            SuperblockError::Device(errno) if answer == OpenError::NotAStore => {
+                answer = OpenError::Device(*errno);
+            }
+            SuperblockError::Device(_) => {}
+        }
+    }
+    answer
+}
