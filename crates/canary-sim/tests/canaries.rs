@@ -8,17 +8,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Seeds of a smoke run, in which every mistake must be found.
 const SMOKE_SEEDS: u64 = 120;
 
-/// A plan that a seed was once made short to. Since the sweep follows cuts closely, lives seldom come
-/// to where this mistake matters; this one always does.
-const KNOWN: (Canary, &str) =
-    (Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"));
+/// Plans that once failed, made short. Lives seldom come to where these mistakes matter; these always
+/// do.
+const KNOWN: [(Canary, &str); 3] = [
+    (Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan")),
+    (Canary::HoleReaderIgnored, include_str!("../../sim/tests/hole_reader.plan")),
+    (Canary::StaleHeaderBelieved, include_str!("../../sim/tests/stale_header.plan")),
+];
 
 /// The first seed, or known plan (then zero), that finds the mistake, and what it says.
 fn caught(mistake: Canary) -> Option<(u64, String)> {
     canary::choose(Some(mistake));
     let mut simulator = Simulator::default();
-    if mistake == KNOWN.0 {
-        let plan = KNOWN.1.parse().expect("a plan of this version");
+    if let Some((_, text)) = KNOWN.iter().find(|(known, _)| *known == mistake) {
+        let plan = text.parse().expect("a plan of this version");
         let result = lives::run(&mut simulator, &plan);
         canary::choose(None);
         return result.err().map(|what| (0, what));

@@ -113,6 +113,7 @@ fn header(pba: Pba, sequence: u64, size: usize, extents: &[Extent], words: &[Blo
         generation: 1,
         pba,
         payload_size: size as u16,
+        scattered: None,
         goes_on: false,
     };
     let mut block = [0; BLOCK_SIZE];
@@ -268,6 +269,7 @@ fn finish(
         checkpoint: CheckpointLocation { sequence, pba, size: size as u32, checksum },
         durable_sequence: sequence,
         clean: true,
+        patched: false,
         label: [0; LABEL_SIZE],
     }
 }

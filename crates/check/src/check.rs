@@ -55,7 +55,7 @@ pub(crate) fn open(window: &mut Window<'_>, report: &mut Report) -> Option<Store
         return None;
     }
     let checkpoint = checkpoint::read(window, &superblock, report)?;
-    let mut segments = Segments::read(window, layout, &checkpoint, report);
+    let mut segments = Segments::read(window, &superblock, &checkpoint, report);
     let replay = replay::read(window, &superblock, &checkpoint, &mut segments, report);
     Some(Store { superblock, checkpoint, segments, replay })
 }

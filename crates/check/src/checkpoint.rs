@@ -42,6 +42,8 @@ pub(crate) struct Checkpoint {
     pub(crate) body: Vec<BlockPointer>,
     pub(crate) heads: Vec<Option<Head>>,
     pub(crate) reserved: Vec<u32>,
+    /// Segments of which the holes are reserved.
+    pub(crate) holes: Vec<u32>,
     pub(crate) roots: Vec<(u64, BlockPointer)>,
     pub(crate) table: Vec<BlockPointer>,
     pub(crate) runs: Vec<Run>,
@@ -87,6 +89,7 @@ pub(crate) fn read(
         body: body.collect(),
         heads: view.heads().collect(),
         reserved: view.reserved().collect(),
+        holes: view.reserved_holes().collect(),
         roots: view.roots().collect(),
         table: view.table().collect(),
         runs: view
@@ -150,13 +153,15 @@ impl Verifier<'_> {
                 *head = None;
             }
         }
-        checkpoint.reserved.retain(|segment| {
-            let possible = *segment < geometry.segment_count && named.insert(*segment);
-            if !possible {
-                self.contradiction("reserved", u64::from(*segment));
-            }
-            possible
-        });
+        for list in [&mut checkpoint.reserved, &mut checkpoint.holes] {
+            list.retain(|segment| {
+                let possible = *segment < geometry.segment_count && named.insert(*segment);
+                if !possible {
+                    self.contradiction("reserved", u64::from(*segment));
+                }
+                possible
+            });
+        }
     }
 
     /// Roots: by key, and of the host's space.

@@ -6,6 +6,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::finding::{Finding, Owner};
+use crate::layout::Place;
 use crate::leaves::{self, Leaf, Visitor};
 use crate::log_pass::ChainRules;
 use crate::map_pass::{Reference, leaf_references, listed};
@@ -124,7 +125,10 @@ impl Detail<'_, '_> {
         let last = kept.partition_point(|found| u64::from(found.pointer.pba.0) < end);
         let kept = kept.get(first..last).unwrap_or(&[]);
         self.report_shared(kept, report);
-        self.compare(segment, kept, report);
+        match self.segments.segment(segment).is_some_and(|slot| slot.patched) {
+            true => self.compare_patched(segment, kept, report),
+            false => self.compare(segment, kept, report),
+        }
         if self.data {
             self.verify_data(kept, report);
         }
@@ -166,6 +170,47 @@ impl Detail<'_, '_> {
         }
         let end = self.segments.layout.start(segment).plus(size);
         report_gap(segment, gap.or(Some(chain.pba())), rest, end, report);
+    }
+
+    /// The same for a segment in which a header may be anywhere, and headers of dead records are left:
+    /// every pointer must be what one of them says.
+    fn compare_patched(&mut self, segment: u32, kept: &[Reference], report: &mut Report) {
+        let mut recorded: Vec<(Pba, u64, Owner, u32)> = Vec::new();
+        let mut entries: Vec<Entry> = Vec::new();
+        for offset in 0..self.segments.layout.segment_size() {
+            let place = Place { segment, offset };
+            let sequence = self.rules.read_anywhere(self.window, place, &mut entries);
+            let Some(sequence) = sequence else { continue };
+            report.counters.records += 1;
+            let inline = entries.iter().filter(|entry| entry.kind.has_payload());
+            let used = inline.filter(|entry| {
+                kept.binary_search_by_key(&entry.pba, |reference| reference.pointer.pba).is_ok()
+            });
+            recorded.extend(used.map(|entry| {
+                (entry.pba, sequence, Owner::new(entry.kind, entry.key), entry.word.checksum)
+            }));
+        }
+        recorded.sort_unstable();
+        for Reference { owner, pointer, .. } in kept {
+            let pba = pointer.pba;
+            let first = recorded.partition_point(|(place, ..)| *place < pba);
+            let last = recorded.partition_point(|(place, ..)| *place <= pba);
+            let said = recorded.get(first..last).unwrap_or(&[]);
+            let matches =
+                |said: &&(Pba, u64, Owner, u32)| said.2 == *owner && said.3 == pointer.checksum;
+            if said.iter().any(|said| matches(&said)) {
+                continue;
+            }
+            match said.last() {
+                Some((.., recorded, _)) => report.add(Finding::PointerMismatch {
+                    pba,
+                    owner: *owner,
+                    recorded: *recorded,
+                    checksum_only: recorded == owner,
+                }),
+                None => report.add(Finding::RecordMissing { segment, pba, blocks: 1 }),
+            }
+        }
     }
 
     /// Compares mapped data with the checksums of the map.

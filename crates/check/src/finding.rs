@@ -122,6 +122,10 @@ pub enum SegmentFault {
     HeadOfFree,
     /// Open, though no stream appends to it.
     OpenWithoutHead,
+    /// A stream appends to it, though records were written into its holes.
+    HeadOfPatched,
+    /// Its holes are reserved, though it does not say that records may lie in them.
+    HolesNotPatched,
 }
 
 /// One finding.

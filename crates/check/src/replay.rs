@@ -1,7 +1,7 @@
 //! The records after the checkpoint: which of them count.
 //!
-//! The rules are those of `docs/format.md`, *Records after the checkpoint*. Only the heads and the
-//! reserved segments are looked at, as recovery does.
+//! The rules are those of `docs/format.md`, *Records after the checkpoint*. Only the heads, the
+//! reserved segments and the reserved holes are looked at, as recovery does.
 
 use crate::checkpoint::{Checkpoint, STREAM_COUNT};
 use crate::finding::Finding;
@@ -11,7 +11,7 @@ use crate::segments::Segments;
 use crate::updates::{Updates, UpdatesBuilder};
 use crate::window::Window;
 use coulter_format::checksum;
-use coulter_format::record::{PAYLOAD_BLOCKS_MAX, RecordHeader, RecordView};
+use coulter_format::record::{Entry, PAYLOAD_BLOCKS_MAX, RecordHeader, RecordView};
 use coulter_format::superblock::Superblock;
 use coulter_format::{Pba, StoreId};
 
@@ -23,6 +23,7 @@ struct Candidate {
     segment: u32,
     /// Where the record ends in its segment.
     end: u32,
+    scattered: bool,
     /// It counts only if the record of the next sequence does.
     goes_on: bool,
 }
@@ -78,7 +79,9 @@ pub(crate) fn read(
     let mut updates = UpdatesBuilder::default();
     let mut sequence = superblock.checkpoint.sequence;
     for found in &accepted {
-        segments.extend(found.segment, found.end);
+        if !found.scattered {
+            segments.extend(found.segment, found.end);
+        }
         search.collect(found, &mut updates);
         sequence = found.sequence;
     }
@@ -108,6 +111,9 @@ impl Search<'_, '_> {
                 self.probe(layout, walk);
             }
         }
+        for segment in &checkpoint.holes {
+            self.search_holes(layout, *segment);
+        }
         let found = self.superblock.generation;
         if self.generation > found {
             let generation = self.generation;
@@ -136,18 +142,54 @@ impl Search<'_, '_> {
             let Ok(view) = RecordView::decode(block, &store, pba) else { break };
             let header = view.header();
             self.generation = self.generation.max(header.generation);
-            let end = walk.offset + 1 + u32::from(header.payload_size);
-            let ours =
-                header.epoch == self.superblock.epoch && usize::from(header.stream) < STREAM_COUNT;
+            let end = walk.offset + header.span();
+            let ours = self.is_ours(&header) && header.scattered.is_none();
             if !ours || header.sequence <= walk.latest || end > size {
                 break;
             }
-            self.durable = self.durable.max(header.durable_sequence);
-            let RecordHeader { sequence, goes_on, .. } = header;
-            self.found.push(Candidate { sequence, pba, segment, end, goes_on });
+            self.note(segment, end, &header);
             walk = Walk { latest: header.sequence, offset: end, ..walk };
         }
         walk
+    }
+
+    fn is_ours(&self, header: &RecordHeader) -> bool {
+        header.epoch == self.superblock.epoch && usize::from(header.stream) < STREAM_COUNT
+    }
+
+    fn note(&mut self, segment: u32, end: u32, header: &RecordHeader) {
+        self.durable = self.durable.max(header.durable_sequence);
+        let RecordHeader { sequence, goes_on, pba, .. } = *header;
+        let scattered = header.scattered.is_some();
+        self.found.push(Candidate { sequence, pba, segment, end, scattered, goes_on });
+    }
+
+    /// Notes the scattered records of a segment that can follow the checkpoint, wherever they are.
+    fn search_holes(&mut self, layout: &Layout, segment: u32) {
+        let (store, size) = (self.store(), layout.segment_size());
+        for offset in 0..size {
+            let pba = layout.start(segment).plus(offset);
+            let block = match self.window.sequential(pba, 1, size - offset) {
+                Ok(blocks) => blocks.first(),
+                Err(error) => {
+                    let structure = coulter_format::Structure::RecordHeader;
+                    self.report.complete = false;
+                    self.report.add(Finding::Unreadable { owner: None, structure, pba, error });
+                    continue;
+                }
+            };
+            let Some(view) = block.and_then(|block| RecordView::decode(block, &store, pba).ok())
+            else {
+                continue;
+            };
+            let header = view.header();
+            self.generation = self.generation.max(header.generation);
+            let end = offset + header.span();
+            let follows = header.sequence > self.superblock.checkpoint.sequence && end <= size;
+            if header.scattered.is_some() && follows && self.is_ours(&header) {
+                self.note(segment, end, &header);
+            }
+        }
     }
 
     /// Behind a header that is torn or damaged may lie records that cannot be reached. They do not
@@ -226,52 +268,54 @@ impl Search<'_, '_> {
     }
 
     fn payload_is_intact(&mut self, found: &Candidate) -> bool {
+        let (_, damaged) = self.compare(found);
+        damaged.is_some_and(|damaged| damaged.iter().all(|entry| entry.relocated))
+    }
+
+    /// The entries of a record, and those with a payload that does not match; `None` for them if the
+    /// record cannot be read.
+    fn compare(&mut self, found: &Candidate) -> (Vec<Entry>, Option<Vec<Entry>>) {
         let store = self.store();
         let count = (self.end_pba(found) - u64::from(found.pba.0)) as u32;
-        let Ok(blocks) = self.window.blocks(found.pba, count) else { return false };
-        let Some((header, payload)) = blocks.split_first() else { return false };
-        let Ok(view) = RecordView::decode(header, &store, found.pba) else { return false };
-        let entries = view.entries().filter(|entry| entry.kind.has_payload());
-        entries.zip(payload).all(|(entry, block)| {
-            entry.relocated || checksum::block(entry.kind, entry.key, block) == entry.word.checksum
-        })
+        let Ok(blocks) = self.window.blocks(found.pba, count) else { return (Vec::new(), None) };
+        let view = blocks.first().map(|header| RecordView::decode(header, &store, found.pba));
+        let Some(Ok(view)) = view else { return (Vec::new(), None) };
+        let is_damaged = |entry: &Entry| {
+            let block = blocks.get(entry.pba.0.wrapping_sub(found.pba.0) as usize);
+            let sum = block.map(|block| checksum::block(entry.kind, entry.key, block));
+            entry.kind.has_payload() && sum != Some(entry.word.checksum)
+        };
+        let damaged = view.entries().filter(is_damaged).collect();
+        (view.entries().collect(), Some(damaged))
     }
 
     /// The relocated blocks of a record that did not arrive as they should be: their source still
-    /// counts. By place in the payload.
-    fn lost_relocations(&mut self, found: &Candidate) -> Vec<usize> {
-        let store = self.store();
-        let count = (self.end_pba(found) - u64::from(found.pba.0)) as u32;
-        let Ok(blocks) = self.window.blocks(found.pba, count) else { return Vec::new() };
-        let Some((header, payload)) = blocks.split_first() else { return Vec::new() };
-        let Ok(view) = RecordView::decode(header, &store, found.pba) else { return Vec::new() };
-        if !view.extents().any(|extent| extent.relocated) {
+    /// counts.
+    fn lost_relocations(&mut self, found: &Candidate, entries: &[Entry]) -> Vec<Pba> {
+        if !entries.iter().any(|entry| entry.relocated) {
             return Vec::new();
         }
-        let entries = view.entries().filter(|entry| entry.kind.has_payload());
-        let lost = entries.zip(payload).enumerate().filter(|(_, (entry, block))| {
-            entry.relocated && checksum::block(entry.kind, entry.key, block) != entry.word.checksum
-        });
-        lost.map(|(place, _)| place).collect()
+        let (_, damaged) = self.compare(found);
+        let damaged = damaged.into_iter().flatten();
+        damaged.filter(|entry| entry.relocated).map(|entry| entry.pba).collect()
     }
 
     /// Takes a record's updates of the map.
     fn collect(&mut self, found: &Candidate, updates: &mut UpdatesBuilder) {
         let store = self.store();
         let before = updates.count();
-        let lost = self.lost_relocations(found);
-        let first = found.pba.plus(1);
-        if let Ok(block) = self.window.block(found.pba)
-            && let Ok(view) = RecordView::decode(block, &store, found.pba)
-        {
-            for mut entry in view.entries() {
-                let place = entry.pba.0.wrapping_sub(first.0) as usize;
-                // What did not arrive still tells that its address lay at the source then.
-                if entry.relocated && lost.contains(&place) {
-                    entry.pba = entry.word.address;
-                }
-                updates.add(found.sequence, &entry);
+        let entries: Vec<Entry> = match self.window.block(found.pba) {
+            Ok(block) => RecordView::decode(block, &store, found.pba)
+                .map_or(Vec::new(), |view| view.entries().collect()),
+            Err(_) => Vec::new(),
+        };
+        let lost = self.lost_relocations(found, &entries);
+        for mut entry in entries {
+            // What did not arrive still tells that its address lay at the source then.
+            if entry.relocated && lost.contains(&entry.pba) {
+                entry.pba = entry.word.address;
             }
+            updates.add(found.sequence, &entry);
         }
         let recovery = &mut self.report.recovery;
         recovery.records_to_replay += u64::from(updates.count() > before);

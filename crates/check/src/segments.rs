@@ -7,6 +7,7 @@ use crate::report::Report;
 use crate::window::Window;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::segment_table::{self, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
+use coulter_format::superblock::Superblock;
 use coulter_format::{Block, BlockPointer, Pba, Reason, Structure};
 
 /// One segment.
@@ -19,6 +20,8 @@ pub(crate) struct Segment {
     pub(crate) checkpoint_end: u32,
     /// Records up to this offset count; more than `checkpoint_end` only by replay.
     pub(crate) end: u32,
+    /// Records may lie in its holes: any block may be a header.
+    pub(crate) patched: bool,
     /// Whether `end` is where a record ends, and not only an upper bound.
     pub(crate) end_is_exact: bool,
 }
@@ -41,17 +44,25 @@ impl Segments {
     /// Reads the segment table, and compares it with the checkpoint's lists.
     pub(crate) fn read(
         window: &mut Window<'_>,
-        layout: Layout,
+        superblock: &Superblock,
         checkpoint: &Checkpoint,
         report: &mut Report,
     ) -> Segments {
+        let layout = Layout { geometry: superblock.geometry };
         let size = layout.segment_size();
-        let unknown = Segment { entry: None, checkpoint_end: size, end: size, end_is_exact: false };
+        let unknown = Segment {
+            entry: None,
+            checkpoint_end: size,
+            end: size,
+            patched: false,
+            end_is_exact: false,
+        };
         let mut segments = Segments { layout, all: vec![unknown; layout.segment_count() as usize] };
         for (key, pointer) in (0u64..).zip(&checkpoint.table) {
             segments.read_page(window, key, *pointer, report);
         }
         segments.take_lists(checkpoint, report);
+        segments.compare_patched(superblock, checkpoint, report);
         segments
     }
 
@@ -99,6 +110,7 @@ impl Segments {
                     fault(SegmentFault::FreeWithBlocks);
                 }
                 (SegmentState::Open, None) => fault(SegmentFault::OpenWithoutHead),
+                (SegmentState::Patched, Some(_)) => fault(SegmentFault::HeadOfPatched),
                 _ => {}
             }
             slot.checkpoint_end = match (entry.state, head) {
@@ -108,6 +120,7 @@ impl Segments {
             };
             slot.end = slot.checkpoint_end;
             slot.end_is_exact = head.is_some();
+            slot.patched = entry.state == SegmentState::Patched;
         }
         for segment in &checkpoint.reserved {
             let entry = self.segment(*segment).and_then(|slot| slot.entry);
@@ -115,6 +128,25 @@ impl Segments {
                 let fault = SegmentFault::ReservedNotFree;
                 report.add(Finding::SegmentContradicts { segment: *segment, fault });
             }
+        }
+    }
+
+    /// Segments of which the holes are reserved must say so, and the superblock that there are some.
+    fn compare_patched(
+        &self,
+        superblock: &Superblock,
+        checkpoint: &Checkpoint,
+        report: &mut Report,
+    ) {
+        for segment in &checkpoint.holes {
+            if self.segment(*segment).is_some_and(|slot| slot.entry.is_some() && !slot.patched) {
+                let fault = SegmentFault::HolesNotPatched;
+                report.add(Finding::SegmentContradicts { segment: *segment, fault });
+            }
+        }
+        if self.all.iter().any(|slot| slot.patched) && !superblock.patched {
+            let (pba, field) = (superblock.checkpoint.pba, "incompatible_features");
+            report.add(Finding::CheckpointContradicts { pba, field, value: 0 });
         }
     }
 

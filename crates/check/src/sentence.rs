@@ -288,6 +288,12 @@ fn write_segment(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 SegmentFault::ReservedNotFree => "is to be opened next, though it is not free",
                 SegmentFault::HeadOfFree => "is free, though a stream appends to it",
                 SegmentFault::OpenWithoutHead => "is open, though no stream appends to it",
+                SegmentFault::HeadOfPatched => {
+                    "has records in its holes, though a stream appends to it"
+                }
+                SegmentFault::HolesNotPatched => {
+                    "is to have records in its holes, and does not say so"
+                }
             })?;
             f.write_str("; that is a mistake of the program that wrote it: please report it")
         }

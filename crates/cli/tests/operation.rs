@@ -118,7 +118,7 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 #[test]
 fn settings_are_shown_changed_and_refused() {
     let (sandbox, _) = attached(&[]);
-    let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime";
+    let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime\nreclaim=copy-out";
     assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
     assert_eq!(sandbox.ok(&["tune", "disk", "cleaning=paused", "policy=greedy"]), "");
     assert_eq!(sandbox.json(&["tune", "disk", "--json"])["policy"], "greedy");
@@ -129,13 +129,14 @@ fn settings_are_shown_changed_and_refused() {
         ("paused", "KEY=VALUE"),
         ("policy=best", "greedy, cost-benefit, damped-age"),
         ("placement=left", "mixed, apart, lifetime"),
+        ("reclaim=magic", "copy-out, hole-fill, threaded"),
     ] {
         let error = sandbox.fails(2, &["tune", "disk", setting]);
         assert!(error.contains(reason), "{error}");
     }
     assert_eq!(
         sandbox.ok(&["tune", "disk"]).trim(),
-        "cleaning=paused\npolicy=greedy\nplacement=lifetime",
+        "cleaning=paused\npolicy=greedy\nplacement=lifetime\nreclaim=copy-out",
         "a refusal changes nothing"
     );
     let error = sandbox.fails(1, &["tune", "other", "cleaning=paced"]);

@@ -203,6 +203,13 @@ pub enum Target {
     },
     /// A record buffer, from its start.
     Record(RecordRef),
+    /// A record buffer, from this block on. Written from, never filled.
+    RecordPart {
+        /// The buffer.
+        record: RecordRef,
+        /// First block in it, the header's being 0.
+        block: u32,
+    },
     /// A one-block buffer.
     Page(PageRef),
 }

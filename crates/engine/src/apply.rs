@@ -3,18 +3,41 @@
 use crate::Engine;
 use crate::api::{Buffers, Failure, IoResult, RecordRef};
 use crate::canary::{Canary, sings};
-use crate::log::RecordState;
 use crate::map::IfUnknown;
 use crate::requests::Work;
 use crate::units::Sequence;
 use coulter_format::checksum::Kind;
+use coulter_format::places::Places;
 use coulter_format::record::{BlockWord, Extent};
-use coulter_format::{BlockPointer, Lba};
+use coulter_format::{BlockPointer, Lba, Pba};
+
+/// Where the blocks of a record lie, one after the other.
+struct PayloadPlaces {
+    first: Pba,
+    next: u32,
+    scattered: Option<Places>,
+}
+
+impl PayloadPlaces {
+    fn new(header: Pba, scattered: Option<Places>) -> PayloadPlaces {
+        PayloadPlaces { first: header.plus(1), next: 0, scattered }
+    }
+
+    fn next(&mut self) -> Pba {
+        let place = match &self.scattered {
+            None => self.next,
+            Some(places) => places.next(self.next).expect("a place for every block"),
+        };
+        self.next = place + 1;
+        self.first.plus(place)
+    }
+}
 
 impl Engine {
     pub(crate) fn record_completed(&mut self, record: RecordRef, result: IoResult) {
-        assert_eq!(self.log.record(record).state, RecordState::InFlight, "a record completes once");
-        self.log.record_mut(record).state = RecordState::Done(result);
+        if !self.log.part_completed(record, result) {
+            return;
+        }
         if sings(Canary::AcknowledgedEarly) && result.is_ok() {
             let sequence = self.log.record(record).sequence;
             for slot in core::mem::take(&mut self.log.record_mut(record).requests) {
@@ -53,10 +76,9 @@ impl Engine {
         let requests = core::mem::take(&mut record.requests);
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
         let (segment, timed, times) = (record.segment, record.timed, record.times);
-        let payload = record.header_pba.plus(1);
+        let mut places = PayloadPlaces::new(record.header_pba, record.places);
         assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
         self.warm(&extents);
-        let mut next_payload = payload;
         let mut next_word = 0;
         for extent in &extents {
             if extent.kind == Kind::Discard {
@@ -66,8 +88,7 @@ impl Engine {
             for offset in 0..u64::from(extent.count) {
                 let word = words[next_word];
                 next_word += 1;
-                let pointer = BlockPointer { pba: next_payload, checksum: word.checksum };
-                next_payload = next_payload.plus(1);
+                let pointer = BlockPointer { pba: places.next(), checksum: word.checksum };
                 self.apply_block(extent, extent.key + offset, word, pointer, sequence);
             }
         }

@@ -41,11 +41,19 @@ pub enum Canary {
     GroupHalved,
     /// Writes of one address may go to two records of a group.
     GroupUnordered,
+    /// Holes are filled although only memory knows that they are dead.
+    HoleFilledEarly,
+    /// Holes are filled while their old content is being read.
+    HoleReaderIgnored,
+    /// Recovery does not look for records in reserved holes.
+    HolesForgotten,
+    /// The cleaner takes the word of a header that is left over.
+    StaleHeaderBelieved,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 15] = [
+    pub const ALL: [Canary; 19] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -61,6 +69,10 @@ impl Canary {
         Canary::RunDiesEarly,
         Canary::GroupHalved,
         Canary::GroupUnordered,
+        Canary::HoleFilledEarly,
+        Canary::HoleReaderIgnored,
+        Canary::HolesForgotten,
+        Canary::StaleHeaderBelieved,
     ];
 }
 

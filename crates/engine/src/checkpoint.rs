@@ -21,6 +21,7 @@ use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
 use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
 use crate::map::{Map, RunBuilder};
+use crate::reclaim::Reclaim;
 use crate::segments::{Segments, State};
 use crate::units::{Origin, Sequence, Stream};
 use alloc::vec::Vec;
@@ -40,6 +41,9 @@ pub(crate) const RUN_KEY_SHIFT: u32 = 20;
 
 /// Error number when the lists do not fit into a body (ENOSPC); see `create` for why they do.
 const ERRNO_TOO_LARGE: i32 = 28;
+
+/// Blocks in holes for which a checkpoint is worth a block of what it writes.
+const HOLES_FOR_CHECKPOINT: u64 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
@@ -69,6 +73,9 @@ struct Cut {
     sweep: SweepPosition,
     heads: [Option<Head>; Stream::COUNT],
     reserved: Vec<u32>,
+    /// Segments of which the holes are reserved.
+    holes: Vec<u32>,
+    patched: bool,
     clean: bool,
 }
 
@@ -239,6 +246,7 @@ impl Engine {
             || self.log.blocks_since_cut >= 4 * journal_size as u64
             || scarce
             || queue_is_short
+            || self.holes_are_wanted()
     }
 
     /// Blocks that a checkpoint would write now, about.
@@ -316,14 +324,18 @@ impl Engine {
         if sings(Canary::SegmentReusedEarly) {
             self.segments.queue_is_durable();
         }
+        self.cut_holes();
         let (heads, opened) = self.log.cut_heads(&self.segments);
         let queued = self.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
         self.cut_table(&opened);
+        let holes = self.segments.reserved_holes().map(|segment| segment.0).collect();
+        let patched = self.segments.any_patched();
         let clean = self.checkpointer.shutdown.is_some() && self.log.order.is_empty();
         let write_clock = self.log.write_clock;
         let sweep = position;
-        self.checkpointer.cut = Cut { sequence, write_clock, sweep, heads, reserved, clean };
+        self.checkpointer.cut =
+            Cut { sequence, write_clock, sweep, heads, reserved, holes, patched, clean };
         self.checkpointer.wanted = false;
         self.checkpointer.new_location = None;
         self.sweeper.quota = self.map.sweep_quota(updates);
@@ -340,6 +352,40 @@ impl Engine {
         }
         let now = self.log.now();
         self.statistics.references_lost += self.segments.forgive(&listed, now);
+    }
+
+    /// Reserves holes, or gives up those that nobody wants any more.
+    fn cut_holes(&mut self) {
+        let streams: &[Stream] = match self.config.reclaim {
+            _ if self.phase != Phase::Running => &[],
+            Reclaim::CopyOut => &[],
+            Reclaim::HoleFill => self.placer.cleaning_streams(),
+            Reclaim::Threaded => &Stream::USER,
+        };
+        self.log.close_patches(&mut self.segments, streams);
+        match streams.is_empty() {
+            false => self.segments.reserve_holes(self.holes_max()),
+            true => self.segments.give_up_holes(self.log.now()),
+        }
+    }
+
+    /// Segments of which the holes may be reserved: recovery reads each of them, and no more than it
+    /// may have to read of the log; and most must be left for the cleaner.
+    pub(crate) fn holes_max(&self) -> usize {
+        let geometry = &self.superblock.geometry;
+        let log = 4 * u64::from(self.superblock.budget.journal_size);
+        let by_log = (log / u64::from(geometry.segment_size)).max(1) as usize;
+        let by_count = (geometry.segment_count as usize / 12).max(2);
+        by_log.min(by_count).min(crate::holes::SEGMENTS_MAX)
+    }
+
+    /// Whether holes are worth a checkpoint.
+    fn holes_are_wanted(&self) -> bool {
+        self.config.reclaim != Reclaim::CopyOut
+            && self
+                .segments
+                .holes_wait_for_cut()
+                .is_some_and(|blocks| blocks >= HOLES_FOR_CHECKPOINT * self.checkpoint_cost())
     }
 
     /// Segments that should wait in the queue: enough for twice the journal.
@@ -359,6 +405,7 @@ impl Engine {
         let entry = |(index, segment): (crate::units::SegmentIndex, &crate::segments::Segment)| {
             let state = match segment.state {
                 State::Open if !opened.contains(&index) => SegmentState::Open,
+                State::Closed | State::Patching if segment.patched => SegmentState::Patched,
                 State::Closed if !opened.contains(&index) => SegmentState::Closed,
                 _ => SegmentState::Free,
             };
@@ -456,7 +503,7 @@ impl Engine {
         };
         let counts = Counts {
             streams: Stream::COUNT as u16,
-            reserved: cut.reserved.len() as u32,
+            reserved: (cut.reserved.len() + cut.holes.len()) as u32,
             roots: self.map.root_pages().count() as u32,
             table: table.len() as u32,
             runs: runs.len() as u32,
@@ -464,6 +511,7 @@ impl Engine {
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         cut.heads.iter().for_each(|head| writer.head(*head));
         cut.reserved.iter().for_each(|segment| writer.reserved(*segment));
+        cut.holes.iter().for_each(|segment| writer.reserved_holes(*segment));
         self.map.root_pages().for_each(|(key, pointer)| writer.root(key, pointer));
         table.iter().for_each(|pointer| writer.pointer(*pointer));
         for run in runs {
@@ -510,6 +558,7 @@ impl Engine {
             epoch: self.log.epoch,
             checkpoint: self.checkpointer.new_location.expect("the body was written"),
             clean: self.checkpointer.cut.clean,
+            patched: self.checkpointer.cut.patched,
             durable_sequence: self.checkpointer.flushing,
             ..self.superblock
         };
@@ -534,6 +583,7 @@ impl Engine {
         }
         self.checkpointer.body = self.checkpointer.new_body;
         self.segments.queue_is_durable();
+        self.segments.holes_are_durable();
         let (trim, ios) = (self.config.trim, &mut self.ios);
         let geometry = self.superblock.geometry;
         self.segments.checkpoint_is_durable(self.checkpointer.cut.sequence, |segment| {

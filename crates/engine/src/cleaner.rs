@@ -17,15 +17,17 @@
 
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, Phase, RECORD_BLOCKS, RecordRef, Target};
+use crate::canary::{Canary, sings};
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
 use crate::policy::{Candidate, VictimPolicy};
+use crate::reclaim::Reclaim;
 use crate::segments::State;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent, RecordView};
-use coulter_format::{Lba, Pba};
+use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Leaves loaded ahead of the block in hand.
 const AHEAD: usize = 32;
@@ -39,6 +41,18 @@ struct Block {
     pba: Pba,
     /// Its place in the chunk's buffer.
     place: u32,
+    /// Where the header lies that describes it.
+    header: Pba,
+}
+
+/// What a segment is gone through for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Task {
+    /// What is current is copied out.
+    #[default]
+    Clean,
+    /// What is current is noted: the rest may become holes.
+    Search,
 }
 
 /// Where the cleaner is.
@@ -58,6 +72,7 @@ enum Stage {
 pub(crate) struct Cleaner {
     pub(crate) policy: VictimPolicy,
     stage: Stage,
+    task: Task,
     segment: Option<SegmentIndex>,
     /// Where its blocks go, and when the host wrote them, on average.
     stream: Option<Stream>,
@@ -74,6 +89,8 @@ pub(crate) struct Cleaner {
     /// Blocks that the chunk in hand covers, headers included, and how many were copied.
     covered: u64,
     copied: u64,
+    /// When no segment was found to look for holes in: applied sequence, usable segments.
+    search_fruitless: Option<(Sequence, usize)>,
     /// When no victim was found: applied sequence, usable segments.
     fruitless: Option<(Sequence, usize)>,
     /// Some block's address lies below a damaged map page: whether the block is current is not known.
@@ -110,21 +127,23 @@ impl Engine {
             return;
         }
         let mut turns = 0;
-        while self.cleaning_is_due() && !self.cleaner.parked && turns < 4 {
-            turns += 1;
+        while !self.cleaner.parked && turns < 4 {
+            let due = self.cleaning_is_due();
             let goes_on = match self.cleaner.stage {
-                Stage::Idle => self.choose_victim(buffers),
+                Stage::Idle => self.begin_search() || (due && self.choose_victim(buffers)),
+                _ if !due && !self.is_searching() => false,
                 Stage::Next => self.read_chunk(),
                 Stage::Reading => false,
                 Stage::Sorting => self.sort_blocks(buffers),
             };
+            turns += 1;
             if !goes_on {
                 break;
             }
         }
         let waiting = self.cleaner.parked || self.sweeper.wanted_memory;
         let resting = self.cleaner.stage == Stage::Idle || waiting || !self.cleaning_is_due();
-        if resting {
+        if resting || self.is_searching() {
             self.seal_all_of(Origin::Cleaning, buffers);
         }
     }
@@ -137,7 +156,8 @@ impl Engine {
         let reading = self.cleaner.stage == Stage::Reading;
         let segment = self.segments.segment(victim);
         let same_life = segment.state == State::Closed && segment.life == self.cleaner.life;
-        if !reading && !same_life {
+        let given_up = self.is_searching() && !segment.watched;
+        if !reading && (!same_life || given_up) {
             self.end_victim();
         }
     }
@@ -177,6 +197,7 @@ impl Engine {
             // the checkpoint cost.
             segment.state == State::Closed
                 && !segment.exhausted
+                && !segment.watched
                 && segment.pending == 0
                 && segment.valid + least_gain <= size
                 && u64::from(segment.valid + headers_for(segment.valid)) <= room
@@ -191,20 +212,65 @@ impl Engine {
         self.pacing.found_victim(best.is_some());
         let Some((_, victim)) = best else {
             self.cleaner.fruitless = Some(now);
+            // Those whose holes wait to be filled are not to be had. Better they than none.
+            if self.pacing.is_scarce() {
+                self.segments.give_up_holes(self.log.now());
+                self.log.close_patches(&mut self.segments, &[]);
+            }
             return false;
         };
         self.cleaner.latest_valid = self.segments.segment(victim).valid;
-        self.cleaner.segment = Some(victim);
-        self.cleaner.life = self.segments.segment(victim).life;
-        self.cleaner.offset = 0;
-        self.cleaner.doubtful = false;
-        self.cleaner.stage = Stage::Next;
+        self.begin_segment(victim, Task::Clean);
         self.cleaner.time = self.segments.mean_time(victim);
         let stream = self.placer.cleaning_stream(clock.saturating_sub(self.cleaner.time));
         // What was begun for another one would wait for long, and its victim with it.
         if self.cleaner.stream.replace(stream).is_some_and(|before| before != stream) {
             self.seal_all_of(Origin::Cleaning, buffers);
         }
+        true
+    }
+
+    fn begin_segment(&mut self, segment: SegmentIndex, task: Task) {
+        self.cleaner.task = task;
+        self.cleaner.segment = Some(segment);
+        self.cleaner.life = self.segments.segment(segment).life;
+        self.cleaner.offset = 0;
+        self.cleaner.doubtful = false;
+        self.cleaner.stage = Stage::Next;
+    }
+
+    fn is_searching(&self) -> bool {
+        self.cleaner.stage != Stage::Idle && self.cleaner.task == Task::Search
+    }
+
+    /// Begins to look for holes in a segment, if they are wanted and there is one. For hole filling
+    /// the fullest that is worth it, for the emptiest are cleaned; else the one with the most holes.
+    fn begin_search(&mut self) -> bool {
+        let now = (self.log.applied, self.segments.usable_count());
+        // When segments are short, what is won last is looked for last.
+        let after_search = self.cleaner.task == Task::Search;
+        let waits = self.pacing.is_scarce() && after_search && !self.nothing_is_worth_cleaning();
+        if self.config.reclaim == Reclaim::CopyOut
+            || waits
+            || self.cleaner.search_fruitless == Some(now)
+            || !self.segments.wants_holes(self.holes_max())
+        {
+            self.cleaner.task = Task::Clean;
+            return false;
+        }
+        let fullest = self.config.reclaim == Reclaim::HoleFill;
+        let candidates =
+            self.segments.iter().filter(|(_, segment)| self.segments.may_have_holes(segment));
+        let best = candidates.min_by_key(|(index, segment)| match fullest {
+            true => (u32::MAX - segment.valid, *index),
+            false => (segment.valid, *index),
+        });
+        let Some((segment, _)) = best else {
+            self.cleaner.search_fruitless = Some(now);
+            return false;
+        };
+        self.segments.watch(segment);
+        self.begin_segment(segment, Task::Search);
         true
     }
 
@@ -259,18 +325,29 @@ impl Engine {
         cleaner.blocks.clear();
         (cleaner.cursor, cleaner.copied) = (0, 0);
         let chunk = buffers.record(buffer);
+        let patched = self.segments.segment(segment).patched;
+        // What a damaged header hides there, nobody knows.
+        cleaner.doubtful |= patched;
         let mut at = 0;
         cleaner.last = loop {
             if at == count {
                 break at == room;
             }
             let Ok(view) = RecordView::decode(&chunk[at as usize], &store, start.plus(at)) else {
+                if patched {
+                    at += 1;
+                    continue;
+                }
                 // What the stream left unused when it went on to the next segment, or a header that
                 // rotted and hides what lies behind it.
                 cleaner.doubtful |= room - at > 1;
                 break true;
             };
-            let end = at + 1 + u32::from(view.header().payload_size);
+            let end = at + view.header().span();
+            if patched && end > room {
+                at += 1;
+                continue;
+            }
             if end > count {
                 // The rest of it is in the next chunk, unless it claims to leave the segment.
                 cleaner.doubtful |= end > room;
@@ -283,8 +360,10 @@ impl Engine {
                 checksum: entry.word.checksum,
                 pba: entry.pba,
                 place: entry.pba.0 - start.0,
+                header: view.header().pba,
             }));
-            at = end;
+            // In a patched segment another header may lie between this one and its payload.
+            at = if patched { at + 1 } else { end };
         };
         let mut sum = 0;
         for block in cleaner.blocks.iter().filter(|block| block.kind == Kind::Data) {
@@ -306,6 +385,10 @@ impl Engine {
         while self.cleaner.cursor < self.cleaner.blocks.len() {
             let block = self.cleaner.blocks[self.cleaner.cursor];
             let goes_on = match self.is_current(&block) {
+                Standing::Current if self.is_searching() => {
+                    self.segments.found_counted(block.pba, block.header);
+                    true
+                }
                 Standing::Current => self.relocate(&block, buffers),
                 Standing::Outdated => true,
                 Standing::Doubtful => {
@@ -336,8 +419,14 @@ impl Engine {
     /// Whether the map, or the checkpoint, says that the block lies there.
     fn is_current(&mut self, block: &Block) -> Standing {
         let now = self.log.now();
-        let lies_here = |pointer: Option<coulter_format::BlockPointer>| match pointer {
-            Some(pointer) if pointer.pba == block.pba => Standing::Current,
+        // By its checksum too: in a patched segment the headers of dead records may be left, which say
+        // of a block what it was before.
+        let is_here = |pointer: BlockPointer| {
+            let same = pointer.checksum == block.checksum || sings(Canary::StaleHeaderBelieved);
+            pointer.pba == block.pba && same
+        };
+        let lies_here = |pointer: Option<BlockPointer>| match pointer {
+            Some(pointer) if is_here(pointer) => Standing::Current,
             _ => Standing::Outdated,
         };
         match block.kind {
@@ -345,7 +434,7 @@ impl Engine {
                 let lba = Lba(block.key);
                 let leaf = block.key / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
                 match self.map.lookup(lba) {
-                    Lookup::Mapped(pointer) if pointer.pba == block.pba => Standing::Current,
+                    Lookup::Mapped(pointer) if is_here(pointer) => Standing::Current,
                     Lookup::Miss(leaf) => Standing::Unknown(leaf),
                     Lookup::Damaged if self.map.is_doubtful(leaf) => Standing::Doubtful,
                     Lookup::Damaged => Standing::Outdated,
@@ -423,7 +512,9 @@ impl Engine {
         record.times += u128::from(self.cleaner.time) * u128::from(is_data);
         record.words.push(BlockWord { checksum: block.checksum, address: block.pba });
         record.push_extent(extent);
-        self.cleaner.copied += 1;
+        let in_holes = record.places.is_some();
+        // Into holes, nothing that was won is used up.
+        self.cleaner.copied += u64::from(!in_holes);
         true
     }
 
@@ -471,6 +562,10 @@ impl Engine {
     }
 
     fn end_chunk(&mut self) {
+        if self.is_searching() {
+            self.end_searched_chunk();
+            return;
+        }
         let cleaner = &mut self.cleaner;
         cleaner.again = false;
         let gained = cleaner.covered.saturating_sub(cleaner.copied);
@@ -493,6 +588,16 @@ impl Engine {
         }
     }
 
+    fn end_searched_chunk(&mut self) {
+        self.restless = true;
+        self.cleaner.stage = Stage::Next;
+        if self.cleaner.last {
+            let segment = self.cleaner.segment.expect("a segment was being searched");
+            self.segments.holes_known(segment);
+            self.drop_victim();
+        }
+    }
+
     /// There is no segment to copy into. Another victim may fit into what is left of the head: an
     /// emptier one, or this one, which has less left by now.
     fn leave_victim_without_room(&mut self) {
@@ -507,7 +612,13 @@ impl Engine {
 
     fn end_victim(&mut self) {
         let segment = self.cleaner.segment.expect("a victim was being cleaned");
-        self.segments.segment_mut(segment).exhausted = true;
+        if self.is_searching() {
+            if self.segments.segment(segment).watched {
+                self.segments.unwatch(segment, true);
+            }
+        } else {
+            self.segments.segment_mut(segment).exhausted = true;
+        }
         self.drop_victim();
     }
 

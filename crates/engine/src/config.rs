@@ -3,6 +3,7 @@
 use crate::grow::Growth;
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
+use crate::reclaim::Reclaim;
 
 /// Limits and habits of a running engine. Nothing here changes what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Config {
     pub victims: VictimPolicy,
     /// Which blocks share segments; see [`crate::Engine::set_placement`].
     pub placement: Placement,
+    /// How space is reclaimed; see [`crate::Engine::set_reclaim`].
+    pub reclaim: Reclaim,
 }
 
 impl Config {
@@ -50,6 +53,7 @@ impl Default for Config {
             growth: None,
             victims: VictimPolicy::default(),
             placement: Placement::default(),
+            reclaim: Reclaim::default(),
         }
     }
 }

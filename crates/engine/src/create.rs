@@ -280,6 +280,7 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         checkpoint,
         durable_sequence: header.sequence,
         clean: true,
+        patched: false,
         label: options.label,
     };
     for superblock in [Superblock { generation: 1, ..newest }, newest] {
@@ -332,6 +333,7 @@ impl FirstRecords {
             generation: 0,
             pba: self.next,
             payload_size: payload.len() as u16,
+            scattered: None,
             goes_on: false,
         };
         let extent = Extent { key, count: payload.len() as u16, kind, relocated: false };
@@ -373,6 +375,7 @@ pub(crate) fn placeholder() -> Superblock {
         checkpoint: CheckpointLocation { sequence: 0, pba: Pba(257), size: 1, checksum: 0 },
         durable_sequence: 0,
         clean: false,
+        patched: false,
         label: [0; LABEL_SIZE],
     }
 }

@@ -49,6 +49,7 @@ pub mod create;
 mod flush;
 mod group;
 pub mod grow;
+mod holes;
 mod ios;
 mod loads;
 mod log;
@@ -57,6 +58,7 @@ mod pacing;
 pub mod placement;
 pub mod policy;
 mod reads;
+pub mod reclaim;
 mod recovery;
 mod requests;
 mod segments;
@@ -149,7 +151,7 @@ impl Engine {
             device_size,
             segments,
             map: map.expect("the placeholder is small"),
-            log: Log::new(config.record_count),
+            log: Log::new(config.record_count, config.reclaim),
             ios: Ios::new(config.request_count as usize * 2),
             requests: Requests::new(config.request_count),
             responses: VecDeque::with_capacity(config.request_count as usize),
@@ -329,6 +331,8 @@ impl Engine {
         statistics.open_blocks = heads.map(|head| u64::from(size - head.offset)).sum();
         statistics.valid_blocks =
             self.segments.iter().map(|(_, segment)| u64::from(segment.valid)).sum();
+        statistics.segments_patched =
+            self.segments.iter().filter(|(_, segment)| segment.patched).count() as u64;
         statistics.run_count = self.checkpointer.run_count() as u64;
         statistics.segment_life = self.placer.life();
         statistics.applied_sequence = self.log.applied;
@@ -419,7 +423,7 @@ impl Engine {
     fn group_may_go(&self) -> bool {
         let filled = self.log.streams_filled_by(Origin::User);
         let records = filled.filter_map(|stream| self.log.filling(stream));
-        let blocks = records.map(|record| u64::from(self.log.record(record).payload)).sum();
+        let blocks = records.map(|record| self.log.record(record).appended_blocks()).sum();
         self.phase != Phase::Running || self.pacing.covers(blocks)
     }
 
@@ -431,14 +435,15 @@ impl Engine {
             streams[count] = stream;
             count += 1;
         }
-        let mut blocks = 0;
+        let (mut blocks, mut appended) = (0, 0);
         for (index, stream) in streams[..count].iter().enumerate() {
             let record = self.log.filling(*stream).expect("it was being filled");
             blocks += u64::from(self.log.record(record).payload);
+            appended += self.log.record(record).appended_blocks();
             self.seal_record(*stream, index + 1 < count, buffers);
         }
         if count > 0 {
-            self.pacing.spend(blocks);
+            self.pacing.spend(appended);
             self.placer.group_sealed(blocks);
         }
         self.group.end();
@@ -462,24 +467,44 @@ impl Engine {
         }
     }
 
+    /// One command for a record in a row, else one for each row of its blocks.
+    fn write_record(&mut self, record: RecordRef) {
+        let purpose = ios::Purpose::Record(record);
+        let sealed = self.log.record_mut(record);
+        let (header, payload, stream) = (sealed.header_pba, sealed.payload, sealed.stream);
+        let Some(places) = sealed.places else {
+            let source = Target::Record(record);
+            let count = 1 + payload;
+            self.ios.start(purpose, Command::Write { pba: header, count, source, stream });
+            return;
+        };
+        let mut rows = places.runs().peekable();
+        // The header is in a row with what lies at place 0.
+        let with_header = rows.next_if(|row| row.place == 0).map_or(0, |row| row.count);
+        let first = (header, 0, 1 + with_header);
+        let rest = rows.map(|row| (header.plus(1 + row.place), 1 + row.payload, row.count));
+        let mut parts = 0;
+        for (pba, block, count) in core::iter::once(first).chain(rest) {
+            let source = Target::RecordPart { record, block };
+            self.ios.start(purpose, Command::Write { pba, count, source, stream });
+            parts += 1;
+        }
+        self.log.record_mut(record).parts = parts;
+    }
+
     fn seal_record(&mut self, stream: Stream, goes_on: bool, buffers: &mut impl Buffers) {
         let store = self.store();
         let record = self.log.seal(&mut self.segments, stream, goes_on, &store, buffers);
-        let payload = self.log.record(record).payload;
-        self.ios.start(
-            ios::Purpose::Record(record),
-            Command::Write {
-                pba: self.log.record(record).header_pba,
-                count: 1 + payload,
-                source: Target::Record(record),
-                stream,
-            },
-        );
+        self.write_record(record);
         self.statistics.records += 1;
-        let origin = self.log.record(record).origin;
+        let (origin, payload) = (self.log.record(record).origin, self.log.record(record).payload);
         // What the cleaner gains is not all the host's: headers and metadata come first.
-        let overhead = if origin == Origin::Metadata { 1 + payload } else { 1 };
-        self.pacing.pay(overhead.into());
+        if self.log.record(record).places.is_none() {
+            let overhead = if origin == Origin::Metadata { 1 + payload } else { 1 };
+            self.pacing.pay(overhead.into());
+        } else {
+            self.statistics.hole_blocks += u64::from(1 + payload);
+        }
         *match origin {
             Origin::User => &mut self.statistics.user_header_blocks,
             Origin::Cleaning => &mut self.statistics.cleaning_header_blocks,

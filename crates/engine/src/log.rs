@@ -7,16 +7,20 @@
 //! - A stream fills at most one record at a time, at its head.
 //! - A group of user records, sealed together, is applied when all of it has completed: what was
 //!   applied is never half a group.
-//! - A record lies inside one segment.
+//! - A record lies inside one segment: in a row at its stream's head, or in holes (see `holes`), in
+//!   ascending order. A stream can have a head over holes besides its other one.
 
 use crate::api::{Buffers, RecordRef};
+use crate::holes::{self, Room};
+use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
+use coulter_format::places::Places;
 use coulter_format::record::{
-    self, BODY_SIZE, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader,
+    self, BODY_SIZE, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader, SCATTERED_BODY_SIZE,
 };
 use coulter_format::{Pba, StoreId};
 
@@ -56,8 +60,14 @@ pub(crate) struct Record {
     /// Blocks of host data, and the sum of the clocks at which the host wrote them.
     pub(crate) timed: u32,
     pub(crate) times: u128,
+    /// In holes: where its payload can lie; once it is sealed, where it lies.
+    pub(crate) places: Option<Places>,
+    /// Device commands that have not completed, and how the others ended.
+    pub(crate) parts: u32,
+    outcome: Result<(), i32>,
     capacity: u32,
     cost: usize,
+    cost_max: usize,
 }
 
 impl Record {
@@ -78,13 +88,22 @@ impl Record {
             user_blocks: 0,
             timed: 0,
             times: 0,
+            places: None,
+            parts: 1,
+            outcome: Ok(()),
             capacity: 0,
             cost: 0,
+            cost_max: BODY_SIZE,
         }
     }
 
+    /// Blocks of payload that use up empty segments: none if it lies in holes.
+    pub(crate) fn appended_blocks(&self) -> u64 {
+        if self.places.is_some() { 0 } else { u64::from(self.payload) }
+    }
+
     fn fits(&self, blocks: u32, cost: usize) -> bool {
-        self.payload + blocks <= self.capacity && self.cost + cost <= BODY_SIZE
+        self.payload + blocks <= self.capacity && self.cost + cost <= self.cost_max
     }
 
     /// Adds an extent; joins it to the last one if it goes on from there. `fits` was asked with a
@@ -115,6 +134,9 @@ pub(crate) struct Log {
     records: Vec<Record>,
     idle: Vec<RecordRef>,
     heads: [Option<Head>; Stream::COUNT],
+    /// Heads over holes.
+    patches: [Option<Head>; Stream::COUNT],
+    pub(crate) reclaim: Reclaim,
     filling: [Option<RecordRef>; Stream::COUNT],
     /// Records on their way, a group counting as one.
     in_flight: [u32; Origin::COUNT],
@@ -147,7 +169,7 @@ fn idle_kept(origin: Origin) -> usize {
 }
 
 impl Log {
-    pub(crate) fn new(record_count: u16) -> Log {
+    pub(crate) fn new(record_count: u16, reclaim: Reclaim) -> Log {
         let records: Vec<_> = (0..record_count).map(|_| Record::new()).collect();
         Log {
             idle: (0..record_count).rev().map(RecordRef).collect(),
@@ -155,6 +177,8 @@ impl Log {
             opened: VecDeque::with_capacity(64),
             records,
             heads: [None; Stream::COUNT],
+            patches: [None; Stream::COUNT],
+            reclaim,
             filling: [None; Stream::COUNT],
             in_flight: [0; Origin::COUNT],
             next_sequence: 1,
@@ -257,10 +281,15 @@ impl Log {
         if self.idle.len() <= idle_kept(origin) {
             return None;
         }
-        let head = self.head_with_room(segments, stream, blocks, keep)?;
+        let in_holes = self.room_in_holes(segments, stream, origin, blocks);
+        let (head, places) = match in_holes {
+            Some((head, room)) => (head, Some(room.places)),
+            None => (self.head_with_room(segments, stream, blocks, keep)?, None),
+        };
         let record_ref = self.idle.pop()?;
         let segment = SegmentIndex(head.segment);
-        let room = segments.geometry().segment_size - head.offset - 1;
+        let left = segments.geometry().segment_size - head.offset - 1;
+        let room = places.map_or(left, |places| places.count());
         let header_pba = segment_start(segments.geometry(), segment).plus(head.offset);
         let record = self.record_mut(record_ref);
         record.extents.clear();
@@ -270,12 +299,60 @@ impl Log {
         (record.reserved, record.user_blocks) = (0, 0);
         (record.timed, record.times) = (0, 0);
         record.capacity = room.min(PAYLOAD_BLOCKS_MAX as u32);
+        record.places = places;
+        record.cost_max = if places.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
+        (record.parts, record.outcome) = (1, Ok(()));
         record.state = RecordState::Filling;
         (record.origin, record.stream, record.goes_on) = (origin, stream, false);
         record.segment = segment;
         record.header_pba = header_pba;
         self.filling[stream.index()] = Some(record_ref);
         Some(record_ref)
+    }
+
+    /// Room in holes for a record of this origin, if it is to go there and there is any.
+    fn room_in_holes(
+        &mut self,
+        segments: &mut Segments,
+        stream: Stream,
+        origin: Origin,
+        blocks: u32,
+    ) -> Option<(Head, Room)> {
+        if !self.reclaim.fills_holes(origin) || blocks > holes::WRITE_MAX {
+            return None;
+        }
+        let patch = &mut self.patches[stream.index()];
+        let found = match *patch {
+            Some(head) => segments.hole_room(SegmentIndex(head.segment), head.offset, blocks),
+            None => None,
+        };
+        if let Some(room) = found {
+            let head = patch.as_mut().expect("it was found there");
+            head.offset = room.offset;
+            return Some((*head, room));
+        }
+        let opened = segments.open_holes(stream, blocks)?;
+        self.close_patch(segments, stream);
+        let room = segments.hole_room(opened, 0, blocks).expect("it was opened for its room");
+        let head = Head { segment: opened.0, offset: room.offset };
+        self.patches[stream.index()] = Some(head);
+        Some((head, room))
+    }
+
+    /// Closes a stream's head over holes.
+    fn close_patch(&mut self, segments: &mut Segments, stream: Stream) {
+        if let Some(head) = self.patches[stream.index()].take() {
+            segments.close_holes(SegmentIndex(head.segment), self.write_clock, self.now());
+        }
+    }
+
+    /// Closes the heads over holes of streams that are not wanted, save those being filled.
+    pub(crate) fn close_patches(&mut self, segments: &mut Segments, wanted: &[Stream]) {
+        for stream in Stream::ALL {
+            if !wanted.contains(&stream) && self.filling(stream).is_none() {
+                self.close_patch(segments, stream);
+            }
+        }
     }
 
     fn head_with_room(
@@ -336,6 +413,7 @@ impl Log {
         record.state = RecordState::InFlight;
         record.goes_on = goes_on;
         let origin = record.origin;
+        record.places = record.places.map(|places| places.first(record.payload));
         let header = RecordHeader {
             stream: stream as u8,
             epoch,
@@ -344,16 +422,30 @@ impl Log {
             generation,
             pba: record.header_pba,
             payload_size: record.payload as u16,
+            scattered: record.places,
             goes_on,
         };
+        let span = header.span();
         let block = &mut buffers.record_mut(record_ref)[0];
         record::encode(&header, store, &record.extents, &record.words, block)
             .expect("the cost of every extent was counted");
         let (segment, size) = (record.segment, 1 + record.payload);
+        let in_holes = record.places.is_some();
         segments.record_sealed(segment);
-        let head = self.heads[stream.index()].as_mut().expect("the head is open");
+        self.in_flight[origin.index()] += u32::from(!goes_on);
+        self.blocks_since_cut += u64::from(size);
+        self.order.push_back(record_ref);
+        let heads = if in_holes { &mut self.patches } else { &mut self.heads };
+        let head = heads[stream.index()].as_mut().expect("the head is open");
         assert_eq!(head.segment, segment.0, "a record is filled at the head");
-        head.offset += size;
+        head.offset += span;
+        if in_holes {
+            let offset = head.offset;
+            if segments.hole_room(segment, offset, 0).is_none() {
+                self.close_patch(segments, stream);
+            }
+            return record_ref;
+        }
         let is_full = head.offset + 1 >= segments.geometry().segment_size;
         for (opened, first) in &mut self.opened {
             if *opened == segment && first.is_none() {
@@ -364,10 +456,20 @@ impl Log {
         if is_full {
             self.close_head(segments, stream);
         }
-        self.in_flight[origin.index()] += u32::from(!goes_on);
-        self.blocks_since_cut += u64::from(size);
-        self.order.push_back(record_ref);
         record_ref
+    }
+
+    /// A device command of the record has completed. Whether that was the last.
+    pub(crate) fn part_completed(&mut self, record: RecordRef, result: Result<(), i32>) -> bool {
+        let record = self.record_mut(record);
+        assert_eq!(record.state, RecordState::InFlight, "a record completes once");
+        assert!(record.parts > 0, "each part completes once");
+        record.parts -= 1;
+        record.outcome = record.outcome.and(result);
+        if record.parts == 0 {
+            record.state = RecordState::Done(record.outcome);
+        }
+        record.parts == 0
     }
 
     /// The first group in order, if all of it has completed, and how it ended; the group leaves the
@@ -412,7 +514,8 @@ impl Log {
         let opened: Vec<_> = self.opened.iter().map(|(segment, _)| *segment).collect();
         let heads = Stream::ALL.map(|stream| {
             let records = self.order.iter().map(|record| self.record(*record));
-            let first = records.filter(|record| record.stream == stream).min_by_key(|r| r.sequence);
+            let at_head = records.filter(|r| r.stream == stream && r.places.is_none());
+            let first = at_head.min_by_key(|r| r.sequence);
             let head = match first {
                 Some(record) => {
                     let start = segment_start(segments.geometry(), record.segment);

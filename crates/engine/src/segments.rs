@@ -12,6 +12,7 @@
 //! - A segment is never opened while a read or a discard of it is in flight.
 
 use crate::canary::{Canary, sings};
+use crate::holes::Holes;
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -33,6 +34,8 @@ pub(crate) enum State {
     Open,
     /// Full.
     Closed,
+    /// Full, and records are or will be written into its holes: see `holes`.
+    Patching,
 }
 
 /// One segment.
@@ -58,6 +61,12 @@ pub(crate) struct Segment {
     pub(crate) exhausted: bool,
     /// The cleaner looked at every block in it, and knew of each whether it is current.
     pub(crate) gone_through: bool,
+    /// Records were written into its holes, or may be: any block may be a header.
+    pub(crate) patched: bool,
+    /// Its holes are being looked for, or are known.
+    pub(crate) watched: bool,
+    /// They were looked for in vain; not again before the next checkpoint.
+    pub(crate) holeless: bool,
     /// It was queued as soon as it was freed: the device has not been told to forget it.
     to_be_trimmed: bool,
     /// The device is forgetting it.
@@ -69,9 +78,18 @@ impl Segment {
     /// table page need not be written because a head moved on.
     pub(crate) fn mean_age(&self) -> u64 {
         match self.state {
-            State::Closed => self.clock.saturating_sub(self.mean_time),
+            State::Closed | State::Patching => self.clock.saturating_sub(self.mean_time),
             _ => 0,
         }
+    }
+
+    /// A stream goes on in its holes.
+    pub(crate) fn begin_patching(&mut self, stream: Stream) {
+        self.stream = stream as u8;
+        (self.exhausted, self.gone_through) = (false, false);
+        self.life = self.life.wrapping_add(1);
+        // What is no longer valid has no say in the average.
+        self.timed = self.valid;
     }
 }
 
@@ -97,6 +115,7 @@ pub(crate) struct Segments {
     gone_through_count: u32,
     /// Freed since they were asked for.
     lives: Lives,
+    pub(crate) holes: Holes,
 }
 
 impl Segments {
@@ -114,6 +133,9 @@ impl Segments {
             life: 0,
             exhausted: false,
             gone_through: false,
+            patched: false,
+            watched: false,
+            holeless: false,
             to_be_trimmed: false,
             trimming: false,
         };
@@ -128,6 +150,7 @@ impl Segments {
             miscounted: false,
             gone_through_count: 0,
             lives: Lives::default(),
+            holes: Holes::default(),
         }
     }
 
@@ -191,7 +214,11 @@ impl Segments {
             return;
         }
         entry.valid -= 1;
-        if entry.valid == 0 {
+        let (empty, watched) = (entry.valid == 0, entry.watched);
+        if watched {
+            self.note_death(segment, pba);
+        }
+        if empty {
             self.settle(segment, now);
         }
     }
@@ -248,12 +275,13 @@ impl Segments {
     }
 
     /// Frees the segment if it is closed and nothing in it is counted or to come.
-    fn settle(&mut self, segment: SegmentIndex, now: Sequence) {
+    pub(crate) fn settle(&mut self, segment: SegmentIndex, now: Sequence) {
         let entry = &mut self.table[segment.index()];
         if entry.state == State::Closed && entry.valid == 0 && entry.pending == 0 {
             entry.state = State::Freed(now);
             self.freed_count += 1;
-            if entry.stream == Stream::User as u8 {
+            // One that was patched did not live from its opening on.
+            if entry.stream == Stream::User as u8 && !entry.patched {
                 self.lives.count += 1;
                 self.lives.sum_opened += u128::from(entry.opened);
             }
@@ -276,6 +304,7 @@ impl Segments {
         entry.stream = stream as u8;
         entry.exhausted = false;
         entry.gone_through = false;
+        (entry.patched, entry.holeless) = (false, false);
         entry.life = entry.life.wrapping_add(1);
         (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
         Some(next)
@@ -351,7 +380,7 @@ impl Segments {
         mut trim: impl FnMut(SegmentIndex) -> bool,
     ) {
         for (index, entry) in self.table.iter_mut().enumerate() {
-            entry.exhausted = false;
+            (entry.exhausted, entry.holeless) = (false, false);
             if core::mem::take(&mut entry.to_be_trimmed) {
                 // With a read of it in flight it is not discarded: it will be written soon anyway.
                 let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
@@ -436,6 +465,11 @@ impl Segments {
         if state != State::Free {
             self.free_count -= 1;
         }
+    }
+
+    /// The checkpoint says that a segment is patched.
+    pub(crate) fn restore_patched(&mut self, segment: SegmentIndex) {
+        self.table[segment.index()].patched = true;
     }
 
     /// Puts a free segment at the end of the queue as a durable checkpoint lists it.

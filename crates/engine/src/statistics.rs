@@ -40,6 +40,10 @@ pub struct Statistics {
     pub relocated_blocks_by_class: [u64; 3],
     /// Records written.
     pub records: u64,
+    /// Of all blocks written, those that went into holes.
+    pub hole_blocks: u64,
+    /// Segments with records in their holes.
+    pub segments_patched: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
     /// Flushes sent to the device.

@@ -55,10 +55,13 @@ impl Engine {
         target.user_blocks += u64::from(count);
         target.timed += count;
         target.times += u128::from(clock) * u128::from(count);
+        let appended = target.places.is_none();
         let class = target.stream.class();
         self.statistics.user_blocks_by_class[class] += u64::from(count);
         self.statistics.user_blocks_written += u64::from(count);
-        self.cleaner.earn(u64::from(count));
+        if appended {
+            self.cleaner.earn(u64::from(count));
+        }
         Ok(())
     }
 

@@ -20,7 +20,8 @@
 //!     56    4 table_count
 //!     60    4 run_count
 //!     64      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
-//!      …      reserved        × reserved_count  segment u32, in the order of opening
+//!      …      reserved        × reserved_count  segment u32, in the order of opening; with bit 31, one
+//!                                               into whose holes records may be written
 //!      …      root            × root_count      key u64, pba u32, checksum u32; by key
 //!      …      table           × table_count     pba u32, checksum u32
 //!      …      run             × run_count       number u64, sweep_cycle u64, sweep_position u64,
@@ -41,6 +42,9 @@ pub const STREAM_COUNT_MAX: usize = 16;
 pub const BODY_SIZE_MAX: u32 = (crate::record::PAYLOAD_BLOCKS_MAX * crate::BLOCK_SIZE) as u32;
 
 const NO_SEGMENT: u32 = u32::MAX;
+
+/// In the list of reserved segments: only the holes are.
+const HOLES: u32 = 1 << 31;
 
 /// The fixed part of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +100,7 @@ pub struct BodyWriter<'a> {
 pub struct Counts {
     /// Stream heads.
     pub streams: u16,
-    /// Reserved segments.
+    /// Reserved segments, and those of which the holes are.
     pub reserved: u32,
     /// Root pages.
     pub roots: u32,
@@ -135,6 +139,11 @@ impl<'a> BodyWriter<'a> {
     /// A segment that may be opened after this checkpoint.
     pub fn reserved(&mut self, segment: u32) {
         self.bytes.u32(segment);
+    }
+
+    /// A segment into whose holes records may be written after this checkpoint.
+    pub fn reserved_holes(&mut self, segment: u32) {
+        self.bytes.u32(segment | HOLES);
     }
 
     /// A root page.
@@ -256,6 +265,15 @@ impl<'a> BodyView<'a> {
 
     /// The segments that may be opened next, in order.
     pub fn reserved(&self) -> impl Iterator<Item = u32> + use<'a> {
+        self.listed().filter(|segment| segment & HOLES == 0)
+    }
+
+    /// The segments into whose holes records may be written.
+    pub fn reserved_holes(&self) -> impl Iterator<Item = u32> + use<'a> {
+        self.listed().filter(|segment| segment & HOLES != 0).map(|segment| segment & !HOLES)
+    }
+
+    fn listed(&self) -> impl Iterator<Item = u32> + use<'a> {
         self.reserved.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
@@ -344,11 +362,12 @@ mod tests {
             sweep: SweepPosition { cycle: 3, leaf: 44 },
             next_run: 9,
         };
-        let counts = Counts { streams: 2, reserved: 3, roots: 2, table: 1, runs: 2 };
+        let counts = Counts { streams: 2, reserved: 4, roots: 2, table: 1, runs: 2 };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         writer.head(Some(Head { segment: 4, offset: 17 }));
         writer.head(None);
         (5..8).for_each(|segment| writer.reserved(segment));
+        writer.reserved_holes(9);
         writer.root(0, pointer(100));
         writer.root(7, pointer(101));
         writer.pointer(pointer(102));
@@ -369,6 +388,7 @@ mod tests {
         let heads: Vec<_> = view.heads().collect();
         assert_eq!(heads, [Some(Head { segment: 4, offset: 17 }), None]);
         assert_eq!(view.reserved().collect::<Vec<_>>(), [5, 6, 7]);
+        assert_eq!(view.reserved_holes().collect::<Vec<_>>(), [9]);
         assert_eq!(view.roots().collect::<Vec<_>>(), [(0, pointer(100)), (7, pointer(101))]);
         assert_eq!(view.table().collect::<Vec<_>>(), [pointer(102)]);
         let runs: Vec<_> =

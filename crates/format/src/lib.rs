@@ -32,6 +32,7 @@ mod bytes;
 pub mod checkpoint;
 pub mod checksum;
 pub mod map_page;
+pub mod places;
 pub mod record;
 pub mod run;
 pub mod segment_table;

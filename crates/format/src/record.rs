@@ -13,6 +13,7 @@
 //!      8    2 version
 //!     10    1 stream
 //!     11    1 flags             bit 0: the record of the next sequence belongs to the same group
+//!                               bit 1: scattered, see below
 //!     12    4 checksum          CRC-32C of the header block, this field taken as the store's salt
 //!     16   16 uuid
 //!     32    8 epoch
@@ -34,9 +35,14 @@
 //! block:  0  4 checksum    none for a discard
 //!         4  4 address     only if relocated (where it was) or remote (where it is)
 //! ```
+//!
+//! A *scattered* record lies in the holes of a segment. Its payload is where [`Places`] say, a bit
+//! for each of the 256 blocks behind the header: the last 32 bytes of the header block, which
+//! extents and words leave free then.
 
 use crate::bytes::{Reader, Writer, at, put, u16_at, u32_at, u64_at};
 use crate::checksum::{self, Kind};
+use crate::places::{PLACES_SIZE, Places};
 use crate::{BLOCK_SIZE, Block, Corrupt, Pba, Reason, StoreId, Structure};
 
 const MAGIC: [u8; 8] = *b"CRECORD\0";
@@ -49,6 +55,14 @@ pub const PAYLOAD_BLOCKS_MAX: usize = 256;
 
 /// Bytes of a header that extents and block words share.
 pub const BODY_SIZE: usize = BLOCK_SIZE - EXTENTS_START;
+
+/// The same of a scattered record.
+pub const SCATTERED_BODY_SIZE: usize = BODY_SIZE - PLACES_SIZE;
+
+const PLACES_START: usize = BLOCK_SIZE - PLACES_SIZE;
+
+const FLAG_GOES_ON: u8 = 1;
+const FLAG_SCATTERED: u8 = 2;
 
 /// Blocks that one discard extent covers at most.
 pub const DISCARD_BLOCKS_MAX: u16 = u16::MAX;
@@ -69,11 +83,20 @@ pub struct RecordHeader {
     pub generation: u64,
     /// The header's own address.
     pub pba: Pba,
-    /// Blocks that follow the header.
+    /// Blocks of payload.
     pub payload_size: u16,
+    /// Where they lie, if not in a row behind the header.
+    pub scattered: Option<Places>,
     /// Whether the group that the record belongs to goes on with the next sequence: the record
     /// counts only if that one does.
     pub goes_on: bool,
+}
+
+impl RecordHeader {
+    /// Blocks from the header to the last of the payload, both included.
+    pub fn span(&self) -> u32 {
+        self.scattered.map_or(1 + u32::from(self.payload_size), |places| places.span())
+    }
 }
 
 /// A run of keys.
@@ -125,8 +148,8 @@ pub struct TooLarge;
 /// Writes a header. `words` holds one entry for every block of every extent that is no discard.
 ///
 /// # Errors
-/// [`TooLarge`] if the parts do not fit into a block, or `words` or `payload_size` count other
-/// blocks than the extents; the writer is expected to have counted with [`Extent::cost`].
+/// [`TooLarge`] if the parts do not fit into a block, or `words`, `payload_size` or the places count
+/// other blocks than the extents; the writer is expected to have counted with [`Extent::cost`].
 pub fn encode(
     header: &RecordHeader,
     store: &StoreId,
@@ -137,11 +160,16 @@ pub fn encode(
     if payload_blocks(extents.iter()) != usize::from(header.payload_size) {
         return Err(TooLarge);
     }
+    if header.scattered.is_some_and(|places| places.count() != u32::from(header.payload_size)) {
+        return Err(TooLarge);
+    }
     block.fill(0);
     put::<0, 8>(block, MAGIC);
     put::<8, 2>(block, VERSION.to_le_bytes());
     put::<10, 1>(block, [header.stream]);
-    put::<11, 1>(block, [u8::from(header.goes_on)]);
+    let flag = |set: bool, flag| if set { flag } else { 0 };
+    let scattered = flag(header.scattered.is_some(), FLAG_SCATTERED);
+    put::<11, 1>(block, [flag(header.goes_on, FLAG_GOES_ON) | scattered]);
     put::<16, 16>(block, store.uuid);
     put::<32, 8>(block, header.epoch.to_le_bytes());
     put::<40, 8>(block, header.sequence.to_le_bytes());
@@ -150,7 +178,12 @@ pub fn encode(
     put::<60, 2>(block, header.payload_size.to_le_bytes());
     put::<62, 2>(block, (extents.len() as u16).to_le_bytes());
     put::<64, 8>(block, header.generation.to_le_bytes());
-    encode_body(extents, words, block)?;
+    let size = if header.scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
+    let body = block.get_mut(EXTENTS_START..EXTENTS_START + size).unwrap_or(&mut []);
+    encode_body(extents, words, body)?;
+    if let Some(places) = header.scattered {
+        put::<PLACES_START, PLACES_SIZE>(block, places.to_bytes());
+    }
     let sum = checksum::sealed::<12>(block, store.salt);
     put::<12, 4>(block, sum.to_le_bytes());
     Ok(())
@@ -162,8 +195,8 @@ fn payload_blocks<'a>(extents: impl Iterator<Item = &'a Extent>) -> usize {
     inline.map(|extent| usize::from(extent.count)).sum()
 }
 
-fn encode_body(extents: &[Extent], words: &[BlockWord], block: &mut Block) -> Result<(), TooLarge> {
-    let mut writer = Writer::new(block.get_mut(EXTENTS_START..).unwrap_or(&mut []));
+fn encode_body(extents: &[Extent], words: &[BlockWord], body: &mut [u8]) -> Result<(), TooLarge> {
+    let mut writer = Writer::new(body);
     for extent in extents {
         writer.u64(extent.key);
         writer.u16(extent.count);
@@ -239,6 +272,7 @@ impl<'a> RecordView<'a> {
         if u32_at::<56>(block) != pba.0 {
             return Err(corrupt(Reason::Address));
         }
+        let [flags] = at::<11, 1>(block);
         let header = RecordHeader {
             stream: at::<10, 1>(block)[0],
             epoch: u64_at::<32>(block),
@@ -247,7 +281,9 @@ impl<'a> RecordView<'a> {
             generation: u64_at::<64>(block),
             pba,
             payload_size: u16_at::<60>(block),
-            goes_on: at::<11, 1>(block)[0] & 1 != 0,
+            goes_on: flags & FLAG_GOES_ON != 0,
+            scattered: (flags & FLAG_SCATTERED != 0)
+                .then(|| Places::from_bytes(at::<PLACES_START, PLACES_SIZE>(block))),
         };
         let extent_count = usize::from(u16_at::<62>(block));
         let view = RecordView { header, block, extent_count };
@@ -275,14 +311,18 @@ impl<'a> RecordView<'a> {
             extent_count: self.extent_count,
             current: None,
             words: Reader::new(self.block.get(words..).unwrap_or(&[])),
+            header: self.header.pba,
             payload: self.header.pba.plus(1),
+            scattered: self.header.scattered,
         }
     }
 
     /// The extents must be known, fit the block, and have as many payload blocks as the header
     /// says.
     fn check(&self) -> Result<(), &'static str> {
-        if self.extent_count * EXTENT_SIZE > BODY_SIZE {
+        let scattered = self.header.scattered;
+        let room = if scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
+        if self.extent_count * EXTENT_SIZE > room {
             return Err("extent_count");
         }
         let mut cost = 0;
@@ -301,12 +341,15 @@ impl<'a> RecordView<'a> {
         if count != self.extent_count {
             return Err("kind");
         }
-        if cost > BODY_SIZE {
+        if cost > room {
             return Err("extent_count");
         }
         let size = usize::from(self.header.payload_size);
         if payload != size || size > PAYLOAD_BLOCKS_MAX {
             return Err("payload_size");
+        }
+        if scattered.is_some_and(|places| places.count() as usize != size) {
+            return Err("places");
         }
         Ok(())
     }
@@ -333,7 +376,10 @@ pub struct Entries<'a> {
     extent_count: usize,
     current: Option<Extent>,
     words: Reader<'a>,
+    header: Pba,
+    /// Where the next payload block lies, or the first place at which it can.
     payload: Pba,
+    scattered: Option<Places>,
 }
 
 impl Entries<'_> {
@@ -346,14 +392,24 @@ impl Entries<'_> {
         decode_extent(self.block.get(start..)?.first_chunk()?)
     }
 
+    /// Where the next payload block lies.
+    fn take_place(&mut self) -> Option<Pba> {
+        let pba = match &self.scattered {
+            None => self.payload,
+            Some(places) => {
+                let first = self.header.plus(1);
+                first.plus(places.next(self.payload.0.wrapping_sub(first.0))?)
+            }
+        };
+        self.payload = pba.plus(1);
+        Some(pba)
+    }
+
     fn take_block(&mut self, extent: &mut Extent) -> Option<Entry> {
         let checksum = self.words.u32()?;
         let named = extent.block_cost() == 8;
         let address = if named { Pba(self.words.u32()?) } else { Pba::NOWHERE };
-        let pba = if extent.kind.has_payload() { self.payload } else { address };
-        if extent.kind.has_payload() {
-            self.payload = self.payload.plus(1);
-        }
+        let pba = if extent.kind.has_payload() { self.take_place()? } else { address };
         let entry = Entry {
             key: extent.key,
             kind: extent.kind,
@@ -411,6 +467,7 @@ mod tests {
             generation: 12,
             pba: Pba(5000),
             payload_size,
+            scattered: None,
             goes_on: payload_size % 2 == 1,
         }
     }
@@ -439,11 +496,31 @@ mod tests {
         assert_eq!(view.entries().nth(3).unwrap().word.address, Pba(777));
     }
 
+    fn scattered_header() -> RecordHeader {
+        let mut places = Places::default();
+        [2, 9, 255].iter().for_each(|place| places.insert(*place));
+        RecordHeader { scattered: Some(places), ..header(3) }
+    }
+
+    #[test]
+    fn the_payload_of_a_scattered_record_lies_at_its_places() {
+        let (extents, words) = example();
+        let mut block = [0xff; BLOCK_SIZE];
+        encode(&scattered_header(), &STORE, &extents, &words, &mut block).unwrap();
+        let view = RecordView::decode(&block, &STORE, Pba(5000)).unwrap();
+        assert_eq!(view.header(), scattered_header());
+        assert_eq!((view.header().span(), header(3).span()), (257, 4));
+        let places: Vec<_> = view.entries().map(|e| (e.key, e.pba.0, e.word.checksum)).collect();
+        assert_eq!(places, [(70, 5003, 1), (71, 5010, 2), (10, 0, 0), (5, 5256, 3), (6, 888, 4)]);
+        let two = RecordHeader { payload_size: 2, ..scattered_header() };
+        assert_eq!(encode(&two, &STORE, &extents[..1], &words[..2], &mut block), Err(TooLarge));
+    }
+
     #[test]
     fn every_flipped_bit_is_found() {
         let (extents, words) = example();
         let mut block = [0; BLOCK_SIZE];
-        encode(&header(3), &STORE, &extents, &words, &mut block).unwrap();
+        encode(&scattered_header(), &STORE, &extents, &words, &mut block).unwrap();
         for bit in 0..BLOCK_SIZE * 8 {
             block[bit / 8] ^= 1 << (bit % 8);
             assert!(RecordView::decode(&block, &STORE, Pba(5000)).is_err(), "bit {bit}");
@@ -491,6 +568,7 @@ mod tests {
             }
             block[62] &= 0x7f;
             block[63] = 0;
+            block[11] = state as u8 & 3;
             put::<0, 8>(&mut block, MAGIC);
             put::<8, 2>(&mut block, VERSION.to_le_bytes());
             put::<16, 16>(&mut block, STORE.uuid);

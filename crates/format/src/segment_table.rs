@@ -4,7 +4,7 @@
 //! offset size field
 //!      0    4 valid   blocks that the map or a pointer of the checkpoint counts on, except those
 //!                     that the checkpoint itself lists (roots, table pages, runs, its own body)
-//!      4    1 state   0 free, 1 open, 2 closed
+//!      4    1 state   0 free, 1 open, 2 closed, 3 patched
 //!      5    1 stream  that wrote it last
 //!      6    2 mean_age how long, in user blocks, its blocks had been written when it was closed, on
 //!                     average: a CoarseAge
@@ -30,6 +30,8 @@ pub enum SegmentState {
     Open = 1,
     /// Holds records and takes no more.
     Closed = 2,
+    /// Closed, and records were or will be written into its holes: a header may be anywhere in it.
+    Patched = 3,
 }
 
 /// One segment.
@@ -101,6 +103,7 @@ fn decode_entry(bytes: &[u8]) -> Option<SegmentEntry> {
         0 => SegmentState::Free,
         1 => SegmentState::Open,
         2 => SegmentState::Closed,
+        3 => SegmentState::Patched,
         _ => return None,
     };
     let stream = reader.u8()?;
@@ -125,11 +128,14 @@ pub fn encode(entries: impl Iterator<Item = SegmentEntry>, page: &mut Block) {
 mod tests {
     use super::*;
 
+    const STATES: [SegmentState; 4] =
+        [SegmentState::Free, SegmentState::Open, SegmentState::Closed, SegmentState::Patched];
+
     #[test]
     fn entries_survive_the_round_trip() {
         let entry = |i: u32| SegmentEntry {
             valid: i * 7,
-            state: [SegmentState::Free, SegmentState::Open, SegmentState::Closed][i as usize % 3],
+            state: STATES[i as usize % 4],
             stream: (i % 4) as u8,
             clock: u64::from(i) << 40,
             mean_age: CoarseAge::from_bits(i as u16 * 300),

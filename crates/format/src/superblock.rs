@@ -11,7 +11,8 @@
 //!     16   16 uuid
 //!     32    8 generation
 //!     40    4 salt
-//!     44    4 incompatible_features  a reader that does not know a set bit must refuse
+//!     44    4 incompatible_features  a reader that does not know a set bit must refuse;
+//!                                    bit 0: records lie in holes of segments
 //!     48    4 compatible_features    a reader may ignore these
 //!     52    4 segment_size           blocks
 //!     56    4 segment_count
@@ -47,6 +48,8 @@ pub const FIRST_SUPERBLOCK: Pba = Pba(0);
 pub const LABEL_SIZE: usize = 64;
 
 const FLAG_CLEAN: u32 = 1;
+
+const FEATURE_HOLES: u32 = 1;
 
 /// What never changes after creation, except by `grow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,8 @@ pub struct Superblock {
     pub durable_sequence: u64,
     /// Whether nothing was written after the checkpoint.
     pub clean: bool,
+    /// Whether there may be scattered records, in patched segments.
+    pub patched: bool,
     /// The store's label, padded with zeros.
     pub label: [u8; LABEL_SIZE],
 }
@@ -131,6 +136,7 @@ impl Superblock {
         put::<16, 16>(block, self.store.uuid);
         put::<32, 8>(block, self.generation.to_le_bytes());
         put::<40, 4>(block, self.store.salt.to_le_bytes());
+        put::<44, 4>(block, (if self.patched { FEATURE_HOLES } else { 0 }).to_le_bytes());
         put::<52, 4>(block, self.geometry.segment_size.to_le_bytes());
         put::<56, 4>(block, self.geometry.segment_count.to_le_bytes());
         put::<60, 4>(block, self.geometry.first_segment.0.to_le_bytes());
@@ -170,7 +176,7 @@ impl Superblock {
         if version != FORMAT_VERSION {
             return Err(corrupt(Reason::Version(version)));
         }
-        if u32_at::<44>(block) != 0 {
+        if u32_at::<44>(block) & !FEATURE_HOLES != 0 {
             return Err(corrupt(Reason::Field("incompatible_features")));
         }
         let superblock = Self::decode_fields(block);
@@ -204,6 +210,7 @@ impl Superblock {
             },
             durable_sequence: u64_at::<136>(block),
             clean: u32_at::<68>(block) & FLAG_CLEAN != 0,
+            patched: u32_at::<44>(block) & FEATURE_HOLES != 0,
             label: at::<192, LABEL_SIZE>(block),
         }
     }
@@ -261,6 +268,7 @@ pub(crate) mod tests {
             },
             durable_sequence: 105,
             clean: true,
+            patched: true,
             label: [b'x'; LABEL_SIZE],
         }
     }

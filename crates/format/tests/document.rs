@@ -8,6 +8,7 @@ use coulter_format::checkpoint::{
     BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
 };
 use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::places::Places;
 use coulter_format::record::{BlockWord, Extent, RecordHeader};
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SegmentEntry, SegmentState};
@@ -112,6 +113,7 @@ fn superblock_part(body: &[u8]) -> Part {
         },
         durable_sequence: 45,
         clean: true,
+        patched: false,
         label,
     };
     let mut block = [0; BLOCK_SIZE];
@@ -154,6 +156,7 @@ fn record_part() -> Part {
         generation: 7,
         pba: Pba(600),
         payload_size: 2,
+        scattered: None,
         goes_on: true,
     };
     let extents = [
@@ -195,6 +198,35 @@ fn record_part() -> Part {
     of.u32("address", 4, 555);
     let title = "Record header at block 600: host block 70, a discard, host block 71 moved from \
                  block 555";
+    Part { title, bytes: block.to_vec(), fields: of.fields }
+}
+
+fn scattered_part() -> Part {
+    let mut places = Places::default();
+    [0, 9].into_iter().for_each(|place| places.insert(place));
+    let header = RecordHeader {
+        stream: 3,
+        epoch: 3,
+        sequence: 47,
+        durable_sequence: 46,
+        generation: 7,
+        pba: Pba(650),
+        payload_size: 2,
+        scattered: Some(places),
+        goes_on: false,
+    };
+    let extents = [Extent { key: 70, count: 2, kind: Kind::Data, relocated: false }];
+    let words = [70, 71].map(|lba| BlockWord { checksum: data(lba).1, address: Pba::NOWHERE });
+    let mut block = [0; BLOCK_SIZE];
+    record::encode(&header, &STORE, &extents, &words, &mut block).expect("an extent fits");
+    let mut of = Fields { table: "record", start: 0, fields: Vec::new() };
+    of.u8("stream", 10, 3);
+    of.add("flags", 11, &[2], "scattered");
+    of.u32("pba", 56, 650);
+    of.u16("payload_size", 60, 2);
+    of.table = "";
+    of.add("places", 4064, &[1, 2, 0, 0], "blocks 651 and 660, 28 zero bytes more");
+    let title = "Scattered record header at block 650: host blocks 70 and 71";
     Part { title, bytes: block.to_vec(), fields: of.fields }
 }
 
@@ -256,13 +288,14 @@ fn body_part() -> Part {
         sweep: SweepPosition { cycle: 4, leaf: 60 },
         next_run: 18,
     };
-    let counts = Counts { streams: 3, reserved: 2, roots: 1, table: 1, runs: 1 };
+    let counts = Counts { streams: 3, reserved: 3, roots: 1, table: 1, runs: 1 };
     let mut bytes = vec![0; BLOCK_SIZE];
     let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
     writer.head(Some(Head { segment: 1, offset: 88 }));
     writer.head(None);
     writer.head(Some(Head { segment: 0, offset: 40 }));
     [5, 6].into_iter().for_each(|segment| writer.reserved(segment));
+    writer.reserved_holes(7);
     writer.root(0, BlockPointer { pba: Pba(290), checksum: 0xa1 });
     writer.pointer(BlockPointer { pba: Pba(291), checksum: 0xb2 });
     let written = SweepPosition { cycle: 3, leaf: 100 };
@@ -279,7 +312,7 @@ fn body_part() -> Part {
     of.u64("sweep_position", 24, 60);
     of.u64("sweep_cycle", 32, 4);
     of.u64("next_run", 40, 18);
-    of.u32("reserved_count", 48, 2);
+    of.u32("reserved_count", 48, 3);
     of.u32("root_count", 52, 1);
     of.u32("table_count", 56, 1);
     of.u32("run_count", 60, 1);
@@ -290,23 +323,24 @@ fn body_part() -> Part {
     of.add("head of stream 2", 80, &[0, 0, 0, 0, 40, 0, 0, 0], "segment 0, offset 40");
     of.u32("reserved", 88, 5);
     of.u32("reserved", 92, 6);
-    of.u64("root key", 96, 0);
-    of.add("root page", 104, &[0x22, 1, 0, 0, 0xa1, 0, 0, 0], "block 290, checksum 0xa1");
-    of.add("table page", 112, &[0x23, 1, 0, 0, 0xb2, 0, 0, 0], "block 291, checksum 0xb2");
-    of.u64("run number", 120, 17);
-    of.u64("run sweep_cycle", 128, 3);
-    of.u64("run sweep_position", 136, 100);
-    of.u32("run blocks", 144, 1);
-    of.u32("zero", 148, 0);
-    of.add("run block", 152, &[0x24, 1, 0, 0, 0xc3, 0, 0, 0], "block 292, checksum 0xc3");
-    assert_eq!(size, 160, "every byte of the body is told of");
+    of.add("reserved", 96, &[7, 0, 0, 0x80], "the holes of 7");
+    of.u64("root key", 100, 0);
+    of.add("root page", 108, &[0x22, 1, 0, 0, 0xa1, 0, 0, 0], "block 290, checksum 0xa1");
+    of.add("table page", 116, &[0x23, 1, 0, 0, 0xb2, 0, 0, 0], "block 291, checksum 0xb2");
+    of.u64("run number", 124, 17);
+    of.u64("run sweep_cycle", 132, 3);
+    of.u64("run sweep_position", 140, 100);
+    of.u32("run blocks", 148, 1);
+    of.u32("zero", 152, 0);
+    of.add("run block", 156, &[0x24, 1, 0, 0, 0xc3, 0, 0, 0], "block 292, checksum 0xc3");
+    assert_eq!(size, 164, "every byte of the body is told of");
     Part { title: "Checkpoint body", bytes, fields: of.fields }
 }
 
 fn parts() -> Vec<Part> {
     let body = body_part();
     let superblock = superblock_part(&body.bytes);
-    vec![superblock, record_part(), map_part(), run_part(), segment_part(), body]
+    vec![superblock, record_part(), scattered_part(), map_part(), run_part(), segment_part(), body]
 }
 
 /// The example as it stands in the document.

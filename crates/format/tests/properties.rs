@@ -10,7 +10,8 @@ use coulter_format::checkpoint::{
 };
 use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::record::{BODY_SIZE, BlockWord, Extent, RecordHeader, RecordView};
+use coulter_format::places::Places;
+use coulter_format::record::{BlockWord, Extent, RecordHeader, RecordView, SCATTERED_BODY_SIZE};
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
 use coulter_format::superblock::{
@@ -82,6 +83,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                     checksum,
                 },
                 clean,
+                patched: clean ^ (extra % 2 == 0),
                 label: label.concat().try_into().expect("two halves make a label"),
             }
         },
@@ -109,7 +111,7 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
             let (mut cost, mut payload) = (0, 0);
             extents.retain(|extent| {
                 let blocks = if extent.kind.has_payload() { usize::from(extent.count) } else { 0 };
-                let fits = cost + extent.cost() <= BODY_SIZE && payload + blocks <= 256;
+                let fits = cost + extent.cost() <= SCATTERED_BODY_SIZE && payload + blocks <= 256;
                 if fits {
                     (cost, payload) = (cost + extent.cost(), payload + blocks);
                 }
@@ -125,6 +127,9 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
             }
             let [epoch, sequence, durable_sequence, generation] = numbers;
             let (pba, payload_size) = (Pba(pba), payload as u16);
+            let mut places = Places::default();
+            let step = 256 / payload.max(1) as u32;
+            (0..payload as u32).for_each(|index| places.insert(index * step));
             let header = RecordHeader {
                 stream,
                 epoch,
@@ -133,6 +138,7 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
                 generation,
                 pba,
                 payload_size,
+                scattered: (sequence % 2 == 0).then_some(places),
                 goes_on: sequence % 3 == 0,
             };
             (header, extents, named)
@@ -185,7 +191,7 @@ fn lists() -> impl Strategy<Value = Lists> {
         Lists {
             header: CheckpointHeader { sequence, write_clock, sweep, next_run },
             heads,
-            reserved,
+            reserved: reserved.into_iter().map(|segment| segment >> 1).collect(),
             roots: roots.into_iter().collect(),
             table,
             runs: runs.collect(),
@@ -270,7 +276,12 @@ proptest! {
         prop_assert_eq!(found, words);
         let inline = entries.iter().filter(|entry| entry.kind.has_payload());
         for (offset, entry) in inline.enumerate() {
-            prop_assert_eq!(entry.pba, header.pba.plus(1 + offset as u32));
+            let place = match header.scattered {
+                Some(places) => places.iter().nth(offset).unwrap(),
+                None => offset as u32,
+            };
+            prop_assert_eq!(entry.pba, header.pba.plus(1 + place));
+            prop_assert!(place + 1 < header.span());
         }
         let blocks: u64 = entries.iter().map(|entry| u64::from(entry.count)).sum();
         prop_assert_eq!(blocks, extents.iter().map(|extent| u64::from(extent.count)).sum::<u64>());

@@ -130,6 +130,9 @@ impl Run {
             let data = match io.command {
                 Command::Write { count, source, .. } => match source {
                     Target::Record(record) => self.memory.record(record)[..count as usize].to_vec(),
+                    Target::RecordPart { record, block } => {
+                        self.memory.record(record)[block as usize..][..count as usize].to_vec()
+                    }
                     Target::Page(page) => vec![*self.memory.page(page)],
                     Target::Request { .. } => panic!("host buffers are never written from"),
                 },
@@ -168,6 +171,7 @@ impl Run {
                     let into = &mut self.memory.record_mut(record)[..count as usize];
                     self.device.read(pba, into);
                 }
+                Target::RecordPart { .. } => panic!("a part of a record is never filled"),
                 Target::Page(page) => {
                     self.device.read(pba, std::slice::from_mut(self.memory.page_mut(page)));
                 }

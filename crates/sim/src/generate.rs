@@ -7,9 +7,13 @@ use crate::device::Loss;
 use crate::plan::{Fault, Plan, Shape, Step};
 use crate::random::Random;
 use coulter_engine::placement::Placement;
+use coulter_engine::reclaim::Reclaim;
 
 /// Power cuts in a life.
 const CUTS: u64 = 24;
+
+/// Keeps what is drawn for reclaiming apart from all else.
+const RECLAIMS: u64 = 0x686f_6c65_7321;
 
 /// Blocks that a leaf page maps.
 const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
@@ -18,11 +22,15 @@ const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
 pub fn plan(seed: u64) -> Plan {
     let mut random = Random::new(seed);
     let shape = shape(&mut random);
+    // Numbers of its own, so that lives without holes are what they were.
+    let mut reclaims = Random::new(seed ^ RECLAIMS);
+    let reclaim = reclaim(&mut reclaims);
+    let shape = Shape { reclaim, ..shape };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
     let discards = if shape.map == 1 && seed.is_multiple_of(2) { 20 } else { 6 };
-    let mut maker = Maker { random, shape, volume, discards, steps: Vec::new() };
+    let mut maker = Maker { random, reclaims, shape, volume, discards, steps: Vec::new() };
     maker.life();
     Plan { shape, steps: maker.steps }
 }
@@ -37,6 +45,7 @@ fn shape(random: &mut Random) -> Shape {
         map: 0,
         trim: random.chance(50),
         placement: Placement::Apart,
+        reclaim: Reclaim::CopyOut,
     };
     let small = Shape { placement: placement(random), ..small };
     match random.below(20) {
@@ -60,6 +69,15 @@ fn placement(random: &mut Random) -> Placement {
     }
 }
 
+/// Two of three lives fill holes.
+fn reclaim(random: &mut Random) -> Reclaim {
+    match random.below(3) {
+        0 => Reclaim::CopyOut,
+        1 => Reclaim::HoleFill,
+        _ => Reclaim::Threaded,
+    }
+}
+
 /// Blocks of a shape's volume.
 pub fn volume_size(shape: &Shape) -> u64 {
     let options = crate::world::create_options(shape);
@@ -68,6 +86,7 @@ pub fn volume_size(shape: &Shape) -> u64 {
 
 struct Maker {
     random: Random,
+    reclaims: Random,
     shape: Shape,
     volume: u64,
     /// Of a hundred requests, how many discard.
@@ -95,6 +114,10 @@ impl Maker {
             }
             if self.random.chance(6) {
                 self.steps.push(Step::Shutdown);
+            }
+            if self.shape.reclaim != Reclaim::CopyOut && self.reclaims.chance(5) {
+                let reclaim = reclaim(&mut self.reclaims);
+                self.steps.push(Step::Reclaim(reclaim));
             }
             let cut = self.cut();
             self.steps.push(cut);

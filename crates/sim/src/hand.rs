@@ -77,6 +77,9 @@ impl Hand {
             let data = match io.command {
                 Command::Write { count, source, .. } => match source {
                     Target::Record(r) => self.memory.record(r)[..count as usize].to_vec(),
+                    Target::RecordPart { record, block } => {
+                        self.memory.record(record)[block as usize..][..count as usize].to_vec()
+                    }
                     Target::Page(p) => vec![*self.memory.page(p)],
                     _ => unreachable!(),
                 },
@@ -100,6 +103,7 @@ impl Hand {
                         Target::Record(r) => {
                             self.memory.record_mut(r)[..blocks.len()].copy_from_slice(&blocks)
                         }
+                        Target::RecordPart { .. } => unreachable!("never filled"),
                         Target::Page(p) => *self.memory.page_mut(p) = blocks[0],
                         Target::Request { buffer, block } => {
                             let s = block as usize;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coulter-sim plan 1
-//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart
+//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded
 //! write 12 3
 //! write 15 1 fua
 //! discard 0 512
@@ -14,12 +14,14 @@
 //! run 9 4711           nine device commands complete, in an order that follows from 4711
 //! drain                all that was begun comes to its end
 //! fault rot 3          see Fault
+//! reclaim hole-fill    space is reclaimed in another way from now on
 //! shutdown
 //! cut sectors 99 17,3  the power goes; again after 17 and after 3 commands of opening
 //! ```
 
 use crate::device::Loss;
 use coulter_engine::placement::Placement;
+use coulter_engine::reclaim::Reclaim;
 use std::fmt;
 
 /// The version that a plan's first line names.
@@ -44,6 +46,8 @@ pub struct Shape {
     pub trim: bool,
     /// Which blocks share segments.
     pub placement: Placement,
+    /// How space is reclaimed, at first.
+    pub reclaim: Reclaim,
 }
 
 /// What goes wrong with the device, besides losing what was not flushed when the power goes.
@@ -102,6 +106,8 @@ pub enum Step {
     Drain,
     /// The device misbehaves.
     Fault(Fault, u64),
+    /// Space is reclaimed in another way.
+    Reclaim(Reclaim),
     /// A shutdown in order, and opening anew.
     Shutdown,
     /// The power goes, and the store is opened anew.
@@ -197,13 +203,14 @@ fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { segments, segment_size, volume, journal, runs, map, trim, placement } = self;
+        let Shape { segments, segment_size, volume, journal, runs, map, trim, placement, reclaim } =
+            self;
         let placement = name_of(&PLACEMENTS, placement);
         let trim = u8::from(*trim);
         write!(
             f,
             "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
-             runs={runs} map={map} trim={trim} placement={placement}"
+             runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim}"
         )
     }
 }
@@ -220,6 +227,7 @@ impl fmt::Display for Step {
             Step::Run { events, seed } => write!(f, "run {events} {seed}"),
             Step::Drain => f.write_str("drain"),
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
+            Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
             Step::Shutdown => f.write_str("shutdown"),
             Step::Cut { loss, seed, again } => {
                 write!(f, "cut {} {seed}", name_of(&LOSSES, loss))?;
@@ -254,6 +262,10 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
             // Plans that are older than the choice.
             None => Placement::Apart,
         },
+        reclaim: match word("reclaim") {
+            Some(name) => name.parse().ok()?,
+            None => Reclaim::CopyOut,
+        },
     })
 }
 
@@ -271,6 +283,7 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "run" => Step::Run { events: number(1)?.try_into().ok()?, seed: number(2)? },
         "drain" => Step::Drain,
         "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
+        "reclaim" => Step::Reclaim(words.get(1)?.parse().ok()?),
         "shutdown" => Step::Shutdown,
         "cut" => {
             let again = words.get(3).map_or(Some(Vec::new()), |list| {

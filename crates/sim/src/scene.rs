@@ -121,6 +121,9 @@ impl Scene {
             Command::Write { pba, count, source, .. } => {
                 let blocks = match source {
                     Target::Record(record) => self.memory.record(record)[..count as usize].to_vec(),
+                    Target::RecordPart { record, block } => {
+                        self.memory.record(record)[block as usize..][..count as usize].to_vec()
+                    }
                     Target::Page(page) => vec![*self.memory.page(page)],
                     Target::Request { .. } => unreachable!("host buffers are never written from"),
                 };
@@ -138,6 +141,7 @@ impl Scene {
                 self.memory.record_mut(record)[..blocks.len()].copy_from_slice(blocks);
             }
             Target::Page(page) => *self.memory.page_mut(page) = blocks[0],
+            Target::RecordPart { .. } => unreachable!("a part of a record is never filled"),
             Target::Request { buffer, block } => {
                 let range = block as usize..block as usize + blocks.len();
                 self.memory.host_mut(buffer)[range].copy_from_slice(blocks);

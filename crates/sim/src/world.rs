@@ -52,6 +52,8 @@ pub struct Outcome {
     pub checkpoints: u64,
     /// Segments cleaned.
     pub segments_cleaned: u64,
+    /// Blocks written into holes.
+    pub hole_blocks: u64,
     /// Nanoseconds of virtual time.
     pub time_ns: u64,
     /// A hash over every device command and what was written, to compare two runs.
@@ -68,6 +70,7 @@ impl Outcome {
         self.recoveries += other.recoveries;
         self.checkpoints += other.checkpoints;
         self.segments_cleaned += other.segments_cleaned;
+        self.hole_blocks += other.hole_blocks;
         self.time_ns += other.time_ns;
         self.fingerprint = mix(self.fingerprint, other.fingerprint);
     }
@@ -121,6 +124,7 @@ fn config(shape: &Shape) -> Config {
         request_count: 64,
         trim: shape.trim,
         placement: shape.placement,
+        reclaim: shape.reclaim,
         ..Config::default()
     }
 }
@@ -272,6 +276,11 @@ impl World {
             Step::Drain => self.drain(),
             Step::Fault(fault, number) => {
                 self.arm(*fault, *number);
+                Ok(())
+            }
+            Step::Reclaim(reclaim) => {
+                self.config.reclaim = *reclaim;
+                self.engine().set_reclaim(*reclaim);
                 Ok(())
             }
             Step::Shutdown => {

@@ -21,6 +21,13 @@ fn what_the_page_counts_is_not_said_to_be_released() {
     holds(include_str!("released.plan"));
 }
 
+/// With the mistakes of the same names both fail: see `canary-sim`.
+#[test]
+fn holes_are_filled_when_their_readers_are_gone_and_dead_headers_are_not_believed() {
+    holds(include_str!("hole_reader.plan"));
+    holds(include_str!("stale_header.plan"));
+}
+
 /// A request failed: its segment was discarded while it was being read.
 #[test]
 fn a_segment_is_not_trimmed_under_a_reader() {

@@ -79,6 +79,7 @@ fn the_second_of_two_relocations_does_not_miscount() {
             generation: superblock.generation,
             pba,
             payload_size: 1,
+            scattered: None,
             goes_on: false,
         };
         let extent = Extent { key: 100, count: 1, kind: Kind::Data, relocated: true };

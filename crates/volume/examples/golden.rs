@@ -5,7 +5,7 @@
 //! version; those of released formats are never made anew. `format-1-three-streams` was made before
 //! there were seven streams.
 
-use coulter::tuning::{Placement, Retuning};
+use coulter::tuning::{Placement, Reclaim, Retuning};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
 use coulter_workload::Random;
@@ -25,6 +25,7 @@ struct Golden {
     store: MemoryStore,
     content: Vec<u8>,
     random: Random,
+    reclaim: Reclaim,
 }
 
 impl Golden {
@@ -38,14 +39,16 @@ impl Golden {
         };
         let geometry = create(Box::new(store.open()?), &options)?;
         let content = vec![0; (geometry.volume_size_bytes / BLOCK) as usize];
-        Ok(Golden { store, content, random: Random::new(1) })
+        let reclaim = Reclaim::CopyOut;
+        Ok(Golden { store, content, random: Random::new(1), reclaim })
     }
 
     fn open(&self) -> Result<Volume, Box<dyn Error>> {
         let volume = Volume::open(Box::new(self.store.open()?), OpenOptions::default())?;
         // So that every stream is there.
         let placement = Some(Placement::Scattered);
-        volume.tune(Retuning { placement, ..Retuning::default() });
+        let reclaim = Some(self.reclaim);
+        volume.tune(Retuning { placement, reclaim, ..Retuning::default() });
         Ok(volume)
     }
 
@@ -109,5 +112,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         golden.use_it(&volume, operations)?;
         volume.abandon()?;
     }
-    golden.save("crashed")
+    golden.save("crashed")?;
+
+    // The same with records in holes, before the latest checkpoint and behind it.
+    let mut golden = Golden { reclaim: Reclaim::Threaded, ..Golden::new()? };
+    for operations in [700, 40] {
+        let volume = golden.open()?;
+        golden.use_it(&volume, operations)?;
+        volume.abandon()?;
+    }
+    golden.save("patched")
 }

@@ -75,6 +75,12 @@ impl Pool {
                 let offset = self.record_range(record).start * BLOCK_SIZE;
                 self.arena.start().wrapping_add(offset)
             }
+            Target::RecordPart { record, block } => {
+                let end = block as usize + count as usize;
+                assert!(end <= RECORD_BLOCKS, "a command stays inside its record");
+                let first = self.record_range(record).start + block as usize;
+                self.arena.start().wrapping_add(first * BLOCK_SIZE)
+            }
             Target::Page(page) => {
                 assert_eq!(count, 1, "a page is one block");
                 let offset = self.page_index(page) * BLOCK_SIZE;

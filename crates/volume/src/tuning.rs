@@ -2,6 +2,7 @@
 
 pub use coulter_engine::placement::{Placement, UnknownName};
 pub use coulter_engine::policy::VictimPolicy;
+pub use coulter_engine::reclaim::Reclaim;
 pub use coulter_engine::tuning::{CleaningMode, UnknownMode};
 
 /// Settings of an open volume. None of them is stored.
@@ -14,6 +15,8 @@ pub struct Tuning {
     pub policy: VictimPolicy,
     /// Which blocks share segments.
     pub placement: Placement,
+    /// How space is reclaimed.
+    pub reclaim: Reclaim,
 }
 
 /// Settings to be changed; what is `None` stays.
@@ -25,4 +28,6 @@ pub struct Retuning {
     pub policy: Option<VictimPolicy>,
     /// Which blocks are to share segments, from the next ones on.
     pub placement: Option<Placement>,
+    /// How space is to be reclaimed, from the next record on.
+    pub reclaim: Option<Reclaim>,
 }

@@ -9,6 +9,7 @@ use coulter_format::FORMAT_VERSION;
 use flate2::read::GzDecoder;
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 4096;
@@ -66,10 +67,25 @@ fn compare(volume: &Volume, content: &[u8], name: &str) {
 #[test]
 fn the_present_format_has_its_images() {
     let directory = root().join(format!("format-{FORMAT_VERSION}"));
-    for name in ["empty", "closed", "crashed"] {
+    for name in ["empty", "closed", "crashed", "patched"] {
         let there = directory.join(format!("{name}.img.gz")).exists();
         assert!(there, "make them: cargo run -p coulter --example golden");
     }
+}
+
+#[test]
+fn the_patched_image_has_records_in_holes_before_its_checkpoint_and_behind_it() {
+    let bytes = image(&root().join(format!("format-{FORMAT_VERSION}")).join("patched"));
+    let mut states = Vec::new();
+    let show = |row: &coulter_check::dump::RecordRow| {
+        if row.scattered {
+            states.push(row.state);
+        }
+        ControlFlow::Continue(())
+    };
+    coulter_check::dump::records(&mut SliceBlocks(&bytes), None, show);
+    use coulter_check::dump::RecordState::{Contained, Replayed};
+    assert!(states.contains(&Contained) && states.contains(&Replayed), "{states:?}");
 }
 
 #[test]

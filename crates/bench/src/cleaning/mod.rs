@@ -23,6 +23,7 @@ pub use crate::sequentiality::RunLengths;
 pub use coulter_engine::Config;
 pub use coulter_engine::placement::Placement;
 pub use coulter_engine::policy::VictimPolicy;
+pub use coulter_engine::reclaim::Reclaim;
 pub use victims::VictimReport;
 pub use waits::WaitReport;
 pub use written::Written;

@@ -18,7 +18,8 @@ use crate::sequentiality::Sequentiality;
 use crate::timing::CpuClock;
 use buffers::Memory;
 use coulter_engine::{
-    BufferRef, Command, Config, Engine, IoId, Phase, Request, RequestId, Statistics, Target,
+    BufferRef, Command, Config, Engine, IoId, Phase, RecordRef, Request, RequestId, Statistics,
+    Target,
 };
 use coulter_format::{Block, Lba, Pba};
 use ledger::Ledger;
@@ -103,6 +104,7 @@ impl StandinDevice {
                     }
                 }
             }
+            Target::RecordPart { .. } => panic!("a part of a record is never filled"),
             // Host data is zeros, and host memory holds nothing else.
             Target::Request { .. } => {
                 if memory.data == Data::Handled {
@@ -113,21 +115,34 @@ impl StandinDevice {
         }
     }
 
+    /// Writes a record buffer's blocks from `first` on.
+    fn write_record(
+        &mut self,
+        pba: Pba,
+        count: u32,
+        record: RecordRef,
+        first: usize,
+        memory: &mut Memory,
+    ) {
+        let record = &mut memory.records[usize::from(record.0)];
+        for offset in 0..count as usize {
+            let (pba, block) = (pba.plus(offset as u32), first + offset);
+            if record.host.contains(block) {
+                self.ledger.clear(pba);
+                record.host.remove(block);
+            } else {
+                self.ledger.store(pba, &record.blocks[block]);
+                record.filled.insert(block);
+            }
+        }
+    }
+
     fn write(&mut self, pba: Pba, count: u32, source: Target, memory: &mut Memory) {
         match source {
             Target::Page(page) => self.ledger.store(pba, &memory.pages[usize::from(page.0)]),
-            Target::Record(record) => {
-                let record = &mut memory.records[usize::from(record.0)];
-                for offset in 0..count as usize {
-                    let pba = pba.plus(offset as u32);
-                    if record.host.contains(offset) {
-                        self.ledger.clear(pba);
-                    } else {
-                        self.ledger.store(pba, &record.blocks[offset]);
-                        record.filled.insert(offset);
-                    }
-                }
-                record.host = Default::default();
+            Target::Record(record) => self.write_record(pba, count, record, 0, memory),
+            Target::RecordPart { record, block } => {
+                self.write_record(pba, count, record, block as usize, memory);
             }
             Target::Request { .. } => panic!("host memory is never written from"),
         }

@@ -24,6 +24,8 @@ pub struct CheckpointDump {
     pub heads: Vec<Option<HeadDump>>,
     /// Segments that may be opened next, in order.
     pub reserved_segments: Vec<u32>,
+    /// Segments into whose holes records may be written.
+    pub reserved_holes: Vec<u32>,
     /// Root pages by key.
     pub roots: Vec<RootDump>,
     /// Pages of the segment table.
@@ -112,6 +114,7 @@ fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
         next_run: header.next_run,
         heads: checkpoint.heads.iter().map(|found| found.map(head)).collect(),
         reserved_segments: checkpoint.reserved.clone(),
+        reserved_holes: checkpoint.holes.clone(),
         roots: roots.map(|(key, place)| RootDump { key: *key, place: (*place).into() }).collect(),
         table: checkpoint.table.iter().map(|pointer| (*pointer).into()).collect(),
         runs: runs.collect(),
@@ -143,6 +146,11 @@ impl fmt::Display for CheckpointDump {
         write!(f, "  reserved segments   ")?;
         self.reserved_segments.iter().try_for_each(|segment| write!(f, " {segment}"))?;
         writeln!(f)?;
+        if !self.reserved_holes.is_empty() {
+            write!(f, "  reserved holes of   ")?;
+            self.reserved_holes.iter().try_for_each(|segment| write!(f, " {segment}"))?;
+            writeln!(f)?;
+        }
         for RootDump { key, place } in &self.roots {
             writeln!(f, "  root page {key:<10} {place}")?;
         }

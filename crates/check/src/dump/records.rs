@@ -41,8 +41,10 @@ pub struct RecordRow {
     pub durable_sequence: u64,
     /// Generation of the superblock that was durable when it was written.
     pub generation: u64,
-    /// Blocks that follow the header.
+    /// Blocks of payload.
     pub payload_blocks: u16,
+    /// Whether they lie in holes, and not in a row behind the header.
+    pub scattered: bool,
     /// What becomes of it.
     pub state: RecordState,
     /// What it says.
@@ -65,7 +67,8 @@ pub struct EntryDump {
 /// Shows every record, or those of one segment, until `show` breaks.
 ///
 /// A segment is read from its start for as long as one intact header follows the other; so records
-/// that are left over from before may be shown as well, marked as dropped.
+/// that are left over from before may be shown as well, marked as dropped. In a patched segment every
+/// block is looked at.
 pub fn records(
     blocks: &mut impl ReadBlocks,
     segment: Option<u32>,
@@ -91,15 +94,25 @@ fn show_segment(
     let layout = store.segments.layout;
     let ends = store.segments.segment(segment).map(|slot| (slot.checkpoint_end, slot.end));
     let (checkpoint_end, end) = ends.unwrap_or((0, 0));
+    let patched = store.segments.segment(segment).is_some_and(|slot| slot.patched);
+    let cut = store.superblock.checkpoint.sequence;
     let mut offset = 0;
     let mut latest = 0;
     while offset < layout.segment_size() {
         let pba = layout.start(segment).plus(offset);
         let Ok(block) = window.header(pba, layout.segment_size() - offset) else { break };
-        let Ok(view) = RecordView::decode(block, &store.superblock.store, pba) else { break };
+        let Ok(view) = RecordView::decode(block, &store.superblock.store, pba) else {
+            if !patched {
+                break;
+            }
+            offset += 1;
+            continue;
+        };
         let header = view.header();
-        let next = offset.saturating_add(1 + u32::from(header.payload_size));
-        let follows = header.sequence > latest && header.sequence <= store.replay.sequence;
+        let next = offset.saturating_add(header.span());
+        let follows =
+            (patched || header.sequence > latest) && header.sequence <= store.replay.sequence;
+        let contained = if patched { header.sequence <= cut } else { next <= checkpoint_end };
         let extents = view.extents().map(|extent| EntryDump {
             kind: kind_name(extent.kind),
             key: extent.key,
@@ -116,7 +129,8 @@ fn show_segment(
             durable_sequence: header.durable_sequence,
             generation: header.generation,
             payload_blocks: header.payload_size,
-            state: match (follows && next <= end, next <= checkpoint_end) {
+            scattered: header.scattered.is_some(),
+            state: match (follows && next <= end, contained) {
                 (false, _) => RecordState::Dropped,
                 (true, true) => RecordState::Contained,
                 (true, false) => RecordState::Replayed,
@@ -125,7 +139,7 @@ fn show_segment(
         };
         show(&row)?;
         latest = latest.max(header.sequence);
-        offset = next;
+        offset = if patched { offset + 1 } else { next };
     }
     ControlFlow::Continue(())
 }
@@ -150,6 +164,9 @@ impl fmt::Display for RecordRow {
             self.durable_sequence,
             self.generation,
         )?;
+        if self.scattered {
+            f.write_str(", scattered")?;
+        }
         for extent in &self.extents {
             let EntryDump { kind, key, blocks, relocated } = extent;
             let moved = if *relocated { " relocated" } else { "" };

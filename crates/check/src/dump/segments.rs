@@ -14,7 +14,7 @@ pub struct SegmentRow {
     pub segment: u32,
     /// Its first block.
     pub block: u32,
-    /// `free`, `open`, `closed`, or `unknown` if the table page is damaged.
+    /// `free`, `open`, `closed`, `patched`, or `unknown` if the table page is damaged.
     pub state: &'static str,
     /// Blocks counted on, without those that the checkpoint itself lists.
     pub valid_blocks: u32,
@@ -46,6 +46,7 @@ pub fn segments(
                     Some(SegmentState::Free) => "free",
                     Some(SegmentState::Open) => "open",
                     Some(SegmentState::Closed) => "closed",
+                    Some(SegmentState::Patched) => "patched",
                     None => "unknown",
                 },
                 valid_blocks: entry.map_or(0, |entry| entry.valid),

@@ -55,6 +55,8 @@ pub struct SuperblockFields {
     pub epoch: u64,
     /// Whether the store was closed.
     pub clean: bool,
+    /// Whether records may lie in holes of segments.
+    pub patched: bool,
     /// Blocks that belong to the store.
     pub device_blocks: u64,
     /// Blocks that the volume exports.
@@ -126,6 +128,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         salt: superblock.store.salt,
         epoch: superblock.epoch,
         clean: superblock.clean,
+        patched: superblock.patched,
         device_blocks: geometry.device_size,
         volume_blocks: geometry.volume_size,
         segment_blocks: geometry.segment_size,
@@ -166,6 +169,7 @@ impl fmt::Display for SuperblockFields {
         row("salt", &format_args!("{:#010x}", self.salt))?;
         row("epoch", &self.epoch)?;
         row("clean", &self.clean)?;
+        row("patched", &self.patched)?;
         row("device", &format_args!("{} blocks", self.device_blocks))?;
         row("volume", &format_args!("{} blocks", self.volume_blocks))?;
         let segments = format_args!("{} of {} blocks", self.segments, self.segment_blocks);

@@ -158,6 +158,7 @@ impl Model {
                 checksum: 0,
             },
             clean: false,
+            patched: false,
             label,
         };
         let pages = segment_count.div_ceil(256) as usize;
@@ -244,6 +245,7 @@ impl Model {
             generation: self.superblock.generation,
             pba,
             payload_size: payload.len() as u16,
+            scattered: None,
             goes_on: false,
         };
         let mut words = Vec::new();

@@ -144,8 +144,8 @@ impl Serving {
             return Err(DaemonError::Tune { name: name(), reason }.into());
         };
         let settings = Settings::from(tuning);
-        let Settings { cleaning, policy, placement } = &settings;
-        log::info!(cleaning:%, policy:%, placement:%; "tuned");
+        let Settings { cleaning, policy, placement, reclaim } = &settings;
+        log::info!(cleaning:%, policy:%, placement:%, reclaim:%; "tuned");
         Ok(settings)
     }
 

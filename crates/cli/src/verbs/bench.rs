@@ -4,7 +4,7 @@ use crate::error::{CliError, SystemError};
 use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
-use coulter_bench::cleaning::{Config, Placement, VictimPolicy};
+use coulter_bench::cleaning::{Config, Placement, Reclaim, VictimPolicy};
 use coulter_bench::{BenchError, Progress, cleaning, engine, fill, recovery, volume};
 use coulter_workload::Pattern;
 use indicatif::ProgressBar;
@@ -131,6 +131,10 @@ pub(crate) struct CleaningBench {
     /// Which blocks share segments
     #[arg(long, default_value_t, conflicts_with = "metadata")]
     pub(crate) placement: Placement,
+
+    /// How space is reclaimed: copy-out, hole-fill, threaded
+    #[arg(long, default_value_t, conflicts_with = "metadata")]
+    pub(crate) reclaim: Reclaim,
 
     /// How often the volume is overwritten at least before measuring
     #[arg(long, default_value = "6", conflicts_with = "metadata", value_name = "PASSES")]
@@ -287,6 +291,7 @@ impl CleaningBench {
                 config: Config {
                     victims: self.policy,
                     placement: self.placement,
+                    reclaim: self.reclaim,
                     ..Config::default()
                 },
                 warm_up: self.warm_up,

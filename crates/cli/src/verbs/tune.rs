@@ -5,7 +5,7 @@ use crate::error::{CliError, DaemonError};
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
-use coulter::tuning::{CleaningMode, Placement, Retuning, Tuning, VictimPolicy};
+use coulter::tuning::{CleaningMode, Placement, Reclaim, Retuning, Tuning, VictimPolicy};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -21,6 +21,7 @@ Settings:
   policy=NAME        which segment is cleaned next: damped-age (as it is at first), cost-benefit,
                      greedy
   placement=NAME     which blocks share segments: lifetime (as it is at first), apart, mixed
+  reclaim=NAME       how space is reclaimed: copy-out (as it is at first), hole-fill, threaded
 
 Examples:
   coulter tune disk                        show the settings
@@ -51,6 +52,8 @@ pub(crate) enum Setting {
     Policy(String),
     /// Which blocks share segments, by its name.
     Placement(String),
+    /// How space is reclaimed, by its name.
+    Reclaim(String),
 }
 
 impl Setting {
@@ -69,6 +72,9 @@ impl Setting {
             }
             Setting::Placement(name) => {
                 retuning.placement = Some(name.parse().map_err(|error| wrong(&error))?);
+            }
+            Setting::Reclaim(name) => {
+                retuning.reclaim = Some(name.parse().map_err(|error| wrong(&error))?);
             }
         }
         Ok(())
@@ -95,8 +101,14 @@ impl FromStr for Setting {
                     value.parse().map_err(|error| format!("placement is {error}"))?;
                 Ok(Setting::Placement(placement.to_string()))
             }
+            "reclaim" => {
+                let reclaim: Reclaim =
+                    value.parse().map_err(|error| format!("reclaim is {error}"))?;
+                Ok(Setting::Reclaim(reclaim.to_string()))
+            }
             _ => Err(format!(
-                "there is no setting `{key}`; there are `cleaning`, `policy` and `placement`"
+                "there is no setting `{key}`; there are `cleaning`, `policy`, `placement` and \
+                 `reclaim`"
             )),
         }
     }
@@ -111,6 +123,8 @@ pub(crate) struct Settings {
     pub(crate) policy: String,
     /// Which blocks share segments, by its name.
     pub(crate) placement: String,
+    /// How space is reclaimed, by its name.
+    pub(crate) reclaim: String,
 }
 
 impl From<Tuning> for Settings {
@@ -119,6 +133,7 @@ impl From<Tuning> for Settings {
             cleaning: tuning.cleaning.name().to_owned(),
             policy: tuning.policy.to_string(),
             placement: tuning.placement.to_string(),
+            reclaim: tuning.reclaim.to_string(),
         }
     }
 }
@@ -135,9 +150,9 @@ impl Tune {
             return terminal::print_json(&settings);
         }
         if self.settings.is_empty() {
-            let Settings { cleaning, policy, placement } = settings;
+            let Settings { cleaning, policy, placement, reclaim } = settings;
             return terminal::print(&format!(
-                "cleaning={cleaning}\npolicy={policy}\nplacement={placement}"
+                "cleaning={cleaning}\npolicy={policy}\nplacement={placement}\nreclaim={reclaim}"
             ));
         }
         Ok(())
@@ -156,6 +171,7 @@ mod tests {
             ("cleaning=fast", "paced, paused or drain"),
             ("policy=best", "policy is not one of greedy"),
             ("placement=left", "placement is not one of mixed"),
+            ("reclaim=magic", "reclaim is not one of copy-out"),
             ("speed=9", "no setting `speed`"),
             ("cleaning", "KEY=VALUE"),
         ] {

@@ -64,6 +64,8 @@ impl Engine {
         }
         r.reserved = body.reserved().map(SegmentIndex).collect();
         check(r.reserved.iter().all(|s| s.0 < geometry.segment_count), "reserved")?;
+        r.holes = body.reserved_holes().map(SegmentIndex).collect();
+        check(r.holes.iter().all(|s| s.0 < geometry.segment_count), "reserved")?;
         let root_key_limit = coulter_format::address::LBA_LIMIT >> 18;
         check(body.roots().all(|(key, p)| key < root_key_limit && inside(&p)), "root")?;
         body.roots().for_each(|(key, pointer)| self.map.restore_root(key, pointer));
@@ -175,7 +177,7 @@ impl Engine {
             let state = match entry.state {
                 SegmentState::Free => State::Free,
                 SegmentState::Open => State::Open,
-                SegmentState::Closed => State::Closed,
+                SegmentState::Closed | SegmentState::Patched => State::Closed,
             };
             let possible =
                 entry.valid <= geometry.segment_size && (entry.valid == 0 || state != State::Free);
@@ -191,6 +193,9 @@ impl Engine {
                 entry.clock,
                 mean_time,
             );
+            if entry.state == SegmentState::Patched {
+                self.segments.restore_patched(segment);
+            }
         }
         Ok(())
     }

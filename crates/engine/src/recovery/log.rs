@@ -5,11 +5,55 @@ use crate::Engine;
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
 use crate::segments::State;
-use crate::units::{SegmentIndex, Stream, segment_start};
+use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
 use coulter_format::record::RecordView;
 use coulter_format::{Block, Reason, Structure, checksum};
+
+impl Walk {
+    fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
+        let step = RECORD_BLOCKS as u32;
+        Walk { segment, offset: 0, latest, step, anywhere: false, probe: 0 }
+    }
+}
+
+impl Recovery {
+    /// Notes a record that may count. Its blocks are those from its header on; `end` is where it ends
+    /// in the chunk that the walk is in.
+    fn take_record(&mut self, view: &RecordView<'_>, walk: &Walk, end: u32, blocks: &[Block]) {
+        let header = view.header();
+        self.durable = self.durable.max(header.durable_sequence);
+        let first_entry = self.entries.len();
+        let mut intact = true;
+        for mut entry in view.entries() {
+            if entry.kind.has_payload() {
+                let content = &blocks[(entry.pba.0 - header.pba.0) as usize];
+                let matches =
+                    checksum::block(entry.kind, entry.key, content) == entry.word.checksum;
+                // A relocated block that did not arrive, or was rotten before, is no loss: its
+                // source is still there, for nothing is reused before the next checkpoint. It
+                // goes on to lie there.
+                if entry.relocated && !matches {
+                    entry.pba = entry.word.address;
+                }
+                intact &= matches || entry.relocated || sings(Canary::TornRecordAccepted);
+            }
+            self.entries.push(entry);
+        }
+        self.found.push(Found {
+            sequence: header.sequence,
+            stream: header.stream,
+            segment: walk.segment,
+            end: walk.offset + end,
+            scattered: header.scattered.is_some(),
+            intact,
+            goes_on: header.goes_on,
+            first_entry,
+            entry_count: self.entries.len() - first_entry,
+        });
+    }
+}
 
 impl Engine {
     pub(super) fn discover(
@@ -38,7 +82,9 @@ impl Engine {
             // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
             result.map_err(OpenError::Device)?;
             let chunk = &buffers.record(buffer)[..job.count as usize];
-            if r.walks[walk].probe > 0 {
+            if r.walks[walk].anywhere {
+                self.search_on(r, walk, chunk);
+            } else if r.walks[walk].probe > 0 {
                 self.probe_on(r, walk, chunk);
             } else {
                 self.walk_on(r, walk, chunk);
@@ -54,21 +100,35 @@ impl Engine {
         for head in r.heads.iter().flatten() {
             if head.offset < size {
                 let segment = SegmentIndex(head.segment);
-                let step = RECORD_BLOCKS as u32;
-                r.walks.push(Walk { segment, offset: head.offset, latest, step, probe: 0 });
+                let walk = Walk { offset: head.offset, ..Walk::new(segment, latest) };
+                r.walks.push(walk);
             }
+            if self.segments.segment(SegmentIndex(head.segment)).patched {
+                return Err(self.wrong_list("head"));
+            }
+        }
+        let holes = if sings(Canary::HolesForgotten) { &[][..] } else { &r.holes };
+        for segment in holes {
+            let entry = self.segments.segment(*segment);
+            if entry.state != State::Closed || !entry.patched {
+                return Err(self.wrong_list("reserved"));
+            }
+            r.walks.push(Walk { anywhere: true, ..Walk::new(*segment, latest) });
         }
         for segment in &r.reserved {
             if !self.segments.restore_queued(*segment) {
-                let pba = self.superblock.checkpoint.pba;
-                return Err(damaged(Structure::Checkpoint, Reason::Field("reserved"), pba));
+                return Err(self.wrong_list("reserved"));
             }
-            r.walks.push(Walk { segment: *segment, offset: 0, latest, step: 1, probe: 0 });
+            r.walks.push(Walk { step: 1, ..Walk::new(*segment, latest) });
         }
         r.walks_waiting.extend(0..r.walks.len());
         // The checkpoint's own records lie behind it and were durable before the superblock was.
         r.durable = latest.max(self.superblock.durable_sequence);
         Ok(())
+    }
+
+    fn wrong_list(&self, name: &'static str) -> OpenError {
+        damaged(Structure::Checkpoint, Reason::Field(name), self.superblock.checkpoint.pba)
     }
 
     /// Collects the records of a chunk; queues the walk again if there may be more.
@@ -91,8 +151,10 @@ impl Engine {
             let header = view.header();
             r.generation = r.generation.max(header.generation);
             r.epoch = r.epoch.max(header.epoch);
-            let end = at + 1 + u32::from(header.payload_size);
-            let foreign = header.epoch != epoch || usize::from(header.stream) >= Stream::COUNT;
+            let end = at + header.span();
+            let foreign = header.epoch != epoch
+                || usize::from(header.stream) >= Stream::COUNT
+                || header.scattered.is_some();
             if foreign || header.sequence <= latest || walk.offset + end > size {
                 break false;
             }
@@ -100,34 +162,7 @@ impl Engine {
                 break true;
             }
             latest = header.sequence;
-            r.durable = r.durable.max(header.durable_sequence);
-            let first_entry = r.entries.len();
-            let mut intact = true;
-            for mut entry in view.entries() {
-                if entry.kind.has_payload() {
-                    let content = &chunk[(entry.pba.0 - start.0) as usize];
-                    let matches =
-                        checksum::block(entry.kind, entry.key, content) == entry.word.checksum;
-                    // A relocated block that did not arrive, or was rotten before, is no loss: its
-                    // source is still there, for nothing is reused before the next checkpoint. It
-                    // goes on to lie there.
-                    if entry.relocated && !matches {
-                        entry.pba = entry.word.address;
-                    }
-                    intact &= matches || entry.relocated || sings(Canary::TornRecordAccepted);
-                }
-                r.entries.push(entry);
-            }
-            r.found.push(Found {
-                sequence: header.sequence,
-                stream: header.stream,
-                segment: walk.segment,
-                end: walk.offset + end,
-                intact,
-                goes_on: header.goes_on,
-                first_entry,
-                entry_count: r.entries.len() - first_entry,
-            });
+            r.take_record(&view, &walk, end, &chunk[at as usize..]);
             at = end;
         };
         let step = RECORD_BLOCKS as u32;
@@ -147,9 +182,10 @@ impl Engine {
     /// Whether a reserved segment without a first record could have been a stream's next one: they
     /// are opened in order, by as many streams as there are.
     fn may_have_been_opened(&self, r: &Recovery, index: usize) -> bool {
-        let before = &r.walks[index.saturating_sub(Stream::COUNT)..index];
+        let before = r.walks[index.saturating_sub(Stream::COUNT)..index].iter();
+        let mut before = before.filter(|walk| !walk.anywhere);
         let reserved = index - (r.walks.len() - r.reserved.len());
-        reserved < Stream::COUNT || before.iter().any(|walk| walk.offset > 0)
+        reserved < Stream::COUNT || before.any(|walk| walk.offset > 0)
     }
 
     /// Behind the end of the log may lie records that cannot be reached, because a header before
@@ -175,6 +211,45 @@ impl Engine {
         let probe = walk.probe - searched as u32;
         r.walks[index] = Walk { offset, probe, step: probe.max(1), ..walk };
         if probe > 0 && offset < size {
+            r.walks_waiting.push_back(index);
+        }
+    }
+
+    /// Collects the scattered records of a chunk of a patched segment, wherever their headers are. The
+    /// next chunk begins with the first that is not wholly in this one: a span is no longer than a
+    /// chunk.
+    fn search_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+        let count = chunk.len() as u32;
+        let size = self.superblock.geometry.segment_size;
+        let (epoch, cut) = (self.superblock.epoch, self.superblock.checkpoint.sequence);
+        let walk = r.walks[index];
+        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+        let mut at = 0;
+        while at < count {
+            let block = &chunk[at as usize];
+            let view = RecordView::decode(block, &self.superblock.store, start.plus(at));
+            let Ok(view) = view else {
+                at += 1;
+                continue;
+            };
+            let header = view.header();
+            r.generation = r.generation.max(header.generation);
+            r.epoch = r.epoch.max(header.epoch);
+            let end = at + header.span();
+            let ours = header.epoch == epoch
+                && usize::from(header.stream) < Stream::COUNT
+                && header.scattered.is_some();
+            if ours && header.sequence > cut && walk.offset + end <= size {
+                if end > count {
+                    break;
+                }
+                r.take_record(&view, &walk, end, &chunk[at as usize..]);
+            }
+            at += 1;
+        }
+        let offset = walk.offset + at;
+        r.walks[index] = Walk { offset, ..walk };
+        if offset < size {
             r.walks_waiting.push_back(index);
         }
     }
@@ -221,6 +296,10 @@ impl Engine {
             let records = r.found[..r.accepted].iter().filter(|f| f.stream == stream as u8);
             for found in records {
                 let segment = found.segment;
+                if found.scattered {
+                    self.segments.record_sealed(segment);
+                    continue;
+                }
                 if self.segments.segment(segment).state == State::Queued {
                     assert!(queued.contains(&segment), "only queued segments are walked from 0");
                     self.segments.restore_opened(segment, stream as u8, clock);

@@ -5,7 +5,7 @@
 //! Body         the checkpoint's lists
 //! Table        the segment table
 //! Discover     the log behind the checkpoint is walked: the streams' heads and the reserved
-//!              segments, nothing else
+//!              segments, and the reserved holes are searched; nothing else
 //! Runs         updates that no leaf page contains, oldest first
 //! Replay       the records behind the checkpoint, in order, up to the first gap
 //! ```
@@ -90,6 +90,8 @@ struct Walk {
     latest: Sequence,
     /// Blocks to read next: one to look whether there is anything, then whole chunks.
     step: u32,
+    /// Any block may be a header: records lie in holes.
+    anywhere: bool,
     /// Blocks behind the end still to be searched for a record that tells what was durable.
     probe: u32,
 }
@@ -101,6 +103,8 @@ struct Found {
     stream: u8,
     segment: SegmentIndex,
     end: u32,
+    /// It lies in holes, and no head goes on behind it.
+    scattered: bool,
     intact: bool,
     /// It counts only if the next one does.
     goes_on: bool,
@@ -119,6 +123,8 @@ pub(crate) struct Recovery {
     superblock_errors: Vec<SuperblockError>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
+    /// Segments of which the holes are reserved.
+    holes: Vec<SegmentIndex>,
     items: Vec<Item>,
     next_item: usize,
     walks: Vec<Walk>,
@@ -151,6 +157,7 @@ impl Recovery {
             superblock_errors: Vec::new(),
             heads: Vec::new(),
             reserved: Vec::new(),
+            holes: Vec::new(),
             items: Vec::new(),
             next_item: 0,
             walks: Vec::new(),

@@ -52,6 +52,7 @@ impl World {
                         let into = &mut self.memory.record_mut(record)[..count as usize];
                         self.device.read(pba, into);
                     }
+                    Target::RecordPart { .. } => panic!("a part of a record is never filled"),
                     Target::Page(page) => {
                         let into = std::slice::from_mut(self.memory.page_mut(page));
                         self.device.read(pba, into);
@@ -112,6 +113,9 @@ impl World {
                 Command::Write { count, source, .. } => {
                     let blocks = match source {
                         Target::Record(record) => &self.memory.record(record)[..count as usize],
+                        Target::RecordPart { record, block } => {
+                            &self.memory.record(record)[block as usize..][..count as usize]
+                        }
                         Target::Page(page) => std::slice::from_ref(self.memory.page(page)),
                         Target::Request { .. } => panic!("host buffers are never written from"),
                     };

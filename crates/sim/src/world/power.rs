@@ -13,6 +13,7 @@ impl World {
             let statistics = engine.statistics();
             self.outcome.checkpoints += statistics.checkpoints;
             self.outcome.segments_cleaned += statistics.segments_cleaned;
+            self.outcome.hole_blocks += statistics.hole_blocks;
             self.references_lost += statistics.references_lost;
         }
         self.pending.clear();

@@ -221,11 +221,15 @@ impl Driver {
         if let Some(placement) = retuning.placement {
             self.engine.set_placement(placement);
         }
+        if let Some(reclaim) = retuning.reclaim {
+            self.engine.set_reclaim(reclaim);
+        }
         let engine = &self.engine;
         Tuning {
             cleaning: engine.cleaning(),
             policy: engine.victims(),
             placement: engine.placement(),
+            reclaim: engine.reclaim(),
         }
     }
 

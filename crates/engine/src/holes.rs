@@ -1,0 +1,318 @@
+//! Holes: blocks of a closed segment that nothing needs, and that are written again in their place.
+//!
+//! ```text
+//! Searched   the cleaner goes through the segment: which blocks are counted, and by which headers
+//! Known      all is looked at; what dies from now on is noted
+//! ─ cut ─    what nothing needs now is a hole. The checkpoint reserves the holes: recovery will
+//!            look for records there, and the map that it restores leads to none of them
+//! Reserved   the checkpoint is on its way
+//! Ready      it is durable
+//! Open       a stream writes records into the holes, in ascending order
+//! ```
+//! After that the segment is closed again.
+//!
+//! # Power-loss contract
+//! A hole is overwritten only when a checkpoint is durable at whose cut nothing counted it, so no
+//! state that recovery can come to leads there. As long as records may come, or are on their way,
+//! each later checkpoint reserves the segment's holes as well.
+//!
+//! # Invariants
+//! - Every reference that is counted in the segment was found by its header; if one was not, there are
+//!   no holes. So what a damaged header hides is never overwritten.
+//! - A header of a record of which any block was needed when it was looked at is no hole: the
+//!   cleaner needs it to know what lies there.
+//! - Nobody cleans a segment between the cut and its being closed: so no relocation from it is on
+//!   its way, and none can find a new version of its address at the place that it came from.
+//! - No read that began before the cut goes on when the first hole is overwritten.
+
+use crate::canary::{Canary, sings};
+use crate::segments::{Segment, Segments, State};
+use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
+use alloc::vec::Vec;
+use coulter_format::Pba;
+use coulter_format::places::Places;
+
+/// Segments at most of which the holes are reserved, and of which they are being looked for.
+pub(crate) const SEGMENTS_MAX: usize = 32;
+
+/// A segment is worth it from so many holes on, as a share of its size.
+const HOLES_SHARE_MIN: u32 = 8;
+
+/// Places that a record must find behind its header, at least: a header is a block as well.
+pub(crate) const PLACES_MIN: u32 = 16;
+
+/// Blocks of one write beyond which it goes to an empty segment: it is sequential by itself.
+pub(crate) const WRITE_MAX: u32 = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Searched,
+    Known,
+    Reserved,
+    Ready,
+    Open,
+}
+
+/// What is known of one segment.
+struct Entry {
+    segment: SegmentIndex,
+    stage: Stage,
+    /// Blocks that are counted, and how many.
+    counted: Vec<u64>,
+    count: u32,
+    /// Headers of records of which a block is, or was when it was looked at. From the cut on, all
+    /// that is no hole.
+    needed: Vec<u64>,
+}
+
+/// The segments of which holes are known.
+#[derive(Default)]
+pub(crate) struct Holes {
+    entries: Vec<Entry>,
+}
+
+/// Where a record can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// The place of its header in the segment.
+    pub(crate) offset: u32,
+    /// Places for its payload.
+    pub(crate) places: Places,
+}
+
+fn is_set(bits: &[u64], offset: u32) -> bool {
+    bits[offset as usize / 64] & 1 << (offset % 64) != 0
+}
+
+/// Sets a bit; false if it was set.
+fn set(bits: &mut [u64], offset: u32) -> bool {
+    let was_set = is_set(bits, offset);
+    bits[offset as usize / 64] |= 1 << (offset % 64);
+    !was_set
+}
+
+impl Entry {
+    /// The first room at or behind an offset for a record of so many blocks.
+    fn room(&self, size: u32, offset: u32, blocks: u32) -> Option<Room> {
+        let holes = (offset..size).filter(|header| !is_set(&self.needed, *header));
+        let mut rooms = holes.map(|offset| Room { offset, places: self.places(offset + 1) });
+        rooms.find(|room| room.places.count() >= blocks.max(PLACES_MIN))
+    }
+
+    /// The holes among the blocks from this one on that a record can reach.
+    fn places(&self, first: u32) -> Places {
+        // A segment is a whole number of words.
+        let word = |index: u32| self.needed.get(index as usize).map_or(0, |needed| !needed);
+        let words = [0, 1, 2, 3].map(|index| {
+            let (at, shift) = (first / 64 + index, first % 64);
+            word(at) >> shift | word(at + 1).unbounded_shl(64 - shift)
+        });
+        Places::from_words(words)
+    }
+}
+
+impl Segments {
+    fn hole_entry(&mut self, segment: SegmentIndex) -> Option<&mut Entry> {
+        self.holes.entries.iter_mut().find(|entry| entry.segment == segment)
+    }
+
+    /// Segments being looked at or known, and those reserved, ready or open.
+    fn hole_counts(&self) -> (usize, usize) {
+        let before = |entry: &&Entry| entry.stage < Stage::Reserved;
+        let unreserved = self.holes.entries.iter().filter(before).count();
+        (unreserved, self.holes.entries.len() - unreserved)
+    }
+
+    /// Whether holes of another segment may be looked for, `limit` being how many.
+    pub(crate) fn wants_holes(&self, limit: usize) -> bool {
+        self.hole_counts().0 < limit
+    }
+
+    /// Whether the segment could have holes that are worth it.
+    pub(crate) fn may_have_holes(&self, segment: &Segment) -> bool {
+        let size = self.geometry().segment_size;
+        segment.state == State::Closed
+            && !segment.watched
+            && !segment.holeless
+            && segment.pending == 0
+            && segment.stream != Stream::Metadata as u8
+            && segment.valid + size / HOLES_SHARE_MIN <= size
+    }
+
+    /// Begins to look for holes.
+    pub(crate) fn watch(&mut self, segment: SegmentIndex) {
+        assert!(!self.segment(segment).watched, "a segment is looked at once");
+        let words = (self.geometry().segment_size as usize).div_ceil(64);
+        self.segment_mut(segment).watched = true;
+        self.holes.entries.push(Entry {
+            segment,
+            stage: Stage::Searched,
+            counted: alloc::vec![0; words],
+            count: 0,
+            needed: alloc::vec![0; words],
+        });
+    }
+
+    /// Forgets a segment of which no holes are reserved. `in_vain` if it is not to be looked at again
+    /// before the next checkpoint.
+    pub(crate) fn unwatch(&mut self, segment: SegmentIndex, in_vain: bool) {
+        self.holes.entries.retain(|entry| entry.segment != segment);
+        let entry = self.segment_mut(segment);
+        entry.watched = false;
+        entry.holeless = in_vain;
+    }
+
+    /// A block was found to be counted; the header says of it what points to it.
+    pub(crate) fn found_counted(&mut self, pba: Pba, header: Pba) {
+        let segment = self.of(pba);
+        let start = segment_start(self.geometry(), segment);
+        let Some(entry) = self.hole_entry(segment) else { return };
+        entry.count += u32::from(set(&mut entry.counted, pba.0 - start.0));
+        set(&mut entry.needed, header.0 - start.0);
+    }
+
+    /// A block of a segment that is looked at is no longer counted.
+    pub(crate) fn note_death(&mut self, segment: SegmentIndex, pba: Pba) {
+        let start = segment_start(self.geometry(), segment);
+        let Some(entry) = self.hole_entry(segment) else { return };
+        let offset = pba.0 - start.0;
+        if entry.stage <= Stage::Known && is_set(&entry.counted, offset) {
+            entry.counted[offset as usize / 64] &= !(1 << (offset % 64));
+            entry.count -= 1;
+        }
+    }
+
+    /// All blocks of the segment were looked at.
+    pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
+        if let Some(entry) = self.hole_entry(segment) {
+            entry.stage = Stage::Known;
+        }
+        if sings(Canary::HoleFilledEarly) {
+            self.reserve_holes(SEGMENTS_MAX);
+            self.holes_are_durable();
+        }
+    }
+
+    /// At the cut of a checkpoint, no relocation being on its way: reserves the holes of segments of
+    /// which all is known, up to `limit`.
+    pub(crate) fn reserve_holes(&mut self, limit: usize) {
+        let size = self.geometry().segment_size;
+        let mut reserved = self.hole_counts().1;
+        let mut entries = core::mem::take(&mut self.holes.entries);
+        entries.retain_mut(|entry| {
+            if entry.stage != Stage::Known || reserved >= limit {
+                return true;
+            }
+            let segment = self.segment_mut(entry.segment);
+            let still = segment.state == State::Closed && segment.pending == 0;
+            // What is counted and was not found lies behind a damaged header.
+            let found_all = entry.count == segment.valid;
+            segment.watched = still && found_all;
+            if !segment.watched {
+                segment.holeless = still;
+                return false;
+            }
+            entry.needed.iter_mut().zip(&entry.counted).for_each(|(all, bits)| *all |= bits);
+            if entry.room(size, 0, 0).is_none() {
+                segment.watched = false;
+                segment.holeless = true;
+                return false;
+            }
+            segment.state = State::Patching;
+            segment.patched = true;
+            entry.stage = Stage::Reserved;
+            reserved += 1;
+            true
+        });
+        self.holes.entries = entries;
+    }
+
+    /// Segments in whose holes recovery must look after this cut.
+    pub(crate) fn reserved_holes(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
+        let coming = |segment: &Segment| {
+            segment.state == State::Patching || (segment.patched && segment.pending > 0)
+        };
+        self.iter().filter(move |(_, segment)| coming(segment)).map(|(index, _)| index)
+    }
+
+    /// Whether any segment is patched.
+    pub(crate) fn any_patched(&self) -> bool {
+        self.iter().any(|(_, segment)| segment.patched)
+    }
+
+    /// The checkpoint that reserves the holes is durable.
+    pub(crate) fn holes_are_durable(&mut self) {
+        for entry in self.holes.entries.iter_mut().filter(|entry| entry.stage == Stage::Reserved) {
+            entry.stage = Stage::Ready;
+        }
+    }
+
+    /// Blocks in holes that wait for a cut, if no others are ready.
+    pub(crate) fn holes_wait_for_cut(&self) -> Option<u64> {
+        let entries = &self.holes.entries;
+        if entries.iter().any(|entry| entry.stage > Stage::Known) {
+            return None;
+        }
+        let size = self.geometry().segment_size;
+        let known = entries.iter().filter(|entry| entry.stage == Stage::Known);
+        Some(known.map(|entry| u64::from(size - entry.count)).sum())
+    }
+
+    /// Takes a segment with room for so many blocks for a stream, if one is ready and nobody reads
+    /// in it.
+    pub(crate) fn open_holes(&mut self, stream: Stream, blocks: u32) -> Option<SegmentIndex> {
+        let size = self.geometry().segment_size;
+        let is_quiet = |entry: &Entry| {
+            let segment = self.segment(entry.segment);
+            segment.readers == 0 || sings(Canary::HoleReaderIgnored)
+        };
+        let index = self.holes.entries.iter().position(|entry| {
+            entry.stage == Stage::Ready && is_quiet(entry) && entry.room(size, 0, blocks).is_some()
+        })?;
+        self.holes.entries[index].stage = Stage::Open;
+        let opened = self.holes.entries[index].segment;
+        let segment = self.segment_mut(opened);
+        assert_eq!(segment.state, State::Patching, "its holes are reserved");
+        assert_eq!(segment.pending, 0, "nothing was written into it since the cut");
+        segment.begin_patching(stream);
+        Some(opened)
+    }
+
+    /// The first room at or behind an offset of an open segment.
+    pub(crate) fn hole_room(
+        &self,
+        segment: SegmentIndex,
+        offset: u32,
+        blocks: u32,
+    ) -> Option<Room> {
+        let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
+        assert_eq!(entry.stage, Stage::Open, "a head over holes is open");
+        entry.room(self.geometry().segment_size, offset, blocks)
+    }
+
+    /// A head over holes takes no more.
+    pub(crate) fn close_holes(&mut self, segment: SegmentIndex, clock: u64, now: Sequence) {
+        assert_eq!(self.segment(segment).state, State::Patching, "a head was over its holes");
+        self.segment_mut(segment).clock = clock;
+        self.give_back(segment, now);
+    }
+
+    /// The segment is an ordinary closed one again.
+    fn give_back(&mut self, segment: SegmentIndex, now: Sequence) {
+        self.unwatch(segment, false);
+        self.segment_mut(segment).state = State::Closed;
+        self.settle(segment, now);
+    }
+
+    /// Gives up all holes that no head is over.
+    pub(crate) fn give_up_holes(&mut self, now: Sequence) {
+        let unopened = self.holes.entries.iter().filter(|entry| entry.stage < Stage::Open);
+        let given_up: Vec<_> = unopened.map(|entry| (entry.segment, entry.stage)).collect();
+        for (segment, stage) in &given_up {
+            match stage {
+                Stage::Searched | Stage::Known => self.unwatch(*segment, false),
+                _ => self.give_back(*segment, now),
+            }
+        }
+    }
+}
