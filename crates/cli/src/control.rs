@@ -8,9 +8,9 @@
 //! The protocol is internal: both ends are one build, and its fields may change in any release.
 
 use crate::error::{CliError, DaemonError, Report};
+use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
-use crate::verbs::tune::{Setting, Settings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -28,6 +28,7 @@ mod notify;
 mod opening;
 mod process;
 mod reclaim;
+mod setting;
 mod signatures;
 mod size;
 mod state;

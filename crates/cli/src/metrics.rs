@@ -10,11 +10,12 @@ use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 11] = [
+const GAUGES: [(&str, &str); 12] = [
     ("space", "segment_size_bytes"),
     ("space", "segments_total"),
     ("space", "segments_empty"),
     ("space", "valid_bytes"),
+    ("cleaning", "defrag_position_bytes"),
     ("map", "memory_bytes"),
     ("map", "memory_peak_bytes"),
     ("map", "memory_limit_bytes"),

@@ -284,6 +284,11 @@ impl fmt::Display for Status {
             Size(empty * segment),
             number("space", "segments_cleaned"),
         )?;
+        let position = number("cleaning", "defrag_position_bytes");
+        if (1..*volume_size_bytes).contains(&position) {
+            let moved = Size(number("cleaning", "defragmented_bytes"));
+            writeln!(f, "  defrag     at {} of the volume, {moved} moved", Size(position))?;
+        }
         writeln!(
             f,
             "  map        {} of {} memory, {} lookups hit, {} missed",

@@ -118,14 +118,27 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 #[test]
 fn settings_are_shown_changed_and_refused() {
     let (sandbox, _) = attached(&[]);
-    let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime\nreclaim=copy-out";
+    let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime\nreclaim=copy-out\ncleaning-rate=none\n\
+                 latency-target=none\nidle-cleaning=off\nidle-after=1s\ndefrag=off";
     assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
     assert_eq!(sandbox.ok(&["tune", "disk", "cleaning=paused", "policy=greedy"]), "");
     assert_eq!(sandbox.json(&["tune", "disk", "--json"])["policy"], "greedy");
     assert_eq!(sandbox.json(&["tune", "disk", "--json"])["cleaning"], "paused");
+    sandbox.ok(&["tune", "disk", "cleaning-rate=50M", "latency-target=20ms", "idle-cleaning=on"]);
+    let settings = sandbox.json(&["tune", "disk", "idle-after=500ms", "--json"]);
+    assert_eq!(settings["cleaning_rate_bytes_per_second"], 50 << 20);
+    assert_eq!(settings["latency_target_ns"], 20_000_000);
+    assert_eq!(
+        (&settings["idle_cleaning"], &settings["idle_after_ns"]),
+        (&true.into(), &500_000_000.into())
+    );
     for (setting, reason) in [
-        ("cleaning=never", "paced, paused or drain"),
+        ("cleaning=never", "paced, paused, drain"),
         ("rate=-1", "no setting `rate`"),
+        ("cleaning-rate=-1", "no rate"),
+        ("cleaning-rate=2T", "from 1M to 1T"),
+        ("latency-target=1h", "from 100us to 10s"),
+        ("idle-after=5 parsecs", "no time"),
         ("paused", "KEY=VALUE"),
         ("policy=best", "greedy, cost-benefit, damped-age"),
         ("placement=left", "mixed, apart, lifetime"),
@@ -136,7 +149,8 @@ fn settings_are_shown_changed_and_refused() {
     }
     assert_eq!(
         sandbox.ok(&["tune", "disk"]).trim(),
-        "cleaning=paused\npolicy=greedy\nplacement=lifetime\nreclaim=copy-out",
+        "cleaning=paused\npolicy=greedy\nplacement=lifetime\nreclaim=copy-out\ncleaning-rate=50M\n\
+         latency-target=20ms\nidle-cleaning=on\nidle-after=500ms\ndefrag=off",
         "a refusal changes nothing"
     );
     let error = sandbox.fails(1, &["tune", "other", "cleaning=paced"]);

@@ -203,7 +203,7 @@ pub enum Target {
     },
     /// A record buffer, from its start.
     Record(RecordRef),
-    /// A record buffer, from this block on. Written from, never filled.
+    /// A record buffer, from this block on.
     RecordPart {
         /// The buffer.
         record: RecordRef,

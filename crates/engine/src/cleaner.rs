@@ -22,6 +22,7 @@ use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
 use crate::policy::{Candidate, VictimPolicy};
 use crate::reclaim::Reclaim;
+use crate::restraint::Reason;
 use crate::segments::State;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
@@ -34,15 +35,17 @@ const AHEAD: usize = 32;
 
 /// A block of the victim, as its record describes it.
 #[derive(Clone, Copy, Debug)]
-struct Block {
-    kind: Kind,
-    key: u64,
-    checksum: u32,
-    pba: Pba,
+pub(crate) struct Block {
+    pub(crate) kind: Kind,
+    pub(crate) key: u64,
+    pub(crate) checksum: u32,
+    pub(crate) pba: Pba,
     /// Its place in the chunk's buffer.
-    place: u32,
-    /// Where the header lies that describes it.
-    header: Pba,
+    pub(crate) place: u32,
+    /// Of its segment when it was listed.
+    pub(crate) life: u32,
+    /// Where the header lies that describes it, if that is how it was found.
+    pub(crate) header: Pba,
 }
 
 /// What a segment is gone through for.
@@ -57,7 +60,7 @@ enum Task {
 
 /// Where the cleaner is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+pub(crate) enum Stage {
     #[default]
     Idle,
     /// The next chunk must be read.
@@ -70,12 +73,11 @@ enum Stage {
 /// The cleaner's state.
 #[derive(Default)]
 pub(crate) struct Cleaner {
-    pub(crate) policy: VictimPolicy,
-    stage: Stage,
+    pub(crate) stage: Stage,
     task: Task,
     segment: Option<SegmentIndex>,
     /// Where its blocks go, and when the host wrote them, on average.
-    stream: Option<Stream>,
+    pub(crate) stream: Option<Stream>,
     time: u64,
     /// Of the victim when it was chosen.
     life: u32,
@@ -83,33 +85,39 @@ pub(crate) struct Cleaner {
     offset: u32,
     /// No record follows the chunk.
     last: bool,
-    buffer: Option<RecordRef>,
-    blocks: Vec<Block>,
+    pub(crate) buffer: Option<RecordRef>,
+    pub(crate) blocks: Vec<Block>,
     cursor: usize,
     /// Blocks that the chunk in hand covers, headers included, and how many were copied.
     covered: u64,
-    copied: u64,
+    pub(crate) copied: u64,
     /// When no segment was found to look for holes in: applied sequence, usable segments.
     search_fruitless: Option<(Sequence, usize)>,
-    /// When no victim was found: applied sequence, usable segments.
-    fruitless: Option<(Sequence, usize)>,
+    /// When no victim was found: applied sequence, usable segments, least gain.
+    fruitless: Option<(Sequence, usize, u32)>,
     /// Some block's address lies below a damaged map page: whether the block is current is not known.
     doubtful: bool,
     /// The chunk was read a second time, because a block did not match its checksum.
     again: bool,
-    parked: bool,
+    pub(crate) parked: bool,
     credit: u64,
     /// Valid blocks of the latest victim, for the credit.
     latest_valid: u32,
 }
 
 impl Cleaner {
-    pub(crate) fn new(policy: VictimPolicy) -> Cleaner {
-        Cleaner { policy, ..Cleaner::default() }
-    }
-
     pub(crate) fn resume(&mut self) {
         self.parked = false;
+    }
+
+    /// A range of host blocks is being read into `buffer`, to be relocated to `stream`.
+    pub(crate) fn begin_range(&mut self, buffer: RecordRef, stream: Stream, time: u64) {
+        assert!(self.segment.is_none(), "one chunk at a time");
+        self.task = Task::Clean;
+        self.buffer = Some(buffer);
+        (self.stream, self.time) = (Some(stream), time);
+        (self.cursor, self.copied, self.covered) = (0, 0, 0);
+        self.stage = Stage::Reading;
     }
 
     /// The host wrote blocks; what that is worth is decided when the cleaner looks.
@@ -128,10 +136,15 @@ impl Engine {
         }
         let mut turns = 0;
         while !self.cleaner.parked && turns < 4 {
-            let due = self.cleaning_is_due();
+            let reason = self.reason_for_step();
+            let may_search = self.restraint.lets_search();
+            let may_go_on = reason.is_some() || (may_search && self.is_searching());
             let goes_on = match self.cleaner.stage {
-                Stage::Idle => self.begin_search() || (due && self.choose_victim(buffers)),
-                _ if !due && !self.is_searching() => false,
+                Stage::Idle => {
+                    (may_search && self.begin_search())
+                        || reason.is_some_and(|reason| self.begin_step(reason, buffers))
+                }
+                _ if !may_go_on => false,
                 Stage::Next => self.read_chunk(),
                 Stage::Reading => false,
                 Stage::Sorting => self.sort_blocks(buffers),
@@ -142,7 +155,8 @@ impl Engine {
             }
         }
         let waiting = self.cleaner.parked || self.sweeper.wanted_memory;
-        let resting = self.cleaner.stage == Stage::Idle || waiting || !self.cleaning_is_due();
+        let rests = self.cleaner.stage == Stage::Idle || waiting;
+        let resting = rests || self.reason_for_step().is_none();
         if resting || self.is_searching() {
             self.seal_all_of(Origin::Cleaning, buffers);
         }
@@ -162,8 +176,15 @@ impl Engine {
         }
     }
 
-    /// Whether the cleaner should take its next step.
-    fn cleaning_is_due(&mut self) -> bool {
+    fn begin_step(&mut self, reason: Reason, buffers: &mut impl Buffers) -> bool {
+        match reason {
+            Reason::Defrag => self.gather_range(),
+            _ => self.choose_victim(reason, buffers),
+        }
+    }
+
+    /// Why the cleaner should take its next step, if it should.
+    fn reason_for_step(&mut self) -> Option<Reason> {
         let size = self.superblock.geometry.segment_size;
         let valid = self.cleaner.latest_valid;
         let worth = self.pacing.credit_for(self.cleaner.credit, valid, size);
@@ -171,30 +192,35 @@ impl Engine {
             self.cleaner.credit = 0;
         }
         let paced = self.pacing.wants_cleaning(worth);
-        self.cleaning_is_wanted(paced)
+        self.reason_to_clean(paced)
     }
 
-    /// Whether all segments have been looked at since something was applied, and none was worth it.
-    pub(crate) fn nothing_is_worth_cleaning(&self) -> bool {
+    /// Whether all segments have been looked at since something was applied or opened, and none was
+    /// worth it.
+    pub(crate) fn nothing_is_worth_cleaning(&self, reason: Reason) -> bool {
+        self.cleaner.stage == Stage::Idle && self.search_is_fruitless(reason)
+    }
+
+    fn search_is_fruitless(&self, reason: Reason) -> bool {
+        let least_gain = self.superblock.geometry.segment_size / reason.least_gain();
         let now = (self.log.applied, self.segments.usable_count());
-        self.cleaner.stage == Stage::Idle && self.cleaner.fruitless == Some(now)
+        self.cleaner
+            .fruitless
+            .is_some_and(|(applied, usable, gain)| (applied, usable) == now && gain <= least_gain)
     }
 
-    fn choose_victim(&mut self, buffers: &mut impl Buffers) -> bool {
+    fn choose_victim(&mut self, reason: Reason, buffers: &mut impl Buffers) -> bool {
         // All segments are looked at: not again before something has been applied or opened.
-        let now = (self.log.applied, self.segments.usable_count());
-        if self.cleaner.fruitless == Some(now) {
+        if self.search_is_fruitless(reason) {
             return false;
         }
         let size = self.superblock.geometry.segment_size;
         let clock = self.log.write_clock;
-        let at_floor = self.pacing.is_at_floor();
-        let policy = if at_floor { VictimPolicy::Greedy } else { self.cleaner.policy };
-        let least_gain = if at_floor { size / 64 } else { size / 32 };
+        let at_floor = reason == Reason::Floor;
+        let policy = if at_floor { VictimPolicy::Greedy } else { self.config.victims };
+        let least_gain = size / reason.least_gain();
         let room = self.room_for_relocations();
         let candidates = self.segments.iter().filter(|(_, segment)| {
-            // Something must be won, or cleaning is running in circles: more than what headers and
-            // the checkpoint cost.
             segment.state == State::Closed
                 && !segment.exhausted
                 && !segment.watched
@@ -209,9 +235,12 @@ impl Engine {
         // The lowest index wins a tie, so that the choice is the same on every run.
         let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
         let best = best.filter(|(score, _)| *score > 0);
-        self.pacing.found_victim(best.is_some());
+        if reason != Reason::Idle {
+            self.pacing.found_victim(best.is_some());
+        }
         let Some((_, victim)) = best else {
-            self.cleaner.fruitless = Some(now);
+            let usable = self.segments.usable_count();
+            self.cleaner.fruitless = Some((self.log.applied, usable, least_gain));
             // Those whose holes wait to be filled are not to be had. Better they than none.
             if self.pacing.is_scarce() {
                 self.segments.give_up_holes(self.log.now());
@@ -219,6 +248,7 @@ impl Engine {
             }
             return false;
         };
+        self.statistics.victims_ahead += u64::from(reason == Reason::Idle);
         self.cleaner.latest_valid = self.segments.segment(victim).valid;
         self.begin_segment(victim, Task::Clean);
         self.cleaner.time = self.segments.mean_time(victim);
@@ -249,7 +279,9 @@ impl Engine {
         let now = (self.log.applied, self.segments.usable_count());
         // When segments are short, what is won last is looked for last.
         let after_search = self.cleaner.task == Task::Search;
-        let waits = self.pacing.is_scarce() && after_search && !self.nothing_is_worth_cleaning();
+        let waits = self.pacing.is_scarce()
+            && after_search
+            && !self.nothing_is_worth_cleaning(Reason::Scarce);
         if self.config.reclaim == Reclaim::CopyOut
             || waits
             || self.cleaner.search_fruitless == Some(now)
@@ -292,6 +324,8 @@ impl Engine {
         let pba = segment_start(&self.superblock.geometry, segment).plus(self.cleaner.offset);
         self.segments.segment_mut(segment).readers += 1;
         self.cleaner.stage = Stage::Reading;
+        self.restraint.spend(count);
+        self.statistics.cleaning_read_blocks += u64::from(count);
         let target = Target::Record(buffer);
         self.ios.start(crate::ios::Purpose::Clean, Command::Read { pba, count, target });
         false
@@ -324,6 +358,7 @@ impl Engine {
         let cleaner = &mut self.cleaner;
         cleaner.blocks.clear();
         (cleaner.cursor, cleaner.copied) = (0, 0);
+        let life = cleaner.life;
         let chunk = buffers.record(buffer);
         let patched = self.segments.segment(segment).patched;
         // What a damaged header hides there, nobody knows.
@@ -360,11 +395,15 @@ impl Engine {
                 checksum: entry.word.checksum,
                 pba: entry.pba,
                 place: entry.pba.0 - start.0,
+                life,
                 header: view.header().pba,
             }));
             // In a patched segment another header may lie between this one and its payload.
             at = if patched { at + 1 } else { end };
         };
+        // In the host's order, which costs nothing here and spares sequential readers a command where
+        // neighbours meet.
+        cleaner.blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
         let mut sum = 0;
         for block in cleaner.blocks.iter().filter(|block| block.kind == Kind::Data) {
             sum ^= self.map.warm(Lba(block.key));
@@ -418,6 +457,10 @@ impl Engine {
 
     /// Whether the map, or the checkpoint, says that the block lies there.
     fn is_current(&mut self, block: &Block) -> Standing {
+        let segment = self.segments.segment(self.segments.of(block.pba));
+        if segment.life != block.life || (self.defrag.has_chunk && segment.watched) {
+            return Standing::Outdated;
+        }
         let now = self.log.now();
         // By its checksum too: in a patched segment the headers of dead records may be left, which say
         // of a block what it was before.
@@ -475,6 +518,11 @@ impl Engine {
         let buffer = self.cleaner.buffer.expect("the chunk is in a buffer");
         let content = &buffers.record(buffer)[block.place as usize];
         if checksum::block(block.kind, block.key, content) != block.checksum {
+            if self.defrag.has_chunk {
+                // Nothing needs it to be moved. Who reads it is told.
+                self.statistics.corrupt_blocks += 1;
+                return true;
+            }
             if !self.cleaner.again {
                 // Perhaps the device read badly once. If not, the block is moved as it is, with the
                 // checksum that it should have: it goes on giving an error, never wrong bytes.
@@ -566,6 +614,10 @@ impl Engine {
             self.end_searched_chunk();
             return;
         }
+        if self.defrag.has_chunk {
+            self.end_range();
+            return;
+        }
         let cleaner = &mut self.cleaner;
         cleaner.again = false;
         let gained = cleaner.covered.saturating_sub(cleaner.copied);
@@ -605,7 +657,9 @@ impl Engine {
         let mut streams = self.placer.cleaning_streams().iter();
         let segments_are_short = !streams.any(|stream| self.log.head_takes(*stream, size, 1))
             && self.segments.usable_count() <= self.pacing.kept_by_cleaning();
-        if segments_are_short {
+        if segments_are_short && self.defrag.has_chunk {
+            self.drop_range();
+        } else if segments_are_short {
             self.drop_victim();
         }
     }
@@ -622,7 +676,7 @@ impl Engine {
         self.drop_victim();
     }
 
-    fn drop_victim(&mut self) {
+    pub(crate) fn drop_victim(&mut self) {
         self.cleaner.segment = None;
         if let Some(buffer) = self.cleaner.buffer.take() {
             self.log.give_back(buffer);

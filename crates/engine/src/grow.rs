@@ -12,7 +12,6 @@
 use crate::Engine;
 use crate::create::{CreateOptions, LayoutError, map_size_default, map_size_min, plan};
 use crate::pacing::{Pacing, Watermarks};
-use crate::placement::Placer;
 use coulter_format::BlockPointer;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
@@ -69,7 +68,7 @@ impl Engine {
         self.checkpointer.table.resize(pages, BlockPointer::NOWHERE);
         let marks = Watermarks::of(&geometry, &self.superblock.budget);
         self.pacing = Pacing::new(marks);
-        self.placer = Placer::new(self.config.placement, marks.spare);
+        self.placer = self.placer.renewed(marks.spare);
         Ok(())
     }
 

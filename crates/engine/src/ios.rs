@@ -22,6 +22,8 @@ pub(crate) enum Purpose {
     Trim(SegmentIndex),
     /// The cleaner's read.
     Clean,
+    /// A piece of a range that is put in the host's order; where it lies.
+    Defrag(SegmentIndex),
     /// Recovery's read.
     Recover(u32),
 }

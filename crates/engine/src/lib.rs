@@ -46,6 +46,7 @@ mod checkpoint;
 mod cleaner;
 pub mod config;
 pub mod create;
+mod defrag;
 mod flush;
 mod group;
 pub mod grow;
@@ -54,6 +55,7 @@ mod ios;
 mod loads;
 mod log;
 mod map;
+pub mod named;
 mod pacing;
 pub mod placement;
 pub mod policy;
@@ -61,6 +63,7 @@ mod reads;
 pub mod reclaim;
 mod recovery;
 mod requests;
+mod restraint;
 mod segments;
 pub mod statistics;
 mod sweeper;
@@ -81,6 +84,7 @@ use checkpoint::Checkpointer;
 use cleaner::Cleaner;
 use coulter_format::superblock::{Geometry, Superblock};
 use coulter_format::{Lba, StoreId};
+use defrag::Defrag;
 use flush::Flusher;
 use group::Group;
 use ios::Ios;
@@ -92,6 +96,7 @@ use placement::{Placement, Placer};
 use policy::VictimPolicy;
 use recovery::Recovery;
 use requests::Requests;
+use restraint::Restraint;
 use segments::Segments;
 use sweeper::Sweeper;
 use units::{Origin, Stream};
@@ -118,6 +123,8 @@ pub struct Engine {
     pacing: Pacing,
     /// When the cleaner works.
     cleaning: tuning::CleaningMode,
+    restraint: Restraint,
+    defrag: Defrag,
     placer: Placer,
     /// The group of user records being filled.
     group: Group,
@@ -158,10 +165,12 @@ impl Engine {
             loads: Loads::new(config.page_count),
             flusher: Flusher::default(),
             sweeper: Sweeper::default(),
-            cleaner: Cleaner::new(config.victims),
+            cleaner: Cleaner::default(),
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
             cleaning: tuning::CleaningMode::default(),
+            restraint: Restraint::default(),
+            defrag: Defrag::default(),
             placer: Placer::new(config.placement, 0),
             group: Group::new(),
             completed: alloc::vec::Vec::with_capacity(usize::from(config.record_count)),
@@ -234,6 +243,7 @@ impl Engine {
             ios::Purpose::Checkpoint => self.checkpoint_io_completed(result, buffers),
             ios::Purpose::Trim(segment) => self.segments.trimmed(segment),
             ios::Purpose::Clean => self.clean_read_completed(result, buffers),
+            ios::Purpose::Defrag(segment) => self.piece_read(segment, result),
             ios::Purpose::Recover(job) => self.recovery_completed(job, result, buffers),
         }
         self.ios.recycle(id);
@@ -273,7 +283,6 @@ impl Engine {
     /// Changes how the cleaner chooses its victims, from the next one on.
     pub fn set_victims(&mut self, victims: VictimPolicy) {
         self.config.victims = victims;
-        self.cleaner.policy = victims;
     }
 
     /// How the cleaner chooses its victims.
@@ -283,13 +292,12 @@ impl Engine {
 
     /// Which blocks share segments.
     pub fn placement(&self) -> Placement {
-        self.config.placement
+        self.placer.placement()
     }
 
     /// Changes which blocks share segments, from the next ones on. What lies where it lies stays.
     pub fn set_placement(&mut self, placement: Placement) {
-        self.config.placement = placement;
-        self.placer.placement = placement;
+        self.placer.set_placement(placement);
     }
 
     /// Sizes and places. Meaningless while opening.
@@ -401,29 +409,37 @@ impl Engine {
 
     /// Sends off partly filled records that should not wait.
     fn seal_ready(&mut self, buffers: &mut impl Buffers) {
-        let filled = self.log.streams_filled_by(Origin::User);
-        let records = filled.filter_map(|stream| self.log.filling(stream));
-        let Some(largest) = records.map(|record| self.log.record(record).payload).max() else {
-            return;
-        };
-        if !self.group_may_go() {
+        let (blocks, largest) = self.filled_by_user();
+        if largest.is_none() || !self.may_go(blocks) {
             return;
         }
         let in_flight = self.log.in_flight(Origin::User);
         // While the cleaner hands out room bit by bit, records fill before they go.
         let depth = if self.pacing.is_scarce() { 1 } else { self.config.batch_depth };
-        let full = largest >= coulter_format::record::PAYLOAD_BLOCKS_MAX as u32 / 2;
+        let full = largest >= Some(coulter_format::record::PAYLOAD_BLOCKS_MAX as u32 / 2);
         if in_flight < depth || (full && in_flight < self.config.batch_depth) {
             self.seal_group(buffers);
         }
     }
 
-    /// Whether there is room for the user records being filled; a shutdown does not wait for the
-    /// cleaner.
+    /// Whether there is room for the user records being filled.
     fn group_may_go(&self) -> bool {
-        let filled = self.log.streams_filled_by(Origin::User);
-        let records = filled.filter_map(|stream| self.log.filling(stream));
-        let blocks = records.map(|record| self.log.record(record).appended_blocks()).sum();
+        self.may_go(self.filled_by_user().0)
+    }
+
+    /// Blocks that the user records being filled append, and blocks in the largest of them if there
+    /// is one.
+    fn filled_by_user(&self) -> (u64, Option<u32>) {
+        let filled = Stream::USER.iter().filter_map(|s| self.log.filled_by(*s, Origin::User));
+        let records = filled.map(|record| self.log.record(record));
+        records.fold((0, None), |(sum, largest), record| {
+            (sum + record.appended_blocks(), largest.max(Some(record.payload)))
+        })
+    }
+
+    /// Whether so many blocks of the host may go to the device; a shutdown does not wait for the
+    /// cleaner.
+    fn may_go(&self, blocks: u64) -> bool {
         self.phase != Phase::Running || self.pacing.covers(blocks)
     }
 

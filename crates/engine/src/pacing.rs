@@ -87,6 +87,13 @@ impl Watermarks {
     }
 }
 
+impl Watermarks {
+    /// Up to how many segments are emptied ahead of need.
+    pub(crate) fn ahead(&self) -> u32 {
+        self.high + self.spare.saturating_sub(self.high) / 2
+    }
+}
+
 /// Blocks of map pages that a volume can need.
 pub(crate) fn metadata_blocks(volume_size: u64) -> u64 {
     let per_page = map_page::ENTRIES_PER_PAGE as u64;
@@ -170,6 +177,12 @@ impl Pacing {
     /// Whether the cleaner should work: always below `low`, with credit below `high`.
     pub(crate) fn wants_cleaning(&self, credit: u64) -> bool {
         self.empty < self.marks.low || (self.empty < self.marks.high && credit > 0)
+    }
+
+    /// Whether the cleaner may work ahead while there is time: until half of what is spare beyond
+    /// `high` is empty too.
+    pub(crate) fn wants_cleaning_ahead(&self) -> bool {
+        self.empty < self.marks.ahead()
     }
 
     /// Blocks that the cleaner may go through for a user block, if a victim has `valid` of `size`.

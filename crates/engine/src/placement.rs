@@ -22,10 +22,9 @@
 //! - Writes of a *group*, records of several user streams that count together, may be told apart;
 //!   those of one address never are (see `group`).
 
+use crate::named::{Named, print_and_parse_by_name};
 use crate::segments::Lives;
 use crate::units::Stream;
-use core::fmt;
-use core::str::FromStr;
 
 /// Which blocks share segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,47 +42,15 @@ pub enum Placement {
     Scattered,
 }
 
-/// A name that is none of those known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownName {
-    /// The names that are, separated by commas.
-    pub known: &'static str,
-}
-
-impl fmt::Display for UnknownName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "not one of {}", self.known)
-    }
-}
-
-impl core::error::Error for UnknownName {}
-
-impl Placement {
-    /// Those that serve a purpose, each with its name.
-    pub const NAMED: [(&'static str, Placement); 3] = [
+impl Named for Placement {
+    const NAMED: &'static [(&'static str, Placement)] = &[
         ("mixed", Placement::Mixed),
         ("apart", Placement::Apart),
         ("lifetime", Placement::Lifetime),
     ];
 }
 
-impl fmt::Display for Placement {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Placement::NAMED.iter().find(|(_, placement)| placement == self);
-        formatter.write_str(name.map_or("scattered", |(name, _)| name))
-    }
-}
-
-impl FromStr for Placement {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Placement, UnknownName> {
-        let found = Placement::NAMED.iter().find(|(known, _)| *known == name);
-        found
-            .map(|(_, placement)| *placement)
-            .ok_or(UnknownName { known: "mixed, apart, lifetime" })
-    }
-}
+print_and_parse_by_name!(Placement);
 
 /// Segments whose lives make up ℓ.
 const LIVES: u32 = 16;
@@ -109,7 +76,7 @@ pub(crate) const SPARE_SEGMENTS_MIN: u32 = 24;
 /// What has been learned about lifetimes.
 #[derive(Debug, Default)]
 pub(crate) struct Placer {
-    pub(crate) placement: Placement,
+    placement: Placement,
     /// ℓ, in user blocks; zero while unknown.
     life: u64,
     /// Lives that ended since ℓ was last set: how many, and how long in sum.
@@ -132,6 +99,19 @@ impl Placer {
     pub(crate) fn new(placement: Placement, spare_segments: u32) -> Placer {
         let enough_segments = spare_segments >= SPARE_SEGMENTS_MIN;
         Placer { placement, enough_segments, ..Placer::default() }
+    }
+
+    pub(crate) fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    pub(crate) fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    /// How it is done, for a store that has so many spare segments now. Nothing has been learned.
+    pub(crate) fn renewed(&self, spare_segments: u32) -> Placer {
+        Placer::new(self.placement, spare_segments)
     }
 
     /// Segments of [`Stream::User`] were freed at this time.
@@ -312,14 +292,5 @@ mod tests {
         (0..64).for_each(|_| placer.group_sealed(100));
         assert!(!placer.splits_user_data());
         assert_eq!(placer.cleaning_stream(u64::MAX), Stream::Cleaning);
-    }
-
-    #[test]
-    fn names_lead_back_to_what_they_name() {
-        for (name, placement) in Placement::NAMED {
-            assert_eq!(name.parse(), Ok(placement));
-            assert_eq!(alloc::format!("{placement}"), name);
-        }
-        assert!("sideways".parse::<Placement>().is_err());
     }
 }

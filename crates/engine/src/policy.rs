@@ -1,8 +1,6 @@
 //! Which segment to clean.
 
-use crate::placement::UnknownName;
-use core::fmt;
-use core::str::FromStr;
+use crate::named::{Named, print_and_parse_by_name};
 
 /// How the cleaner chooses its victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,32 +18,15 @@ pub enum VictimPolicy {
     DampedAge,
 }
 
-impl VictimPolicy {
-    /// All of them, each with its name.
-    pub const NAMED: [(&'static str, VictimPolicy); 3] = [
+impl Named for VictimPolicy {
+    const NAMED: &'static [(&'static str, VictimPolicy)] = &[
         ("greedy", VictimPolicy::Greedy),
         ("cost-benefit", VictimPolicy::CostBenefit),
         ("damped-age", VictimPolicy::DampedAge),
     ];
 }
 
-impl fmt::Display for VictimPolicy {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = VictimPolicy::NAMED.iter().find(|(_, policy)| policy == self);
-        formatter.write_str(name.map_or("", |(name, _)| name))
-    }
-}
-
-impl FromStr for VictimPolicy {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<VictimPolicy, UnknownName> {
-        let found = VictimPolicy::NAMED.iter().find(|(known, _)| *known == name);
-        found
-            .map(|(_, policy)| *policy)
-            .ok_or(UnknownName { known: "greedy, cost-benefit, damped-age" })
-    }
-}
+print_and_parse_by_name!(VictimPolicy);
 
 /// A segment that could be cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +100,5 @@ mod tests {
         let largest = Candidate { valid: 0, size: 1 << 18, age: u64::MAX };
         assert!(VictimPolicy::CostBenefit.score(largest) > 0);
         assert!(VictimPolicy::DampedAge.score(largest) > 0);
-        let names = VictimPolicy::NAMED.map(|(name, policy)| name.parse() == Ok(policy));
-        assert_eq!(names, [true; 3]);
     }
 }

@@ -1,10 +1,8 @@
 //! The ways to reclaim space.
 
 use crate::Engine;
-use crate::placement::UnknownName;
+use crate::named::{Named, print_and_parse_by_name};
 use crate::units::Origin;
-use core::fmt;
-use core::str::FromStr;
 
 /// How the space of blocks that are dead is used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,13 +20,6 @@ pub enum Reclaim {
 }
 
 impl Reclaim {
-    /// All of them, each with its name.
-    pub const NAMED: [(&'static str, Reclaim); 3] = [
-        ("copy-out", Reclaim::CopyOut),
-        ("hole-fill", Reclaim::HoleFill),
-        ("threaded", Reclaim::Threaded),
-    ];
-
     /// Whether this one's records go into holes.
     pub(crate) fn fills_holes(self, origin: Origin) -> bool {
         match self {
@@ -39,23 +30,15 @@ impl Reclaim {
     }
 }
 
-impl fmt::Display for Reclaim {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Reclaim::NAMED.iter().find(|(_, reclaim)| reclaim == self);
-        formatter.write_str(name.map_or("", |(name, _)| name))
-    }
+impl Named for Reclaim {
+    const NAMED: &'static [(&'static str, Reclaim)] = &[
+        ("copy-out", Reclaim::CopyOut),
+        ("hole-fill", Reclaim::HoleFill),
+        ("threaded", Reclaim::Threaded),
+    ];
 }
 
-impl FromStr for Reclaim {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Reclaim, UnknownName> {
-        let found = Reclaim::NAMED.iter().find(|(known, _)| *known == name);
-        found
-            .map(|(_, reclaim)| *reclaim)
-            .ok_or(UnknownName { known: "copy-out, hole-fill, threaded" })
-    }
-}
+print_and_parse_by_name!(Reclaim);
 
 impl Engine {
     /// How space is reclaimed.
@@ -68,19 +51,5 @@ impl Engine {
     pub fn set_reclaim(&mut self, reclaim: Reclaim) {
         self.config.reclaim = reclaim;
         self.log.reclaim = reclaim;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_lead_back_to_what_they_name() {
-        for (name, reclaim) in Reclaim::NAMED {
-            assert_eq!(name.parse(), Ok(reclaim));
-            assert_eq!(alloc::format!("{reclaim}"), name);
-        }
-        assert!("sideways".parse::<Reclaim>().is_err());
     }
 }

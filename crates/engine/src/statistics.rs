@@ -52,6 +52,16 @@ pub struct Statistics {
     pub flush_requests: u64,
     /// Segments that the cleaner has gone through.
     pub segments_cleaned: u64,
+    /// Blocks of segments that the cleaner read.
+    pub cleaning_read_blocks: u64,
+    /// Victims that it took because the host was idle.
+    pub victims_ahead: u64,
+    /// Host blocks that were put in the host's order on demand; they count as relocated too.
+    pub defragmented_blocks: u64,
+    /// Up to which host block the volume has been gone over for that, and how often to its end.
+    pub defrag_next: u64,
+    /// See `defrag_next`.
+    pub defrag_passes: u64,
     /// Blocks found damaged by a read or by the cleaner.
     pub corrupt_blocks: u64,
     /// References that only a damaged map page can have held, given up so that their segments can be

@@ -19,6 +19,9 @@ pub(crate) struct Sweeper {
     pub(crate) quota: usize,
     /// A load or a write found no memory.
     pub(crate) wanted_memory: bool,
+    /// What the host wants to write would be more than recovery has memory for. However little that
+    /// is, sweeping and a checkpoint must make room for it.
+    pub(crate) wanted_recovery: bool,
     /// The oldest run must die before another one can be written.
     pub(crate) hurry: bool,
 }
@@ -26,7 +29,11 @@ pub(crate) struct Sweeper {
 impl Engine {
     fn sweep_wanted(&self) -> bool {
         let sweeper = &self.sweeper;
-        sweeper.quota > 0 || sweeper.hurry || sweeper.wanted_memory || self.map.sweep_is_urgent()
+        sweeper.quota > 0
+            || sweeper.hurry
+            || sweeper.wanted_memory
+            || sweeper.wanted_recovery
+            || self.map.sweep_is_urgent()
     }
 
     pub(crate) fn pump_sweep(&mut self, buffers: &mut impl Buffers) {

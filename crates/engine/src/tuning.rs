@@ -2,8 +2,7 @@
 //! the engine unsafe or stand still.
 
 use crate::Engine;
-use core::fmt;
-use core::str::FromStr;
+use crate::named::{Named, print_and_parse_by_name};
 
 /// When the cleaner works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,40 +18,15 @@ pub enum CleaningMode {
     Drain,
 }
 
-impl CleaningMode {
-    /// All of them, each with its name.
-    pub const NAMED: [(&'static str, CleaningMode); 3] = [
+impl Named for CleaningMode {
+    const NAMED: &'static [(&'static str, CleaningMode)] = &[
         ("paced", CleaningMode::Paced),
         ("paused", CleaningMode::Paused),
         ("drain", CleaningMode::Drain),
     ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        CleaningMode::NAMED.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
-    }
 }
 
-/// A name that is none; what there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownMode;
-
-impl fmt::Display for UnknownMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cleaning is paced, paused or drain")
-    }
-}
-
-impl core::error::Error for UnknownMode {}
-
-impl FromStr for CleaningMode {
-    type Err = UnknownMode;
-
-    fn from_str(name: &str) -> Result<CleaningMode, UnknownMode> {
-        let found = CleaningMode::NAMED.iter().find(|(known, _)| *known == name);
-        found.map(|(_, mode)| *mode).ok_or(UnknownMode)
-    }
-}
+print_and_parse_by_name!(CleaningMode);
 
 impl Engine {
     /// Changes when the cleaner works, from its next step on: what it has begun to copy arrives.
@@ -63,31 +37,5 @@ impl Engine {
     /// When the cleaner works.
     pub fn cleaning(&self) -> CleaningMode {
         self.cleaning
-    }
-
-    /// Whether the cleaner should take its next step, if paced cleaning would or would not.
-    pub(crate) fn cleaning_is_wanted(&mut self, paced: bool) -> bool {
-        match self.cleaning {
-            CleaningMode::Paced => paced,
-            CleaningMode::Paused => paced && self.pacing.is_scarce(),
-            CleaningMode::Drain if self.nothing_is_worth_cleaning() => {
-                self.cleaning = CleaningMode::Paced;
-                paced
-            }
-            CleaningMode::Drain => true,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_back() {
-        for (name, mode) in CleaningMode::NAMED {
-            assert_eq!((name.parse(), mode.name()), (Ok(mode), name));
-        }
-        assert_eq!("fast".parse::<CleaningMode>(), Err(UnknownMode));
     }
 }

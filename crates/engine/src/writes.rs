@@ -77,7 +77,7 @@ impl Engine {
     fn expected_stream(&mut self, lba: Lba) -> Stream {
         let age = self.age(lba);
         self.placer.note_overwrite(age);
-        if self.placer.placement == Placement::Scattered {
+        if self.placer.placement() == Placement::Scattered {
             return Stream::USER[(lba.0 % 3) as usize];
         }
         self.placer.user_stream(age)
@@ -113,7 +113,8 @@ impl Engine {
             self.checkpointer.wanted = true;
             return None;
         }
-        if !self.map.recovery_admits(updates) {
+        self.sweeper.wanted_recovery = !self.map.recovery_admits(updates);
+        if self.sweeper.wanted_recovery {
             return None;
         }
         let record = self.placed_record(place, blocks, cost, buffers)?;

@@ -171,7 +171,10 @@ impl Run {
                     let into = &mut self.memory.record_mut(record)[..count as usize];
                     self.device.read(pba, into);
                 }
-                Target::RecordPart { .. } => panic!("a part of a record is never filled"),
+                Target::RecordPart { record, block } => {
+                    let range = block as usize..(block + count) as usize;
+                    self.device.read(pba, &mut self.memory.record_mut(record)[range]);
+                }
                 Target::Page(page) => {
                     self.device.read(pba, std::slice::from_mut(self.memory.page_mut(page)));
                 }

@@ -4,7 +4,7 @@
 //! hold little; so do the loads: bursts and single requests, large and small, hot and cold.
 
 use crate::device::Loss;
-use crate::plan::{Fault, Plan, Shape, Step};
+use crate::plan::{Fault, Plan, SETTINGS, Shape, Step};
 use crate::random::Random;
 use coulter_engine::placement::Placement;
 use coulter_engine::reclaim::Reclaim;
@@ -14,6 +14,8 @@ const CUTS: u64 = 24;
 
 /// Keeps what is drawn for reclaiming apart from all else.
 const RECLAIMS: u64 = 0x686f_6c65_7321;
+/// Tells an operator's randomness from the rest of a life's.
+const OPERATOR: u64 = 0x6f70_6572_6174_6f72;
 
 /// Blocks that a leaf page maps.
 const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
@@ -30,7 +32,10 @@ pub fn plan(seed: u64) -> Plan {
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
     let discards = if shape.map == 1 && seed.is_multiple_of(2) { 20 } else { 6 };
-    let mut maker = Maker { random, reclaims, shape, volume, discards, steps: Vec::new() };
+    // One life in four has an operator, whose whims are apart from everything else.
+    let operator = (seed % 4 == 3).then(|| Random::new(seed ^ OPERATOR));
+    let mut maker =
+        Maker { random, reclaims, operator, shape, volume, discards, steps: Vec::new() };
     maker.life();
     Plan { shape, steps: maker.steps }
 }
@@ -87,6 +92,7 @@ pub fn volume_size(shape: &Shape) -> u64 {
 struct Maker {
     random: Random,
     reclaims: Random,
+    operator: Option<Random>,
     shape: Shape,
     volume: u64,
     /// Of a hundred requests, how many discard.
@@ -131,6 +137,12 @@ impl Maker {
         let largest = *[8, 40, 256].get(self.random.below(3) as usize).unwrap_or(&8);
         let mut left = requests;
         while left > 0 {
+            if let Some(operator) = self.operator.as_mut()
+                && operator.chance(15)
+            {
+                let (_, setting) = SETTINGS[operator.below(SETTINGS.len() as u64) as usize];
+                self.steps.push(Step::Tune(setting));
+            }
             let together = (1 + self.random.below(burst)).min(left);
             left -= together;
             for _ in 0..together {

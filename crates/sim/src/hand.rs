@@ -103,7 +103,10 @@ impl Hand {
                         Target::Record(r) => {
                             self.memory.record_mut(r)[..blocks.len()].copy_from_slice(&blocks)
                         }
-                        Target::RecordPart { .. } => unreachable!("never filled"),
+                        Target::RecordPart { record, block } => {
+                            let range = block as usize..block as usize + blocks.len();
+                            self.memory.record_mut(record)[range].copy_from_slice(&blocks)
+                        }
                         Target::Page(p) => *self.memory.page_mut(p) = blocks[0],
                         Target::Request { buffer, block } => {
                             let s = block as usize;

@@ -13,6 +13,7 @@
 //! flush
 //! run 9 4711           nine device commands complete, in an order that follows from 4711
 //! drain                all that was begun comes to its end
+//! tune idle            see Setting
 //! fault rot 3          see Fault
 //! reclaim hole-fill    space is reclaimed in another way from now on
 //! shutdown
@@ -67,6 +68,31 @@ pub enum Fault {
     Rot,
 }
 
+/// What an operator, or a clock, tells the engine about cleaning. An opening begins without any of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Cleaning needs an allowance; a little of one comes when nothing else happens.
+    Limited,
+    /// It needs none.
+    Unlimited,
+    /// It waits for as long as the host need not.
+    Held,
+    /// It no longer does.
+    Free,
+    /// The host is idle, or so it is said.
+    Idle,
+    /// It is not.
+    Busy,
+    /// Cleaning goes on until nothing is worth it.
+    Drain,
+    /// Nothing is cleaned but what the host needs.
+    Paused,
+    /// In step with the host's writes.
+    Paced,
+    /// What is scattered is put in the host's order.
+    Defrag,
+}
+
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -104,6 +130,8 @@ pub enum Step {
     },
     /// Everything that was begun comes to its end.
     Drain,
+    /// An operator changes a setting.
+    Tune(Setting),
     /// The device misbehaves.
     Fault(Fault, u64),
     /// Space is reclaimed in another way.
@@ -186,6 +214,20 @@ const FAULTS: [(&str, Fault); 6] = [
     ("rot", Fault::Rot),
 ];
 
+/// All settings, each with its name.
+pub const SETTINGS: [(&str, Setting); 10] = [
+    ("limited", Setting::Limited),
+    ("unlimited", Setting::Unlimited),
+    ("held", Setting::Held),
+    ("free", Setting::Free),
+    ("idle", Setting::Idle),
+    ("busy", Setting::Busy),
+    ("drain", Setting::Drain),
+    ("paused", Setting::Paused),
+    ("paced", Setting::Paced),
+    ("defrag", Setting::Defrag),
+];
+
 const PLACEMENTS: [(&str, Placement); 4] = [
     ("mixed", Placement::Mixed),
     ("apart", Placement::Apart),
@@ -226,6 +268,7 @@ impl fmt::Display for Step {
             Step::Flush => f.write_str("flush"),
             Step::Run { events, seed } => write!(f, "run {events} {seed}"),
             Step::Drain => f.write_str("drain"),
+            Step::Tune(setting) => write!(f, "tune {}", name_of(&SETTINGS, setting)),
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
             Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
             Step::Shutdown => f.write_str("shutdown"),
@@ -282,6 +325,7 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "flush" => Step::Flush,
         "run" => Step::Run { events: number(1)?.try_into().ok()?, seed: number(2)? },
         "drain" => Step::Drain,
+        "tune" => Step::Tune(by_name(&SETTINGS, words.get(1)?)?),
         "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
         "reclaim" => Step::Reclaim(words.get(1)?.parse().ok()?),
         "shutdown" => Step::Shutdown,

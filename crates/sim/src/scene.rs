@@ -140,8 +140,11 @@ impl Scene {
             Target::Record(record) => {
                 self.memory.record_mut(record)[..blocks.len()].copy_from_slice(blocks);
             }
+            Target::RecordPart { record, block } => {
+                let range = block as usize..block as usize + blocks.len();
+                self.memory.record_mut(record)[range].copy_from_slice(blocks);
+            }
             Target::Page(page) => *self.memory.page_mut(page) = blocks[0],
-            Target::RecordPart { .. } => unreachable!("a part of a record is never filled"),
             Target::Request { buffer, block } => {
                 let range = block as usize..block as usize + blocks.len();
                 self.memory.host_mut(buffer)[range].copy_from_slice(blocks);

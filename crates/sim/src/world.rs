@@ -20,9 +20,10 @@ mod power;
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
 use crate::oracle::{Floor, Operation, Oracle, Violation};
-use crate::plan::{Fault, Plan, Shape, Step};
+use crate::plan::{Fault, Plan, Setting, Shape, Step};
 use crate::random::Random;
 use coulter_engine::create::{CreateOptions, create, map_size_min};
+use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{BufferRef, Config, Engine, Failure, Io, Request, RequestId};
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use disk::{Armed, mix};
@@ -31,6 +32,9 @@ use std::rc::Rc;
 
 /// EIO.
 const ERRNO_IO: i32 = 5;
+
+/// Blocks that cleaning may read when nothing else happens.
+const ALLOWANCE: u64 = 100;
 
 /// Device commands without an end to a phase that must end: then it stands still, or runs in circles.
 const EVENTS_MAX: u64 = 200_000;
@@ -274,6 +278,10 @@ impl World {
                 Ok(())
             }
             Step::Drain => self.drain(),
+            Step::Tune(setting) => {
+                self.tune(*setting);
+                Ok(())
+            }
             Step::Fault(fault, number) => {
                 self.arm(*fault, *number);
                 Ok(())
@@ -482,7 +490,7 @@ impl World {
     fn turn(&mut self) -> Result<bool, Violation> {
         self.poll();
         let first = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.due_ns);
-        let Some((index, _)) = first else { return Ok(false) };
+        let Some((index, _)) = first else { return Ok(self.time_passes()) };
         let Pending { due_ns, io, data, flush_mark } = self.pending.swap_remove(index);
         self.now_ns = self.now_ns.max(due_ns);
         self.outcome.time_ns = self.now_ns;
@@ -493,6 +501,32 @@ impl World {
         self.poll();
         self.take_responses()?;
         Ok(true)
+    }
+
+    /// Nothing happens but that cleaning is allowed a little more. False if nobody waits for that.
+    fn time_passes(&mut self) -> bool {
+        let engine = self.engine();
+        let waits = engine.waits_for_time() && engine.cleaning_allowance().is_some_and(|a| a <= 0);
+        if waits {
+            engine.allow_cleaning(ALLOWANCE, ALLOWANCE);
+        }
+        waits
+    }
+
+    fn tune(&mut self, setting: Setting) {
+        let engine = self.engine();
+        match setting {
+            Setting::Limited => engine.limit_cleaning(true),
+            Setting::Unlimited => engine.limit_cleaning(false),
+            Setting::Held => engine.hold_cleaning_back(true),
+            Setting::Free => engine.hold_cleaning_back(false),
+            Setting::Idle => engine.set_host_idle(true),
+            Setting::Busy => engine.set_host_idle(false),
+            Setting::Drain => engine.set_cleaning(CleaningMode::Drain),
+            Setting::Paused => engine.set_cleaning(CleaningMode::Paused),
+            Setting::Paced => engine.set_cleaning(CleaningMode::Paced),
+            Setting::Defrag => engine.set_defrag(true),
+        }
     }
 
     /// What an engine that stands still can tell.

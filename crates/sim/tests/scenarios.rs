@@ -346,13 +346,14 @@ fn overwrite(h: &mut Hand, r: &mut Random, volume: u64, count: u64, story: &str)
 /// cleaner, and both stood still.
 #[test]
 fn a_full_volume_goes_on_however_blocks_are_placed_and_victims_chosen() {
+    use coulter_engine::named::Named;
     use coulter_engine::placement::Placement;
     use coulter_engine::policy::VictimPolicy;
     let placements =
         [Placement::Mixed, Placement::Apart, Placement::Lifetime, Placement::Scattered];
     let volume = plan(&opts(100, None)).expect("it fits").0.volume_size;
     for (turn, placement) in placements.into_iter().enumerate() {
-        for (policy, victims) in VictimPolicy::NAMED {
+        for (policy, victims) in VictimPolicy::NAMED.iter().copied() {
             let config = Config { record_count: 24, page_count: 64, placement, victims, ..small() };
             let config = Config { request_count: 1024, ..config };
             let mut h = Hand::open(store(100, 1024, None, None, 4), config);

@@ -20,23 +20,26 @@
 use crate::abort::AbortOnUnwind;
 use crate::close_error::CloseError;
 use crate::delivery::Outbox;
+use crate::descriptors::Descriptors;
 use crate::driver::{Driver, Finished, Settings};
 use crate::geometry::Geometry;
+use crate::governor::Governor;
 use crate::message::{Ending, Message, SessionId, Submission};
 use crate::open_error::OpenErrorKind;
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
 use crate::statistics::{Latencies, LoopCounts, Statistics, gather};
+use crate::tuning::{Retuning, Tuning};
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
 use std::any::Any;
-use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
 
 /// Requests that are taken before the device gets what they led to: as many as fill a record. So
 /// the device works on the first while the next are copied.
@@ -83,6 +86,8 @@ pub(crate) struct EventLoop {
     read_only: Option<i32>,
     latencies: Latencies,
     counts: LoopCounts,
+    /// What the clock has to say about cleaning.
+    governor: Governor,
 }
 
 impl EventLoop {
@@ -113,6 +118,7 @@ impl EventLoop {
             read_only: None,
             latencies: Latencies::default(),
             counts: LoopCounts::default(),
+            governor: Governor::default(),
         };
         event_loop.note_state();
         Ok(event_loop)
@@ -150,25 +156,26 @@ impl EventLoop {
         self.guarded(|event_loop| event_loop.try_wait(wait).map(|()| None));
     }
 
-    /// Lets the device go on, and prepares one sleep of somebody who waits for other things too:
-    /// `descriptor`, made if it is empty, is readable as soon as there is something to do again.
-    /// False if there is already, or if there can be no descriptor.
-    pub(crate) fn arm(&mut self, descriptor: &OnceCell<OwnedFd>) -> bool {
+    /// Lets the device go on, and prepares one sleep of somebody who waits for other things too, on
+    /// the descriptor that is returned: readable as soon as there is something to do again. `None` if
+    /// there is already, or if there can be no descriptor.
+    pub(crate) fn arm<'d>(&mut self, descriptors: &'d Descriptors) -> Option<BorrowedFd<'d>> {
         self.counts.turns += 1;
         let is_over = self.driver.is_none();
         if is_over || !self.inbox.is_empty() || !self.shared.mailbox.try_sleep() {
             self.wait(Wait::No);
-            return false;
+            return None;
         }
         self.is_armed = true;
         self.counts.sleeps += 1;
-        let mut is_ready = false;
+        let due = self.nap().and_then(|nap| Instant::now().checked_add(nap));
+        let mut armed = None;
         self.guarded(|event_loop| {
             // What else may be wrong with the device is told when it is polled.
-            is_ready = event_loop.driver().arm_device(descriptor).is_ok();
+            armed = event_loop.driver().arm_device(descriptors, due).ok();
             Ok(None)
         });
-        is_ready
+        armed
     }
 
     /// Begins to end it. What was taken or posted before is still carried out, or, if the end is
@@ -183,7 +190,7 @@ impl EventLoop {
     pub(crate) fn statistics(&self) -> Statistics {
         let Some(driver) = &self.driver else { return self.shared.last_statistics() };
         let engine = driver.engine_statistics();
-        gather(&driver.counters, &engine, &self.latencies, self.counts)
+        gather(&driver.counters, &engine, &self.latencies, self.counts, self.governor.counts())
     }
 
     // Sessions on this thread.
@@ -265,6 +272,7 @@ impl EventLoop {
             self.shared.mailbox.awake();
         }
         self.receive();
+        self.govern();
         loop {
             if self.ending == Some(Ending::Abrupt) {
                 return Some(Ok(()));
@@ -287,6 +295,26 @@ impl EventLoop {
         }
     }
 
+    /// Tells the engine what the time allows.
+    fn govern(&mut self) {
+        if self.governor.is_at_work() {
+            let now_ns = self.shared.now_ns();
+            let driver = self.driver.as_mut().expect("no step is taken after the end");
+            let is_busy = driver.job_count() > 0;
+            self.governor.turn(driver.engine(), now_ns, is_busy);
+        }
+    }
+
+    /// How long there is to sleep although nothing happens, for the sake of what the clock allows.
+    fn nap(&mut self) -> Option<Duration> {
+        if !self.governor.is_at_work() {
+            return None;
+        }
+        let now_ns = self.shared.now_ns();
+        let driver = self.driver.as_mut()?;
+        self.governor.nap_ns(driver.engine(), now_ns).map(Duration::from_nanos)
+    }
+
     fn try_wait(&mut self, wait: Wait) -> io::Result<()> {
         self.counts.turns += 1;
         let may_sleep = wait != Wait::No && self.inbox.is_empty();
@@ -294,6 +322,11 @@ impl EventLoop {
             return self.driver().poll_device(Wait::No);
         }
         self.counts.sleeps += 1;
+        let wait = match (wait, self.nap()) {
+            (Wait::For(time), Some(nap)) => Wait::For(time.min(nap)),
+            (_, Some(nap)) => Wait::For(nap),
+            (wait, None) => wait,
+        };
         let polled = self.driver().poll_device(wait);
         self.shared.mailbox.awake();
         polled
@@ -324,7 +357,7 @@ impl EventLoop {
                 let _ = sender.send(self.statistics());
             }
             Message::Tune(retuning, sender) => {
-                let _ = sender.send(self.driver().tune(retuning));
+                let _ = sender.send(self.tune(retuning));
             }
             Message::Host(guest) => self.guest = Some(guest),
             Message::End(ending) => self.begin_end(ending),
@@ -333,7 +366,16 @@ impl EventLoop {
 
     fn take_submission(&mut self, submission: Submission) {
         self.correspondent(submission.session).outstanding += 1;
-        self.driver().accept(submission);
+        let driver = self.driver.as_mut().expect("no step is taken after the end");
+        self.governor.note_request(driver.engine());
+        driver.accept(submission);
+    }
+
+    fn tune(&mut self, retuning: Retuning) -> Tuning {
+        let now_ns = self.shared.now_ns();
+        let driver = self.driver.as_mut().expect("no step is taken after the end");
+        let tuning = driver.tune(retuning);
+        self.governor.tune(retuning, tuning, driver.engine(), now_ns)
     }
 
     fn correspondent(&mut self, session: SessionId) -> &mut Correspondent {
@@ -362,6 +404,9 @@ impl EventLoop {
             };
             if let Some(latency) = latency {
                 latency.record(now_ns.saturating_sub(finished.begun_ns));
+            }
+            if matches!(finished.operation, Operation::Write { .. }) {
+                self.governor.note_write(now_ns.saturating_sub(finished.begun_ns));
             }
             self.sort(finished);
         }

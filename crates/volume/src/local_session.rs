@@ -1,6 +1,7 @@
 //! A queue of requests to a volume on the same thread, and of completions from it: calls where
 //! another session has messages.
 
+use crate::descriptors::Descriptors;
 use crate::event_loop::EventLoop;
 use crate::intake::{AnyMemory, Intake};
 use crate::memory::Memory;
@@ -8,8 +9,8 @@ use crate::service::{Completion, Operation, Request, Session};
 use crate::state::Shared;
 use crate::validity::ByteRange;
 use coulter_device::Wait;
-use std::cell::{OnceCell, RefCell};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ pub(crate) struct LocalSession {
     shared: Arc<Shared>,
     intake: Intake,
     /// What the loop's device calls through, once it was asked for.
-    descriptor: OnceCell<OwnedFd>,
+    descriptor: Descriptors,
 }
 
 impl LocalSession {
@@ -29,7 +30,7 @@ impl LocalSession {
             (event_loop.connect(), event_loop.geometry().volume_size_bytes)
         };
         let intake = Intake::new(id, size);
-        LocalSession { event_loop, shared, intake, descriptor: OnceCell::new() }
+        LocalSession { event_loop, shared, intake, descriptor: Descriptors::default() }
     }
 
     /// Hands over what is queued; the device need not know of it yet.
@@ -128,10 +129,8 @@ impl Session for LocalSession {
             ready
         } else if self.intake.outstanding == 0 && event_loop.outcome().is_some() {
             self.shared.quiet.as_fd()
-        } else if event_loop.arm(&self.descriptor) {
-            self.descriptor.get().map_or(ready, AsFd::as_fd)
         } else {
-            ready
+            event_loop.arm(&self.descriptor).unwrap_or(ready)
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a volume has done and what it holds, at one moment. Totals run from the opening.
 
 use crate::counters::{Counters, DeviceCounts, RequestCounts};
+use crate::governor::GovernorCounts;
 use crate::histogram::Histogram;
 use coulter_format::BLOCK_SIZE;
 
@@ -17,6 +18,8 @@ pub struct Statistics {
     pub written: WrittenBytes,
     /// Where the room is.
     pub space: Space,
+    /// What cleaning did, and what held it back.
+    pub cleaning: Cleaning,
     /// What the map takes.
     pub map: MapUse,
     /// What the log did.
@@ -96,6 +99,27 @@ pub struct Space {
     pub segments_cleaned: u64,
     /// Relocated blocks that had been overwritten in the meantime.
     pub relocations_dropped: u64,
+}
+
+/// What cleaning did besides what it wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Cleaning {
+    /// Bytes of segments that it read.
+    pub read_bytes: u64,
+    /// Segments that it took ahead of need because the host was idle.
+    pub segments_ahead: u64,
+    /// How often it began to wait because the host's writes took longer than the target.
+    pub back_offs: u64,
+    /// How often the host was idle for as long as `idle-after` says.
+    pub idle_times: u64,
+    /// Bytes that were put in the host's order by `defrag`; they count as relocated too.
+    pub defragmented_bytes: u64,
+    /// Up to which byte of the volume that has got.
+    pub defrag_position_bytes: u64,
+    /// How often it has come to the volume's end.
+    pub defrag_passes: u64,
 }
 
 /// Memory of the map, and how it was used.
@@ -207,6 +231,7 @@ pub(crate) fn gather(
     engine: &coulter_engine::Statistics,
     latencies: &Latencies,
     event_loop: LoopCounts,
+    governor: GovernorCounts,
 ) -> Statistics {
     let headers =
         engine.user_header_blocks + engine.cleaning_header_blocks + engine.metadata_header_blocks;
@@ -229,6 +254,15 @@ pub(crate) fn gather(
             valid_bytes: bytes(engine.valid_blocks),
             segments_cleaned: engine.segments_cleaned,
             relocations_dropped: engine.relocations_dropped,
+        },
+        cleaning: Cleaning {
+            read_bytes: bytes(engine.cleaning_read_blocks),
+            segments_ahead: engine.victims_ahead,
+            back_offs: governor.back_offs,
+            idle_times: governor.idle_times,
+            defragmented_bytes: bytes(engine.defragmented_blocks),
+            defrag_position_bytes: bytes(engine.defrag_next),
+            defrag_passes: engine.defrag_passes,
         },
         map: MapUse {
             memory_bytes: engine.map_bytes,

@@ -92,25 +92,37 @@ impl StandinDevice {
                 let block = self.ledger.block(pba);
                 memory.pages[usize::from(page.0)] = block.copied().unwrap_or([0; _]);
             }
-            Target::Record(record) => {
-                let record = &mut memory.records[usize::from(record.0)];
-                for offset in 0..count as usize {
-                    match self.ledger.block(pba.plus(offset as u32)) {
-                        Some(block) => {
-                            record.blocks[offset] = *block;
-                            record.filled.insert(offset);
-                        }
-                        None => record.empty(offset),
-                    }
-                }
+            Target::Record(record) => self.read_record(pba, count, record, 0, memory),
+            Target::RecordPart { record, block } => {
+                self.read_record(pba, count, record, block as usize, memory);
             }
-            Target::RecordPart { .. } => panic!("a part of a record is never filled"),
             // Host data is zeros, and host memory holds nothing else.
             Target::Request { .. } => {
                 if memory.data == Data::Handled {
                     let stored = |offset| self.ledger.block(pba.plus(offset)).is_some();
                     assert!(!(0..count).any(stored), "host data is zeros");
                 }
+            }
+        }
+    }
+
+    /// Fills a record buffer's blocks from `first` on.
+    fn read_record(
+        &self,
+        pba: Pba,
+        count: u32,
+        record: RecordRef,
+        first: usize,
+        memory: &mut Memory,
+    ) {
+        let record = &mut memory.records[usize::from(record.0)];
+        for offset in 0..count as usize {
+            match self.ledger.block(pba.plus(offset as u32)) {
+                Some(block) => {
+                    record.blocks[first + offset] = *block;
+                    record.filled.insert(first + offset);
+                }
+                None => record.empty(first + offset),
             }
         }
     }

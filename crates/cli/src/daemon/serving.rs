@@ -8,10 +8,10 @@ use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
 use crate::error::{CliError, DaemonError};
 use crate::mounts;
+use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
-use crate::verbs::tune::{Setting, Settings};
 use coulter::State;
 use coulter::tuning::Retuning;
 use std::fs::File;
@@ -144,8 +144,8 @@ impl Serving {
             return Err(DaemonError::Tune { name: name(), reason }.into());
         };
         let settings = Settings::from(tuning);
-        let Settings { cleaning, policy, placement, reclaim } = &settings;
-        log::info!(cleaning:%, policy:%, placement:%, reclaim:%; "tuned");
+        let shown = settings.to_string().trim_end().replace('\n', " ");
+        log::info!(settings:% = shown; "tuned");
         Ok(settings)
     }
 

@@ -5,7 +5,6 @@ use crate::Engine;
 use crate::api::{Buffers, OpenError, PageRef, Target};
 use crate::map::Map;
 use crate::pacing::{Pacing, Watermarks};
-use crate::placement::Placer;
 use crate::segments::Segments;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
 use coulter_format::{Corrupt, Pba, Reason};
@@ -76,7 +75,7 @@ impl Engine {
         self.segments = Segments::new(geometry);
         let marks = Watermarks::of(&geometry, &superblock.budget);
         self.pacing = Pacing::new(marks);
-        self.placer = Placer::new(self.placer.placement, marks.spare);
+        self.placer = self.placer.renewed(marks.spare);
         self.log.applied = superblock.checkpoint.sequence;
         Ok(())
     }

@@ -52,7 +52,10 @@ impl World {
                         let into = &mut self.memory.record_mut(record)[..count as usize];
                         self.device.read(pba, into);
                     }
-                    Target::RecordPart { .. } => panic!("a part of a record is never filled"),
+                    Target::RecordPart { record, block } => {
+                        let range = block as usize..(block + count) as usize;
+                        self.device.read(pba, &mut self.memory.record_mut(record)[range]);
+                    }
                     Target::Page(page) => {
                         let into = std::slice::from_mut(self.memory.page_mut(page));
                         self.device.read(pba, into);
@@ -117,7 +120,9 @@ impl World {
                             &self.memory.record(record)[block as usize..][..count as usize]
                         }
                         Target::Page(page) => std::slice::from_ref(self.memory.page(page)),
-                        Target::Request { .. } => panic!("host buffers are never written from"),
+                        Target::Request { .. } => {
+                            panic!("only whole records and pages are written from")
+                        }
                     };
                     blocks.iter().map(|block| Some(Rc::new(*block))).collect()
                 }

@@ -33,6 +33,7 @@ pub(crate) use opening::Settings;
 use crate::bounce::BounceBuffers;
 use crate::buffer::Buffer;
 use crate::counters::Counters;
+use crate::descriptors::Descriptors;
 use crate::geometry::Geometry;
 use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
@@ -43,10 +44,10 @@ use coulter_device::{self as device, Device, Wait};
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
 use span::Span;
-use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 /// Turns without any effect after which the engine is known to stand still. One might be enough;
 /// but what one turn has changed may help the next.
@@ -168,19 +169,17 @@ impl Driver {
         polled
     }
 
-    /// Starts what the device was told, and makes `descriptor` readable as soon as it has more to
-    /// tell; see [`Device::arm`]. The same descriptor each time, made if it is empty.
+    /// Starts what the device was told, and gives a descriptor that is readable as soon as it has
+    /// more to tell, or at `due`; see [`Device::arm`].
     ///
     /// # Errors
     /// When the process has no descriptor left, and as `poll_device`.
-    pub(crate) fn arm_device(&mut self, descriptor: &OnceCell<OwnedFd>) -> io::Result<()> {
-        let fd = self.device.arm()?;
-        if descriptor.get().is_none() {
-            let own = fd.try_clone_to_owned()?;
-            // It was empty a moment ago, on this very thread.
-            let _ = descriptor.set(own);
-        }
-        Ok(())
+    pub(crate) fn arm_device<'d>(
+        &mut self,
+        descriptors: &'d Descriptors,
+        due: Option<Instant>,
+    ) -> io::Result<BorrowedFd<'d>> {
+        descriptors.armed(self.device.arm()?, due)
     }
 
     /// Asks the engine to end. [`Driver::ended`] tells when it has.
@@ -210,7 +209,7 @@ impl Driver {
         self.engine.read_only()
     }
 
-    /// Changes settings; what they are then. The engine acts on them in its next turn.
+    /// Changes settings of the engine; what they are then. It acts on them in its next turn.
     pub(crate) fn tune(&mut self, retuning: Retuning) -> Tuning {
         if let Some(mode) = retuning.cleaning {
             self.engine.set_cleaning(mode);
@@ -224,13 +223,23 @@ impl Driver {
         if let Some(reclaim) = retuning.reclaim {
             self.engine.set_reclaim(reclaim);
         }
+        if let Some(is_on) = retuning.defrag {
+            self.engine.set_defrag(is_on);
+        }
         let engine = &self.engine;
         Tuning {
             cleaning: engine.cleaning(),
             policy: engine.victims(),
             placement: engine.placement(),
             reclaim: engine.reclaim(),
+            defrag: engine.is_defragmenting(),
+            ..Tuning::default()
         }
+    }
+
+    /// For whoever tells it what the clock allows.
+    pub(crate) fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
     }
 
     pub(crate) fn engine_statistics(&self) -> coulter_engine::Statistics {
@@ -313,10 +322,11 @@ impl Driver {
         }
     }
 
-    /// Whether somebody waits although nothing is on its way.
+    /// Whether somebody waits although nothing is on its way, not even time.
     fn is_stuck(&self) -> bool {
         let waiting = self.jobs.count() > 0 || self.is_shutting_down;
-        waiting && self.commands_out == 0 && self.ended.is_none()
+        let on_its_way = self.commands_out > 0 || self.engine.waits_for_time();
+        waiting && !on_its_way && self.ended.is_none()
     }
 
     // Ends.
