@@ -1,30 +1,36 @@
-//! A volume filled to its last block and overwritten at random, many times over.
+//! A volume filled to its last block, or nearly, and overwritten at random, many times over.
 //!
 //! It must never fail and never stop for long; it gets as slow as cleaning makes it, and no slower.
 //! The overwriting is cut into intervals of equal numbers of writes, so that a falling rate, or one
 //! that comes and goes, is seen. Beside it, the process' memory at the start and at the end.
 //!
-//! At the beginning the spare space is empty and nothing is cleaned: that rate, and what cleaning
-//! must cost by the write amplification alone, say how fast it should be later
-//! (`rate_versus_amplification`).
+//! Before and after, the same load runs for a moment with cleaning paused, on space that is empty.
+//! That rate, and what cleaning must cost by the write amplification alone, say how fast it should be
+//! (`throughput_vs_write_amplification`); and those latencies are what machine and device do without
+//! any cleaning.
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::side::{self, Access, Limit, Load, Outcome, Versions, VolumeSide};
 use crate::table::{Table, bytes, percent};
-use crate::timing::median;
+use crate::timing::{Latencies, median};
 use crate::written::WrittenShares;
 use coulter::statistics::WrittenBytes;
+use coulter::tuning::{CleaningMode, Retuning};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_engine::create::segment_size_default;
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Intervals for each time that the volume is overwritten.
 const INTERVALS_PER_PASS: u64 = 10;
+
+/// Of the blocks, the part that is overwritten with cleaning paused.
+const PAUSED_PART: u64 = 20;
 
 /// Requests at once.
 const DEPTH: usize = 32;
@@ -39,6 +45,8 @@ pub struct Options {
     pub backing: Option<PathBuf>,
     /// Bytes of the volume.
     pub size: u64,
+    /// How much of it is filled and overwritten, in percent.
+    pub full_percent: u32,
     /// Spare space of the store, in percent of the volume.
     pub spare_percent: u32,
     /// Bytes of a segment; `None` for a five-hundredth of the volume, from 2 to 32 MiB.
@@ -58,6 +66,7 @@ impl Default for Options {
         Options {
             backing: None,
             size: 1 << 30,
+            full_percent: 100,
             spare_percent: 20,
             segment_size: None,
             passes: 10,
@@ -81,16 +90,30 @@ pub struct Report {
     pub slowest_to_steady: f64,
     /// The fastest interval of the second half, against their median.
     pub fastest_to_steady: f64,
-    /// The rate of device bytes in the second half, against that before anything was cleaned: 1 if
-    /// write amplification alone explains how much slower the host's writes are. Zero if cleaning
-    /// began in the first interval.
-    pub rate_versus_amplification: f64,
+    /// The rate of device bytes in the second half, against that with cleaning paused: 1 if write
+    /// amplification alone explains how much slower the host's writes are. Zero if there was no room
+    /// to pause.
+    pub throughput_vs_write_amplification: f64,
     /// The longest time in which no write ended.
-    pub longest_stall_seconds: f64,
-    /// The longest that one write took.
-    pub longest_write_seconds: f64,
-    /// 99.9 % of the writes took no longer.
-    pub write_p999_seconds: f64,
+    pub longest_stall_ms: f64,
+    /// The longest that one write of the second half took.
+    pub latency_max_ms: f64,
+    /// Half of the writes of the second half took no longer.
+    pub latency_median_ms: f64,
+    /// 99.9 % of them took no longer.
+    pub latency_p999_ms: f64,
+    /// That against the median.
+    pub latency_p999_over_median: f64,
+    /// Random writes per second with cleaning paused, before and after.
+    pub paused_iops: Vec<f64>,
+    /// The longest time in which none of these ended.
+    pub paused_longest_stall_ms: f64,
+    /// Half of them took no longer.
+    pub paused_latency_median_ms: f64,
+    /// 99.9 % of them took no longer.
+    pub paused_latency_p999_ms: f64,
+    /// That against their median.
+    pub paused_latency_p999_over_median: f64,
     /// Bytes written per byte that the host wrote, in the second half.
     pub write_amplification: f64,
     /// The same by cause.
@@ -111,6 +134,8 @@ pub struct Report {
     pub segments_cleaned: u64,
     /// Bytes of the volume.
     pub size_bytes: u64,
+    /// How much of it was filled and overwritten, in percent.
+    pub full_percent: u32,
     /// Bytes overwritten.
     pub overwritten_bytes: u64,
     /// Spare space of the store, in percent of the volume.
@@ -128,18 +153,28 @@ impl Report {
             .row("overwritten", bytes(self.overwritten_bytes), {
                 let size = bytes(self.size_bytes);
                 let (pattern, spare) = (&self.pattern, self.spare_percent);
-                format!("{pattern}, on a full volume of {size} with {spare} % of spare space")
+                let full = self.full_percent;
+                format!("{pattern}, on {full} % of a volume of {size}, {spare} % of spare space")
             })
             .row("4 KiB writes, steady", rate(self.steady_iops), "median of the second half")
             .row("  slowest interval", percent(self.slowest_to_steady), "of that")
             .row("  fastest interval", percent(self.fastest_to_steady), "of that")
             .row("  first interval", rate(self.interval_iops[0]), "")
-            .row("longest stall", format!("{:.1} ms", self.longest_stall_seconds * 1e3), "")
-            .row("longest write", format!("{:.1} ms", self.longest_write_seconds * 1e3), {
-                format!("99.9 % within {:.1} ms", self.write_p999_seconds * 1e3)
+            .row("longest stall", format!("{:.1} ms", self.longest_stall_ms), "")
+            .row("median write", format!("{:.3} ms", self.latency_median_ms), {
+                let (p999, times) = (self.latency_p999_ms, self.latency_p999_over_median);
+                let max = self.latency_max_ms;
+                format!("99.9 % within {p999:.3} ms, {times:.1} times that; longest {max:.1} ms")
+            })
+            .row("cleaning paused", rate(median(&self.paused_iops)), {
+                let (half, p999) = (self.paused_latency_median_ms, self.paused_latency_p999_ms);
+                let stall = self.paused_longest_stall_ms;
+                format!(
+                    "half within {half:.3} ms, 99.9 % {p999:.3} ms, longest stall {stall:.1} ms"
+                )
             })
             .row("write amplification", format!("{:.3}", self.write_amplification), {
-                let versus = self.rate_versus_amplification;
+                let versus = self.throughput_vs_write_amplification;
                 format!("{versus:.2} of the rate that this alone explains")
             });
         self.written_fractions.add_to(&mut table);
@@ -159,17 +194,25 @@ impl Report {
 /// # Errors
 /// When the file or the store cannot be made, or a request fails.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
+    if !(1..=100).contains(&options.full_percent) {
+        return Err(BenchError::option("from 1 to 100 % of the volume can be filled"));
+    }
     if options.size < MIB || !options.size.is_multiple_of(MIB) || options.passes < 2 {
         let reason = "the size must be whole MiB, and it must be overwritten twice at least";
         return Err(BenchError::option(reason));
     }
     let mut bench = Bench::new(options)?;
     let rss_start_bytes = rss()?;
+    let mut paused = vec![bench.paused_interval()?];
+    let mut paused_latencies = std::mem::take(&mut bench.latencies);
     let count = options.passes * INTERVALS_PER_PASS;
     let mut intervals = Vec::with_capacity(count as usize);
     let mut rss_middle_bytes = 0;
     for number in 0..count {
         options.progress.report("overwriting", number as f64 / count as f64);
+        if number == count / 2 {
+            bench.latencies = Latencies::default();
+        }
         intervals.push(bench.interval()?);
         if number == count / 2 {
             rss_middle_bytes = rss()?;
@@ -177,13 +220,17 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     }
     let rss_end_bytes = rss()?;
     let told = |share| options.progress.report("verifying", share);
+    let latencies = std::mem::take(&mut bench.latencies).sorted();
+    options.progress.report("draining", 1.0);
+    bench.drain()?;
+    paused.push(bench.paused_interval()?);
+    paused_latencies.append(std::mem::take(&mut bench.latencies));
+    let paused_latencies = paused_latencies.sorted();
     let mismatches = side::verify_all(&mut bench.volume, &bench.versions, &bench.content, told)?;
-    let latency = bench.volume.statistics().write_latency;
     let half = &intervals[intervals.len() / 2..];
     let rates: Vec<_> = half.iter().map(|interval| interval.outcome.per_second()).collect();
     let steady_iops = median(&rates);
     let shares = WrittenShares::between(&half[0].before, &half[half.len() - 1].after);
-    let stalls = intervals.iter().map(|interval| interval.outcome.longest_stall);
     let blocks = bench.versions.count();
     Ok(Report {
         interval_iops: intervals.iter().map(|i| i.outcome.per_second()).collect(),
@@ -191,10 +238,17 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         steady_iops,
         slowest_to_steady: rates.iter().copied().fold(f64::INFINITY, f64::min) / steady_iops,
         fastest_to_steady: rates.iter().copied().fold(0.0, f64::max) / steady_iops,
-        rate_versus_amplification: versus_amplification(&intervals, half),
-        longest_stall_seconds: stalls.fold(0.0, f64::max),
-        longest_write_seconds: latency.max_ns as f64 * 1e-9,
-        write_p999_seconds: latency.p999_ns as f64 * 1e-9,
+        throughput_vs_write_amplification: versus_amplification(&paused, half),
+        longest_stall_ms: longest_stall_ms(&intervals),
+        latency_max_ms: latencies.quantile_ms(1.0),
+        latency_median_ms: latencies.quantile_ms(0.5),
+        latency_p999_ms: latencies.quantile_ms(0.999),
+        latency_p999_over_median: latencies.p999_over_median(),
+        paused_iops: paused.iter().map(|i| i.outcome.per_second()).collect(),
+        paused_longest_stall_ms: longest_stall_ms(&paused),
+        paused_latency_median_ms: paused_latencies.quantile_ms(0.5),
+        paused_latency_p999_ms: paused_latencies.quantile_ms(0.999),
+        paused_latency_p999_over_median: paused_latencies.p999_over_median(),
         write_amplification: shares.amplification(),
         written_fractions: shares,
         errors: 0,
@@ -204,29 +258,35 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         rss_middle_bytes,
         rss_end_bytes,
         segments_cleaned: bench.volume.statistics().space.segments_cleaned,
-        size_bytes: blocks * BLOCK_SIZE as u64,
+        size_bytes: options.size,
         overwritten_bytes: intervals.iter().map(|i| i.outcome.requests).sum::<u64>()
             * BLOCK_SIZE as u64,
         spare_percent: options.spare_percent,
+        full_percent: options.full_percent,
         pattern: bench.close(options)?,
     })
 }
 
-/// The rate of device bytes in the intervals of `half` against that of those before cleaning.
-fn versus_amplification(all: &[Interval], half: &[Interval]) -> f64 {
+/// The rate of device bytes in the intervals of `half` against that of those in which nothing was
+/// cleaned.
+fn versus_amplification(paused: &[Interval], half: &[Interval]) -> f64 {
     let rate = |interval: &Interval| interval.outcome.per_second() * interval.amplification();
-    let untouched: Vec<_> = all.iter().take_while(|i| i.cleaned == 0).map(rate).collect();
+    let untouched: Vec<_> = paused.iter().filter(|i| i.cleaned == 0).map(rate).collect();
     if untouched.is_empty() {
         return 0.0;
     }
     median(&half.iter().map(rate).collect::<Vec<_>>()) / median(&untouched)
 }
 
+fn longest_stall_ms(intervals: &[Interval]) -> f64 {
+    intervals.iter().map(|interval| interval.outcome.longest_stall).fold(0.0, f64::max) * 1e3
+}
+
 struct Interval {
     outcome: Outcome,
     before: WrittenBytes,
     after: WrittenBytes,
-    /// Segments cleaned up to its end.
+    /// Segments cleaned meanwhile.
     cleaned: u64,
 }
 
@@ -241,6 +301,7 @@ struct Bench {
     versions: Versions,
     addresses: Addresses,
     content: Content,
+    latencies: Latencies,
     /// Last, so that it goes when nothing uses it any more.
     _file: ScratchFile,
 }
@@ -248,7 +309,7 @@ struct Bench {
 impl Bench {
     fn new(options: &Options) -> Result<Bench, BenchError> {
         let progress = &options.progress;
-        let blocks = options.size / BLOCK_SIZE as u64;
+        let blocks = options.size / BLOCK_SIZE as u64 * u64::from(options.full_percent) / 100;
         let spare = options.size / 100 * u64::from(options.spare_percent);
         let suited = segment_size_default((options.size + spare) / BLOCK_SIZE as u64);
         let suited = u64::from(suited) * BLOCK_SIZE as u64;
@@ -272,23 +333,49 @@ impl Bench {
         let told = |share| progress.report("filling", share);
         side::write_all(&mut volume, &mut versions, &content, told)?;
         let addresses = options.pattern.over(blocks, 1);
-        Ok(Bench { volume, versions, addresses, content, _file: file })
+        let latencies = Latencies::default();
+        Ok(Bench { volume, versions, addresses, content, latencies, _file: file })
+    }
+
+    /// An interval without cleaning, if there is room for one.
+    fn paused_interval(&mut self) -> Result<Interval, BenchError> {
+        let set = |mode| Retuning { cleaning: Some(mode), ..Retuning::default() };
+        self.volume.tune(set(CleaningMode::Paused))?;
+        let interval = self.interval_of(self.versions.count() / PAUSED_PART)?;
+        self.volume.tune(set(CleaningMode::Paced))?;
+        Ok(interval)
+    }
+
+    /// Makes room for one.
+    fn drain(&mut self) -> Result<(), BenchError> {
+        let drain = CleaningMode::Drain;
+        self.volume.tune(Retuning { cleaning: Some(drain), ..Retuning::default() })?;
+        while self.volume.tune(Retuning::default())?.cleaning == drain {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     fn interval(&mut self) -> Result<Interval, BenchError> {
-        let before = self.volume.statistics().written;
-        let requests = self.versions.count() / INTERVALS_PER_PASS;
+        self.interval_of(self.versions.count() / INTERVALS_PER_PASS)
+    }
+
+    fn interval_of(&mut self, requests: u64) -> Result<Interval, BenchError> {
+        let begun = self.volume.statistics();
+        let before = begun.written;
         let limit = Limit::Requests(requests.max(1));
         let load = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
-        let outcome = side::run(
+        let latencies = &mut self.latencies;
+        let outcome = side::run_watched(
             &mut self.volume,
             &load,
             &mut self.addresses,
             &mut self.versions,
             &self.content,
+            |took| latencies.note(took),
         )?;
         let after = self.volume.statistics();
-        let cleaned = after.space.segments_cleaned;
+        let cleaned = after.space.segments_cleaned - begun.space.segments_cleaned;
         Ok(Interval { outcome, before, after: after.written, cleaned })
     }
 
@@ -328,7 +415,10 @@ mod tests {
         assert_eq!(report.interval_iops.len(), 30);
         assert!(report.segments_cleaned > 0, "{report:?}");
         assert!(report.write_amplification > 1.5, "{report:?}");
-        assert!(report.longest_stall_seconds < 1.0, "{report:?}");
+        assert!(report.longest_stall_ms < 1000.0, "{report:?}");
+        assert!(report.latency_median_ms > 0.0, "{report:?}");
+        assert!(report.latency_p999_ms >= report.latency_median_ms, "{report:?}");
+        assert!(report.latency_max_ms >= report.latency_p999_ms, "{report:?}");
         assert!(report.table().contains("longest stall"));
     }
 
@@ -337,6 +427,8 @@ mod tests {
         for options in [
             Options { size: 12345, ..Options::default() },
             Options { passes: 1, ..Options::default() },
+            Options { full_percent: 0, ..Options::default() },
+            Options { full_percent: 101, ..Options::default() },
         ] {
             assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
         }

@@ -23,6 +23,7 @@ pub mod cleaning;
 pub mod engine;
 mod error;
 pub mod fill;
+pub mod fragmentation;
 mod metadata;
 mod model_store;
 mod progress;

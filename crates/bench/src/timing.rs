@@ -1,6 +1,7 @@
 //! Clocks, and the middle of several measurements.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// CPU time of the calling thread, or of the process.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +48,56 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
+/// How long each of many requests took, to the microsecond.
+#[derive(Debug, Default)]
+pub(crate) struct Latencies {
+    microseconds: Vec<u32>,
+}
+
+impl Latencies {
+    pub(crate) fn note(&mut self, took: Duration) {
+        self.microseconds.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+    }
+
+    /// Adds those of another.
+    pub(crate) fn append(&mut self, other: Latencies) {
+        self.microseconds.extend(other.microseconds);
+    }
+
+    /// The same in order, which quantiles need.
+    pub(crate) fn sorted(mut self) -> Latencies {
+        self.microseconds.sort_unstable();
+        self
+    }
+
+    /// So large a share took no longer, in milliseconds. Of none, zero.
+    pub(crate) fn quantile_ms(&self, share: f64) -> f64 {
+        let rank = (share * self.microseconds.len() as f64).ceil() as usize;
+        let found = self.microseconds.get(rank.saturating_sub(1));
+        found.map_or(0.0, |microseconds| f64::from(*microseconds) / 1e3)
+    }
+
+    /// What 99.9 % do not exceed against what half do not.
+    pub(crate) fn p999_over_median(&self) -> f64 {
+        self.quantile_ms(0.999) / self.quantile_ms(0.5).max(1e-3)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quantile_is_the_value_that_so_many_do_not_exceed() {
+        let mut latencies = Latencies::default();
+        assert_eq!(latencies.quantile_ms(0.5), 0.0);
+        (1..=1000).rev().for_each(|ms| latencies.note(Duration::from_millis(ms)));
+        let latencies = latencies.sorted();
+        assert_eq!(
+            [0.5, 0.999, 1.0].map(|share| latencies.quantile_ms(share)),
+            [500.0, 999.0, 1000.0]
+        );
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

@@ -106,9 +106,25 @@ pub(crate) fn run(
     versions: &mut Versions,
     content: &Content,
 ) -> Result<Outcome, BenchError> {
+    run_watched(side, load, addresses, versions, content, |_| ())
+}
+
+/// The same, and tells how long each request took.
+///
+/// # Errors
+/// What a request met.
+pub(crate) fn run_watched(
+    side: &mut dyn Side,
+    load: &Load,
+    addresses: &mut Addresses,
+    versions: &mut Versions,
+    content: &Content,
+    mut took: impl FnMut(Duration),
+) -> Result<Outcome, BenchError> {
     let length = load.count as usize * BLOCK_SIZE;
     let mut idle: Vec<usize> = (0..load.depth).collect();
     let mut places = vec![u64::MAX; load.depth];
+    let mut begun = vec![Instant::now(); load.depth];
     let mut done = Vec::with_capacity(load.depth);
     let (mut submitted, mut ended) = (0, 0);
     let mut longest_stall = Duration::ZERO;
@@ -126,6 +142,7 @@ pub(crate) fn run(
             if load.access == Access::Write {
                 fill(side.memory(slot), first, load.count, versions, content);
             }
+            begun[slot] = latest;
             side.submit(slot, load.access, first * BLOCK_SIZE as u64, length);
             submitted += 1;
             if matches!(load.limit, Limit::Requests(count) if submitted == count) {
@@ -141,6 +158,7 @@ pub(crate) fn run(
         latest = now;
         ended += done.len() as u64;
         for slot in done.drain(..) {
+            took(now - begun[slot]);
             places[slot] = u64::MAX;
             idle.push(slot);
         }

@@ -3,7 +3,10 @@
 use super::{Access, Side};
 use crate::error::BenchError;
 use coulter::buffer::Buffer;
-use coulter::service::{BlockService, Completion, Guest, Operation, Request, Session};
+use coulter::service::{
+    BlockService, Completion, Guest, Operation, Request, RequestError, Session,
+};
+use coulter::tuning::{Retuning, Tuning};
 use coulter::{Statistics, Volume};
 use std::sync::mpsc;
 
@@ -71,6 +74,14 @@ impl VolumeSide {
     /// What the volume has done.
     pub(crate) fn statistics(&self) -> Statistics {
         self.volume.statistics()
+    }
+
+    /// Changes settings of the volume; what they are then.
+    ///
+    /// # Errors
+    /// When the volume has ended.
+    pub(crate) fn tune(&self, retuning: Retuning) -> Result<Tuning, BenchError> {
+        self.volume.tune(retuning).ok_or(BenchError::Request(RequestError::Closed))
     }
 
     /// Ends the volume in order.

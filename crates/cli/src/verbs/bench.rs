@@ -5,7 +5,9 @@ use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_bench::cleaning::{Config, Placement, Reclaim, VictimPolicy};
-use coulter_bench::{BenchError, Progress, cleaning, engine, fill, recovery, volume};
+use coulter_bench::{
+    BenchError, Progress, cleaning, engine, fill, fragmentation, recovery, volume,
+};
 use coulter_workload::Pattern;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -22,7 +24,8 @@ Examples:
   coulter bench recovery --mapped 256G --json
   coulter bench cleaning --workload zipf:0.99 --spare 17.65% --json
   coulter bench cleaning --metadata --mapped 256G --json
-  coulter bench fill --size 4G --passes 10")]
+  coulter bench fill --size 4G --full 90% --passes 10
+  coulter bench fragmentation --size 1G")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) what: What,
@@ -36,6 +39,7 @@ pub(crate) enum What {
     Recovery(RecoveryBench),
     Cleaning(CleaningBench),
     Fill(FillBench),
+    Fragmentation(FragmentationBench),
 }
 
 /// Random writes and reads through a volume, against the same straight to a file
@@ -181,6 +185,11 @@ pub(crate) struct FillBench {
     #[arg(long, default_value = "1G")]
     pub(crate) size: Size,
 
+    /// How much of it is filled and overwritten
+    #[arg(long, default_value = "100%", value_name = "PERCENT")]
+    #[arg(value_parser = crate::verbs::create::parse_percent)]
+    pub(crate) full: u32,
+
     /// How many times its size is written
     #[arg(long, default_value = "10")]
     pub(crate) passes: u64,
@@ -193,6 +202,36 @@ pub(crate) struct FillBench {
     /// Most memory that the map may take [default: the whole map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What random writes do to sequential reads of a volume, and what `defrag` gives back
+#[derive(Debug, Args)]
+pub(crate) struct FragmentationBench {
+    /// Directory for the file to measure on, or its name; it is removed afterwards [default: the
+    /// directory for temporary files]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) backing: Option<PathBuf>,
+
+    /// Size of the volume
+    #[arg(long, default_value = "1G")]
+    pub(crate) size: Size,
+
+    /// Which blocks are overwritten, as in `bench cleaning`
+    #[arg(long, default_value = "uniform")]
+    pub(crate) workload: Pattern,
+
+    /// How many times its size is overwritten
+    #[arg(long, default_value = "2")]
+    pub(crate) passes: u64,
+
+    /// Spare space of the store, as a share of the volume
+    #[arg(long, default_value = "20%", value_name = "PERCENT")]
+    #[arg(value_parser = crate::verbs::create::parse_percent)]
+    pub(crate) spare: u32,
 
     /// Print the figures as JSON
     #[arg(long)]
@@ -225,6 +264,7 @@ impl Bench {
             What::Recovery(bench) => bench.run(),
             What::Cleaning(bench) => bench.run(),
             What::Fill(bench) => bench.run(),
+            What::Fragmentation(bench) => bench.run(),
         }
     }
 }
@@ -311,11 +351,28 @@ impl FillBench {
             fill::run(&fill::Options {
                 backing: self.backing.clone(),
                 size: self.size.0,
+                full_percent: self.full,
                 passes: self.passes,
                 spare_percent: self.spare,
                 map_memory: self.map_memory.map(|size| size.0),
                 progress,
                 ..default
+            })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl FragmentationBench {
+    fn run(&self) -> Result<(), CliError> {
+        let report = measure("fragmentation", |progress| {
+            fragmentation::run(&fragmentation::Options {
+                backing: self.backing.clone(),
+                size: self.size.0,
+                spare_percent: self.spare,
+                passes: self.passes,
+                pattern: self.workload,
+                progress,
             })
         })?;
         print(self.json, &report, || report.table())
