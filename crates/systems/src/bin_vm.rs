@@ -3,7 +3,7 @@
 use clap::Parser;
 use coulter_systems::vm::{
     Accelerator, Kernel, KernelName, Options, Report, SCENARIOS, Scenario, Set, run, summary,
-    table, write_table,
+    write_table,
 };
 use std::error::Error;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long, value_enum)]
     accelerator: Option<Accelerator>,
 
-    /// Put the table of what ran into this document
+    /// Put what ran into the table of this document
     #[arg(long, value_name = "FILE")]
     write_table: Option<PathBuf>,
 
@@ -110,7 +110,7 @@ fn try_main(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
         })?;
     }
     if let Some(document) = &arguments.write_table {
-        write_table(document, &table(&reports))?;
+        write_table(document, &reports)?;
     }
     let failed = reports.iter().filter(|report| report.failure.is_some()).count();
     println!("{} passed, {failed} failed", reports.len() - failed);

@@ -28,4 +28,4 @@ pub use campaign::{Options, Report, run};
 pub use kernel::{Kernel, KernelName};
 pub use machine::Accelerator;
 pub use scenario::{SCENARIOS, Scenario, Set};
-pub use table::{summary, table, write_table};
+pub use table::{summary, write_table};

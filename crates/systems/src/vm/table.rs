@@ -1,12 +1,16 @@
 //! What came of a run, for a person and for the documentation.
 
 use super::campaign::Report;
+use super::scenario::SCENARIOS;
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
 /// Between these two the documentation has the table.
 const MARKS: [&str; 2] = ["<!-- from `make vm` -->\n", "<!-- end of `make vm` -->\n"];
+
+/// The cell of what was never run on a kernel.
+const NOT_RUN: &str = "–";
 
 /// One line for a report.
 pub fn summary(report: &Report) -> String {
@@ -21,26 +25,63 @@ pub fn summary(report: &Report) -> String {
     line
 }
 
-/// The table of the documentation: scenarios by kernels.
-pub fn table(reports: &[Report]) -> String {
-    let mut kernels: Vec<&str> = reports.iter().map(|report| report.release.as_str()).collect();
-    kernels.dedup();
-    let mut scenarios: Vec<&str> = Vec::new();
-    for report in reports {
-        if !scenarios.contains(&report.scenario) {
-            scenarios.push(report.scenario);
+/// Scenarios by kernels, as the documentation shows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Table {
+    kernels: Vec<String>,
+    /// A scenario, and a cell for each kernel.
+    rows: Vec<(String, Vec<String>)>,
+}
+
+impl Table {
+    /// Reads what [`Table::text`] wrote; lines of another kind are passed over.
+    fn parse(text: &str) -> Table {
+        let mut lines = text.lines().filter_map(|line| {
+            let cells = line.strip_prefix("| ")?.strip_suffix(" |")?;
+            Some(cells.split(" | ").map(str::to_owned).collect::<Vec<String>>())
+        });
+        let kernels = lines.next().unwrap_or_default().into_iter().skip(1).collect::<Vec<String>>();
+        let rows = lines.filter_map(|mut cells| {
+            let scenario = (cells.len() == kernels.len() + 1).then(|| cells.remove(0))?;
+            Some((scenario, cells))
+        });
+        Table { rows: rows.collect(), kernels }
+    }
+
+    /// Puts in what ran. What did not run this time stays as it was.
+    fn merge(&mut self, reports: &[Report]) {
+        for report in reports {
+            let found = self.kernels.iter().position(|kernel| *kernel == report.release);
+            let column = found.unwrap_or_else(|| {
+                self.kernels.push(report.release.clone());
+                self.rows.iter_mut().for_each(|(_, cells)| cells.push(NOT_RUN.to_owned()));
+                self.kernels.len() - 1
+            });
+            let found = self.rows.iter().position(|(scenario, _)| scenario == report.scenario);
+            let row = found.unwrap_or_else(|| {
+                let cells = vec![NOT_RUN.to_owned(); self.kernels.len()];
+                self.rows.push((report.scenario.to_owned(), cells));
+                self.rows.len() - 1
+            });
+            self.rows[row].1[column] = cell(report);
         }
     }
-    let mut text = format!("| scenario | {} |\n", kernels.join(" | "));
-    text.push_str(&format!("|---|{}\n", "---|".repeat(kernels.len())));
-    for scenario in scenarios {
-        let cells = kernels.iter().map(|kernel| {
-            let mine = |report: &&Report| report.scenario == scenario && report.release == *kernel;
-            reports.iter().find(mine).map_or("–".to_owned(), cell)
-        });
-        let _ = writeln!(text, "| {scenario} | {} |", cells.collect::<Vec<_>>().join(" | "));
+
+    /// Rows in the order in which scenarios are run; those that there are no more go.
+    fn sort(&mut self, scenarios: &[&str]) {
+        let place = |name: &str| scenarios.iter().position(|scenario| *scenario == name);
+        self.rows.retain(|(scenario, _)| place(scenario).is_some());
+        self.rows.sort_by_key(|(scenario, _)| place(scenario));
     }
-    text
+
+    fn text(&self) -> String {
+        let mut text = format!("| scenario | {} |\n", self.kernels.join(" | "));
+        let _ = writeln!(text, "|---|{}", "---|".repeat(self.kernels.len()));
+        for (scenario, cells) in &self.rows {
+            let _ = writeln!(text, "| {scenario} | {} |", cells.join(" | "));
+        }
+        text
+    }
 }
 
 /// A count as it is, a ratio with two places.
@@ -56,16 +97,20 @@ fn cell(report: &Report) -> String {
     format!("{:.0} s{}", report.seconds, figures.collect::<String>())
 }
 
-/// Puts the table into a document, between its marks.
+/// Puts what ran into the table of a document, between its marks. Cells of what did not run this
+/// time stay.
 ///
 /// # Errors
 /// When the document cannot be read or written, or has no marks.
-pub fn write_table(document: &Path, table: &str) -> io::Result<()> {
+pub fn write_table(document: &Path, reports: &[Report]) -> io::Result<()> {
     let text = std::fs::read_to_string(document)?;
     let no_marks = || io::Error::other("it has no place for the table of `make vm`");
     let (before, rest) = text.split_once(MARKS[0]).ok_or_else(no_marks)?;
-    let (_, after) = rest.split_once(MARKS[1]).ok_or_else(no_marks)?;
-    std::fs::write(document, [before, MARKS[0], table, MARKS[1], after].concat())
+    let (old, after) = rest.split_once(MARKS[1]).ok_or_else(no_marks)?;
+    let mut table = Table::parse(old);
+    table.merge(reports);
+    table.sort(&SCENARIOS.iter().map(|scenario| scenario.name).collect::<Vec<_>>());
+    std::fs::write(document, [before, MARKS[0], &table.text(), MARKS[1], after].concat())
 }
 
 #[cfg(test)]
@@ -80,26 +125,42 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_scenario_and_a_column_for_each_kernel() {
-        let reports = [
+        let mut table = Table::default();
+        table.merge(&[
             report("a", "6.1", None),
             report("a", "6.12", Some("x".into())),
             report("b", "6.12", None),
-        ];
+        ]);
         let expected = "| scenario | 6.1 | 6.12 |\n|---|---|---|\n\
                         | a | 2 s; ratio 1.50; kills 3 | **failed** |\n| b | – | 2 s; ratio 1.50; kills 3 |\n";
-        assert_eq!(table(&reports), expected);
+        assert_eq!(table.text(), expected);
+        assert_eq!(Table::parse(expected), table);
     }
 
     #[test]
-    fn a_table_replaces_the_one_before() {
+    fn what_did_not_run_stays_and_what_is_no_more_goes() {
+        let mut table = Table::default();
+        table.merge(&[report("b", "6.1", None), report("gone", "6.1", None)]);
+        table.merge(&[report("a", "6.1", None), report("b", "6.12", Some("x".into()))]);
+        table.sort(&["a", "b"]);
+        let expected = "| scenario | 6.1 | 6.12 |\n|---|---|---|\n\
+                        | a | 2 s; ratio 1.50; kills 3 | – |\n\
+                        | b | 2 s; ratio 1.50; kills 3 | **failed** |\n";
+        assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn a_table_is_written_between_its_marks() {
         let file = std::env::temp_dir().join(format!("table-{}.md", std::process::id()));
-        let document = format!("above\n{}old\n{}below\n", MARKS[0], MARKS[1]);
+        let document = format!("above\n{}| scenario | 6.1 |\n{}below\n", MARKS[0], MARKS[1]);
         std::fs::write(&file, document).expect("it is writable");
-        write_table(&file, "new\n").expect("it has marks");
+        let name = SCENARIOS[0].name;
+        write_table(&file, &[report(name, "6.1", Some("x".into()))]).expect("it has marks");
         let text = std::fs::read_to_string(&file).expect("it is there");
         std::fs::write(&file, "no marks").expect("it is writable");
-        assert!(write_table(&file, "new\n").is_err());
+        assert!(write_table(&file, &[]).is_err());
         std::fs::remove_file(&file).expect("it is there");
-        assert_eq!(text, format!("above\n{}new\n{}below\n", MARKS[0], MARKS[1]));
+        let table = format!("| scenario | 6.1 |\n|---|---|\n| {name} | **failed** |\n");
+        assert_eq!(text, format!("above\n{}{table}{}below\n", MARKS[0], MARKS[1]));
     }
 }
