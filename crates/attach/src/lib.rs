@@ -22,4 +22,5 @@ pub mod ublk;
 
 mod claim;
 mod holders;
+mod hosting;
 mod pool;

@@ -3,6 +3,7 @@
 use super::node::Nodes;
 use super::pump::Pump;
 use crate::holders;
+use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::BlockService;
 use rustix::event::{EventfdFlags, eventfd};
@@ -14,7 +15,6 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The name of the file in the mount.
@@ -22,8 +22,8 @@ pub const FILE_NAME: &str = "volume";
 /// The type of the mount, as `/proc/self/mountinfo` shows it.
 pub(crate) const FILE_SYSTEM_TYPE: &str = "fuse.coulter";
 
-/// Stack of the thread in bytes.
-const STACK_SIZE: usize = 512 << 10;
+/// The thread of a pump that cannot have the service's.
+const THREAD: ThreadShape = ThreadShape { name: "fuse", stack_size: 512 << 10 };
 /// How long a mount that was just in use may stay busy, as the kernel lets go a little later.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -100,9 +100,10 @@ pub struct FuseFile {
     /// Whether the mount is still ours to undo.
     mounted: bool,
     stop: OwnedFd,
-    /// The same as the thread's; keeps the mount alive when it is handed over.
+    /// The same as the pump's; keeps the mount alive when it is handed over.
     device: Option<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    /// The pump, until it is over.
+    pump: Option<Hosted>,
 }
 
 impl FuseFile {
@@ -159,7 +160,6 @@ impl FuseFile {
         };
         let (stop_for_pump, kept) = (duplicate(&stop)?, duplicate(&device)?);
         let nodes = Nodes::new(service.size(), read_only);
-        let session = service.connect();
         let device_kept = Some(kept);
         let mut file = FuseFile {
             mount_point,
@@ -167,13 +167,14 @@ impl FuseFile {
             mounted: true,
             stop,
             device: device_kept,
-            thread: None,
+            pump: None,
         };
-        let thread = std::thread::Builder::new().name("fuse".into()).stack_size(STACK_SIZE);
         // On failure the drop of `file` unmounts.
-        let spawned = thread.spawn(move || Pump::new(device, stop_for_pump, session, nodes).run());
-        file.thread =
-            Some(spawned.map_err(|source| FuseError::System { step: "start a thread", source })?);
+        let hosted = hosting::host(service, &THREAD, move |session, place| {
+            Pump::new(device, stop_for_pump, session, place, nodes).run();
+        });
+        let failed = |source| FuseError::System { step: "start a thread", source };
+        file.pump = Some(hosted.map_err(failed)?);
         Ok(file)
     }
 
@@ -229,14 +230,13 @@ impl AttachPoint for FuseFile {
         self.unmount(how)?;
         self.mounted = false;
         self.device = None;
-        // After a plain unmount the thread ends by itself; after a lazy one the file may still be
-        // open somewhere, and only the end of the thread takes it away.
+        // After a plain unmount the pump ends by itself; after a lazy one the file may still be
+        // open somewhere, and only the end of the pump takes it away.
         if how == Detach::Always {
             let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         }
-        if let Some(thread) = self.thread.take() {
-            // A panic in it was printed by the panic hook.
-            let _ = thread.join();
+        if let Some(pump) = self.pump.take() {
+            pump.await_end();
         }
         remove_made(&self.mount_point, self.made_directory);
         Ok(())
@@ -245,10 +245,10 @@ impl AttachPoint for FuseFile {
     fn hand_over(&mut self) -> io::Result<OwnedFd> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let device = self.device.take().filter(|_| self.mounted).ok_or_else(gone)?;
-        // Whether the thread ends is all that matters, and an eventfd takes one write.
+        // Whether the pump ends is all that matters, and an eventfd takes one write.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(pump) = self.pump.take() {
+            pump.await_end();
         }
         self.mounted = false;
         Ok(device)

@@ -11,6 +11,7 @@
 
 use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
 use super::wire::{InHeader, Message, WRITE_HEADER_SIZE, opcode, out_header, write_body};
+use crate::hosting::Place;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
@@ -37,6 +38,7 @@ pub(super) struct Pump {
     /// Readable when the mount is to be given up.
     stop: OwnedFd,
     session: Box<dyn Session>,
+    place: Place,
     nodes: Nodes,
     pool: BufferPool,
     memory_held: usize,
@@ -79,6 +81,7 @@ impl Pump {
         device: OwnedFd,
         stop: OwnedFd,
         session: Box<dyn Session>,
+        place: Place,
         nodes: Nodes,
     ) -> Pump {
         let nothing = Pending { unique: 0, reply: ReplyBody::Nothing };
@@ -86,6 +89,7 @@ impl Pump {
             device,
             stop,
             session,
+            place,
             nodes,
             pool: BufferPool::new(IDLE_BYTES_MAX),
             memory_held: 0,
@@ -137,7 +141,7 @@ impl Pump {
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
         let completions = self.session.completion_fd();
         // A session that is over has nothing to say, and says so for ever.
-        let waits = self.session.outstanding() > 0;
+        let waits = self.place == Place::Guest || self.session.outstanding() > 0;
         let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [
             PollFd::new(&self.stop, PollFlags::IN),

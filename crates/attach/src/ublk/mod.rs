@@ -23,6 +23,7 @@ pub use error::UblkError;
 pub use stale::{Waiting, remove, waiting};
 
 use crate::claim::{claim, open};
+use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use abi::{
     ATTR_FUA, ATTR_READ_ONLY, ATTR_VOLATILE_CACHE, DeviceInfo, F_CMD_IOCTL_ENCODE, F_USER_COPY,
@@ -30,15 +31,13 @@ use abi::{
     Parameters, STATE_LIVE, STATE_QUIESCED,
 };
 use control::{Control, is_unknown};
-use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, BlockService, Guest, SECTOR_SIZE};
+use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, BlockService, SECTOR_SIZE};
 use queue::{Queue, Shape};
 use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 /// Request slots of the queue.
@@ -52,8 +51,8 @@ const NODE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the kernel may take to see that the process before is dead.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Stack in bytes of a thread that serves a queue.
-const STACK_SIZE: usize = 256 << 10;
+/// The thread of a queue that cannot have the service's.
+const THREAD: ThreadShape = ThreadShape { name: "ublk", stack_size: 256 << 10 };
 
 const _: () = assert!(IO_SIZE_MAX <= abi::IO_BUFFER_SIZE_MAX);
 
@@ -85,8 +84,8 @@ pub struct UblkDevice {
     copy: Copy,
     /// Whether the device is still ours to delete.
     exists: bool,
-    /// Told when the queue's loop has ended.
-    ended: Option<Receiver<()>>,
+    /// The queue's loop, until it is over.
+    queue: Option<Hosted>,
 }
 
 impl UblkDevice {
@@ -115,7 +114,7 @@ impl UblkDevice {
         control.add(&mut info).map_err(of_add)?;
         let id = info.id;
         // From here on a failure drops `device`, and with it all that was made.
-        let mut device = UblkDevice { id, control, copy, exists: true, ended: None };
+        let mut device = UblkDevice { id, control, copy, exists: true, queue: None };
         let parameters = parameters(service, options.read_only);
         device.control.set_parameters(id, parameters).map_err(|e| device.failed("set up", e))?;
         device.serve(service, shape_of(&info))?;
@@ -145,7 +144,7 @@ impl UblkDevice {
         };
         retry_while_busy(|| control.start_recovery(id)).map_err(|e| failed("take over", e))?;
         // Until the end of this function a failure leaves the device waiting for another attempt.
-        let mut device = UblkDevice { id, control, copy: shape.copy, exists: false, ended: None };
+        let mut device = UblkDevice { id, control, copy: shape.copy, exists: false, queue: None };
         device.serve(service, shape)?;
         device.control.end_recovery(id).map_err(|e| failed("resume", e))?;
         device.exists = true;
@@ -173,14 +172,8 @@ impl UblkDevice {
         self.await_node(&path)?;
         let character = open(&path, OFlags::RDWR).map_err(|e| self.failed("open", e))?;
         let (offered, was_offered) = sync_channel::<io::Result<()>>(1);
-        let (ends, ended) = sync_channel::<()>(1);
-        let is_guest = Arc::new(AtomicBool::new(true));
-        let is_guest_there = is_guest.clone();
-        let guest: Guest = Box::new(move |session| {
-            // Dropped, and so told, when the loop is over and all of it is gone.
-            let _ends: SyncSender<()> = ends;
-            let is_guest = is_guest_there.load(Ordering::SeqCst);
-            match Queue::offer(character, session, is_guest, shape) {
+        let hosted = hosting::host(service, &THREAD, move |session, place| {
+            match Queue::offer(character, session, place, shape) {
                 Ok(queue) => {
                     // The other end waits for it.
                     let _ = offered.send(Ok(()));
@@ -189,14 +182,7 @@ impl UblkDevice {
                 Err(error) => drop(offered.send(Err(error))),
             }
         });
-        self.ended = Some(ended);
-        if let Err(refused) = service.host(guest) {
-            is_guest.store(false, Ordering::SeqCst);
-            let session = service.connect();
-            let thread = std::thread::Builder::new().name("ublk".into()).stack_size(STACK_SIZE);
-            let spawned = thread.spawn(move || refused(session));
-            spawned.map_err(|e| self.failed("start a thread for", e))?;
-        }
+        self.queue = Some(hosted.map_err(|e| self.failed("start a thread for", e))?);
         let died = |_| Err(io::Error::other("the thread that was to serve it died"));
         was_offered.recv().unwrap_or_else(died).map_err(|e| self.failed("serve", e))
     }
@@ -230,9 +216,8 @@ impl UblkDevice {
         {
             return Err(self.refused("stop", error));
         }
-        if let Some(ended) = self.ended.take() {
-            // Nothing is ever sent: this waits for the loop to drop its end.
-            let _ = ended.recv();
+        if let Some(queue) = self.queue.take() {
+            queue.await_end();
         }
         match self.control.delete(self.id) {
             Err(error) if error.raw_os_error() != Some(libc::ENODEV) => {

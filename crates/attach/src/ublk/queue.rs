@@ -19,6 +19,7 @@ use super::abi::{
     IO_COMMIT_AND_FETCH, IO_F_FUA, IO_FETCH, IO_RESULT_OK, IoCommand, IoDescriptor, OP_DISCARD,
     OP_FLUSH, OP_MASK, OP_READ, OP_WRITE, OP_WRITE_ZEROES, data_position,
 };
+use crate::hosting::Place;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
@@ -67,9 +68,7 @@ pub(super) struct Queue {
     device: OwnedFd,
     descriptors: Descriptors,
     session: Box<dyn Session>,
-    /// Whether the service gets further only inside calls of this session, so that a sleep has to
-    /// heed it even with nothing outstanding: others may use the same volume.
-    is_guest: bool,
+    place: Place,
     shape: Shape,
     /// By tag; a request's buffer is with the session while the session has the request.
     slots: Vec<Slot>,
@@ -103,7 +102,7 @@ impl Queue {
     pub(super) fn offer(
         device: OwnedFd,
         session: Box<dyn Session>,
-        is_guest: bool,
+        place: Place,
         shape: Shape,
     ) -> io::Result<Queue> {
         let descriptors = Descriptors::map(&device, shape.depth)?;
@@ -114,7 +113,7 @@ impl Queue {
             device,
             descriptors,
             session,
-            is_guest,
+            place,
             shape,
             slots,
             pool: BufferPool::new(IDLE_BYTES_MAX),
@@ -306,7 +305,7 @@ impl Queue {
 
     /// Hands over what is queued, and sleeps until there is a request or a completion.
     fn sleep(&mut self) -> io::Result<()> {
-        if self.is_guest || self.session.outstanding() > 0 {
+        if self.place == Place::Guest || self.session.outstanding() > 0 {
             // Asked for anew before each sleep: the session arms itself by it.
             let descriptor = self.session.completion_fd().as_raw_fd();
             if !self.polled.contains(&descriptor) {
