@@ -4,9 +4,12 @@
 //! then need memory ourselves, the two wait for each other. Three measures against that:
 //! - *I/O flusher* (`PR_SET_IO_FLUSHER`): our allocations never wait for I/O.
 //! - *Locked memory* (`mlockall`, on fault): what was once touched is never paged out, so that
-//!   serving a request reads no page from a disk. Memory is not touched in advance, so that
-//!   large reserves cost nothing.
-//! - *Spared by the OOM killer* (`oom_score_adj`): killing us frees little and breaks a lot.
+//!   serving a request reads no page from a disk. What a request needs is touched before the
+//!   first one comes: the buffers of a volume, and those of an attach point whose host may be the
+//!   kernel itself. The map is not, so that room for a large one costs nothing; it grows by little
+//!   at a time.
+//! - *Spared by the OOM killer* (`oom_score_adj` of -1000): killing us frees little, and whatever
+//!   waits for the device could then not even be killed in turn.
 //!
 //! All want privileges, and none is needed to work: the caller is told which were had.
 
@@ -15,8 +18,9 @@ use rustix::process::configure_io_flusher_behavior;
 use std::fmt;
 use std::io;
 
-/// Value for `/proc/self/oom_score_adj`: after nearly everything else, but not exempt.
-const OOM_SCORE_ADJUSTMENT: &str = "-900";
+/// Value for `/proc/self/oom_score_adj`: never. With -999 it would still be its turn once whatever
+/// else is large waits for this very device, unkillable.
+const OOM_SCORE_ADJUSTMENT: &str = "-1000";
 
 /// What [`harden_process`] achieved.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
 
+pub mod block_device;
 pub mod conformance;
 pub mod fuse;
 pub mod fuzz;

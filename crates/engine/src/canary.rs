@@ -5,11 +5,13 @@
 //! but the tests in `crates/canary-sim` depends on it. In the engine itself [`sings`] is `false` at
 //! compile time.
 
-#![cfg_attr(not(coulter_canary), allow(dead_code, unreachable_pub))]
+#![cfg_attr(
+    not(coulter_canary),
+    allow(dead_code, unreachable_pub, reason = "in the engine itself no mistake is ever chosen")
+)]
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Canary {
     /// A FLUSH is answered without a device flush.
     FlushDropped,

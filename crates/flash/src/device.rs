@@ -13,7 +13,7 @@
 //! A drive that loses power (see [`Drive::cut_power_after`](crate::Drive::cut_power_after)) fails
 //! every command with `Gone`. It comes back with [`FlashStore::power_on`].
 
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "commands of the device contract point to the caller's memory")]
 
 use crate::drive::{Blocks, CommandError};
 use crate::held::HeldQueue;

@@ -182,6 +182,19 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_caches_nothing_of_the_volume_and_flushes_nothing_at_a_close() {
+        use open_flag::{DIRECT_IO, NO_FLUSH, PARALLEL_DIRECT_WRITES};
+        let nodes = Nodes::new(1 << 20, false);
+        let message = Message::Open { flags: libc::O_RDWR as u32 };
+        let body = nodes.answer(header(VOLUME_NODE), message).unwrap().unwrap();
+        // A handle of 64 bits, then the flags.
+        let flags = u32::from_ne_bytes(body[8..12].try_into().unwrap());
+        assert_eq!(flags, DIRECT_IO | NO_FLUSH | PARALLEL_DIRECT_WRITES);
+        // As the kernel has them (FOPEN_DIRECT_IO, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES).
+        assert_eq!(flags, 1 << 0 | 1 << 5 | 1 << 6);
+    }
+
+    #[test]
     fn an_old_kernel_is_refused() {
         assert_eq!(init(7, MINOR_MIN - 1, 0, 0), Err(libc::EPROTO));
         assert!(init(7, 45, 0, u32::MAX).is_ok());

@@ -10,7 +10,7 @@
 //! - Every message that wants a reply gets one, unless the mount is gone.
 
 use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
-use super::wire::{InHeader, Message, WRITE_HEADER_SIZE, opcode, out_header, write_body};
+use super::wire::{InHeader, Message, OUT_HEADER_SIZE, WRITE_HEADER_SIZE, opcode, out_header, write_body};
 use crate::hosting::Place;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
@@ -24,12 +24,15 @@ use std::time::Duration;
 
 /// Requests with the session at a time.
 const REQUEST_COUNT_MAX: usize = 512;
-/// Bytes of buffers held at which no more messages are taken.
-const MEMORY_MAX: usize = 64 << 20;
-/// Bytes of idle buffers kept for the next messages.
-const IDLE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of buffers held at which no more messages are taken: sixteen of the largest, or all that
+/// a loop device has of 128 KiB. When memory is short, the kernel sends as much as is taken.
+const MEMORY_MAX: usize = 16 << 20;
+/// Bytes of idle buffers kept for the next messages: all, so that nothing is asked for twice.
+const IDLE_BYTES_MAX: usize = MEMORY_MAX;
 /// Messages taken before completions are looked at.
 const BATCH_MAX: usize = 64;
+/// Bytes of replies that are sent in one piece: those to writes.
+const SHORT_REPLY_SIZE_MAX: usize = 32;
 /// Payloads from this size on go on in the buffer that they were read into.
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
 
@@ -330,8 +333,17 @@ impl Pump {
 
     fn send(&self, unique: u64, errno: i32, body: &[u8]) {
         let header = out_header(unique, errno, body.len());
-        let slices = [IoSlice::new(&header), IoSlice::new(body)];
+        let whole = OUT_HEADER_SIZE + body.len();
         // It fails when the request was taken back or the mount is gone; nobody waits then.
-        while let Err(Errno::INTR) = rustix::io::writev(&self.device, &slices) {}
+        if whole <= SHORT_REPLY_SIZE_MAX {
+            // In one piece: the kernel pins the pages of each piece.
+            let mut reply = [0; SHORT_REPLY_SIZE_MAX];
+            reply[..OUT_HEADER_SIZE].copy_from_slice(&header);
+            reply[OUT_HEADER_SIZE..whole].copy_from_slice(body);
+            while let Err(Errno::INTR) = rustix::io::write(&self.device, &reply[..whole]) {}
+        } else {
+            let slices = [IoSlice::new(&header), IoSlice::new(body)];
+            while let Err(Errno::INTR) = rustix::io::writev(&self.device, &slices) {}
+        }
     }
 }

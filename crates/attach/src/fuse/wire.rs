@@ -16,7 +16,7 @@ pub const ROOT_NODE: u64 = 1;
 
 /// Kinds of messages.
 pub mod opcode {
-    #![allow(missing_docs)]
+    #![expect(missing_docs, reason = "the kernel's names, which say as much as is needed here")]
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
@@ -87,7 +87,7 @@ pub struct InHeader {
 
 /// A message from the kernel. The payload of a write is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "fields are the kernel's, and named after what they hold")]
 pub enum Message<'a> {
     Init {
         major: u32,

@@ -1,9 +1,9 @@
 //! What keeps a device of the kernel's NBD client from being had, in words that say what to do.
 
+use crate::block_device::{ForeignDevice, StepFailed};
 use crate::nbd::{ClientError, ServeError};
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 
 /// Why an NBD device could not be attached or taken over.
 #[derive(Debug)]
@@ -20,21 +20,9 @@ pub enum NbdDeviceError {
     /// The server below did not answer.
     Handshake(ClientError),
     /// The device that is to be taken over was made for something else.
-    Foreign {
-        /// The device.
-        device: PathBuf,
-        /// What differs.
-        what: &'static str,
-    },
+    Foreign(ForeignDevice),
     /// The system refused a step.
-    System {
-        /// Which step.
-        step: &'static str,
-        /// On what.
-        target: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    System(StepFailed),
 }
 
 impl NbdDeviceError {
@@ -45,7 +33,11 @@ impl NbdDeviceError {
             Some(libc::ENOSPC | libc::EBUSY) => NbdDeviceError::NoDeviceLeft(error),
             _ => {
                 let target = "the kernel's NBD client".into();
-                NbdDeviceError::System { step: "make a device of", target, source: error }
+                NbdDeviceError::System(StepFailed {
+                    step: "make a device of",
+                    target,
+                    source: error,
+                })
             }
         }
     }
@@ -68,12 +60,8 @@ impl fmt::Display for NbdDeviceError {
             ),
             NbdDeviceError::Server(error) => error.fmt(f),
             NbdDeviceError::Handshake(error) => error.fmt(f),
-            NbdDeviceError::Foreign { device, what } => {
-                write!(f, "{} is not a device of this volume: {what}", device.display())
-            }
-            NbdDeviceError::System { step, target, source } => {
-                write!(f, "cannot {step} {}: {source}", target.display())
-            }
+            NbdDeviceError::Foreign(error) => error.fmt(f),
+            NbdDeviceError::System(error) => error.fmt(f),
         }
     }
 }
@@ -83,11 +71,11 @@ impl std::error::Error for NbdDeviceError {
         match self {
             NbdDeviceError::Server(source) => Some(source),
             NbdDeviceError::Handshake(source) => Some(source),
-            NbdDeviceError::Foreign { .. } => None,
+            NbdDeviceError::Foreign(_) => None,
             NbdDeviceError::NoDriver(source)
             | NbdDeviceError::NoPermission(source)
-            | NbdDeviceError::NoDeviceLeft(source)
-            | NbdDeviceError::System { source, .. } => Some(source),
+            | NbdDeviceError::NoDeviceLeft(source) => Some(source),
+            NbdDeviceError::System(error) => Some(&error.source),
         }
     }
 }

@@ -19,7 +19,9 @@ mod netlink;
 
 pub use error::NbdDeviceError;
 
-use crate::claim::claim;
+use crate::block_device::{
+    ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,
+};
 use crate::nbd::{Address, Export, Server, ServerOptions, handshake_only};
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, SECTOR_SIZE};
@@ -28,7 +30,7 @@ use netlink::{Netlink, Terms};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// After this long a request that is not answered is issued again, on another connection.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,9 +39,6 @@ pub const DEAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Connections; more than one, so that one of them may be replaced while others go on.
 const CONNECTION_COUNT: usize = 4;
-/// How long the device may take to go once it was told to.
-const END_PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// How a device is attached.
 pub struct NbdDeviceOptions {
@@ -108,7 +107,10 @@ impl NbdDevice {
     pub fn recover(index: u32, options: NbdDeviceOptions) -> Result<NbdDevice, NbdDeviceError> {
         let (identity, request_timeout) = (options.identity.clone(), options.request_timeout);
         let device = device_path(index);
-        let foreign = |what| Err(NbdDeviceError::Foreign { device: device.clone(), what });
+        let foreign = |what| {
+            let device = device.clone();
+            Err(NbdDeviceError::Foreign(ForeignDevice { device, what }))
+        };
         if identity_of(index).as_deref() != Some(&identity) {
             return foreign("it was made for another store");
         }
@@ -117,10 +119,9 @@ impl NbdDevice {
         }
         let mut made = make(options)?;
         let terms = terms(&made, &identity, request_timeout);
-        let system = |source| NbdDeviceError::System {
-            step: "give new connections to",
-            target: device.clone(),
-            source,
+        let system = |source| {
+            let (step, target) = ("give new connections to", device.clone());
+            NbdDeviceError::System(StepFailed { step, target, source })
         };
         made.netlink.reconnect(index, &terms, &made.sockets).map_err(system)?;
         NbdDevice::over(made, index, identity, request_timeout)
@@ -137,10 +138,9 @@ impl NbdDevice {
         let mut device = NbdDevice { index, netlink, exists: true, keeper: None, server };
         let watched = Watched { index, identity, request_timeout, address, export, size, flags };
         let started = Keeper::start(watched, sockets);
-        device.keeper = Some(started.map_err(|source| NbdDeviceError::System {
-            step: "watch the connections of",
-            target: device_path(index),
-            source,
+        device.keeper = Some(started.map_err(|source| {
+            let (step, target) = ("watch the connections of", device_path(index));
+            NbdDeviceError::System(StepFailed { step, target, source })
         })?);
         Ok(device)
     }
@@ -176,16 +176,25 @@ impl NbdDevice {
             _ => Ok(()),
         }
     }
+}
 
-    fn await_end(&self) -> Result<(), DetachError> {
-        let limit = Instant::now() + END_PATIENCE;
-        while is_configured(self.index) {
-            if Instant::now() >= limit {
-                let (target, source) = (self.address(), io::ErrorKind::TimedOut.into());
-                return Err(DetachError::System { step: "see the end of", target, source });
-            }
-            std::thread::sleep(PAUSE);
+impl Surviving for NbdDevice {
+    fn path(&self) -> PathBuf {
+        self.device()
+    }
+
+    fn exists(&self) -> bool {
+        self.exists
+    }
+
+    fn take_away(&mut self, claim: Option<OwnedFd>) -> Result<(), DetachError> {
+        self.disconnect()?;
+        if claim.is_some() {
+            drop(claim);
+            await_end(&self.device(), || is_configured(self.index))?;
         }
+        self.exists = false;
+        self.server.shutdown();
         Ok(())
     }
 }
@@ -200,30 +209,11 @@ impl AttachPoint for NbdDevice {
     }
 
     fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
-        if !self.exists {
-            return Ok(());
-        }
-        let mut flushed = Ok(());
-        if how == Detach::IfIdle {
-            let claim = claim(&self.device())?;
-            flushed = rustix::fs::fsync(&claim);
-            self.disconnect()?;
-            drop(claim);
-            self.await_end()?;
-        } else {
-            self.disconnect()?;
-        }
-        self.exists = false;
-        self.server.shutdown();
-        let address = self.address();
-        flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
+        detach(self, how)
     }
 
     fn hand_over(&mut self) -> io::Result<OwnedFd> {
-        // It waits for whoever recovers it; there is nothing that a descriptor would add.
-        let words =
-            "a device of this kind is taken over by a new process, after the end of this one";
-        Err(io::Error::new(io::ErrorKind::Unsupported, words))
+        Err(not_handed_over())
     }
 }
 
@@ -266,8 +256,10 @@ pub fn device_path(index: u32) -> PathBuf {
 /// # Errors
 /// When the kernel refuses.
 pub fn remove(index: u32) -> Result<(), NbdDeviceError> {
-    let failed =
-        |source| NbdDeviceError::System { step: "disconnect", target: device_path(index), source };
+    let failed = |source| {
+        let (step, target) = ("disconnect", device_path(index));
+        NbdDeviceError::System(StepFailed { step, target, source })
+    };
     let mut netlink = Netlink::open().map_err(NbdDeviceError::NoDriver)?;
     netlink.disconnect(index).map_err(failed)
 }

@@ -1,5 +1,6 @@
 //! What keeps a ublk device from being had, in words that say what to do.
 
+use crate::block_device::{ForeignDevice, StepFailed};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -31,21 +32,9 @@ pub enum UblkError {
         pid: i32,
     },
     /// The device that is to be taken over was made for something else.
-    Foreign {
-        /// The device.
-        device: PathBuf,
-        /// What differs.
-        what: &'static str,
-    },
+    Foreign(ForeignDevice),
     /// The system refused a step.
-    System {
-        /// Which step.
-        step: &'static str,
-        /// On what.
-        target: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    System(StepFailed),
 }
 
 impl UblkError {
@@ -83,12 +72,8 @@ impl fmt::Display for UblkError {
             UblkError::Served { device, pid } => {
                 write!(f, "{} is served by process {pid}", device.display())
             }
-            UblkError::Foreign { device, what } => {
-                write!(f, "{} is not a device of this volume: {what}", device.display())
-            }
-            UblkError::System { step, target, source } => {
-                write!(f, "cannot {step} {}: {source}", target.display())
-            }
+            UblkError::Foreign(error) => error.fmt(f),
+            UblkError::System(error) => error.fmt(f),
         }
     }
 }
@@ -99,8 +84,8 @@ impl std::error::Error for UblkError {
             UblkError::NoDriver(source)
             | UblkError::NoPermission(source)
             | UblkError::NoRing(source)
-            | UblkError::NoDeviceLeft(source)
-            | UblkError::System { source, .. } => Some(source),
+            | UblkError::NoDeviceLeft(source) => Some(source),
+            UblkError::System(error) => Some(&error.source),
             _ => None,
         }
     }

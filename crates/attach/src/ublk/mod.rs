@@ -17,12 +17,18 @@ mod abi;
 mod control;
 mod error;
 mod queue;
+mod rehearsal;
 mod stale;
+mod stock;
 
 pub use error::UblkError;
+pub use rehearsal::Rehearsal;
 pub use stale::{Waiting, remove, waiting};
 
-use crate::claim::{claim, open};
+use crate::block_device::{
+    ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,
+};
+use crate::claim::open;
 use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use abi::{
@@ -62,7 +68,8 @@ pub enum Copy {
     /// The driver, between the request and a buffer that belongs to its slot. Any Linux; memory
     /// for the largest request in each slot that ever had one.
     ByDriver,
-    /// This process, by a call for each request. Linux 6.5; memory for what is under way.
+    /// This process, by a call for each request. Linux 6.5; a fixed amount of memory, all of it
+    /// had before the device is there.
     ByDaemon,
 }
 
@@ -140,7 +147,7 @@ impl UblkDevice {
         let shape = shape_of(&info);
         let failed = |step, source| {
             let target = block_path(id);
-            UblkError::System { step, target, source }
+            UblkError::System(StepFailed { step, target, source })
         };
         retry_while_busy(|| control.start_recovery(id)).map_err(|e| failed("take over", e))?;
         // Until the end of this function a failure leaves the device waiting for another attempt.
@@ -193,7 +200,8 @@ impl UblkDevice {
         while !path.exists() {
             if Instant::now() >= limit {
                 let source = io::ErrorKind::TimedOut.into();
-                return Err(UblkError::System { step: "find", target: path.to_owned(), source });
+                let target = path.to_owned();
+                return Err(UblkError::System(StepFailed { step: "find", target, source }));
             }
             std::thread::sleep(PAUSE);
         }
@@ -201,44 +209,44 @@ impl UblkDevice {
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> UblkError {
-        UblkError::System { step, target: self.device(), source }
+        UblkError::System(StepFailed { step, target: self.device(), source })
     }
 
     fn refused(&self, step: &'static str, source: io::Error) -> DetachError {
         DetachError::System { step, target: self.address(), source }
     }
 
-    /// Takes block device, queue and character device away, in this order.
-    fn take_away(&mut self) -> Result<(), DetachError> {
-        let stopped = self.control.stop(self.id);
-        if let Err(error) = stopped
-            && error.raw_os_error() != Some(libc::ENODEV)
-        {
-            return Err(self.refused("stop", error));
+}
+
+impl Surviving for UblkDevice {
+    fn path(&self) -> PathBuf {
+        self.device()
+    }
+
+    fn exists(&self) -> bool {
+        self.exists
+    }
+
+    /// Block device, queue and character device, in this order.
+    fn take_away(&mut self, claim: Option<OwnedFd>) -> Result<(), DetachError> {
+        let is_idle = claim.is_some();
+        match self.control.stop(self.id) {
+            Err(error) if error.raw_os_error() != Some(libc::ENODEV) => {
+                return Err(self.refused("stop", error));
+            }
+            _ => drop(claim),
         }
         if let Some(queue) = self.queue.take() {
             queue.await_end();
         }
         match self.control.delete(self.id) {
             Err(error) if error.raw_os_error() != Some(libc::ENODEV) => {
-                Err(self.refused("delete", error))
+                return Err(self.refused("delete", error));
             }
-            _ => {
-                self.exists = false;
-                Ok(())
-            }
+            _ => self.exists = false,
         }
-    }
-
-    fn await_end(&self) -> Result<(), DetachError> {
-        let limit = Instant::now() + NODE_PATIENCE;
-        while sysfs_path(self.id).exists() {
-            if Instant::now() >= limit {
-                return Err(self.refused("see the end of", io::ErrorKind::TimedOut.into()));
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
+        // With users it stays until the last of them lets go.
+        if is_idle { await_end(&self.device(), || sysfs_path(self.id).exists()) } else { Ok(()) }
     }
 }
 
@@ -252,30 +260,11 @@ impl AttachPoint for UblkDevice {
     }
 
     fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
-        if !self.exists {
-            return Ok(());
-        }
-        let mut flushed = Ok(());
-        if how == Detach::IfIdle {
-            let claim = claim(&self.device())?;
-            flushed = rustix::fs::fsync(&claim);
-            self.control.stop(self.id).map_err(|error| self.refused("stop", error))?;
-            drop(claim);
-        }
-        self.take_away()?;
-        if how == Detach::IfIdle {
-            // Otherwise it stays until its last user lets go.
-            self.await_end()?;
-        }
-        let address = self.address();
-        flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
+        detach(self, how)
     }
 
     fn hand_over(&mut self) -> io::Result<OwnedFd> {
-        // It waits for whoever recovers it; there is nothing that a descriptor would add.
-        let words =
-            "a device of this kind is taken over by a new process, after the end of this one";
-        Err(io::Error::new(io::ErrorKind::Unsupported, words))
+        Err(not_handed_over())
     }
 }
 
@@ -303,11 +292,11 @@ fn check_features(control: &mut Control) -> Result<u64, UblkError> {
         error if is_unknown(&error) => {
             UblkError::Lacks { feature: "a list of its features", since: "6.5" }
         }
-        source => UblkError::System {
+        source => UblkError::System(StepFailed {
             step: "ask for its features",
             target: "/dev/ublk-control".into(),
             source,
-        },
+        }),
     })?;
     match NEEDED.into_iter().find(|(bit, ..)| features & bit == 0) {
         Some((_, feature, since)) => Err(UblkError::Lacks { feature, since }),
@@ -329,7 +318,7 @@ fn of_add(error: io::Error) -> UblkError {
         Some(libc::EPERM) => UblkError::NoPermission(error),
         _ => {
             let target = "/dev/ublk-control".into();
-            UblkError::System { step: "make a device at", target, source: error }
+            UblkError::System(StepFailed { step: "make a device at", target, source: error })
         }
     }
 }
@@ -376,15 +365,17 @@ fn check_recoverable(
     let device = block_path(id);
     let failed = |step, source| {
         let target = block_path(id);
-        UblkError::System { step, target, source }
+        UblkError::System(StepFailed { step, target, source })
     };
     let info = control.info(id).map_err(|error| failed("look at", error))?;
     let size = control.parameters(id).map_err(|error| failed("look at", error))?.device_sectors;
     if info.identity != options.identity {
-        return Err(UblkError::Foreign { device, what: "it was made for another store" });
+        let what = "it was made for another store";
+        return Err(UblkError::Foreign(ForeignDevice { device, what }));
     }
     if size != service.size() / SECTOR_SIZE || info.queue_count != 1 {
-        return Err(UblkError::Foreign { device, what: "its size or its queues differ" });
+        let what = "its size or its queues differ";
+        return Err(UblkError::Foreign(ForeignDevice { device, what }));
     }
     let is_served = info.state == STATE_LIVE && stale::is_alive(info.pid);
     if is_served || ![STATE_LIVE, STATE_QUIESCED].contains(&info.state) {

@@ -9,7 +9,7 @@
 //! queue to the device's ring without leaving the thread.
 //!
 //! # Invariants
-//! - A tag is with the kernel, or with the session, and a request completes once.
+//! - A tag is with the kernel, waits for a buffer, or is with the session; a request completes once.
 //! - A buffer whose address the kernel has stays where it is until its command is answered.
 //! - The loop ends when the kernel has taken back every tag, which it does after the block device
 //!   is gone and all its requests were answered.
@@ -19,21 +19,19 @@ use super::abi::{
     IO_COMMIT_AND_FETCH, IO_F_FUA, IO_FETCH, IO_RESULT_OK, IoCommand, IoDescriptor, OP_DISCARD,
     OP_FLUSH, OP_MASK, OP_READ, OP_WRITE, OP_WRITE_ZEROES, data_position,
 };
+use super::stock::Stock;
 use crate::hosting::Place;
-use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
 use io_uring::{Builder, IoUring, opcode, squeue, types};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
-
-/// Bytes of idle buffers kept for the next requests, where the daemon copies.
-const IDLE_BYTES_MAX: usize = 16 << 20;
 
 /// Commits that are worth a call of their own; fewer wait for the next sleep.
 const BATCH_SIZE: usize = 16;
@@ -62,10 +60,18 @@ pub(super) struct Shape {
     pub(super) copy: Copy,
 }
 
+/// The descriptors by which a queue talks to the driver.
+pub(super) struct Lines {
+    /// Takes commands, and is mapped for what is requested.
+    pub(super) commands: OwnedFd,
+    /// Where the daemon copies data to and from.
+    pub(super) content: OwnedFd,
+}
+
 /// A queue whose slots the kernel has, ready to be run.
 pub(super) struct Queue {
     ring: IoUring,
-    device: OwnedFd,
+    lines: Lines,
     descriptors: Descriptors,
     session: Box<dyn Session>,
     place: Place,
@@ -73,7 +79,9 @@ pub(super) struct Queue {
     /// By tag; a request's buffer is with the session while the session has the request.
     slots: Vec<Slot>,
     /// Where the daemon copies.
-    pool: BufferPool,
+    stock: Stock,
+    /// Slots whose requests wait for a buffer of it, the longest waiting first.
+    waiting: VecDeque<u16>,
     completions: Vec<Completion>,
     /// Descriptors of the session that the ring polls. One that fires late costs a turn.
     polled: Vec<RawFd>,
@@ -106,17 +114,35 @@ impl Queue {
         shape: Shape,
     ) -> io::Result<Queue> {
         let descriptors = Descriptors::map(&device, shape.depth)?;
+        let content = device.try_clone()?;
+        let lines = Lines { commands: device, content };
+        Queue::new(lines, descriptors, session, place, shape)
+    }
+
+    /// The same by whatever answers as the driver does.
+    pub(super) fn new(
+        lines: Lines,
+        descriptors: Descriptors,
+        session: Box<dyn Session>,
+        place: Place,
+        shape: Shape,
+    ) -> io::Result<Queue> {
         let ring = ring(shape.depth)?;
         let slots = (0..shape.depth).map(|_| Slot::new(shape)).collect();
+        let stock = match shape.copy {
+            Copy::ByDriver => Stock::empty(),
+            Copy::ByDaemon => Stock::new(shape.depth, shape.io_size_max as usize),
+        };
         let mut queue = Queue {
             ring,
-            device,
+            lines,
             descriptors,
             session,
             place,
             shape,
             slots,
-            pool: BufferPool::new(IDLE_BYTES_MAX),
+            stock,
+            waiting: VecDeque::with_capacity(usize::from(shape.depth)),
             completions: Vec::with_capacity(usize::from(shape.depth)),
             polled: Vec::with_capacity(POLL_COUNT_MAX as usize),
             live: usize::from(shape.depth),
@@ -131,23 +157,33 @@ impl Queue {
 
     /// Serves until the kernel has taken back every slot.
     pub(super) fn run(mut self) {
-        while self.live > 0 {
-            let taken = self.take_answers();
-            if self.submitted {
-                self.submitted = false;
-                self.session.kick();
-            }
-            let completed = self.commit_completions(Some(Duration::ZERO));
-            // A quiet turn follows a busy one, so what little is queued goes with the sleep.
-            let entered = match taken || completed {
-                true => self.advance(),
-                false => self.sleep(),
-            };
-            if entered.is_err() {
-                // A ring that does not work any more; closing it takes the slots back.
-                break;
-            }
+        // A ring that does not work any more ends it; closing it takes the slots back.
+        while self.live > 0 && self.turn().is_ok() {}
+        self.finish();
+    }
+
+    /// Takes what was requested, commits what is complete, and sleeps if there was neither.
+    ///
+    /// # Errors
+    /// Those after which the ring is of no use.
+    pub(super) fn turn(&mut self) -> io::Result<()> {
+        let taken = self.take_answers();
+        if self.submitted {
+            self.submitted = false;
+            self.session.kick();
         }
+        let completed = self.commit_completions(Some(Duration::ZERO));
+        // A quiet turn follows a busy one, so what little is queued goes with the sleep.
+        if taken || completed { self.advance() } else { self.sleep() }
+    }
+
+    /// Slots that the kernel has not taken back.
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Waits for what the session still has.
+    pub(super) fn finish(&mut self) {
         while self.session.outstanding() > 0 {
             self.commit_completions(Some(Duration::from_millis(100)));
         }
@@ -171,12 +207,39 @@ impl Queue {
         }
     }
 
+    /// Submits those that waited, as far as there are buffers now.
+    fn take_waiting(&mut self) {
+        while let Some(tag) = self.waiting.front().copied()
+            && self.try_take_request(tag)
+        {
+            self.waiting.pop_front();
+        }
+    }
+
     fn take_request(&mut self, tag: u16) {
+        if !self.try_take_request(tag) {
+            self.waiting.push_back(tag);
+        }
+    }
+
+    /// Submits the request of a slot, or refuses it; false if it has to wait for a buffer.
+    fn try_take_request(&mut self, tag: u16) -> bool {
         let descriptor = self.descriptors.read(tag);
-        let (operation, buffer) = match self.translate(tag, descriptor) {
-            Ok(translated) => translated,
-            Err(errno) => return self.push(IO_COMMIT_AND_FETCH, tag, -errno),
-        };
+        match self.translate(tag, descriptor) {
+            Ok(Some((operation, buffer))) => self.submit(tag, descriptor, operation, buffer),
+            Ok(None) => return false,
+            Err(errno) => self.push(IO_COMMIT_AND_FETCH, tag, -errno),
+        }
+        true
+    }
+
+    fn submit(
+        &mut self,
+        tag: u16,
+        descriptor: IoDescriptor,
+        operation: Operation,
+        buffer: Buffer,
+    ) {
         // A flush says nothing of a range.
         let is_flush = operation == Operation::Flush;
         let length = u64::from(descriptor.sector_count) * SECTOR_SIZE;
@@ -192,13 +255,19 @@ impl Queue {
         self.session.submit(Request { tag: u64::from(tag), operation, offset, length, buffer });
     }
 
-    /// What the kernel asks for, in the service's words, with the data of a write.
-    fn translate(&mut self, tag: u16, what: IoDescriptor) -> Result<(Operation, Buffer), i32> {
+    /// What the kernel asks for, in the service's words, with the data of a write; `None` while
+    /// there is no buffer for it.
+    fn translate(
+        &mut self,
+        tag: u16,
+        what: IoDescriptor,
+    ) -> Result<Option<(Operation, Buffer)>, i32> {
         let fua = what.operation_and_flags & IO_F_FUA != 0;
+        let without_data = |operation| Ok(Some((operation, Buffer::empty())));
         let operation = match what.operation_and_flags & OP_MASK {
-            OP_FLUSH => return Ok((Operation::Flush, Buffer::empty())),
-            OP_DISCARD => return Ok((Operation::Discard, Buffer::empty())),
-            OP_WRITE_ZEROES => return Ok((Operation::WriteZeroes { fua }, Buffer::empty())),
+            OP_FLUSH => return without_data(Operation::Flush),
+            OP_DISCARD => return without_data(Operation::Discard),
+            OP_WRITE_ZEROES => return without_data(Operation::WriteZeroes { fua }),
             OP_READ => Operation::Read,
             OP_WRITE => Operation::Write { fua },
             _ => return Err(libc::EOPNOTSUPP),
@@ -207,15 +276,20 @@ impl Queue {
         if length > self.shape.io_size_max as usize {
             return Err(libc::EINVAL);
         }
-        let mut buffer = match self.shape.copy {
-            Copy::ByDriver => std::mem::take(&mut self.slots[usize::from(tag)].buffer),
-            Copy::ByDaemon => self.pool.take(length),
+        let buffer = match self.shape.copy {
+            Copy::ByDriver => Some(std::mem::take(&mut self.slots[usize::from(tag)].buffer)),
+            Copy::ByDaemon => self.stock.try_take(length),
         };
+        let Some(mut buffer) = buffer else { return Ok(None) };
         buffer.set_length(length);
-        if self.shape.copy == Copy::ByDaemon && operation != Operation::Read {
-            self.fetch_data(tag, &mut buffer)?;
+        if self.shape.copy == Copy::ByDaemon
+            && operation != Operation::Read
+            && let Err(errno) = self.fetch_data(tag, &mut buffer)
+        {
+            self.stock.give(buffer);
+            return Err(errno);
         }
-        Ok((operation, buffer))
+        Ok(Some((operation, buffer)))
     }
 
     /// Commits the results that there are; whether there was one.
@@ -225,6 +299,7 @@ impl Queue {
         let any = !completions.is_empty();
         completions.drain(..).for_each(|completion| self.commit(completion));
         self.completions = completions;
+        self.take_waiting();
         any
     }
 
@@ -247,7 +322,7 @@ impl Queue {
                 {
                     result = -errno;
                 }
-                self.pool.give(completion.buffer);
+                self.stock.give(completion.buffer);
             }
         }
         self.push(IO_COMMIT_AND_FETCH, tag, result);
@@ -258,7 +333,7 @@ impl Queue {
         let mut done = 0;
         while done < buffer.len() {
             let position = data_position(tag) + done as u64;
-            match rustix::io::pread(&self.device, &mut buffer[done..], position) {
+            match rustix::io::pread(&self.lines.content, &mut buffer[done..], position) {
                 Ok(0) => return Err(libc::EIO),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
@@ -273,7 +348,7 @@ impl Queue {
         let mut done = 0;
         while done < buffer.len() {
             let position = data_position(tag) + done as u64;
-            match rustix::io::pwrite(&self.device, &buffer[done..], position) {
+            match rustix::io::pwrite(&self.lines.content, &buffer[done..], position) {
                 Ok(0) => return Err(libc::EIO),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
@@ -290,7 +365,7 @@ impl Queue {
             Copy::ByDaemon => 0,
         };
         let command = IoCommand { tag, result, address };
-        let fd = types::Fd(self.device.as_raw_fd());
+        let fd = types::Fd(self.lines.commands.as_raw_fd());
         let entry = opcode::UringCmd16::new(fd, operation).cmd(command.encoded()).build();
         self.push_entry(&entry.user_data(u64::from(tag)));
     }
@@ -376,14 +451,14 @@ fn ring(depth: u16) -> io::Result<IoUring> {
 }
 
 /// The requests by tag, in memory that the kernel writes.
-struct Descriptors {
+pub(super) struct Descriptors {
     start: *mut c_void,
     size: usize,
     count: u16,
 }
 
 impl Descriptors {
-    fn map(device: &OwnedFd, count: u16) -> io::Result<Descriptors> {
+    pub(super) fn map(device: &OwnedFd, count: u16) -> io::Result<Descriptors> {
         let size = (usize::from(count) * size_of::<IoDescriptor>()).next_multiple_of(4096);
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice harms nobody.

@@ -4,6 +4,7 @@ use super::abi::{STATE_LIVE, STATE_QUIESCED};
 use super::control::Control;
 use super::error::UblkError;
 use super::{block_path, retry_while_busy};
+use crate::block_device::StepFailed;
 use std::path::{Path, PathBuf};
 
 /// A device that waits for a process to serve it.
@@ -46,7 +47,7 @@ pub fn waiting() -> Result<Vec<Waiting>, UblkError> {
 /// [`UblkError::Served`] if a living process serves it.
 pub fn remove(id: u32) -> Result<(), UblkError> {
     let mut control = Control::open()?;
-    let failed = |step, source| UblkError::System { step, target: block_path(id), source };
+    let failed = |step, source| UblkError::System(StepFailed { step, target: block_path(id), source });
     let info = control.info(id).map_err(|error| failed("look at", error))?;
     if info.state == STATE_LIVE && is_alive(info.pid) {
         return Err(UblkError::Served { device: block_path(id), pid: info.pid });

@@ -1,6 +1,6 @@
 //! What several tests need.
 
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 
 pub mod raw;
 

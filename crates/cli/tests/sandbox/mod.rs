@@ -1,8 +1,7 @@
 //! A directory and a state directory of its own, the program in it, and the certainty that no
 //! daemon, mount or loop device outlives the test.
 
-// Each test program uses a part of this.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part of this")]
 
 use serde_json::Value;
 use std::fs::File;

@@ -149,7 +149,7 @@ macro_rules! conformance_suite {
     };
     (@tests $name:ident, $fixture:expr, $($check:ident)*) => {
         mod $name {
-            #[allow(unused_imports)]
+            #[allow(unused_imports, reason = "a fixture may need nothing of the place it stands in")]
             use super::*;
 
             #[test]

@@ -1,0 +1,74 @@
+//! A file whose service has ended costs nothing until it is detached.
+//!
+//! A session that is over has nothing more to say, and says so for ever: whoever sleeps on its
+//! descriptor would never sleep again. Method: the processor time of the thread that serves.
+
+mod support;
+
+use coulter::service::BlockService;
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_attach::fuse::{FuseFile, FuseOptions};
+use coulter_attach::memory::{MemoryOptions, MemoryService};
+use coulter_attach::point::{AttachPoint, Detach};
+use coulter_device::MemoryStore;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the thread is watched, and the most of it that it may work.
+const WATCHED: Duration = Duration::from_millis(500);
+const WORK_MAX: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_pump_on_its_own_thread_sleeps_once_its_service_has_ended() {
+    let service = MemoryService::new(MemoryOptions::new(1 << 20));
+    assert_idle_after_end("fuse", &service, || service.close());
+}
+
+#[test]
+fn a_pump_on_the_volumes_thread_sleeps_once_the_volume_is_closed() {
+    let store = MemoryStore::new(64 << 20);
+    let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
+    create(Box::new(store.open().unwrap()), &options).unwrap();
+    let volume = Volume::open(Box::new(store.open().unwrap()), OpenOptions::default()).unwrap();
+    assert_idle_after_end("coulter-volume", &volume, || volume.shut_down().unwrap());
+}
+
+/// Mounts the service, uses it, ends it, and watches the thread with this name.
+fn assert_idle_after_end(thread: &str, service: &dyn BlockService, end: impl FnOnce()) {
+    if !support::may_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("mount");
+    let mut point = FuseFile::mount(service, &place, &FuseOptions::default()).unwrap();
+    let file = File::options().read(true).write(true).open(point.path()).unwrap();
+    file.write_all_at(&[7; 4096], 8192).unwrap();
+    end();
+    let refused = file.write_all_at(&[8; 4096], 8192).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ESHUTDOWN));
+    let before = worked(thread);
+    std::thread::sleep(WATCHED);
+    let worked = worked(thread) - before;
+    assert!(worked < WORK_MAX, "{thread} worked for {worked:?} of {WATCHED:?}");
+    drop(file);
+    point.detach(Detach::IfIdle).unwrap();
+}
+
+/// Processor time of all threads with this name.
+fn worked(thread: &str) -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_name = tasks.filter(|task| read(&task.path().join("comm")).trim_end() == thread);
+    let times = of_name.map(|task| {
+        let text = read(&task.path().join("schedstat"));
+        text.split(' ').next().and_then(|time| time.parse().ok()).expect("nanoseconds come first")
+    });
+    let nanoseconds: Vec<u64> = times.collect();
+    assert!(!nanoseconds.is_empty(), "there is a thread {thread}");
+    Duration::from_nanos(nanoseconds.iter().sum())
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
