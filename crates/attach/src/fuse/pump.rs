@@ -4,17 +4,21 @@
 //! protocol knows no batches), submits all with one kick, and replies to what is complete.
 //!
 //! # Invariants
-//! - A payload is read next to its header straight into a buffer that a session may have. Large
-//!   ones go on as they are; small ones are copied, so that they do not hold a large buffer.
+//! - A payload is read next to its header straight into buffers that a session may have: the first
+//!   block into one of a block, the rest into one of the largest size. A single block goes on as it
+//!   is, and so does what is large, once its first block is put in front. What is between the two
+//!   is copied, so that it does not hold a large buffer.
 //! - Buffers held never exceed [`MEMORY_MAX`] plus one message; then the kernel waits.
 //! - Every message that wants a reply gets one, unless the mount is gone.
 
 use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
-use super::wire::{InHeader, Message, OUT_HEADER_SIZE, WRITE_HEADER_SIZE, opcode, out_header, write_body};
+use super::wire::{
+    InHeader, Message, OUT_HEADER_SIZE, WRITE_HEADER_SIZE, opcode, out_header, write_body,
+};
 use crate::hosting::Place;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
-use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
+use coulter::service::{BLOCK_SIZE, Completion, Operation, Request, SECTOR_SIZE, Session};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -33,6 +37,8 @@ const IDLE_BYTES_MAX: usize = MEMORY_MAX;
 const BATCH_MAX: usize = 64;
 /// Bytes of replies that are sent in one piece: those to writes.
 const SHORT_REPLY_SIZE_MAX: usize = 32;
+/// Bytes of a payload that are read apart from the rest: those of most writes.
+const FIRST_SIZE: usize = BLOCK_SIZE as usize;
 /// Payloads from this size on go on in the buffer that they were read into.
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
 
@@ -45,7 +51,9 @@ pub(super) struct Pump {
     nodes: Nodes,
     pool: BufferPool,
     memory_held: usize,
-    /// Where the next message's payload goes.
+    /// Where the first block of the next message's payload goes.
+    first: Buffer,
+    /// Where the rest of it goes, behind room for the first block.
     staging: Buffer,
     pending: Vec<Pending>,
     idle_tags: Vec<u64>,
@@ -96,6 +104,7 @@ impl Pump {
             nodes,
             pool: BufferPool::new(IDLE_BYTES_MAX),
             memory_held: 0,
+            first: Buffer::zeroed(FIRST_SIZE),
             staging: Buffer::zeroed(WRITE_SIZE_MAX),
             pending: vec![nothing; REQUEST_COUNT_MAX],
             idle_tags: (0..REQUEST_COUNT_MAX as u64).rev().collect(),
@@ -159,7 +168,11 @@ impl Pump {
 
     fn take_message(&mut self) -> Taken {
         let mut head = [0; WRITE_HEADER_SIZE];
-        let slices = &mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut self.staging)];
+        let slices = &mut [
+            IoSliceMut::new(&mut head),
+            IoSliceMut::new(&mut self.first),
+            IoSliceMut::new(&mut self.staging[FIRST_SIZE..]),
+        ];
         let length = match rustix::io::readv(&self.device, slices) {
             Ok(length) => length,
             Err(Errno::AGAIN) => return Taken::Nothing,
@@ -174,7 +187,9 @@ impl Pump {
             self.dispatch(header, Message::decode(header.opcode, body), beyond);
         } else {
             // A long name or the like, which is rare.
-            let body = [body, &self.staging[..beyond]].concat();
+            let first = beyond.min(FIRST_SIZE);
+            let rest = &self.staging[FIRST_SIZE..FIRST_SIZE + beyond - first];
+            let body = [body, &self.first[..first], rest].concat();
             self.dispatch(header, Message::decode(header.opcode, &body), 0);
         }
         Taken::Message
@@ -227,20 +242,32 @@ impl Pump {
             Ok(range) => range,
             Err(errno) => return Some(Err(errno)),
         };
-        let length = size as usize;
-        let buffer = if length >= HAND_OVER_SIZE_MIN {
+        let buffer = self.take_payload(size as usize);
+        let fua = flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0;
+        self.submit(header, Operation::Write { fua }, range, buffer, ReplyBody::Written(size));
+        None
+    }
+
+    /// The payload that was read last, of so many bytes.
+    fn take_payload(&mut self, length: usize) -> Buffer {
+        if length <= FIRST_SIZE {
+            let next = self.pool.take(FIRST_SIZE);
+            let mut buffer = std::mem::replace(&mut self.first, next);
+            buffer.set_length(length);
+            buffer
+        } else if length >= HAND_OVER_SIZE_MIN {
             let next = self.pool.take(WRITE_SIZE_MAX);
             let mut buffer = std::mem::replace(&mut self.staging, next);
+            buffer[..FIRST_SIZE].copy_from_slice(&self.first);
             buffer.set_length(length);
             buffer
         } else {
             let mut buffer = self.pool.take(length);
-            buffer.copy_from_slice(&self.staging[..length]);
+            let (first, rest) = buffer.split_at_mut(FIRST_SIZE);
+            first.copy_from_slice(&self.first);
+            rest.copy_from_slice(&self.staging[FIRST_SIZE..length]);
             buffer
-        };
-        let fua = flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0;
-        self.submit(header, Operation::Write { fua }, range, buffer, ReplyBody::Written(size));
-        None
+        }
     }
 
     fn fallocate(
