@@ -44,8 +44,6 @@ fn main() -> Outcome<()> {
     match point.as_str() {
         "file" | "loop" | "nbd" => offer(point, store, volume.clone())?,
         _ => {
-            println!("ready");
-            wait_for_line()?;
             let count = load(point, &volume, count)?;
             println!("done {count}");
             wait_for_line()?;
@@ -92,9 +90,9 @@ fn offer(point: &str, store: &Path, volume: Arc<Volume>) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes random blocks; how many.
+/// Prepares, says so, and writes random blocks when it is told to; how many.
 fn load(point: &str, volume: &Volume, count: u64) -> Outcome<u64> {
-    let rehearsal = |copy| Rehearsal { count, depth: DEPTH, copy };
+    let rehearse = |copy| Rehearsal { count, depth: DEPTH, copy }.run(volume, await_order);
     match point {
         "library" => {
             let size = volume.size();
@@ -107,8 +105,8 @@ fn load(point: &str, volume: &Volume, count: u64) -> Outcome<u64> {
             Ok(written.recv()?)
         }
         "session" => Ok(write(volume.connect(), volume.size(), count)),
-        "ublk" => Ok(rehearsal(Copy::ByDaemon).run(volume)?),
-        "ublk-driver-copies" => Ok(rehearsal(Copy::ByDriver).run(volume)?),
+        "ublk" => Ok(rehearse(Copy::ByDaemon)?),
+        "ublk-driver-copies" => Ok(rehearse(Copy::ByDriver)?),
         _ => Err(format!("no such attach point: {point}").into()),
     }
 }
@@ -117,6 +115,7 @@ fn write(mut session: Box<dyn Session>, size: u64, count: u64) -> u64 {
     let mut idle: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::zeroed(BLOCK as usize)).collect();
     let mut completions = Vec::with_capacity(usize::from(DEPTH));
     let (mut state, mut submitted) = (0x9e37_79b9_7f4a_7c15_u64, 0);
+    await_order();
     loop {
         while submitted < count
             && let Some(buffer) = idle.pop()
@@ -140,6 +139,13 @@ fn write(mut session: Box<dyn Session>, size: u64, count: u64) -> u64 {
             idle.push(completion.buffer);
         }
     }
+}
+
+/// Says that the preparations are over, and waits until the load is wanted.
+fn await_order() {
+    println!("ready");
+    // The end of the input is an order too: whoever gave none is gone.
+    let _ = wait_for_line();
 }
 
 fn wait_for_line() -> Outcome<()> {

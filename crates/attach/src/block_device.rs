@@ -82,10 +82,7 @@ pub(crate) fn not_handed_over() -> io::Error {
 }
 
 /// Waits until the kernel has forgotten a device.
-pub(crate) fn await_end(
-    device: &Path,
-    is_there: impl Fn() -> bool,
-) -> Result<(), DetachError> {
+pub(crate) fn await_end(device: &Path, is_there: impl Fn() -> bool) -> Result<(), DetachError> {
     let limit = Instant::now() + END_PATIENCE;
     while is_there() {
         if Instant::now() >= limit {

@@ -66,3 +66,53 @@ pub(crate) fn host(
     }
     Ok(Hosted { ended })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryOptions, MemoryService};
+    use coulter::{CreateOptions, OpenOptions, Volume, create};
+    use coulter_device::MemoryStore;
+    use std::time::{Duration, Instant};
+
+    const SHAPE: ThreadShape = ThreadShape { name: "own", stack_size: 64 << 10 };
+
+    /// Where work is done for the service, and the name of the thread.
+    fn place_and_thread(service: &dyn BlockService) -> (Place, Option<String>) {
+        let (sender, told) = sync_channel(1);
+        let hosted = host(service, &SHAPE, move |_, place| {
+            let name = std::thread::current().name().map(str::to_owned);
+            sender.send((place, name)).expect("somebody listens");
+        });
+        hosted.expect("threads can be had").await_end();
+        told.try_recv().expect("it was sent before the end")
+    }
+
+    #[test]
+    fn where_no_guest_is_taken_the_work_has_a_thread_of_its_own() {
+        let service = MemoryService::new(MemoryOptions::new(1 << 20));
+        assert_eq!(place_and_thread(&service), (Place::OwnThread, Some("own".to_owned())));
+    }
+
+    #[test]
+    fn a_volume_takes_one_guest_at_a_time() {
+        let store = MemoryStore::new(64 << 20);
+        let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
+        create(Box::new(store.open().unwrap()), &options).unwrap();
+        let volume = Volume::open(Box::new(store.open().unwrap()), OpenOptions::default()).unwrap();
+        let on_volume = (Place::Guest, Some("coulter-volume".to_owned()));
+        assert_eq!(place_and_thread(&volume), on_volume);
+        let (leave, left) = sync_channel::<()>(1);
+        let first = host(&volume, &SHAPE, move |_, _| assert!(left.recv().is_ok())).unwrap();
+        assert_eq!(place_and_thread(&volume).0, Place::OwnThread, "the seat is taken");
+        leave.send(()).unwrap();
+        first.await_end();
+        // The volume sees a little later that its guest has left.
+        let limit = Instant::now() + Duration::from_secs(10);
+        while place_and_thread(&volume) != on_volume {
+            assert!(Instant::now() < limit, "there is room for the next guest");
+        }
+        host(&volume, &SHAPE, |_, _| panic!("on purpose")).unwrap().await_end();
+        volume.close().unwrap();
+    }
+}

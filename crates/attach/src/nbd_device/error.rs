@@ -79,3 +79,24 @@ impl std::error::Error for NbdDeviceError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel makes a device when none is free, and has numbers for 4096 at least; so in a
+    /// guest they cannot all be taken.
+    #[test]
+    fn a_refusal_to_make_a_device_says_what_to_do() {
+        let said = |errno| NbdDeviceError::of_connect(io::Error::from_raw_os_error(errno));
+        for errno in [libc::ENOSPC, libc::EBUSY] {
+            let text = said(errno).to_string();
+            assert!(text.contains("all NBD devices are taken"), "{text}");
+            assert!(text.contains("detach one") && text.contains("nbds_max"), "{text}");
+        }
+        for errno in [libc::EPERM, libc::EACCES] {
+            assert!(said(errno).to_string().contains("it takes root"));
+        }
+        assert!(said(libc::EIO).to_string().contains("the kernel's NBD client"));
+    }
+}

@@ -66,7 +66,7 @@ const _: () = assert!(IO_SIZE_MAX <= abi::IO_BUFFER_SIZE_MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copy {
     /// The driver, between the request and a buffer that belongs to its slot. Any Linux; memory
-    /// for the largest request in each slot that ever had one.
+    /// for the largest request in each slot.
     ByDriver,
     /// This process, by a call for each request. Linux 6.5; a fixed amount of memory, all of it
     /// had before the device is there.
@@ -215,7 +215,6 @@ impl UblkDevice {
     fn refused(&self, step: &'static str, source: io::Error) -> DetachError {
         DetachError::System { step, target: self.address(), source }
     }
-
 }
 
 impl Surviving for UblkDevice {
@@ -283,12 +282,29 @@ pub fn check() -> Result<(), UblkError> {
     check_features(&mut Control::open()?).map(drop)
 }
 
+/// What this cannot do without: the bit, what it stands for, and the first Linux that has it.
+const NEEDED: [(u64, &str, &str); 2] = [
+    (F_USER_RECOVERY, "recovery by a new process (UBLK_F_USER_RECOVERY)", "6.1"),
+    (F_USER_RECOVERY_REISSUE, "re-issue after recovery (UBLK_F_USER_RECOVERY_REISSUE)", "6.1"),
+];
+
 fn check_features(control: &mut Control) -> Result<u64, UblkError> {
-    const NEEDED: [(u64, &str, &str); 2] = [
-        (F_USER_RECOVERY, "recovery by a new process (UBLK_F_USER_RECOVERY)", "6.1"),
-        (F_USER_RECOVERY_REISSUE, "re-issue after recovery (UBLK_F_USER_RECOVERY_REISSUE)", "6.1"),
-    ];
-    let features = control.features().map_err(|error| match error {
+    let features = control.features().map_err(of_features)?;
+    match missing(features) {
+        Some(error) => Err(error),
+        None => Ok(features),
+    }
+}
+
+/// The first thing that a driver with these features lacks.
+fn missing(features: u64) -> Option<UblkError> {
+    let lacking = NEEDED.into_iter().find(|(bit, ..)| features & bit == 0);
+    lacking.map(|(_, feature, since)| UblkError::Lacks { feature, since })
+}
+
+/// What it means that the driver does not say what it can.
+fn of_features(error: io::Error) -> UblkError {
+    match error {
         error if is_unknown(&error) => {
             UblkError::Lacks { feature: "a list of its features", since: "6.5" }
         }
@@ -297,10 +313,6 @@ fn check_features(control: &mut Control) -> Result<u64, UblkError> {
             target: "/dev/ublk-control".into(),
             source,
         }),
-    })?;
-    match NEEDED.into_iter().find(|(bit, ..)| features & bit == 0) {
-        Some((_, feature, since)) => Err(UblkError::Lacks { feature, since }),
-        None => Ok(features),
     }
 }
 
@@ -407,4 +419,41 @@ fn character_path(id: u32) -> PathBuf {
 
 fn sysfs_path(id: u32) -> PathBuf {
     PathBuf::from(format!("/sys/class/ublk-char/ublkc{id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_feature_that_is_missing_alone_is_named_with_the_linux_that_has_it() {
+        let all = NEEDED.iter().fold(F_USER_COPY, |features, (bit, ..)| features | bit);
+        assert!(missing(all).is_none());
+        assert!(missing(all & !F_USER_COPY).is_none(), "without it the driver copies");
+        for (bit, feature, since) in NEEDED {
+            let text = missing(all & !bit).expect("it is needed").to_string();
+            assert!(text.contains(feature), "{text}");
+            assert!(text.ends_with(&format!("which Linux {since} has")), "{text}");
+        }
+        for errno in [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOTTY] {
+            let text = of_features(io::Error::from_raw_os_error(errno)).to_string();
+            assert!(text.contains("lacks a list of its features, which Linux 6.5 has"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_better_way_to_copy_is_taken_where_there_is_one() {
+        assert_eq!(preferred_copy(F_USER_COPY), Copy::ByDaemon);
+        assert_eq!(preferred_copy(F_USER_RECOVERY), Copy::ByDriver);
+    }
+
+    #[test]
+    fn a_refusal_to_make_a_device_says_what_to_do() {
+        let said = |errno| of_add(io::Error::from_raw_os_error(errno)).to_string();
+        for errno in [libc::EACCES, libc::ENOSPC, libc::ENODEV, libc::EMFILE] {
+            assert!(said(errno).contains("all ublk devices are taken"), "{errno}");
+        }
+        assert!(said(libc::EPERM).contains("root"));
+        assert!(said(libc::EIO).contains("/dev/ublk-control"));
+    }
 }

@@ -233,13 +233,7 @@ impl Queue {
         true
     }
 
-    fn submit(
-        &mut self,
-        tag: u16,
-        descriptor: IoDescriptor,
-        operation: Operation,
-        buffer: Buffer,
-    ) {
+    fn submit(&mut self, tag: u16, descriptor: IoDescriptor, operation: Operation, buffer: Buffer) {
         // A flush says nothing of a range.
         let is_flush = operation == Operation::Flush;
         let length = u64::from(descriptor.sector_count) * SECTOR_SIZE;
@@ -426,7 +420,6 @@ impl Drop for Queue {
 impl Slot {
     fn new(shape: Shape) -> Slot {
         let buffer = match shape.copy {
-            // Memory that is never touched is never had.
             Copy::ByDriver => Buffer::zeroed(shape.io_size_max as usize),
             Copy::ByDaemon => Buffer::empty(),
         };

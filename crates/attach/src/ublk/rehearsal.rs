@@ -36,23 +36,33 @@ pub struct Rehearsal {
 
 impl Rehearsal {
     /// Runs the loop on the service's thread, or one of its own, and returns after the last write;
-    /// how many there were.
+    /// how many there were. `begin` is called between the preparations and the first write.
     ///
     /// # Errors
     /// When the kernel has no ring, or `/dev/null` takes no commands.
-    pub fn run(self, service: &dyn BlockService) -> io::Result<u64> {
+    pub fn run(
+        self,
+        service: &dyn BlockService,
+        begin: impl FnOnce() + Send + 'static,
+    ) -> io::Result<u64> {
         let block_count = service.size() / BLOCK_SIZE;
         let (sender, outcome) = sync_channel(1);
         let hosted = hosting::host(service, &THREAD, move |session, place| {
             // The other end waits for it.
-            let _ = sender.send(self.play(session, place, block_count));
+            let _ = sender.send(self.play(session, place, block_count, begin));
         })?;
         let outcome = outcome.recv().unwrap_or_else(|_| Err(io::Error::other("the loop died")));
         hosted.await_end();
         outcome
     }
 
-    fn play(self, session: Box<dyn Session>, place: Place, block_count: u64) -> io::Result<u64> {
+    fn play(
+        self,
+        session: Box<dyn Session>,
+        place: Place,
+        block_count: u64,
+        begin: impl FnOnce(),
+    ) -> io::Result<u64> {
         let file = memfd_create("rehearsal", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, data_position(self.depth))?;
         let commands =
@@ -64,6 +74,7 @@ impl Rehearsal {
         let lines = Lines { commands, content: file };
         let shape = Shape { depth: self.depth, io_size_max: super::IO_SIZE_MAX, copy: self.copy };
         let mut queue = Queue::new(lines, descriptors, Box::new(host), place, shape)?;
+        begin();
         let mut turn = Ok(());
         while turn.is_ok() && completed.get() < self.count {
             turn = queue.turn();
@@ -125,8 +136,7 @@ impl Requests {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let size = usize::from(count) * size_of::<IoDescriptor>();
         // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), size, access, MapFlags::SHARED, file, 0)? };
+        let start = unsafe { mmap(std::ptr::null_mut(), size, access, MapFlags::SHARED, file, 0)? };
         let state = 0x9e37_79b9_7f4a_7c15;
         let mut requests = Requests { start: start.cast(), count, block_count, state };
         (0..count).for_each(|tag| requests.renew(tag));
@@ -171,7 +181,7 @@ mod tests {
         for copy in [Copy::ByDriver, Copy::ByDaemon] {
             let service = MemoryService::new(MemoryOptions::new(1 << 20));
             let rehearsal = Rehearsal { count: 1000, depth: 16, copy };
-            match rehearsal.run(&service) {
+            match rehearsal.run(&service, || {}) {
                 // All slots were taken by requests, so up to a depth more come to their end.
                 Ok(count) => assert!((1000..1000 + 32).contains(&count), "{count}"),
                 Err(error) => eprintln!("SKIPPED: {error}"),

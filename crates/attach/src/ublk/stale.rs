@@ -47,7 +47,8 @@ pub fn waiting() -> Result<Vec<Waiting>, UblkError> {
 /// [`UblkError::Served`] if a living process serves it.
 pub fn remove(id: u32) -> Result<(), UblkError> {
     let mut control = Control::open()?;
-    let failed = |step, source| UblkError::System(StepFailed { step, target: block_path(id), source });
+    let failed =
+        |step, source| UblkError::System(StepFailed { step, target: block_path(id), source });
     let info = control.info(id).map_err(|error| failed("look at", error))?;
     if info.state == STATE_LIVE && is_alive(info.pid) {
         return Err(UblkError::Served { device: block_path(id), pid: info.pid });
