@@ -66,6 +66,10 @@ guest: ## a virtual machine that boots from a volume over NBD, is killed, and co
 	$(CARGO) build --release --package coulter-cli --package coulter-systems --bins
 	scripts/guest.sh
 
+instructions: ## what a 4 KiB write costs from each attach point's queue to the ring: POINTS=…
+	scripts/setup.sh instructions
+	scripts/instructions.sh $(ARGUMENTS) $(POINTS)
+
 report: ## the published experiments run again: coulter-report.html
 	scripts/setup.sh build
 	$(COULTER) report $(ARGUMENTS)
@@ -85,4 +89,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems flash-stacks nbd-interop power-cut vm f2fs guest soak fuzz man completions
+.PHONY: help build demo test lint bench report filesystems flash-stacks nbd-interop power-cut vm f2fs guest instructions soak fuzz man completions

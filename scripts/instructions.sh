@@ -134,6 +134,7 @@ for point in "${points[@]}"; do
   stop
   callgrind_annotate --auto=no --threshold=100 --show=Ir "$directory/profile" >"$directory/annotated"
   [ -z "${KEEP:-}" ] || cp "$directory/annotated" "$KEEP/$point.txt"
+  [ -z "${KEEP:-}" ] || cp "$directory/profile" "$KEEP/$point.profile"
   echo "| $point | $(awk -v count="$count" "$layers" "$directory/annotated") | $time_us |" |
     tee -a "$table"
 done

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test|bench|vm|f2fs
+#   scripts/setup.sh build|demo|test|bench|instructions|vm|f2fs
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1. It never fetches a Rust toolchain: that is a choice
 # of whoever owns the machine.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|vm|f2fs}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|instructions|vm|f2fs}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -23,6 +23,7 @@ test_tools=(
   sqlite3:sqlite3 pg_ctlcluster:postgresql
 )
 bench_tools=(sysbench:sysbench postmark:postmark)
+instructions_tools=(valgrind:valgrind)
 vm_tools=(
   qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils
 )
@@ -34,9 +35,10 @@ case $purpose in
   test) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}") ;;
   bench)
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${bench_tools[@]}") ;;
+  instructions) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${instructions_tools[@]}") ;;
   vm) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}") ;;
   f2fs) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${vm_tools[@]}" "${f2fs_tools[@]}") ;;
-  *) echo "setup: '$purpose' is none of build, demo, test, bench, vm, f2fs" >&2; exit 2 ;;
+  *) echo "setup: '$purpose' is none of build, demo, test, bench, instructions, vm, f2fs" >&2; exit 2 ;;
 esac
 
 missing=()
