@@ -98,6 +98,7 @@ fn try_main(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
         accelerator: arguments.accelerator,
     };
     let mut reports: Vec<Report> = Vec::new();
+    let mut written = Ok(());
     for kernel in &arguments.kernels {
         let fitting: Vec<_> =
             scenarios.iter().copied().filter(|scenario| scenario.fits(*kernel)).collect();
@@ -106,12 +107,16 @@ fn try_main(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
             if let Some(failure) = &report.failure {
                 println!("{failure}\n");
             }
+            // At once, so that a run that is cut short is not for nothing.
+            if let Some(document) = &arguments.write_table
+                && written.is_ok()
+            {
+                written = write_table(document, std::slice::from_ref(&report));
+            }
             reports.push(report);
         })?;
     }
-    if let Some(document) = &arguments.write_table {
-        write_table(document, &reports)?;
-    }
+    written?;
     let failed = reports.iter().filter(|report| report.failure.is_some()).count();
     println!("{} passed, {failed} failed", reports.len() - failed);
     Ok(failed)
