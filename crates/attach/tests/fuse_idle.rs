@@ -5,13 +5,15 @@
 
 mod support;
 
-use coulter::service::BlockService;
+use coulter::service::{BlockService, Completion, Request, Session};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::fuse::{FuseFile, FuseOptions};
 use coulter_attach::memory::{MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_device::MemoryStore;
+use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
@@ -22,8 +24,8 @@ const WORK_MAX: Duration = Duration::from_millis(100);
 
 #[test]
 fn a_pump_on_its_own_thread_sleeps_once_its_service_has_ended() {
-    let service = MemoryService::new(MemoryOptions::new(1 << 20));
-    assert_idle_after_end("fuse", &service, || service.close());
+    let service = Insistent(MemoryService::new(MemoryOptions::new(1 << 20)));
+    assert_idle_after_end("fuse", &service, || service.0.close());
 }
 
 #[test]
@@ -33,6 +35,51 @@ fn a_pump_on_the_volumes_thread_sleeps_once_the_volume_is_closed() {
     create(Box::new(store.open().unwrap()), &options).unwrap();
     let volume = Volume::open(Box::new(store.open().unwrap()), OpenOptions::default()).unwrap();
     assert_idle_after_end("coulter-volume", &volume, || volume.shut_down().unwrap());
+}
+
+/// A service whose sessions are always readable, as those that are over may be.
+struct Insistent(MemoryService);
+
+struct InsistentSession {
+    inner: Box<dyn Session + Send>,
+    readable: OwnedFd,
+}
+
+impl BlockService for Insistent {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_only(&self) -> bool {
+        self.0.read_only()
+    }
+
+    fn connect(&self) -> Box<dyn Session + Send> {
+        let readable = eventfd(1, EventfdFlags::CLOEXEC).expect("descriptors can be had");
+        Box::new(InsistentSession { inner: self.0.connect(), readable })
+    }
+}
+
+impl Session for InsistentSession {
+    fn submit(&mut self, request: Request) {
+        self.inner.submit(request);
+    }
+
+    fn kick(&mut self) {
+        self.inner.kick();
+    }
+
+    fn complete(&mut self, out: &mut Vec<Completion>, timeout: Option<Duration>) {
+        self.inner.complete(out, timeout);
+    }
+
+    fn completion_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inner.outstanding()
+    }
 }
 
 /// Mounts the service, uses it, ends it, and watches the thread with this name.
