@@ -24,11 +24,15 @@ use crate::policy::{Candidate, VictimPolicy};
 use crate::reclaim::Reclaim;
 use crate::restraint::Reason;
 use crate::segments::State;
+use crate::tuning::CleaningMode;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent, RecordView};
 use coulter_format::{BlockPointer, Lba, Pba};
+
+/// Records that are applied before all segments are looked at again for one that may have holes.
+const RECORDS_BETWEEN_SEARCHES: Sequence = 64;
 
 /// Leaves loaded ahead of the block in hand.
 const AHEAD: usize = 32;
@@ -91,8 +95,8 @@ pub(crate) struct Cleaner {
     /// Blocks that the chunk in hand covers, headers included, and how many were copied.
     covered: u64,
     pub(crate) copied: u64,
-    /// When no segment was found to look for holes in: applied sequence, usable segments.
-    search_fruitless: Option<(Sequence, usize)>,
+    /// When to look again for a segment that may have holes, if there was none.
+    search_again: Sequence,
     /// When no victim was found: applied sequence, usable segments, least gain.
     fruitless: Option<(Sequence, usize, u32)>,
     /// Some block's address lies below a damaged map page: whether the block is current is not known.
@@ -242,7 +246,7 @@ impl Engine {
             let usable = self.segments.usable_count();
             self.cleaner.fruitless = Some((self.log.applied, usable, least_gain));
             // Those whose holes wait to be filled are not to be had. Better they than none.
-            if self.pacing.is_scarce() {
+            if self.pacing.is_scarce() && !self.any_is_worth_cleaning(least_gain) {
                 self.segments.give_up_holes(self.log.now());
                 self.log.close_patches(&mut self.segments, &[]);
             }
@@ -260,6 +264,17 @@ impl Engine {
         true
     }
 
+    /// Whether there is a victim, room for what is valid in it or not.
+    fn any_is_worth_cleaning(&self, least_gain: u32) -> bool {
+        let size = self.superblock.geometry.segment_size;
+        self.segments.iter().any(|(_, segment)| {
+            segment.state == State::Closed
+                && !segment.exhausted
+                && !segment.watched
+                && segment.valid + least_gain <= size
+        })
+    }
+
     fn begin_segment(&mut self, segment: SegmentIndex, task: Task) {
         self.cleaner.task = task;
         self.cleaner.segment = Some(segment);
@@ -274,31 +289,29 @@ impl Engine {
     }
 
     /// Begins to look for holes in a segment, if they are wanted and there is one. For hole filling
-    /// the fullest that is worth it, for the emptiest are cleaned; else the one with the most holes.
+    /// the fullest that is worth it, and none that is rather to be cleaned; else the one with the most
+    /// holes.
     fn begin_search(&mut self) -> bool {
-        let now = (self.log.applied, self.segments.usable_count());
-        // When segments are short, what is won last is looked for last.
-        let after_search = self.cleaner.task == Task::Search;
-        let waits = self.pacing.is_scarce()
-            && after_search
-            && !self.nothing_is_worth_cleaning(Reason::Scarce);
+        let again = self.cleaner.search_again;
+        let paused = self.cleaning() == CleaningMode::Paused && !self.pacing.is_scarce();
         if self.config.reclaim == Reclaim::CopyOut
-            || waits
-            || self.cleaner.search_fruitless == Some(now)
+            || paused
+            || self.log.applied < again
             || !self.segments.wants_holes(self.holes_max())
         {
-            self.cleaner.task = Task::Clean;
             return false;
         }
         let fullest = self.config.reclaim == Reclaim::HoleFill;
-        let candidates =
-            self.segments.iter().filter(|(_, segment)| self.segments.may_have_holes(segment));
+        let size = self.superblock.geometry.segment_size;
+        let candidates = self.segments.iter().filter(|(_, segment)| {
+            self.segments.may_have_holes(segment) && (!fullest || segment.valid >= size / 2)
+        });
         let best = candidates.min_by_key(|(index, segment)| match fullest {
             true => (u32::MAX - segment.valid, *index),
             false => (segment.valid, *index),
         });
         let Some((segment, _)) = best else {
-            self.cleaner.search_fruitless = Some(now);
+            self.cleaner.search_again = self.log.applied + RECORDS_BETWEEN_SEARCHES;
             return false;
         };
         self.segments.watch(segment);

@@ -134,6 +134,8 @@ impl Segments {
         segment.state == State::Closed
             && !segment.watched
             && !segment.holeless
+            // What the cleaner has just gone through is empty as soon as its relocations arrive.
+            && !segment.exhausted
             && segment.pending == 0
             && segment.stream != Stream::Metadata as u8
             && segment.valid + size / HOLES_SHARE_MIN <= size
@@ -314,5 +316,96 @@ impl Segments {
                 _ => self.give_back(*segment, now),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coulter_format::superblock::Geometry;
+
+    const SIZE: u32 = 256;
+    const SEGMENT: SegmentIndex = SegmentIndex(1);
+
+    fn pba(offset: u32) -> Pba {
+        Pba(2 * SIZE + offset)
+    }
+
+    /// Segment 1 is closed; blocks at these offsets are counted.
+    fn segments(counted: &[u32]) -> Segments {
+        let mut segments = Segments::new(Geometry {
+            device_size: 2560,
+            volume_size: 1000,
+            segment_size: SIZE,
+            segment_count: 9,
+            first_segment: Pba(SIZE),
+            second_superblock: Pba(SIZE / 2),
+        });
+        segments.restore(SEGMENT, counted.len() as u32, State::Closed, 0, 0, 0);
+        segments
+    }
+
+    fn searched(segments: &mut Segments, found: &[u32]) {
+        segments.watch(SEGMENT);
+        found.iter().for_each(|offset| segments.found_counted(pba(*offset), pba(100)));
+        segments.holes_known(SEGMENT);
+    }
+
+    #[test]
+    fn holes_are_what_is_neither_counted_nor_a_needed_header_when_the_checkpoint_is_cut() {
+        let mut segments = segments(&[101, 102, 150]);
+        searched(&mut segments, &[101, 102, 150]);
+        segments.release(pba(102), 5);
+        segments.reserve_holes(4);
+        segments.release(pba(150), 6);
+        assert_eq!(segments.reserved_holes().collect::<Vec<_>>(), [SEGMENT]);
+        assert_eq!(segments.open_holes(Stream::User, 1), None, "it is not durable");
+        segments.holes_are_durable();
+        segments.segment_mut(SEGMENT).readers = 1;
+        assert_eq!(segments.open_holes(Stream::User, 1), None, "it is read");
+        segments.segment_mut(SEGMENT).readers = 0;
+        assert_eq!(segments.open_holes(Stream::User, 1), Some(SEGMENT));
+        let room = segments.hole_room(SEGMENT, 0, 1).expect("most of it is free");
+        assert_eq!(room.offset, 0);
+        let taken: Vec<_> = (1..SIZE).filter(|offset| !room.places.contains(offset - 1)).collect();
+        assert_eq!(taken, [100, 101, 150], "102 died in time, 150 did not");
+        let room = segments.hole_room(SEGMENT, 100, 60).expect("the rest");
+        assert_eq!((room.offset, room.places.count()), (102, SIZE - 103 - 1));
+        assert_eq!(segments.hole_room(SEGMENT, SIZE - PLACES_MIN, 1), None, "no header for so few");
+    }
+
+    #[test]
+    fn what_a_damaged_header_hides_is_never_a_hole() {
+        let mut segments = segments(&[101, 102, 150]);
+        searched(&mut segments, &[101, 150, 150]);
+        segments.reserve_holes(4);
+        assert_eq!(segments.reserved_holes().count(), 0);
+        let segment = segments.segment(SEGMENT);
+        assert!(segment.holeless && !segment.watched && !segment.patched);
+    }
+
+    #[test]
+    fn a_segment_with_a_head_over_its_holes_is_freed_only_when_the_head_has_left() {
+        let mut segments = segments(&[101]);
+        searched(&mut segments, &[101]);
+        segments.reserve_holes(4);
+        segments.holes_are_durable();
+        let opened = segments.open_holes(Stream::Cleaning, 1).expect("it is ready");
+        segments.release(pba(101), 7);
+        assert_eq!(segments.segment(opened).state, State::Patching);
+        segments.close_holes(opened, 9, 8);
+        assert_eq!(segments.segment(opened).state, State::Freed(8));
+    }
+
+    #[test]
+    fn holes_that_are_given_up_leave_an_ordinary_closed_segment() {
+        let mut segments = segments(&[101]);
+        searched(&mut segments, &[101]);
+        segments.reserve_holes(4);
+        segments.give_up_holes(3);
+        let segment = segments.segment(SEGMENT);
+        assert_eq!(segment.state, State::Closed);
+        assert!(segment.patched, "the checkpoint said so");
+        assert!(segments.may_have_holes(segments.segment(SEGMENT)), "it may be searched again");
     }
 }

@@ -26,7 +26,8 @@ pub fn plan(seed: u64) -> Plan {
     let shape = shape(&mut random);
     // Numbers of its own, so that lives without holes are what they were.
     let mut reclaims = Random::new(seed ^ RECLAIMS);
-    let reclaim = reclaim(&mut reclaims);
+    // Every other life fills holes.
+    let reclaim = if seed.is_multiple_of(2) { reclaim(&mut reclaims) } else { Reclaim::CopyOut };
     let shape = Shape { reclaim, ..shape };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
@@ -34,8 +35,9 @@ pub fn plan(seed: u64) -> Plan {
     let discards = if shape.map == 1 && seed.is_multiple_of(2) { 20 } else { 6 };
     // One life in four has an operator, whose whims are apart from everything else.
     let operator = (seed % 4 == 3).then(|| Random::new(seed ^ OPERATOR));
-    let mut maker =
-        Maker { random, reclaims, operator, shape, volume, discards, steps: Vec::new() };
+    let switches = seed.is_multiple_of(2);
+    let steps = Vec::new();
+    let mut maker = Maker { random, reclaims, switches, operator, shape, volume, discards, steps };
     maker.life();
     Plan { shape, steps: maker.steps }
 }
@@ -74,11 +76,11 @@ fn placement(random: &mut Random) -> Placement {
     }
 }
 
-/// Two of three lives fill holes.
+/// A way that fills holes, mostly.
 fn reclaim(random: &mut Random) -> Reclaim {
-    match random.below(3) {
+    match random.below(8) {
         0 => Reclaim::CopyOut,
-        1 => Reclaim::HoleFill,
+        1..4 => Reclaim::HoleFill,
         _ => Reclaim::Threaded,
     }
 }
@@ -93,6 +95,8 @@ struct Maker {
     random: Random,
     reclaims: Random,
     operator: Option<Random>,
+    /// Whether the way to reclaim changes in the middle of its life.
+    switches: bool,
     shape: Shape,
     volume: u64,
     /// Of a hundred requests, how many discard.
@@ -121,7 +125,7 @@ impl Maker {
             if self.random.chance(6) {
                 self.steps.push(Step::Shutdown);
             }
-            if self.shape.reclaim != Reclaim::CopyOut && self.reclaims.chance(5) {
+            if self.switches && self.reclaims.chance(5) {
                 let reclaim = reclaim(&mut self.reclaims);
                 self.steps.push(Step::Reclaim(reclaim));
             }

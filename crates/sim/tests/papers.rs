@@ -5,6 +5,8 @@
 //! papers' logs begin at 0 (and 200, 800), ours behind superblocks and a record header.
 
 use coulter_engine::Request;
+use coulter_engine::reclaim::Reclaim;
+use coulter_engine::tuning::CleaningMode;
 use coulter_sim::scene::Scene;
 
 const BYTES_PER_BLOCK: u64 = 4096;
@@ -90,6 +92,70 @@ fn block_layer_figure_5_cleaning_moves_what_is_valid_and_reads_never_notice() {
     }
     assert!(scene.engine.statistics().segments_cleaned > 0);
     // Contiguous free space: the whole segment was freed, and the log goes on into it one day.
+}
+
+/// The same five positions, fifty times over, so that a segment is worth it; and the last two of them
+/// alone in another segment, the tail. What is valid in the tail goes into holes of the head, lowest
+/// first, and the tail becomes free.
+#[test]
+fn block_layer_figure_5_by_hole_filling_the_tail_goes_into_the_heads_holes() {
+    let mut scene = Scene::new(24);
+    let (head, tail) = (0..250, 250..500);
+    scene.write(head.start, 250, b'h');
+    scene.write(tail.start, 250, b't');
+    // Positions 0 and 8192 of five become holes; of the tail only 12288 and 16384 stay.
+    let holes: Vec<u64> = head.clone().filter(|lba| [0, 2].contains(&(lba % 5))).collect();
+    let places: Vec<u64> = holes.iter().map(|lba| place(&mut scene, *lba)).collect();
+    let valid = [tail.end - 2, tail.end - 1];
+    holes.iter().for_each(|lba| scene.write(*lba, 1, b'H'));
+    scene.write(tail.start, 248, b'T');
+    let before = valid.map(|lba| place(&mut scene, lba));
+    // The holes are known, and then dead in a durable checkpoint.
+    scene.engine.set_reclaim(Reclaim::HoleFill);
+    let checkpoints = scene.engine.statistics().checkpoints;
+    let mut round = 0;
+    while scene.engine.statistics().checkpoints < checkpoints + 2 {
+        round += 1;
+        assert!(round < 100, "checkpoints are written");
+        scene.write(1_000, 200, b'x');
+    }
+    let first_life = scene.engine.statistics().hole_blocks;
+    scene.engine.set_cleaning(CleaningMode::Drain);
+    scene.write(1_000, 1, b'x');
+    scene.run();
+    let after = valid.map(|lba| place(&mut scene, lba));
+    assert!(valid.iter().all(|lba| scene.read(*lba, 1).0 == [b't']), "and nobody noticed");
+    assert!(scene.engine.statistics().hole_blocks > first_life);
+    assert!(after != before && after[0] < after[1], "moved, in order: {before:?} {after:?}");
+    assert!(after.iter().all(|place| places.contains(place)), "{after:?} is in {places:?}");
+}
+
+/// What S-LFS does: new data goes into the holes of a dirty segment, in ascending order, and nothing is
+/// copied.
+#[test]
+fn threaded_logging_writes_into_holes_in_ascending_order_and_copies_nothing() {
+    let mut scene = Scene::new(24);
+    scene.write(0, 250, b'a');
+    scene.write(250, 250, b'b');
+    let holes: Vec<u64> = (0..250).step_by(2).map(|lba| place(&mut scene, lba)).collect();
+    (0..250).step_by(2).for_each(|lba| scene.write(lba, 1, b'A'));
+    scene.engine.set_reclaim(Reclaim::Threaded);
+    let mut round = 0;
+    while scene.engine.statistics().hole_blocks == 0 {
+        round += 1;
+        assert!(round < 100, "holes are filled in the end");
+        scene.write(1_000, 200, b'x');
+        scene.write(700, 1, b'y');
+    }
+    let writes: Vec<_> = (600..620).map(|lba| (lba, 1, b'z')).collect();
+    write_batch(&mut scene, &writes);
+    let places: Vec<_> = (600..620).map(|lba| place(&mut scene, lba)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert!(places.iter().all(|place| holes.contains(place)), "{places:?} are in {holes:?}");
+    assert_eq!(scene.engine.statistics().relocated_blocks, 0);
+    for lba in 0..250 {
+        assert_eq!(scene.read(lba, 1).0, [if lba % 2 == 0 { b'A' } else { b'a' }]);
+    }
 }
 
 #[test]
