@@ -10,11 +10,11 @@ const SMOKE_SEEDS: u64 = 120;
 
 /// Plans that once failed, made short. Lives seldom come to where these mistakes matter; these always
 /// do.
-const KNOWN: [(Canary, &str); 3] = [
-    (Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan")),
-    (Canary::HoleReaderIgnored, include_str!("../../sim/tests/hole_reader.plan")),
-    (Canary::StaleHeaderBelieved, include_str!("../../sim/tests/stale_header.plan")),
-];
+const KNOWN: [(Canary, &str); 1] =
+    [(Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"))];
+
+/// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`.
+const BY_SCENARIO: [Canary; 2] = [Canary::HoleReaderIgnored, Canary::StaleHeaderBelieved];
 
 /// The first seed, or known plan (then zero), that finds the mistake, and what it says.
 fn caught(mistake: Canary) -> Option<(u64, String)> {
@@ -47,6 +47,9 @@ fn every_canary_is_caught_within_the_smoke_seeds() {
     let work = || {
         let mut missed = Vec::new();
         while let Some(mistake) = Canary::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if BY_SCENARIO.contains(mistake) {
+                continue;
+            }
             match caught(*mistake) {
                 Some((seed, what)) => {
                     let what: String = what.chars().take(110).collect();
