@@ -35,6 +35,8 @@ pub enum Canary {
     PageEvictedEarly,
     /// The superblock is written without a flush before.
     SuperblockUnordered,
+    /// What a checkpoint frees is used again while only one copy of the superblock leads to it.
+    SuperblockSingle,
     /// A run says of an unchanged array that its page counts nothing.
     UnchangedReleased,
     /// Runs die one leaf too soon.
@@ -55,7 +57,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 19] = [
+    pub const ALL: [Canary; 20] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -67,6 +69,7 @@ impl Canary {
         Canary::ReaderIgnored,
         Canary::PageEvictedEarly,
         Canary::SuperblockUnordered,
+        Canary::SuperblockSingle,
         Canary::UnchangedReleased,
         Canary::RunDiesEarly,
         Canary::GroupHalved,

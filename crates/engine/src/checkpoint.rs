@@ -9,12 +9,13 @@
 //! Flush       … makes all of it durable
 //! Superblock  names the body; alternating copies
 //! LastFlush   … makes the superblock durable: the checkpoint counts
+//! ─ again ─   both for the other copy: the checkpoint before it is no longer needed
 //! ```
 //!
 //! # Power-loss contract
-//! Until the last flush the older checkpoint counts, and nothing that it points to has been
-//! overwritten: segments are reused only after `LastFlush`. A superblock is written only after
-//! everything that it leads to is durable.
+//! Until both copies of the superblock lead to the new checkpoint, nothing that the older one points to
+//! is overwritten or trimmed: whichever copy turns out to be unreadable, the other leads to a state
+//! that is whole. A superblock is written only after everything that it leads to is durable.
 
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
@@ -95,6 +96,10 @@ pub(crate) struct Checkpointer {
     next_image: usize,
     cut: Cut,
     next_superblock: Option<Superblock>,
+    /// It is the second copy that is being written.
+    is_second: bool,
+    /// The superblock found at opening, if the other copy does not lead where it does.
+    pub(crate) unpaired: Option<Superblock>,
     /// A checkpoint must be written even if nothing calls for it.
     pub(crate) wanted: bool,
     shutdown: Option<RequestId>,
@@ -200,6 +205,9 @@ impl Engine {
     }
 
     pub(crate) fn pump_checkpoint(&mut self, buffers: &mut impl Buffers) {
+        if self.checkpointer.stage == Stage::Idle && self.mirror_unpaired(buffers) {
+            return;
+        }
         if self.checkpointer.stage == Stage::Idle && self.checkpoint_is_due() {
             self.checkpointer.stage = Stage::Quiesce;
         }
@@ -547,7 +555,7 @@ impl Engine {
             Stage::Superblock => self.checkpoint_flush(Stage::LastFlush),
             Stage::LastFlush => {
                 self.durable_up_to(self.checkpointer.flushing);
-                self.checkpoint_is_durable();
+                self.superblock_is_durable(buffers);
             }
             stage => panic!("no command is out in {stage:?}"),
         }
@@ -563,6 +571,43 @@ impl Engine {
             durable_sequence: self.checkpointer.flushing,
             ..self.superblock
         };
+        self.checkpointer.is_second = false;
+        self.put_superblock(superblock, buffers);
+    }
+
+    /// At opening: before anything is written, the other copy of the superblock leads to the same
+    /// checkpoint. Whether there was need for it.
+    fn mirror_unpaired(&mut self, buffers: &mut impl Buffers) -> bool {
+        let Some(found) = self.checkpointer.unpaired.filter(|_| self.phase == Phase::Recovered)
+        else {
+            return false;
+        };
+        self.checkpointer.is_second = true;
+        self.put_superblock(Superblock { generation: found.generation + 1, ..found }, buffers);
+        true
+    }
+
+    fn superblock_is_durable(&mut self, buffers: &mut impl Buffers) {
+        let written = self.checkpointer.next_superblock.take().expect("a superblock was written");
+        if !self.checkpointer.is_second && !sings(Canary::SuperblockSingle) {
+            self.checkpointer.is_second = true;
+            let second = Superblock { generation: written.generation + 1, ..written };
+            self.put_superblock(second, buffers);
+            return;
+        }
+        // What records know of is the first of the two: the other one will do as well.
+        self.log.generation = written.generation - u64::from(self.checkpointer.is_second);
+        if self.checkpointer.unpaired.take().is_some() {
+            // Its sizes are what they were, even if the store is to grow.
+            self.superblock.generation = written.generation;
+            self.checkpointer.stage = Stage::Idle;
+            self.restless = true;
+        } else {
+            self.checkpoint_is_durable(written);
+        }
+    }
+
+    fn put_superblock(&mut self, superblock: Superblock, buffers: &mut impl Buffers) {
         let page = self.loads.superblock_page();
         superblock.encode(buffers.page_mut(page));
         self.checkpointer.stage = Stage::Superblock;
@@ -573,10 +618,8 @@ impl Engine {
     }
 
     /// The new checkpoint counts: what only the old one needed may go.
-    fn checkpoint_is_durable(&mut self) {
-        let superblock = self.checkpointer.next_superblock.take();
-        self.superblock = superblock.expect("a superblock was written");
-        self.log.generation = self.superblock.generation;
+    fn checkpoint_is_durable(&mut self, superblock: Superblock) {
+        self.superblock = superblock;
         let (old, count) = self.checkpointer.body;
         let now = self.log.now();
         for offset in 0..count {

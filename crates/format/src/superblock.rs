@@ -1,7 +1,8 @@
 //! Superblocks: what a store is, and where its newest checkpoint lies.
 //!
-//! Two copies, far apart, written alternately: generation `g` goes to copy `g mod 2`, so the copy
-//! that is being written is never the newest valid one. The newest valid copy wins.
+//! Two copies, far apart, written one after the other: generation `g` goes to copy `g mod 2`, so the copy
+//! that is being written is never the newest valid one. The newest valid copy wins; both lead to
+//! the same checkpoint, but for a moment.
 //!
 //! ```text
 //! offset size field

@@ -182,25 +182,6 @@ fn a_record_lost_below_what_was_durable_is_damage_not_a_torn_tail() {
     assert!(missing, "{phase:?}");
 }
 
-#[test]
-fn a_damaged_superblock_never_leads_back_to_an_older_state() {
-    let mut scene = Scene::new(24);
-    let first_newest = scene.engine.superblock().location();
-    let other = if first_newest == Pba(0) { Pba(128) } else { Pba(0) };
-    scene.write(3, 1, 9);
-    assert!(scene.submit(Request::Flush));
-    scene.run();
-    let damaged = |superblock| {
-        let mut device = scene.device.clone();
-        device.corrupt(superblock, 40);
-        Scene::try_open(device, None)
-    };
-    assert_eq!(damaged(other).try_read(3), Ok(9), "the older copy is not needed");
-    let phase = damaged(first_newest).engine.phase();
-    let lost = matches!(phase, Phase::Failed(coulter_engine::OpenError::SuperblockLost { .. }));
-    assert!(lost, "{phase:?}");
-}
-
 /// The cleaner moves a rotten block with the checksum that it should have. Recovery must not take
 /// that for a torn record and drop what was written after it.
 #[test]

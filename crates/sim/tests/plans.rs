@@ -21,6 +21,14 @@ fn what_the_page_counts_is_not_said_to_be_released() {
     holds(include_str!("released.plan"));
 }
 
+/// The newest superblock could not be read once, after a clean shutdown that had trimmed what it freed:
+/// the older one led to blocks that were gone, and a new checkpoint of that state took the place of
+/// the newest.
+#[test]
+fn a_superblock_that_cannot_be_read_once_costs_nothing() {
+    holds(include_str!("superblock.plan"));
+}
+
 /// With the mistakes of the same names both fail: see `canary-sim`.
 #[test]
 fn holes_are_filled_when_their_readers_are_gone_and_dead_headers_are_not_believed() {

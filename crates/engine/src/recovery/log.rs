@@ -283,7 +283,9 @@ impl Engine {
         if sings(Canary::EpochNotBumped) {
             self.log.epoch = self.superblock.epoch;
         }
-        self.log.generation = self.superblock.generation;
+        // With either copy found alone, what records say must hold.
+        let has_twin = self.checkpointer.unpaired.is_none();
+        self.log.generation = self.superblock.generation - u64::from(has_twin);
         self.restore_heads(r)?;
         self.count_listed()
     }

@@ -120,6 +120,8 @@ pub(crate) struct Recovery {
     /// Jobs whose results are taken in order.
     in_order: VecDeque<u32>,
     newest: Option<Superblock>,
+    /// The other copy.
+    older: Option<Superblock>,
     superblock_errors: Vec<SuperblockError>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
@@ -154,6 +156,7 @@ impl Recovery {
             jobs: Vec::with_capacity(usize::from(record_count)),
             in_order: VecDeque::new(),
             newest: None,
+            older: None,
             superblock_errors: Vec::new(),
             heads: Vec::new(),
             reserved: Vec::new(),

@@ -42,10 +42,12 @@ impl Engine {
                 Err(errno) => r.superblock_errors.push(SuperblockError::Device(errno)),
                 Ok(Err(corrupt)) => r.superblock_errors.push(SuperblockError::Corrupt(corrupt)),
                 Ok(Ok(superblock)) => {
-                    let newer = r.newest.is_none_or(|best| superblock.generation > best.generation);
-                    if superblock.location() == job.pba && newer {
-                        r.newest = Some(superblock);
+                    if superblock.location() != job.pba {
+                        continue;
                     }
+                    let newer = r.newest.is_none_or(|best| superblock.generation > best.generation);
+                    let older = if newer { r.newest.replace(superblock) } else { Some(superblock) };
+                    r.older = older.or(r.older);
                 }
             }
         }
@@ -53,6 +55,10 @@ impl Engine {
             return Ok(false);
         }
         let Some(superblock) = r.newest else { return Err(no_superblock(r)) };
+        let twin = r.older.map(|older| Superblock { generation: older.generation + 1, ..older });
+        if twin != Some(superblock) {
+            self.checkpointer.unpaired = Some(superblock);
+        }
         self.adopt(superblock)?;
         Ok(true)
     }
