@@ -577,6 +577,10 @@ impl Engine {
 
     /// At opening: before anything is written, the other copy of the superblock leads to the same
     /// checkpoint. Whether there was need for it.
+    ///
+    /// The copy found may not be durable, if only the process died. No flush is needed before: all that
+    /// it leads to was durable before it was written. Should the power go now, each copy is what it
+    /// was or what it is now, and of the checkpoint that an older one leads to nothing was used again.
     fn mirror_unpaired(&mut self, buffers: &mut impl Buffers) -> bool {
         let Some(found) = self.checkpointer.unpaired.filter(|_| self.phase == Phase::Recovered)
         else {

@@ -18,8 +18,9 @@
 //! # Power-loss contract
 //! Device commands that are out together may be executed in any order; wherever one must be durable
 //! before another, the other is not issued until a `Flush` between them has completed. There are
-//! two such places: checkpoint contents before the superblock that names them, and that superblock
-//! before any segment is reused that only older checkpoints count on.
+//! three such places: checkpoint contents before the superblock that names them, one copy of that
+//! superblock before the other, and both before any segment is reused that only older checkpoints
+//! count on.
 //!
 //! # Invariants
 //! - A write is answered only after its record and all before it have completed.
