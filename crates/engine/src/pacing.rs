@@ -32,6 +32,8 @@ pub(crate) struct Watermarks {
     pub(crate) high: u32,
     /// Segments beyond what the volume needs.
     pub(crate) spare: u32,
+    /// Segments in `wanted_by_user`, `low` and `high` because host data goes to several streams.
+    pub(crate) apart: u32,
 }
 
 /// Blocks that one checkpoint can write at most, headers and the leaf pages included that are swept
@@ -83,7 +85,7 @@ impl Watermarks {
         let room = spare.saturating_sub(low);
         let high = low + (room / 4).clamp(1, (geometry.segment_count / 32).max(2));
         let wanted_by_user = kept_by_user + 1 + apart;
-        Watermarks { kept_by_cleaning, kept_by_user, wanted_by_user, low, high, spare }
+        Watermarks { kept_by_cleaning, kept_by_user, wanted_by_user, low, high, spare, apart }
     }
 }
 
@@ -91,6 +93,17 @@ impl Watermarks {
     /// Up to how many segments are emptied ahead of need.
     pub(crate) fn ahead(&self) -> u32 {
         self.high + self.spare.saturating_sub(self.high) / 2
+    }
+
+    /// What suffices while all host data goes to one stream.
+    fn together(self) -> Watermarks {
+        Watermarks {
+            wanted_by_user: self.wanted_by_user - self.apart,
+            low: self.low - self.apart,
+            high: self.high - self.apart,
+            apart: 0,
+            ..self
+        }
     }
 }
 
@@ -104,6 +117,8 @@ pub(crate) fn metadata_blocks(volume_size: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Pacing {
     marks: Watermarks,
+    /// Those for several streams of host data.
+    marks_apart: Watermarks,
     /// Below zero while metadata has used up more than the cleaner has gained.
     tokens: i64,
     /// Whether tokens are asked for.
@@ -116,12 +131,20 @@ pub(crate) struct Pacing {
 
 impl Pacing {
     pub(crate) fn new(marks: Watermarks) -> Pacing {
-        Pacing { marks, tokens: TOKENS_MAX, scarce: false, nothing_to_gain: false, empty: u32::MAX }
+        Pacing {
+            marks,
+            marks_apart: marks,
+            tokens: TOKENS_MAX,
+            scarce: false,
+            nothing_to_gain: false,
+            empty: u32::MAX,
+        }
     }
 
-    /// Notes how many segments are empty.
-    pub(crate) fn update(&mut self, empty: u32) {
+    /// Notes how many segments are empty, and whether host data goes to several streams.
+    pub(crate) fn update(&mut self, empty: u32, is_apart: bool) {
         self.empty = empty;
+        self.marks = if is_apart { self.marks_apart } else { self.marks_apart.together() };
         let scarce = empty < self.marks.low;
         if !scarce {
             self.tokens = TOKENS_MAX;
@@ -225,14 +248,15 @@ mod tests {
         low: 6,
         high: 10,
         spare: 20,
+        apart: 0,
     };
 
     #[test]
     fn the_host_writes_freely_until_segments_are_scarce_and_then_what_is_gained() {
         let mut pacing = Pacing::new(MARKS);
-        pacing.update(6);
+        pacing.update(6, true);
         assert!(pacing.covers(1_000_000));
-        pacing.update(5);
+        pacing.update(5, true);
         pacing.spend(TOKENS_MAX as u64);
         assert!(!pacing.covers(1));
         pacing.gain(8);
@@ -244,11 +268,25 @@ mod tests {
     fn the_cleaner_does_more_for_a_block_the_fewer_segments_are_empty() {
         let mut pacing = Pacing::new(MARKS);
         let credits = [10, 9, 8, 7, 6, 3].map(|empty| {
-            pacing.update(empty);
+            pacing.update(empty, true);
             pacing.credit_for(100, 50, 100)
         });
         assert_eq!(credits[0], 0);
         assert!(credits.windows(2).all(|pair| pair[0] <= pair[1]), "{credits:?}");
         assert_eq!(credits[4], 400, "at the low mark, twice what keeps the balance");
+    }
+
+    #[test]
+    fn with_one_stream_of_host_data_fewer_segments_are_kept_empty() {
+        let marks = Watermarks { apart: 2, ..MARKS };
+        let mut pacing = Pacing::new(marks);
+        pacing.update(5, true);
+        assert!(pacing.is_scarce());
+        pacing.update(5, false);
+        assert!(!pacing.is_scarce());
+        let Watermarks { wanted_by_user, low, high, .. } = pacing.marks();
+        assert_eq!((wanted_by_user, low, high), (3, 4, 8));
+        pacing.update(5, true);
+        assert_eq!(pacing.marks(), marks);
     }
 }
