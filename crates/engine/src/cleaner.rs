@@ -20,7 +20,8 @@ use crate::api::{Buffers, Command, IoResult, Phase, RECORD_BLOCKS, RecordRef, Ta
 use crate::canary::{Canary, sings};
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
-use crate::policy::{Candidate, VictimPolicy};
+use crate::placement::SPARE_SEGMENTS_MIN;
+use crate::policy::{self, Candidate, VictimPolicy};
 use crate::reclaim::Reclaim;
 use crate::restraint::Reason;
 use crate::segments::State;
@@ -225,6 +226,8 @@ impl Engine {
         let policy = if at_floor { VictimPolicy::Greedy } else { self.config.victims };
         let least_gain = size / reason.least_gain();
         let room = self.room_for_relocations();
+        // With few segments to spare, one that waits is too much of them.
+        let can_wait = !at_floor && self.pacing.marks().spare >= SPARE_SEGMENTS_MIN;
         let candidates = self.segments.iter().filter(|(_, segment)| {
             segment.state == State::Closed
                 && !segment.exhausted
@@ -235,7 +238,9 @@ impl Engine {
         });
         let scored = candidates.map(|(index, segment)| {
             let age = clock.saturating_sub(segment.clock);
-            (policy.score(Candidate { valid: segment.valid, size, age }), index)
+            let score = policy.score(Candidate { valid: segment.valid, size, age });
+            let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
+            (if empties_by_itself { policy::postponed(score) } else { score }, index)
         });
         // The lowest index wins a tie, so that the choice is the same on every run.
         let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));

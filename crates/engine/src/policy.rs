@@ -61,6 +61,14 @@ impl VictimPolicy {
     }
 }
 
+/// The score of a segment of metadata. All of its pages and runs are written anew once in a round of
+/// the sweep, so it empties soon, and by itself: what is copied out of it sooner is dead soon after.
+/// It is worth cleaning when next to nothing is left in it, or when the rest has been there for long,
+/// as pages have that nobody writes to.
+pub(crate) fn postponed(score: u64) -> u64 {
+    (score / 64).max(u64::from(score > 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +93,20 @@ mod tests {
         // 1/9 · 1000 against 1/3 · 300; 1/4 · √1000 against 1 · √300.
         assert!(better(VictimPolicy::CostBenefit));
         assert!(!better(VictimPolicy::DampedAge));
+    }
+
+    #[test]
+    fn metadata_is_copied_when_little_is_left_or_what_is_left_has_been_there_for_long() {
+        let host = Candidate { valid: 700, size: 1000, age: 1_000_000 };
+        let better = |valid, age| {
+            let metadata = VictimPolicy::DampedAge.score(Candidate { valid, size: 1000, age });
+            postponed(metadata) > VictimPolicy::DampedAge.score(host)
+        };
+        assert!(!better(300, 1_000_000));
+        assert!(better(30, 1_000_000));
+        assert!(better(100, 20_000_000));
+        assert_eq!(postponed(0), 0, "what is full is still not worth it");
+        assert_eq!(postponed(1), 1, "what is worth something stays so");
     }
 
     #[test]
