@@ -10,6 +10,15 @@ use coulter_format::StoreId;
 /// Requests in the engine at once unless something else is asked for: records are full.
 pub(crate) const DEPTH_DEFAULT: u32 = 1024;
 
+/// Room in a log on top of volume and spare space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// Segments.
+    Segments(u32),
+    /// Blocks. The volume is then as much smaller as makes the log a whole number of segments.
+    Blocks(u64),
+}
+
 /// What a store should be like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
@@ -20,9 +29,8 @@ pub struct Shape {
     /// Blocks of the log that the volume does not have, per block that it has. Everything that is
     /// no host data, such as map pages, has to find room in it.
     pub spare: f64,
-    /// Segments beyond that. `None` for as many as are empty, or open, at a time: the literature
-    /// counts garbage, not room to work in.
-    pub reserve: Option<u32>,
+    /// What the log has on top of that.
+    pub reserve: Reserve,
     /// Bytes of map memory; `None` for the whole map.
     pub map_memory: Option<u64>,
     /// Requests in the engine at once.
@@ -35,12 +43,6 @@ pub(crate) struct ModelStore {
     pub(crate) blocks: u64,
     pub(crate) segment_blocks: u32,
 }
-
-/// Segments that are open, being cleaned, or hold metadata, at a time.
-const RESERVE_OPEN: u32 = 2;
-
-/// Kept empty in the store that is laid out to find out how many there should be.
-const RESERVE_TRIED: u32 = 12;
 
 /// The power of two nearest to a hundredth of the volume, of those that a segment may have.
 fn segment_blocks_default(blocks: u64) -> u32 {
@@ -72,20 +74,17 @@ impl ModelStore {
             let reason = "a segment has a power of two of blocks, from 256 to 262144";
             return Err(BenchError::option(reason));
         }
-        let filled = (shape.blocks as f64 * (1.0 + shape.spare)).ceil() as u64;
-        let filled = filled.next_multiple_of(segment);
-        let blocks = ((filled as f64 / (1.0 + shape.spare)) as u64).max(shape.blocks);
-        let Some(reserve) = shape.reserve else {
-            // What is kept empty follows from the log's size, and hardly changes with it.
-            let trial = Shape { reserve: Some(RESERVE_TRIED), ..*shape };
-            let trial = ModelStore::open(&trial, config)?;
-            let statistics = trial.rig.engine.statistics();
-            let reserve = Some(statistics.segments_low as u32 + RESERVE_OPEN);
-            return ModelStore::open(&Shape { reserve, ..*shape }, config);
+        let reserve = match shape.reserve {
+            Reserve::Segments(segments) => u64::from(segments) * segment,
+            Reserve::Blocks(blocks) => blocks,
         };
+        let filled = (shape.blocks as f64 * (1.0 + shape.spare)).ceil() as u64 + reserve;
+        let filled = filled.next_multiple_of(segment);
+        let blocks = ((filled - reserve) as f64 / (1.0 + shape.spare)) as u64;
+        let blocks = blocks.max(shape.blocks);
         let full = map_size_min(blocks) + blocks * 9;
         let create_options = CreateOptions {
-            device_size: filled + (u64::from(reserve) + 1) * segment,
+            device_size: filled + segment,
             volume_size: Some(blocks),
             segment_size: segment_blocks,
             spare_percent: 0,
@@ -134,7 +133,7 @@ mod tests {
         blocks: 20_000,
         segment_blocks: Some(256),
         spare: 0.3,
-        reserve: Some(0),
+        reserve: Reserve::Segments(0),
         map_memory: None,
         queue_depth: 64,
     };
@@ -147,6 +146,22 @@ mod tests {
         assert_eq!(geometry.volume_size, store.blocks);
         assert!((20_000..20_256).contains(&store.blocks), "{}", store.blocks);
         assert!((log as f64 / store.blocks as f64 - 1.3).abs() < 1e-4);
+    }
+
+    #[test]
+    fn a_reserve_is_exact_in_blocks() {
+        let store = |reserve| {
+            let store = ModelStore::open(&Shape { reserve, ..SHAPE }, Config::default());
+            let store = store.expect("such a store");
+            let geometry = *store.rig.engine.geometry();
+            let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
+            log as f64 - 1.3 * store.blocks as f64
+        };
+        for blocks in [0, 100, 256, 1000] {
+            let left = store(Reserve::Blocks(blocks));
+            assert!((left - blocks as f64).abs() < 2.0, "{left} instead of {blocks}");
+        }
+        assert!((store(Reserve::Segments(4)) - 1024.0).abs() < 2.0);
     }
 
     #[test]

@@ -115,6 +115,11 @@ impl Cleaner {
         self.parked = false;
     }
 
+    /// The segment that is being emptied.
+    pub(crate) fn victim(&self) -> Option<SegmentIndex> {
+        self.segment.filter(|_| self.task == Task::Clean)
+    }
+
     /// A range of host blocks is being read into `buffer`, to be relocated to `stream`.
     pub(crate) fn begin_range(&mut self, buffer: RecordRef, stream: Stream, time: u64) {
         assert!(self.segment.is_none(), "one chunk at a time");

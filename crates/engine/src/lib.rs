@@ -338,6 +338,7 @@ impl Engine {
         statistics.metadata_log_blocks = u64::from(metadata) * u64::from(size)
             - self.log.head(Stream::Metadata).map_or(0, |head| u64::from(size - head.offset));
         statistics.open_blocks = heads.map(|head| u64::from(size - head.offset)).sum();
+        (statistics.host_log_blocks, statistics.moved_blocks) = self.segments.host_blocks();
         statistics.valid_blocks =
             self.segments.iter().map(|(_, segment)| u64::from(segment.valid)).sum();
         statistics.segments_patched =

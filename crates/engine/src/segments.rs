@@ -52,6 +52,9 @@ pub(crate) struct Segment {
     /// When its blocks were written by the host, on average, and how many that counts.
     mean_time: u64,
     timed: u32,
+    /// Host blocks that were written into it, and how many of them the cleaner has moved.
+    host: u32,
+    moved: u32,
     pub(crate) state: State,
     pub(crate) stream: u8,
     /// How often it was opened since the engine was.
@@ -128,6 +131,8 @@ impl Segments {
             opened: 0,
             mean_time: 0,
             timed: 0,
+            host: 0,
+            moved: 0,
             state: State::Free,
             stream: 0,
             life: 0,
@@ -307,6 +312,7 @@ impl Segments {
         (entry.patched, entry.holeless) = (false, false);
         entry.life = entry.life.wrapping_add(1);
         (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
+        (entry.host, entry.moved) = (0, 0);
         Some(next)
     }
 
@@ -329,6 +335,34 @@ impl Segments {
             entry.mean_time = (sum / u128::from(total)) as u64;
             entry.timed = total;
         }
+    }
+
+    /// A record with so many host blocks came into a segment, behind all others in it or into holes:
+    /// there it takes the place of blocks that were counted before.
+    pub(crate) fn note_host_blocks(&mut self, segment: SegmentIndex, blocks: u32, in_holes: bool) {
+        let entry = &mut self.table[segment.index()];
+        // In holes only the header makes a difference.
+        entry.host = if in_holes { entry.host.saturating_sub(1) } else { entry.host + blocks };
+    }
+
+    /// A host block was relocated: if the cleaner is emptying its segment, or just has, it is noted as
+    /// moved.
+    pub(crate) fn note_moved(&mut self, source: Pba, victim: Option<SegmentIndex>) {
+        let segment = self.of(source);
+        let entry = &mut self.table[segment.index()];
+        let is_emptied = entry.exhausted || victim == Some(segment);
+        entry.moved += u32::from(is_emptied && entry.moved < entry.host);
+    }
+
+    /// Host blocks in segments that are not empty, current or not, and how many of them the cleaner
+    /// has moved.
+    pub(crate) fn host_blocks(&self) -> (u64, u64) {
+        let in_use =
+            |entry: &&Segment| matches!(entry.state, State::Open | State::Closed | State::Patching);
+        let sum = |(host, moved), entry: &Segment| {
+            (host + u64::from(entry.host), moved + u64::from(entry.moved))
+        };
+        self.table.iter().filter(in_use).fold((0, 0), sum)
     }
 
     /// When the blocks of a segment were written by the host, on average.
@@ -462,6 +496,8 @@ impl Segments {
         (entry.valid, entry.state, entry.stream, entry.clock) = (valid, state, stream, clock);
         // When it was opened is not written down.
         (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
+        // Nor how many of its blocks are no longer current.
+        entry.host = valid;
         if state != State::Free {
             self.free_count -= 1;
         }

@@ -5,25 +5,30 @@
 //! balance, then for measuring. Nothing depends on time or chance, so the same options give the same
 //! figures, on every machine.
 //!
-//! Definitions are those of the literature, so that figures can be compared: spare space is what the
-//! log has beyond the volume, per block of the volume; a segment is a hundredth of the volume, here
-//! the power of two nearest to that. Segments that are kept empty to work in come on top, as they do
-//! there (`reserve`); how much garbage there was is measured (`spare_measured`). One thing is
-//! stricter: headers, map pages, runs and checkpoints count as written. With a reserve of 0 nothing
-//! comes on top: `spare` is then all that the log has beyond the volume.
+//! Definitions are those of the literature, so that figures can be compared: spare space is garbage,
+//! host blocks that were overwritten and not yet reclaimed, per block of the volume; a segment is a
+//! hundredth of the volume, here the power of two nearest to that. A simulator there has nothing
+//! else: it cleans in no time, needs no empty segments and writes no metadata. What this log needs
+//! besides comes on top, so that there is as much garbage as was asked for, and is reported (`room`).
+//! All device writes count, headers, map pages, runs and checkpoints included.
+//!
+//! The strict accounting gives a reserve instead, 0 for none: then `spare` is all that the log has
+//! beyond the volume, save the reserve, and everything must find room in it.
 
 mod closed_form;
 pub mod mapped;
+mod room;
 mod victims;
 mod waits;
 mod written;
 
-pub use crate::model_store::Shape;
+pub use crate::model_store::{Reserve, Shape};
 pub use crate::sequentiality::RunLengths;
 pub use coulter_engine::Config;
 pub use coulter_engine::placement::Placement;
 pub use coulter_engine::policy::VictimPolicy;
 pub use coulter_engine::reclaim::Reclaim;
+pub use room::Room;
 pub use victims::VictimReport;
 pub use waits::WaitReport;
 pub use written::Written;
@@ -42,6 +47,15 @@ use waits::Waits;
 const STEADY_WITHIN: f64 = 0.02;
 const WARM_UP_TIMES_MAX: u32 = 3;
 
+/// How near to the spare space asked for garbage must come, as shares of the volume, and within how
+/// many rounds, of which the first are brief.
+const GARBAGE_WITHIN: f64 = 0.0005;
+const ROUNDS_MAX: u32 = 6;
+const ROUNDS_BRIEF: u32 = 2;
+
+/// What the first round begins with.
+const RESERVE_TRIED: Reserve = Reserve::Segments(9);
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -49,6 +63,9 @@ pub struct Options {
     pub workload: Pattern,
     /// The store.
     pub shape: Shape,
+    /// Whether its spare space is to be the garbage that there is on average. What the log needs
+    /// besides is then found by measuring, and `shape.reserve` says nothing.
+    pub spare_is_garbage: bool,
     /// How the engine behaves.
     pub config: Config,
     /// How often at least the volume is overwritten before measuring.
@@ -69,10 +86,11 @@ impl Default for Options {
                 blocks: 1 << 20,
                 segment_blocks: None,
                 spare: 0.1765,
-                reserve: None,
+                reserve: Reserve::Segments(0),
                 map_memory: None,
                 queue_depth: DEPTH_DEFAULT,
             },
+            spare_is_garbage: true,
             config: Config::default(),
             warm_up: 6,
             passes: 6,
@@ -93,9 +111,11 @@ pub struct Report {
     pub segment_blocks: u32,
     /// Blocks of the log beyond the volume, per block of the volume.
     pub spare_log: f64,
-    /// The same without what was empty, or open and not yet written, or held metadata, on average: what
-    /// the segments of host data hold besides valid host data, headers and garbage.
+    /// Garbage on average, per block of the volume: host blocks that were overwritten and that the
+    /// cleaner still has to gain. What the literature calls spare space.
     pub spare_measured: f64,
+    /// All that the log holds besides the volume, on average; its parts make up `spare_log`.
+    pub room: Room,
     /// Bytes that the map was allowed.
     pub map_limit_bytes: u64,
     /// Most bytes that it held.
@@ -112,6 +132,8 @@ pub struct Report {
     pub write_amplification: f64,
     /// Its parts.
     pub written: Written,
+    /// Checkpoints written meanwhile.
+    pub checkpoints: u64,
     /// All that is neither host data nor its relocation, per block that the host wrote.
     pub metadata_fraction: f64,
     /// Write amplification of each measured pass.
@@ -133,16 +155,15 @@ impl Report {
         table
             .row("workload", self.workload.clone(), {
                 let (blocks, size) = (self.blocks, self.segment_blocks);
-                let (spare, log) = (percent(self.spare_measured), percent(self.spare_log));
-                format!(
-                    "{blocks} blocks, segments of {size}, {spare} spare ({log} with empty ones)"
-                )
+                format!("{blocks} blocks, segments of {size}")
             })
-            .row("write amplification", format!("{:.3}", self.write_amplification), {
-                let theory = self.closed_form_greedy_uniform;
-                let steady = if self.steady { "steady" } else { "NOT steady" };
-                format!("{steady}; greedy, uniform, without metadata: {theory:.3}")
-            });
+            .row("log beyond the volume", percent(self.spare_log), "of the volume");
+        self.room.add_to(&mut table);
+        table.row("write amplification", format!("{:.3}", self.write_amplification), {
+            let theory = self.closed_form_greedy_uniform;
+            let steady = if self.steady { "steady" } else { "NOT steady" };
+            format!("{steady}; greedy, uniform, without metadata: {theory:.3}")
+        });
         self.written.add_to(&mut table);
         table
             .row("metadata", percent(self.metadata_fraction), "of the host's blocks")
@@ -167,6 +188,40 @@ impl Report {
 /// # Errors
 /// When the options do not make a store, or the engine misbehaves.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
+    if !options.spare_is_garbage {
+        return measure(options);
+    }
+    // What is not garbage hardly depends on how much garbage there is, so a few rounds suffice; the
+    // first ones need not be long.
+    let mut shape = Shape { reserve: RESERVE_TRIED, ..options.shape };
+    let mut nearest: Option<Report> = None;
+    for round in 0..ROUNDS_MAX {
+        let brief = Options {
+            warm_up: options.warm_up.div_ceil(2),
+            passes: options.passes.div_ceil(3),
+            ..options.clone()
+        };
+        let whole = if round < ROUNDS_BRIEF { &brief } else { options };
+        let report = measure(&Options { shape, ..whole.clone() })?;
+        let off = report.spare_measured - shape.spare;
+        shape.reserve = Reserve::Blocks(
+            ((report.spare_log - shape.spare - off).max(0.0) * report.blocks as f64) as u64,
+        );
+        if round < ROUNDS_BRIEF {
+            continue;
+        }
+        let is_nearer = |than: &Report| off.abs() < (than.spare_measured - shape.spare).abs();
+        if nearest.as_ref().is_none_or(is_nearer) {
+            nearest = Some(report);
+        }
+        if off.abs() <= GARBAGE_WITHIN {
+            break;
+        }
+    }
+    nearest.ok_or_else(|| BenchError::option("nothing is measured in no rounds"))
+}
+
+fn measure(options: &Options) -> Result<Report, BenchError> {
     if options.passes == 0 {
         return Err(BenchError::option("nothing is measured in no passes"));
     }
@@ -181,13 +236,15 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let geometry = *bench.store.rig.engine.geometry();
     let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
     let spare_log = log as f64 / bench.store.blocks as f64 - 1.0;
-    let spare_measured = spare_log - bench.empty_share();
+    let room = bench.room.report(bench.store.blocks);
+    let spare_measured = room.garbage;
     Ok(Report {
         workload: options.workload.to_string(),
         blocks: bench.store.blocks,
         segment_blocks: bench.store.segment_blocks,
         spare_log,
         spare_measured,
+        room,
         map_limit_bytes: after.written.map_bytes_limit,
         map_peak_bytes: after.written.map_bytes_peak,
         seed: options.seed,
@@ -195,6 +252,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         passes: options.passes,
         steady,
         write_amplification: after.amplification_since(&before),
+        checkpoints: after.written.checkpoints - before.written.checkpoints,
         metadata_fraction: written.metadata(),
         written,
         write_amplification_by_pass: by_pass,
@@ -233,9 +291,7 @@ struct Bench<'a> {
     addresses: Addresses,
     victims: Victims,
     waits: Waits,
-    /// Sum of what was empty or held metadata, in blocks, each time that it was looked at.
-    empty_blocks: u64,
-    looks: u64,
+    room: room::Looks,
 }
 
 impl Bench<'_> {
@@ -245,7 +301,7 @@ impl Bench<'_> {
         let victims = Victims::new(store.segment_blocks, &store.rig.engine.statistics());
         let addresses = options.workload.over(store.blocks, options.seed);
         let waits = Waits::new();
-        Ok(Bench { options, store, addresses, victims, waits, empty_blocks: 0, looks: 0 })
+        Ok(Bench { options, store, addresses, victims, waits, room: room::Looks::default() })
     }
 
     fn now(&self) -> Moment {
@@ -259,21 +315,8 @@ impl Bench<'_> {
     fn restart(&mut self) {
         self.victims.restart();
         self.waits = Waits::new();
-        (self.empty_blocks, self.looks) = (0, 0);
+        self.room = room::Looks::default();
         self.store.rig.device.writes = Some(Default::default());
-    }
-
-    fn look(&mut self) {
-        let statistics = self.store.rig.engine.statistics();
-        self.empty_blocks += statistics.segments_empty * statistics.segment_size
-            + statistics.open_blocks
-            + statistics.metadata_log_blocks;
-        self.looks += 1;
-    }
-
-    /// What was empty or held metadata on average, per block of the volume.
-    fn empty_share(&self) -> f64 {
-        self.empty_blocks as f64 / self.looks.max(1) as f64 / self.store.blocks as f64
     }
 
     /// Overwrites until it is steady. Returns how often, and whether it is.
@@ -302,7 +345,8 @@ impl Bench<'_> {
                 self.options.progress.report(step, done / f64::from(passes));
             }
             if written % LOOK_EVERY == 0 {
-                self.look();
+                let statistics = self.store.rig.engine.statistics();
+                self.room.look(&statistics, self.store.blocks);
             }
             let lba = self.addresses.address();
             let waited = self.store.rig.write_watched(lba, 1, &mut self.victims)?;

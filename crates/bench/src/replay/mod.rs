@@ -31,7 +31,7 @@ pub use worth::{DEVICE_CLASSES, DeviceClass, Gain, Worth};
 
 use crate::cleaning::{Shape, Written};
 use crate::error::BenchError;
-use crate::model_store::{DEPTH_DEFAULT, ModelStore};
+use crate::model_store::{DEPTH_DEFAULT, ModelStore, Reserve};
 use crate::progress::Progress;
 use crate::sequentiality::RunLengths;
 use coulter_engine::Config;
@@ -187,7 +187,7 @@ fn row(
         blocks,
         segment_blocks: Some(segment_size_default((blocks as f64 * (1.0 + spare)) as u64)),
         spare,
-        reserve: Some(0),
+        reserve: Reserve::Segments(0),
         map_memory: None,
         queue_depth: DEPTH_DEFAULT,
     };

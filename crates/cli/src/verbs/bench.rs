@@ -4,7 +4,7 @@ use crate::error::{CliError, SystemError};
 use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
-use coulter_bench::cleaning::{Config, Placement, Reclaim, VictimPolicy};
+use coulter_bench::cleaning::{Config, Placement, Reclaim, Reserve, VictimPolicy};
 use coulter_bench::{
     BenchError, Progress, cleaning, engine, fill, fragmentation, recovery, volume,
 };
@@ -119,12 +119,14 @@ pub(crate) struct CleaningBench {
     #[arg(long, conflicts_with = "metadata")]
     pub(crate) segment_blocks: Option<u32>,
 
-    /// Spare space: what the log has beyond the volume, as a share of the volume
+    /// Garbage that there is to be on average, as a share of the volume; with --reserve all that the
+    /// log has beyond the volume, save the reserve
     #[arg(long, default_value = "17.65%", value_name = "PERCENT", value_parser = parse_share)]
     #[arg(conflicts_with = "metadata")]
     pub(crate) spare: f64,
 
-    /// Segments beyond that, to work in [default: as many as are empty or open at a time]
+    /// Segments beyond that, to work in; 0: all that is no host data comes out of the spare space
+    /// [default: what is needed besides garbage, to the block, as found by measuring]
     #[arg(long, conflicts_with = "metadata", value_name = "SEGMENTS")]
     pub(crate) reserve: Option<u32>,
 
@@ -324,10 +326,11 @@ impl CleaningBench {
                     blocks: self.blocks,
                     segment_blocks: self.segment_blocks,
                     spare: self.spare,
-                    reserve: self.reserve,
+                    reserve: Reserve::Segments(self.reserve.unwrap_or(0)),
                     map_memory,
                     queue_depth: self.queue_depth,
                 },
+                spare_is_garbage: self.reserve.is_none(),
                 config: Config {
                     victims: self.policy,
                     placement: self.placement,
