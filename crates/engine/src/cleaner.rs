@@ -96,6 +96,8 @@ pub(crate) struct Cleaner {
     /// Blocks that the chunk in hand covers, headers included, and how many were copied.
     covered: u64,
     pub(crate) copied: u64,
+    /// Whether the segment before this one was searched, not cleaned.
+    has_searched: bool,
     /// When to look again for a segment that may have holes, if there was none.
     search_again: Sequence,
     /// When no victim was found: applied sequence, usable segments, least gain.
@@ -152,8 +154,10 @@ impl Engine {
             let may_go_on = reason.is_some() || (may_search && self.is_searching());
             let goes_on = match self.cleaner.stage {
                 Stage::Idle => {
-                    (may_search && self.begin_search())
+                    let searches_first = may_search && !self.cleans_before_searching(reason);
+                    (searches_first && self.begin_search())
                         || reason.is_some_and(|reason| self.begin_step(reason, buffers))
+                        || (may_search && !searches_first && self.begin_search())
                 }
                 _ if !may_go_on => false,
                 Stage::Next => self.read_chunk(),
@@ -184,6 +188,17 @@ impl Engine {
         let given_up = self.is_searching() && !segment.watched;
         if !reading && (!same_life || given_up) {
             self.end_victim();
+        }
+    }
+
+    /// Whether to win a segment comes before looking for holes. Metadata goes to empty segments only,
+    /// and holes spare the host none of those that it takes: while segments are short, one is cleaned
+    /// for each that is searched, and on the floor nothing is searched at all if there is a victim.
+    fn cleans_before_searching(&self, reason: Option<Reason>) -> bool {
+        match reason {
+            Some(Reason::Floor) => true,
+            Some(Reason::Scarce) => self.cleaner.has_searched,
+            _ => false,
         }
     }
 
@@ -288,6 +303,7 @@ impl Engine {
 
     fn begin_segment(&mut self, segment: SegmentIndex, task: Task) {
         self.cleaner.task = task;
+        self.cleaner.has_searched = task == Task::Search;
         self.cleaner.segment = Some(segment);
         self.cleaner.life = self.segments.segment(segment).life;
         self.cleaner.offset = 0;

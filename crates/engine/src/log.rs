@@ -281,7 +281,11 @@ impl Log {
         if self.idle.len() <= idle_kept(origin) {
             return None;
         }
-        let in_holes = self.room_in_holes(segments, stream, origin, blocks);
+        // Metadata of what goes into holes takes empty segments too. So the host waits for the cleaner
+        // where it would have to wait for a segment: else nothing would be left to win one with.
+        let may_fill = origin != Origin::User || segments.usable_count() > keep;
+        let in_holes =
+            if may_fill { self.room_in_holes(segments, stream, origin, blocks) } else { None };
         let (head, places) = match in_holes {
             Some((head, room)) => (head, Some(room.places)),
             None => (self.head_with_room(segments, stream, blocks, keep)?, None),

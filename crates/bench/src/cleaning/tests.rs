@@ -109,3 +109,25 @@ fn no_passes_are_refused() {
     let refused = run(&Options { passes: 0, ..tiny() });
     assert!(matches!(refused, Err(BenchError::Option { .. })));
 }
+
+/// Metadata goes to empty segments all the while that the host writes into holes. A cleaner that would
+/// rather look for holes, or a host that goes on while the cleaner has no room, leaves none to win one
+/// with, and the engine stands still.
+#[test]
+fn writing_into_holes_goes_on_for_ever() {
+    for (reclaim, placement) in [
+        (Reclaim::Threaded, Placement::Lifetime),
+        (Reclaim::Threaded, Placement::Mixed),
+        (Reclaim::HoleFill, Placement::Lifetime),
+    ] {
+        let reserve = Reserve::Segments(9);
+        let shape =
+            Shape { blocks: 1 << 16, spare: 0.1765, reserve, queue_depth: 1024, ..tiny().shape };
+        let config = Config { reclaim, placement, ..Config::default() };
+        let workload = Pattern::Zipf { theta: 0.99 };
+        let report = run(&Options { workload, shape, config, ..tiny() });
+        let report = report.unwrap_or_else(|error| panic!("{reclaim}, {placement}: {error}"));
+        assert!(report.device_writes.command_blocks_mean < 64.0, "no holes: {report:?}");
+        assert!(report.write_amplification < 3.0, "{report:?}");
+    }
+}
