@@ -11,6 +11,7 @@
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::limits::Limits;
 use crate::progress::Progress;
 use crate::side::{self, Access, Limit, Load, Outcome, Versions, VolumeSide};
 use crate::table::{Table, bytes, percent};
@@ -57,6 +58,8 @@ pub struct Options {
     pub pattern: Pattern,
     /// Bytes of map memory; `None` for the whole map.
     pub map_memory: Option<u64>,
+    /// What the device may do at most.
+    pub limits: Option<Limits>,
     /// Told how far it is.
     pub progress: Progress,
 }
@@ -72,6 +75,7 @@ impl Default for Options {
             passes: 10,
             pattern: Pattern::Uniform,
             map_memory: None,
+            limits: None,
             progress: Progress::default(),
         }
     }
@@ -197,6 +201,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     if !(1..=100).contains(&options.full_percent) {
         return Err(BenchError::option("from 1 to 100 % of the volume can be filled"));
     }
+    Limits::check(options.limits)?;
     if options.size < MIB || !options.size.is_multiple_of(MIB) || options.passes < 2 {
         let reason = "the size must be whole MiB, and it must be overwritten twice at least";
         return Err(BenchError::option(reason));
@@ -327,7 +332,8 @@ impl Bench {
         let file = ScratchFile::new(&path, store_size, told)?;
         create(file.open()?, &create_options).map_err(BenchError::Create)?;
         let open_options = OpenOptions { map_memory: options.map_memory, ..Default::default() };
-        let volume = Volume::open(file.open()?, open_options).map_err(BenchError::Open)?;
+        let device = Limits::hold_back(options.limits, file.open()?);
+        let volume = Volume::open(device, open_options).map_err(BenchError::Open)?;
         let mut volume = VolumeSide::new(volume, DEPTH);
         let (mut versions, content) = (Versions::new(blocks), Content::new(1));
         let told = |share| progress.report("filling", share);

@@ -24,6 +24,7 @@ pub mod engine;
 mod error;
 pub mod fill;
 pub mod fragmentation;
+mod limits;
 mod metadata;
 mod model_store;
 mod progress;
@@ -38,6 +39,7 @@ pub mod volume;
 mod written;
 
 pub use error::BenchError;
+pub use limits::Limits;
 pub use metadata::MetadataShares;
 pub use progress::Progress;
 pub use sequentiality::{HEADS_MAX, RunLengths, Sequentiality};

@@ -23,6 +23,7 @@
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::limits::Limits;
 use crate::progress::Progress;
 use crate::side::{self, Access, Limit, Load, Outcome, RawSide, Versions, VolumeSide};
 use crate::table::{Table, bytes, percent};
@@ -62,6 +63,8 @@ pub struct Options {
     pub seconds: f64,
     /// Bytes of map memory; `None` for the whole map.
     pub map_memory: Option<u64>,
+    /// What the device may do at most, on both sides.
+    pub limits: Option<Limits>,
     /// Told how far it is.
     pub progress: Progress,
 }
@@ -74,6 +77,7 @@ impl Default for Options {
             spare_percent: 200,
             seconds: 10.0,
             map_memory: None,
+            limits: None,
             progress: Progress::default(),
         }
     }
@@ -301,6 +305,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 }
 
 fn check(options: &Options) -> Result<(), BenchError> {
+    Limits::check(options.limits)?;
     if !(options.seconds > 0.0 && options.seconds.is_finite()) {
         return Err(BenchError::option("the seconds to measure must be above zero"));
     }
@@ -386,11 +391,15 @@ impl Bench {
         create(store.open()?, &create_options).map_err(BenchError::Create)?;
         let open_options = OpenOptions { map_memory: options.map_memory, ..Default::default() };
         let device = store.open()?;
-        let name = describe(&*device);
+        let mut name = describe(&*device);
+        if let Some(limits) = options.limits {
+            name = format!("{name}, held back: {limits}");
+        }
+        let device = Limits::hold_back(options.limits, device);
         let volume = Volume::open(device, open_options).map_err(BenchError::Open)?;
         let content = Content::new(1);
         let mut volume = VolumeSide::new(volume, DEEP);
-        let mut raw = RawSide::new(raw_file.open()?, DEPTH)?;
+        let mut raw = RawSide::new(Limits::hold_back(options.limits, raw_file.open()?), DEPTH)?;
         let mut volume_versions = Versions::new(blocks);
         let mut raw_versions = Versions::new(blocks);
         let told = |share| progress.report("filling", share);

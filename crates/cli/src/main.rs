@@ -21,6 +21,7 @@ mod file_system;
 mod format_store;
 mod holders;
 mod inherited;
+mod limits;
 mod logging;
 mod metrics;
 mod mounts;

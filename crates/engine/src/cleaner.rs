@@ -191,13 +191,16 @@ impl Engine {
         }
     }
 
-    /// Whether to win a segment comes before looking for holes. Metadata goes to empty segments only,
-    /// and holes spare the host none of those that it takes: while segments are short, one is cleaned
-    /// for each that is searched, and on the floor nothing is searched at all if there is a victim.
+    /// Whether to win a segment comes before looking for holes. Metadata goes to empty segments only:
+    /// where the host may take none any more, nor fill holes, one is cleaned for each that is
+    /// searched, and on the floor nothing is searched at all if there is a victim.
     fn cleans_before_searching(&self, reason: Option<Reason>) -> bool {
         match reason {
             Some(Reason::Floor) => true,
-            Some(Reason::Scarce) => self.cleaner.has_searched,
+            Some(Reason::Scarce) => {
+                let host_waits = self.segments.usable_count() <= self.pacing.kept_by_user();
+                host_waits && self.cleaner.has_searched
+            }
             _ => false,
         }
     }

@@ -6,7 +6,7 @@ use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_bench::cleaning::{Config, Placement, Reclaim, Reserve, VictimPolicy};
 use coulter_bench::{
-    BenchError, Progress, cleaning, engine, fill, fragmentation, recovery, volume,
+    BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, volume,
 };
 use coulter_workload::Pattern;
 use indicatif::ProgressBar;
@@ -20,6 +20,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   coulter bench volume --json
+  coulter bench volume --limits cloud --size 1G
   coulter bench engine
   coulter bench recovery --mapped 256G --json
   coulter bench cleaning --workload zipf:0.99 --spare 17.65% --json
@@ -65,6 +66,11 @@ pub(crate) struct VolumeBench {
     /// Most memory that the map may take [default: the whole map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
+
+    /// Hold the device back: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB a second),
+    /// or some of latency=1ms,iops=3000,bandwidth=125M
+    #[arg(long, value_name = "LIMITS", value_parser = crate::limits::parse_limits)]
+    pub(crate) limits: Option<Limits>,
 
     /// Print the figures as JSON
     #[arg(long)]
@@ -205,6 +211,11 @@ pub(crate) struct FillBench {
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
+    /// Hold the device back: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB a second),
+    /// or some of latency=1ms,iops=3000,bandwidth=125M
+    #[arg(long, value_name = "LIMITS", value_parser = crate::limits::parse_limits)]
+    pub(crate) limits: Option<Limits>,
+
     /// Print the figures as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -281,6 +292,7 @@ impl VolumeBench {
                 spare_percent: self.spare.unwrap_or(default.spare_percent),
                 seconds: self.seconds,
                 map_memory: self.map_memory.map(|size| size.0),
+                limits: self.limits,
                 progress,
             })
         })?;
@@ -358,6 +370,7 @@ impl FillBench {
                 passes: self.passes,
                 spare_percent: self.spare,
                 map_memory: self.map_memory.map(|size| size.0),
+                limits: self.limits,
                 progress,
                 ..default
             })
@@ -404,10 +417,40 @@ fn measure<R>(
     bar.finish_and_clear();
     result.map_err(|error| {
         let is_usage = matches!(error, BenchError::Option { .. });
-        SystemError::Bench { name, reason: error.to_string(), is_usage }.into()
+        SystemError::Bench { name, reason: with_causes(&error), is_usage }.into()
     })
+}
+
+/// An error and what led to it, in one line.
+fn with_causes(error: &BenchError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Some say already what led to them.
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn print(json: bool, report: &impl Serialize, table: impl Fn() -> String) -> Result<(), CliError> {
     if json { terminal::print_json(report) } else { terminal::print(table().trim_end()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_led_to_an_error_is_told_once() {
+        let source = std::io::Error::other("no room");
+        assert_eq!(with_causes(&BenchError::Trace(source)), "the trace cannot be read: no room");
+        let path = PathBuf::from("/there");
+        let source = std::io::Error::other("no room");
+        let told = with_causes(&BenchError::File { path, source });
+        assert_eq!(told, "/there cannot be written: no room");
+    }
 }
