@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Rounds of which the median counts.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 6;
 
 /// Requests at once where the two sides are compared.
 const DEPTH: usize = 32;
@@ -250,7 +250,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let mut rounds = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS {
         options.progress.report("measuring", round as f64 / ROUNDS as f64);
-        rounds.push(bench.round(options.seconds / ROUNDS as f64)?);
+        rounds.push(bench.round(round, options.seconds / ROUNDS as f64)?);
     }
     let shallow = bench.volume.statistics();
     let deep_load = Load {
@@ -419,21 +419,33 @@ impl Bench {
         })
     }
 
-    fn round(&mut self, seconds: f64) -> Result<Round, BenchError> {
+    /// Each side has its turn. Who begins changes from round to round: what a disk was told before
+    /// bears on what it does next.
+    fn round(&mut self, number: usize, seconds: f64) -> Result<Round, BenchError> {
         let limit = Limit::Time(Duration::from_secs_f64(seconds));
         let write = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
         let read = Load { access: Access::Read, ..write };
         let sequential = Load { count: MIB / BLOCK_SIZE as u64, depth: SEQUENTIAL_DEPTH, ..write };
-        let (volume_write, local_write) = (self.run_volume(&write)?, self.run_locally(&write)?);
-        let (raw_write, raw_sequential) =
-            (self.run_raw(&write)?, self.run_sequential(&sequential)?);
-        let (volume_read, local_read) = (self.run_volume(&read)?, self.run_locally(&read)?);
+        let [volume_write, local_write, raw_write] = self.turns(number, &write)?;
+        let raw_sequential = self.run_sequential(&sequential)?;
+        let [volume_read, local_read, raw_read] = self.turns(number, &read)?;
         Ok(Round {
             volume: Turn { write: volume_write, read: volume_read },
             local: Turn { write: local_write, read: local_read },
-            raw: Turn { write: raw_write, read: self.run_raw(&read)? },
+            raw: Turn { write: raw_write, read: raw_read },
             raw_sequential,
         })
+    }
+
+    /// The same load on the volume, on the volume's own thread, and on the bare file.
+    fn turns(&mut self, number: usize, load: &Load) -> Result<[Outcome; 3], BenchError> {
+        let runs = [Bench::run_volume, Bench::run_locally, Bench::run_raw];
+        let mut outcomes = [None; 3];
+        for turn in 0..runs.len() {
+            let side = (number + turn) % runs.len();
+            outcomes[side] = Some(runs[side](self, load)?);
+        }
+        Ok(outcomes.map(|outcome| outcome.expect("each had its turn")))
     }
 
     fn run_volume(&mut self, load: &Load) -> Result<Outcome, BenchError> {

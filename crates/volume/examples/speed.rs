@@ -5,12 +5,13 @@
 //! ```
 //! makes a store of so many MiB (2048) in a file in the directory, runs each phase for so many
 //! seconds (3), and removes the file. Phases: `raw-write`, `raw-read`, `raw-sequential`, `write`,
-//! `read`, `sequential`; all of them if none is named. `write:3` gathers writes while three records
-//! are under way; `format` makes the store anew. `memory` as directory measures without a disk.
+//! `read`, `sequential`, and the last three with `local-` before them: on a volume without a thread of
+//! its own; all of them if none is named. `write:3` gathers writes while three records are under way;
+//! `format` makes the store anew. `memory` as directory measures without a disk.
 
 use coulter::buffer::Buffer;
-use coulter::service::{BlockService, Operation, Request};
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::service::{BlockService, Operation, Request, Session};
+use coulter::{CreateOptions, LocalVolume, OpenOptions, Statistics, Volume, create};
 use coulter_device::{self as device, AlignedMemory, Command, Device, MemoryStore, Wait};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -27,8 +28,18 @@ fn main() -> Result<(), Error> {
     let size = arguments.get(1).map_or(Ok(2048), |text| text.parse::<u64>())? * MIB;
     let seconds = arguments.get(2).map_or(Ok(3.0), |text| text.parse::<f64>())?;
     let mut bench = Bench::new(directory, size, Duration::from_secs_f64(seconds))?;
-    let all = ["raw-write", "raw-sequential", "write", "sequential", "raw-read", "read"]
-        .map(String::from);
+    let all = [
+        "raw-write",
+        "raw-sequential",
+        "write",
+        "local-write",
+        "sequential",
+        "local-sequential",
+        "raw-read",
+        "read",
+        "local-read",
+    ]
+    .map(String::from);
     let phases = if arguments.len() > 3 { &arguments[3..] } else { &all[..] };
     phases.iter().try_for_each(|phase| bench.run(phase))
 }
@@ -162,29 +173,54 @@ impl Bench {
             None => (phase, OpenOptions::default().batch_depth),
         };
         let options = OpenOptions { batch_depth, ..OpenOptions::default() };
-        let volume = Volume::open(self.device()?, options)?;
-        let (length, depth) = if phase == "sequential" { (MIB, 4) } else { (BLOCK, DEPTH) };
-        let slots = volume.size() / length;
-        if phase == "read" {
-            // Only what was written comes from the device.
-            let content = vec![7; MIB as usize];
-            for offset in (0..volume.size() / MIB).map(|index| index * MIB) {
-                volume.write_at(offset, &content)?;
-            }
-            volume.flush()?;
+        if let Some(phase) = phase.strip_prefix("local-") {
+            let volume = LocalVolume::open(self.device()?, options)?;
+            let session = volume.connect();
+            let measured = self.load(phase, volume.size(), session, &|| volume.statistics())?;
+            volume.close()?;
+            return Ok(measured);
         }
-        let before = volume.statistics();
-        let mut session = volume.connect();
-        let mut completions = Vec::new();
-        let mut buffers: Vec<Buffer> =
-            (0..depth).map(|_| Buffer::copied_from(&vec![5; length as usize])).collect();
-        let (mut count, mut position) = (0, 0);
-        let (begun, cpu_begun) = (Instant::now(), cpu_time());
+        let volume = Volume::open(self.device()?, options)?;
+        let session = volume.connect();
+        let measured = self.load(phase, volume.size(), session, &|| volume.statistics())?;
+        volume.close()?;
+        Ok(measured)
+    }
+
+    /// Requests through a session.
+    fn load(
+        &mut self,
+        phase: &str,
+        size: u64,
+        mut session: Box<dyn Session + '_>,
+        statistics: &dyn Fn() -> Statistics,
+    ) -> Result<Measured, Error> {
+        let (length, depth) = if phase == "sequential" { (MIB, 4) } else { (BLOCK, DEPTH) };
+        let slots = size / length;
         let is_read = match phase {
             "read" => true,
             "write" | "sequential" => false,
             other => return Err(format!("{other} is no phase").into()),
         };
+        let mut completions = Vec::new();
+        if is_read {
+            // Only what was written comes from the device.
+            for offset in (0..size / MIB).map(|index| index * MIB) {
+                let buffer = Buffer::copied_from(&vec![7; MIB as usize]);
+                let operation = Operation::Write { fua: false };
+                session.submit(Request { tag: 0, operation, offset, length: MIB, buffer });
+                session.complete(&mut completions, None);
+            }
+            while session.outstanding() > 0 {
+                session.complete(&mut completions, None);
+            }
+            completions.drain(..).try_for_each(|completion| completion.result)?;
+        }
+        let before = statistics();
+        let mut buffers: Vec<Buffer> =
+            (0..depth).map(|_| Buffer::copied_from(&vec![5; length as usize])).collect();
+        let (mut count, mut position) = (0, 0);
+        let (begun, cpu_begun) = (Instant::now(), cpu_time());
         while begun.elapsed() < self.time || buffers.len() < depth {
             if begun.elapsed() < self.time {
                 while let Some(buffer) = buffers.pop() {
@@ -203,7 +239,7 @@ impl Bench {
             }
         }
         let (elapsed, cpu) = (begun.elapsed(), cpu_time() - cpu_begun);
-        let after = volume.statistics();
+        let after = statistics();
         let latency = if is_read { after.read_latency } else { after.write_latency };
         let turns = after.event_loop.turns - before.event_loop.turns;
         let written = after.written.total_bytes() - before.written.total_bytes();
@@ -218,8 +254,6 @@ impl Bench {
             written as f64 / host.max(1) as f64,
             written / 1024 / records.max(1),
         );
-        drop(session);
-        volume.close()?;
         Ok((count, count * length, elapsed, cpu, note))
     }
 }
