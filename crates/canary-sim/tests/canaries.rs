@@ -13,10 +13,14 @@ const SMOKE_SEEDS: u64 = 120;
 const KNOWN: [(Canary, &str); 1] =
     [(Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"))];
 
-/// Those that lives come to too seldom, and that a scenario catches: see `holes.rs` and
-/// `superblocks.rs`.
-const BY_SCENARIO: [Canary; 3] =
-    [Canary::HoleReaderIgnored, Canary::StaleHeaderBelieved, Canary::SuperblockSingle];
+/// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`,
+/// `recovery_memory.rs` and `superblocks.rs`.
+const BY_SCENARIO: [Canary; 4] = [
+    Canary::HoleReaderIgnored,
+    Canary::StaleHeaderBelieved,
+    Canary::SuperblockSingle,
+    Canary::RecoveryOverfilled,
+];
 
 /// The first seed, or known plan (then zero), that finds the mistake, and what it says.
 fn caught(mistake: Canary) -> Option<(u64, String)> {

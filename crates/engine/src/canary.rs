@@ -53,11 +53,15 @@ pub enum Canary {
     HolesForgotten,
     /// The cleaner takes the word of a header that is left over.
     StaleHeaderBelieved,
+    /// What a run says again of leaves that were swept is not counted for recovery.
+    RunUncounted,
+    /// Updates are taken although recovery would have no memory for them.
+    RecoveryOverfilled,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 20] = [
+    pub const ALL: [Canary; 22] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -78,6 +82,8 @@ impl Canary {
         Canary::HoleReaderIgnored,
         Canary::HolesForgotten,
         Canary::StaleHeaderBelieved,
+        Canary::RunUncounted,
+        Canary::RecoveryOverfilled,
     ];
 }
 

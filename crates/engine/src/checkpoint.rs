@@ -249,8 +249,7 @@ impl Engine {
         let queue_is_short = self.segments.usable_count() <= marks.wanted_by_user as usize
             && self.segments.queue_could_grow();
         self.checkpointer.wanted
-            || ((self.map.recovery_is_short() || self.sweeper.wanted_recovery)
-                && self.map.checkpoint_helps_recovery())
+            || self.map.recovery_calls_for_checkpoint(self.sweeper.wanted_recovery)
             || self.map.journal_length() >= journal_size
             || self.log.blocks_since_cut >= 4 * journal_size as u64
             || scarce

@@ -327,6 +327,9 @@ impl Engine {
         statistics.map = self.map.statistics;
         statistics.map_bytes = self.map.size();
         statistics.map_bytes_limit = self.map_size();
+        let (recovery_chunks, recovery_chunks_max) = self.map.recovery_chunks();
+        statistics.recovery_chunks = recovery_chunks as u64;
+        statistics.recovery_chunks_max = recovery_chunks_max as u64;
         statistics.segment_count = u64::from(self.superblock.geometry.segment_count);
         statistics.segment_size = u64::from(self.superblock.geometry.segment_size);
         statistics.segments_empty = u64::from(self.segments.empty_count());

@@ -22,6 +22,9 @@ const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
 
 /// Makes the plan of a seed.
 pub fn plan(seed: u64) -> Plan {
+    if seed % 16 == 13 {
+        return crate::tight::plan(seed);
+    }
     let mut random = Random::new(seed);
     let shape = shape(&mut random);
     // Numbers of its own, so that lives without holes are what they were.

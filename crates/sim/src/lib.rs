@@ -24,6 +24,7 @@ pub mod plan;
 pub mod random;
 pub mod scene;
 pub mod shrink;
+pub mod tight;
 pub mod world;
 
 pub use plan::Plan;

@@ -58,6 +58,8 @@ pub struct Outcome {
     pub segments_cleaned: u64,
     /// Blocks written into holes.
     pub hole_blocks: u64,
+    /// Of the memory that recovery may use for updates, how much it used at most, in percent.
+    pub recovery_fill_max: u64,
     /// Nanoseconds of virtual time.
     pub time_ns: u64,
     /// A hash over every device command and what was written, to compare two runs.
@@ -75,6 +77,7 @@ impl Outcome {
         self.checkpoints += other.checkpoints;
         self.segments_cleaned += other.segments_cleaned;
         self.hole_blocks += other.hole_blocks;
+        self.recovery_fill_max = self.recovery_fill_max.max(other.recovery_fill_max);
         self.time_ns += other.time_ns;
         self.fingerprint = mix(self.fingerprint, other.fingerprint);
     }
@@ -193,6 +196,8 @@ struct World {
     lossless: bool,
     /// References that the engine gave up because only damage could have left them.
     references_lost: u64,
+    /// Chunks that the engine said recovery may need, when it was last up.
+    recovery_chunks: Option<u64>,
     story: Option<Vec<String>>,
 }
 
@@ -230,6 +235,7 @@ impl World {
             failed: false,
             lossless: false,
             references_lost: 0,
+            recovery_chunks: None,
             story: None,
         }
     }

@@ -249,6 +249,12 @@ impl Frames {
         self.free_chunks
     }
 
+    /// Chunks in use.
+    pub(crate) fn used_chunk_count(&self) -> usize {
+        let chunk_frames = self.count() - self.free_count() - self.leaf_count;
+        chunk_frames * CHUNKS_PER_FRAME - self.free_chunks
+    }
+
     pub(super) fn chunk(&self, chunk: ChunkIndex) -> &[u64; CHUNK_WORDS] {
         let frame = &self.words[chunk.0 as usize / CHUNKS_PER_FRAME];
         let start = chunk.0 as usize % CHUNKS_PER_FRAME * CHUNK_WORDS;

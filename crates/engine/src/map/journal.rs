@@ -71,6 +71,7 @@ impl Map {
         let mut previous = None;
         // Sorted, so the addresses of a leaf are neighbours: its place is looked up once.
         let mut latest: Option<(u64, Option<LeafPlace>)> = None;
+        let mut before_leaf = 0;
         for entry in &journal {
             let lba = Lba(entry >> 1);
             let (key, index) = split(lba);
@@ -80,10 +81,12 @@ impl Map {
             previous = Some(*entry);
             let place = match latest {
                 Some((same, place)) if same == key => place,
-                _ => self
-                    .directory
-                    .find(key)
-                    .filter(|place| self.directory.leaf(*place).unmerged > 0),
+                _ => {
+                    self.leaf_emitted(latest, run.entry_count - before_leaf);
+                    before_leaf = run.entry_count;
+                    let place = self.directory.find(key);
+                    place.filter(|place| self.directory.leaf(*place).unmerged > 0)
+                }
             };
             latest = Some((key, place));
             let Some(place) = place else { continue };
@@ -94,9 +97,18 @@ impl Map {
                 self.emit_address(place, index, run);
             }
         }
+        self.leaf_emitted(latest, run.entry_count - before_leaf);
         journal.clear();
         self.journal_spare = journal;
-        self.swept_chunks_before_cut += core::mem::take(&mut self.swept_chunks);
+        self.recovery.cut();
+    }
+
+    fn leaf_emitted(&mut self, leaf: Option<(u64, Option<LeafPlace>)>, entries: usize) {
+        if let Some((_, Some(place))) = leaf
+            && !sings(Canary::RunUncounted)
+        {
+            self.recovery.emitted(self.directory.leaf_mut(place), entries);
+        }
     }
 
     fn emit_address(&self, place: LeafPlace, index: usize, run: &mut RunBuilder<'_>) {
@@ -176,12 +188,14 @@ impl Map {
                 return false;
             }
             let place = self.directory.place(key);
-            self.count_update(place);
             let update = Update { index, pointer: entry.pointer, released: entry.released };
             let leaf = self.directory.leaf_mut(place);
             match self.frames.chain_find(leaf.chain, index) {
                 Some((slot, _)) => self.frames.chain_set(slot, update),
-                None => self.frames.chain_add(&mut leaf.chain, update),
+                None => {
+                    self.frames.chain_add(&mut leaf.chain, update);
+                    self.recovery.count(leaf);
+                }
             }
             self.unreserve(1);
             true

@@ -31,6 +31,7 @@ mod directory;
 mod frames;
 mod journal;
 mod load;
+mod recovery_memory;
 mod sweep;
 
 use crate::canary::{Canary, sings};
@@ -46,6 +47,7 @@ use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
 use frames::{CHUNKS_PER_FRAME, Frames};
 pub(crate) use journal::RunBuilder;
 pub(crate) use load::{LoadPurpose, LoadStep};
+use recovery_memory::{PAGE_FRAMES_MIN, RecoveryMemory};
 pub(crate) use sweep::PageWrite;
 
 /// Bytes of a frame.
@@ -82,13 +84,9 @@ pub(crate) struct Map {
     journal: Vec<u64>,
     journal_spare: Vec<u64>,
     budget: RecoveryBudget,
-    /// Chunks that recovery would need for the updates that no swept page contains.
-    recovery_chunks: usize,
-    recovery_chunks_max: usize,
-    /// Chunks of updates that were swept since the last cut, and before it but since the cut that
-    /// is durable.
-    swept_chunks: usize,
-    swept_chunks_before_cut: usize,
+    recovery: RecoveryMemory,
+    /// Until all has been replayed.
+    is_recovering: bool,
     /// Chunks promised to blocks in flight.
     reserved_chunks: usize,
     /// Relocations on their way.
@@ -131,9 +129,6 @@ impl Map {
         }
         let budget_frames =
             budget.map_size.saturating_sub(directory_size(volume_size)) / FRAME_SIZE;
-        // The rest of what recovery may use is left to the pages that it has to load.
-        let recovery_chunks_max =
-            (budget_frames.max(FRAME_COUNT_MIN) * CHUNKS_PER_FRAME as u64 * 5 / 8) as usize;
         // Three times the size between cuts, and replay may have to take two intervals in one.
         let journal_capacity = 8 * budget.journal_size as usize;
         Some(Map {
@@ -144,10 +139,8 @@ impl Map {
             journal: Vec::with_capacity(journal_capacity),
             journal_spare: Vec::with_capacity(journal_capacity),
             budget,
-            recovery_chunks: 0,
-            recovery_chunks_max,
-            swept_chunks: 0,
-            swept_chunks_before_cut: 0,
+            recovery: RecoveryMemory::new(budget_frames.min(frame_count) as usize),
+            is_recovering: true,
             reserved_chunks: 0,
             relocating: 0,
             sweep: SweepPosition::default(),
@@ -378,6 +371,9 @@ impl Map {
 
     fn changed_count_max(&self) -> usize {
         let count = self.frames.count();
+        if self.is_recovering {
+            return count.saturating_sub(self.recovery.frames_max() + PAGE_FRAMES_MIN);
+        }
         let fits = self.volume_leaves <= count + count / 32;
         if fits { count - (count / 32).max(4 * SWEEP_FRAMES) } else { count / 8 }
     }
@@ -409,20 +405,7 @@ impl Map {
 
     /// Counts an update for the sweep and for what recovery would need.
     fn count_update(&mut self, place: LeafPlace) {
-        let leaf = self.directory.leaf_mut(place);
-        if leaf.unmerged < ENTRIES_PER_PAGE as u16 {
-            self.recovery_chunks +=
-                usize::from(leaf.unmerged.is_multiple_of(UPDATES_PER_CHUNK as u16));
-            leaf.unmerged += 1;
-        }
-    }
-
-    fn forget_unmerged(&mut self, place: LeafPlace) {
-        let leaf = self.directory.leaf_mut(place);
-        let chunks = usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
-        self.recovery_chunks -= chunks;
-        self.swept_chunks += chunks;
-        leaf.unmerged = 0;
+        self.recovery.count(self.directory.leaf_mut(place));
     }
 
     fn fold_if_long(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
@@ -583,7 +566,19 @@ impl Map {
 
     /// The same for the memory that recovery may need.
     pub(crate) fn recovery_admits(&self, updates: usize) -> bool {
-        !self.recovery_is_full(self.reserved_chunks + updates)
+        !self.recovery.is_full(self.reserved_chunks + updates)
+    }
+
+    /// Chunks that recovery may need if the power goes now, with all that was accepted, and how many
+    /// it may.
+    pub(crate) fn recovery_chunks(&self) -> (usize, usize) {
+        (self.recovery.needed() + self.reserved_chunks, self.recovery.chunks_max())
+    }
+
+    /// All has been replayed. Returns how many chunks hold updates.
+    pub(crate) fn recovery_is_over(&mut self) -> usize {
+        self.is_recovering = false;
+        self.frames.used_chunk_count()
     }
 
     /// Looks whether an old location of this address is still counted, and releases it.
@@ -662,7 +657,7 @@ impl Map {
         let stays_anyway = self.directory.leaf(place).must_stay();
         (stays_anyway || (self.may_pin() && self.obtainable() > SWEEP_FRAMES + 4))
             && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
-            && !self.recovery_is_full(noted)
+            && !self.recovery.is_full(noted)
     }
 
     /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.

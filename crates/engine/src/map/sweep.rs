@@ -45,35 +45,18 @@ impl Map {
 
     /// Whether memory, now or at recovery, calls for sweeping faster.
     pub(crate) fn sweep_is_urgent(&self) -> bool {
-        self.recovery_chunks > self.recovery_chunks_max / 4 * 3
-            || self.obtainable() <= 5 * super::SWEEP_FRAMES / 2
+        self.recovery.is_short() || self.obtainable() <= 5 * super::SWEEP_FRAMES / 2
     }
 
-    /// Whether no more updates may be taken before the sweep has caught up.
-    pub(crate) fn recovery_is_full(&self, blocks: usize) -> bool {
-        self.recovery_chunks_needed() + blocks > self.recovery_chunks_max
-    }
-
-    /// What recovery would need now: also for leaves that were swept since the checkpoint that is
-    /// durable, for it knows nothing of that.
-    fn recovery_chunks_needed(&self) -> usize {
-        self.recovery_chunks + self.swept_chunks + self.swept_chunks_before_cut
-    }
-
-    /// Whether a checkpoint would lower what recovery needs by enough to be worth one. When nothing
-    /// more can be had, the sweep is urgent until that is so: see `sweep_is_urgent`.
-    pub(crate) fn checkpoint_helps_recovery(&self) -> bool {
-        self.swept_chunks > self.recovery_chunks_max / 16
-    }
-
-    /// Whether recovery's memory is so short that such a checkpoint should not wait.
-    pub(crate) fn recovery_is_short(&self) -> bool {
-        self.recovery_chunks_needed() > self.recovery_chunks_max / 4 * 3
+    /// Whether a checkpoint would lower what recovery needs by enough to be worth one, and should not
+    /// wait: because little is left, or because somebody waits.
+    pub(crate) fn recovery_calls_for_checkpoint(&self, somebody_waits: bool) -> bool {
+        (self.recovery.is_short() || somebody_waits) && self.recovery.checkpoint_helps()
     }
 
     /// The checkpoint cut last is durable.
     pub(crate) fn checkpoint_is_durable(&mut self) {
-        self.swept_chunks_before_cut = 0;
+        self.recovery.checkpoint_is_durable();
     }
 
     /// The next leaf that has updates, from the position on; moves the position to it. `None` at
@@ -155,7 +138,7 @@ impl Map {
         }
         assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
         self.fold(segments, place, false, now);
-        self.forget_unmerged(place);
+        self.recovery.forget(self.directory.leaf_mut(place));
         self.sweep.leaf = key + 1;
         let frame = self.directory.leaf(place).frame;
         if !map_page::encode_packed(self.frames.words(frame), page) {

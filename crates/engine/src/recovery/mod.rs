@@ -277,6 +277,7 @@ impl Engine {
     }
 
     fn finish_recovery(&mut self) {
+        self.statistics.recovered_chunks = self.map.recovery_is_over() as u64;
         let now = self.log.now();
         self.segments.free_empty(now);
         if self.config.read_only {

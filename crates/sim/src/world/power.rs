@@ -15,6 +15,14 @@ impl World {
             self.outcome.segments_cleaned += statistics.segments_cleaned;
             self.outcome.hole_blocks += statistics.hole_blocks;
             self.references_lost += statistics.references_lost;
+            if !matches!(engine.phase(), Phase::Opening | Phase::Failed(_)) {
+                // What was on its way when the device failed is no longer counted.
+                let all = engine.read_only().is_some();
+                self.recovery_chunks = Some(match all {
+                    true => statistics.recovery_chunks_max,
+                    false => statistics.recovery_chunks,
+                });
+            }
         }
         self.pending.clear();
         for expected in std::mem::take(&mut self.expected).into_values() {
@@ -99,6 +107,7 @@ impl World {
             }
         }
         self.outcome.recoveries += 1;
+        self.compare_memory()?;
         let observed = self.read_everything()?;
         if self.tainted {
             return self.end_of_a_tainted_life();
@@ -110,6 +119,22 @@ impl World {
         }
         let lossless = std::mem::replace(&mut self.lossless, true);
         self.oracle.recover(&observed, lossless)
+    }
+
+    /// Recovery holds no more than the engine said that it may need, and that is no more than it may
+    /// have: else a store whose memory is full would not open.
+    fn compare_memory(&mut self) -> Result<(), Violation> {
+        let statistics = self.engine().statistics();
+        let (held, most) = (statistics.recovered_chunks, statistics.recovery_chunks_max);
+        self.outcome.recovery_fill_max = self.outcome.recovery_fill_max.max(held * 100 / most);
+        let Some(counted) = self.recovery_chunks.filter(|_| !self.tainted) else { return Ok(()) };
+        if held > counted || counted > most {
+            return violation(format!(
+                "recovery holds {held} chunks of updates, {counted} were counted, and {most} are \
+                 what it may have"
+            ));
+        }
+        Ok(())
     }
 
     fn refused_to_open(&mut self, why: &str) -> Result<(), Violation> {
