@@ -92,7 +92,7 @@ impl RunBlockWriter {
 ///
 /// # Errors
 /// [`Corrupt`] when it is no block of a run, of another version, or has an entry that cannot be.
-pub fn decode(block: &Block) -> Result<impl Iterator<Item = RunEntry> + '_, Corrupt> {
+pub fn decode(block: &Block) -> Result<impl Iterator<Item = RunEntry> + Clone + '_, Corrupt> {
     let corrupt = |reason| Corrupt { structure: Structure::Run, reason };
     let mut reader = Reader::new(block);
     if reader.take() != Some(MAGIC) {

@@ -82,6 +82,17 @@ impl Frames {
         None
     }
 
+    /// Touches every chunk. The result is of no meaning.
+    pub(crate) fn chain_warm(&self, chain: ChunkIndex) -> u64 {
+        let (mut chunk, mut sum) = (chain, 0);
+        while chunk.is_some() {
+            let words = self.chunk(chunk);
+            sum ^= words[0] ^ words[7];
+            chunk = next(words);
+        }
+        sum
+    }
+
     /// Changes an update in place.
     pub(crate) fn chain_set(&mut self, place: Place, update: Update) {
         let words = self.chunk_mut(place.chunk);

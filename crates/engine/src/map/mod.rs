@@ -214,6 +214,12 @@ impl Map {
         self.frames.words(leaf.frame)[index]
     }
 
+    /// The same for an update that recovery restores: it looks through all of the leaf's chain.
+    pub(crate) fn warm_chain(&self, lba: Lba) -> u64 {
+        let place = self.directory.find(split(lba).0);
+        place.map_or(0, |place| self.frames.chain_warm(self.directory.leaf(place).chain))
+    }
+
     /// Whether a block is mapped, without loading anything: what is not in memory counts as
     /// mapped.
     pub(crate) fn is_mapped(&mut self, lba: Lba) -> bool {

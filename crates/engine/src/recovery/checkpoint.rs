@@ -10,6 +10,7 @@ use crate::units::{SegmentIndex, Stream, segment_of};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::BodyView;
 use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::run::RunEntry;
 use coulter_format::segment_table::{self, SegmentState};
 use coulter_format::{Block, BlockPointer, Pba, Reason, Structure, run};
 
@@ -150,8 +151,14 @@ impl Engine {
         let position = self.map.sweep_position();
         let geometry = self.superblock.geometry;
         let entries = run::decode(block).map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
-        for entry in entries {
+        let is_live = |entry: &RunEntry| {
             let leaf = entry.lba.0 / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
+            Map::run_is_live(written, position, leaf)
+        };
+        // Side by side: one after the other, each chain would be cache misses of its own.
+        let live = entries.clone().filter(is_live);
+        core::hint::black_box(live.fold(0, |sum, entry| sum ^ self.map.warm_chain(entry.lba)));
+        for entry in entries {
             let somewhere = entry.pointer.is_mapped() && !entry.pointer.is_lost();
             if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
                 return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
@@ -159,8 +166,7 @@ impl Engine {
             if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {
                 return Err(damaged(Structure::Run, Reason::Field("count"), pba));
             }
-            let live = Map::run_is_live(written, position, leaf);
-            if live && !self.map.restore_update(&entry) {
+            if is_live(&entry) && !self.map.restore_update(&entry) {
                 return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
             }
         }
