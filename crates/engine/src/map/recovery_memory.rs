@@ -11,7 +11,8 @@
 //! 2. Recovery finds an address in a leaf's chain only if a live run or a record says something of
 //!    it. Then it changed after the leaf's last sweep before the durable cut, and was counted: as
 //!    `pending`, or, if the leaf was swept since, as `swept` or `swept_before_cut`. Or a run says it
-//!    once more, because the journal noted it before that sweep: [`RecoveryMemory::emitted`].
+//!    once more, because the journal noted it before that sweep: [`RecoveryMemory::emitted`]. A run
+//!    says no other address: so what a cut adds to `pending` was `swept` before, and fits.
 //! 3. Before it takes a record, replay holds no more than was counted when the record was accepted,
 //!    and asks for as much as was asked then. Both together were at most `chunks_max`.
 //! 4. It is refused nothing while [`SWEEP_FRAMES`] frames are left beside these chunks. Arrays, which
@@ -102,16 +103,17 @@ impl RecoveryMemory {
     }
 
     /// A run says so much of a leaf. That can be more than changed since the sweep came by: what the
-    /// journal noted before is said again if the array has changed since. It was counted as swept; from
-    /// now on it is in a run that the sweep has not passed. The sum stays what it was, for recovery
-    /// comes from the older checkpoint or from this one.
+    /// journal noted before is said again if the array has changed since. It was counted as swept since
+    /// the last cut; from now on it is in a run that the sweep has not passed. Recovery comes from the
+    /// older checkpoint or from this one, so the sum stays what it was, but for one chunk: of the older
+    /// one's last chunk the next updates may find no room where they are counted to find it.
     pub(super) fn emitted(&mut self, leaf: &mut Leaf, entries: usize) {
         let entries = entries.min(ENTRIES_PER_PAGE);
         let counted = usize::from(leaf.unmerged);
         if entries > counted {
             let more = entries.div_ceil(UPDATES_PER_CHUNK) - counted.div_ceil(UPDATES_PER_CHUNK);
             self.pending += more;
-            self.swept = self.swept.saturating_sub(more);
+            self.swept = self.swept.saturating_sub(more.saturating_sub(1));
             leaf.unmerged = entries as u16;
         }
     }

@@ -121,14 +121,14 @@ impl World {
         self.oracle.recover(&observed, lossless)
     }
 
-    /// Recovery holds no more than the engine said that it may need, and that is no more than it may
-    /// have: else a store whose memory is full would not open.
+    /// Recovery holds no more than the engine said that it may need, and no more than it may have: else a
+    /// store whose memory is full would not open.
     fn compare_memory(&mut self) -> Result<(), Violation> {
         let statistics = self.engine().statistics();
         let (held, most) = (statistics.recovered_chunks, statistics.recovery_chunks_max);
         self.outcome.recovery_fill_max = self.outcome.recovery_fill_max.max(held * 100 / most);
         let Some(counted) = self.recovery_chunks.filter(|_| !self.tainted) else { return Ok(()) };
-        if held > counted || counted > most {
+        if held > counted || held > most {
             return violation(format!(
                 "recovery holds {held} chunks of updates, {counted} were counted, and {most} are \
                  what it may have"
