@@ -11,6 +11,7 @@
 
 use crate::Engine;
 use crate::create::{CreateOptions, LayoutError, map_size_default, map_size_min, plan};
+use crate::map::directory_size;
 use crate::pacing::{Pacing, Watermarks};
 use coulter_format::BlockPointer;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
@@ -60,7 +61,10 @@ impl Engine {
         // A store that was made to have its whole map in memory stays one.
         let whole = budget.map_size >= map_size_default(old);
         let needed = if whole { map_size_default } else { map_size_min }(geometry.volume_size);
-        budget.map_size = budget.map_size.max(needed);
+        // What recovery may need is let in by the frames that there are: a larger directory must not
+        // leave the next opening less of them.
+        let kept = budget.map_size + directory_size(geometry.volume_size) - directory_size(old);
+        budget.map_size = kept.max(needed);
         self.superblock.geometry = geometry;
         self.segments.grow(geometry);
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);

@@ -2,6 +2,7 @@
 //! of it.
 
 use coulter_engine::create::map_size_min;
+use coulter_engine::grow::Growth;
 use coulter_engine::{Command, Config, Phase, Request};
 use coulter_format::Lba;
 use coulter_sim::device::Device;
@@ -134,4 +135,20 @@ fn what_a_run_says_again_of_a_swept_leaf_is_counted() {
     let h = opens(cut(h), config);
     let held = h.engine.statistics().recovered_chunks;
     assert!(held <= counted, "{held} held, {counted} counted");
+}
+
+/// The directory grows with the volume. What was counted before the next opening must fit then.
+#[test]
+fn a_store_that_grew_has_no_less_for_updates_than_before() {
+    let map = map_size_min(1 << 17) + 600 * FRAME;
+    let store = store(2400, 65_536, Some(1 << 17), Some(map), 128);
+    let growth = Growth { volume_size: Some(450_000), spare_percent: 20 };
+    let mut h = Hand::open(store, Config { growth: Some(growth), ..small() });
+    assert!(h.write(3, 4, 7));
+    let (_, most) = need(&h);
+    h.submit(Request::Shutdown).expect("a shutdown is accepted");
+    h.run();
+    let h = Hand::open(h.device, small());
+    assert_eq!(h.engine.geometry().volume_size, 450_000);
+    assert!(need(&h).1 >= most);
 }
