@@ -192,6 +192,12 @@ impl Checkpointer {
     }
 }
 
+/// Blocks of log, headers and all else included, after which a checkpoint is due although the journal
+/// is not full: records of one block take recovery twice as long to read as full ones.
+fn log_blocks_max(journal_size: usize) -> u64 {
+    journal_size as u64 / 2 * 3
+}
+
 impl Engine {
     pub(crate) fn accept_shutdown(&mut self, id: RequestId) {
         if self.poisoned.is_some() || self.config.read_only || self.phase == Phase::Closed {
@@ -251,7 +257,7 @@ impl Engine {
         self.checkpointer.wanted
             || self.map.recovery_calls_for_checkpoint(self.sweeper.wanted_recovery)
             || self.map.journal_length() >= journal_size
-            || self.log.blocks_since_cut >= 4 * journal_size as u64
+            || self.log.blocks_since_cut >= log_blocks_max(journal_size)
             || scarce
             || queue_is_short
             || self.holes_are_wanted()

@@ -32,7 +32,8 @@ pub(super) const PAGE_FRAMES_MIN: usize = 3 * SWEEP_FRAMES;
 /// Frames for pages with which the sweep, loading ahead and with two records on their way, and the
 /// cleaner, which keeps the leaf of every block that it moves, do not wait for each other: with half
 /// as many records are written that are not full. A small map has less, but no less than three
-/// eighths; a large one a sixteenth, for pages that are read.
+/// eighths; a large one a quarter, for pages that are read, and because what recovery holds in chains
+/// takes time to be read and sorted in.
 const PAGE_FRAMES: usize = 256;
 
 const CHUNKS_MAX_LEAST: usize = chunks_max(FRAME_COUNT_MIN as usize);
@@ -48,7 +49,7 @@ const _: () = assert!(
 
 /// Chunks that recovery may take of so many frames.
 const fn chunks_max(frame_count: usize) -> usize {
-    let large = if frame_count / 16 > PAGE_FRAMES { frame_count / 16 } else { PAGE_FRAMES };
+    let large = if frame_count / 4 > PAGE_FRAMES { frame_count / 4 } else { PAGE_FRAMES };
     let small = frame_count * 3 / 8;
     let pages = if small < large { small } else { large };
     (frame_count - pages) * CHUNKS_PER_FRAME
