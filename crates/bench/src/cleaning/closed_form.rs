@@ -2,8 +2,11 @@
 
 /// Write amplification of greedy cleaning under uniform random writes, segments being large and
 /// many: a / (a + W(−a·e^−a)) with a = 1 + spare (Xiang and Kurkoski, "An Improved Analytic
-/// Expression for Write Amplification in NAND Flash", 2011). Without any metadata.
+/// Expression for Write Amplification in NAND Flash", 2011). Without any metadata. Without spare space there is no end to it.
 pub(crate) fn greedy_uniform(spare: f64) -> f64 {
+    if spare <= 0.0 {
+        return f64::INFINITY;
+    }
     let a = 1.0 + spare;
     a / (a + lambert_w(-a * libm::exp(-a)))
 }
@@ -37,5 +40,6 @@ mod tests {
             let value = greedy_uniform(spare);
             assert!((value - published).abs() < 0.006, "{spare}: {value}, not {published}");
         }
+        assert_eq!((greedy_uniform(0.0), greedy_uniform(-0.1)), (f64::INFINITY, f64::INFINITY));
     }
 }
