@@ -47,6 +47,8 @@ pub(crate) struct VolumeShape {
     pub(crate) spare_percent: u32,
     /// Unit of allocation and cleaning; chosen by size if not given.
     pub(crate) segment_size: Option<u64>,
+    /// What is changed of it from the beginning.
+    pub(crate) tuning: Retuning,
 }
 
 impl Emulation {
@@ -156,8 +158,8 @@ fn volume(
     })?;
     separate(store, emulation.streams);
     let device = store.open(emulation.pacing).map_err(|error| failed(error.to_string()))?;
-    Volume::open(Box::new(device), OpenOptions { trim: true, ..OpenOptions::default() })
-        .map_err(|error| failed(error.kind.to_string()))
+    let options = OpenOptions { trim: true, tuning: shape.tuning, ..OpenOptions::default() };
+    Volume::open(Box::new(device), options).map_err(|error| failed(error.kind.to_string()))
 }
 
 /// Tells the drive what to keep apart.

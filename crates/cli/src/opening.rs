@@ -1,7 +1,9 @@
 //! How a store is opened: the options that `attach`, `mount` and `serve` share.
 
+use crate::setting::{self, Setting};
 use crate::size::Size;
 use clap::{Args, ValueEnum};
+use coulter::tuning::Retuning;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
@@ -25,6 +27,10 @@ pub(crate) struct Opening {
     #[arg(long)]
     pub(crate) read_only: bool,
 
+    /// Begin with this setting of `coulter tune`, such as reclaim=hole-fill; once for each setting
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
+    pub(crate) tune: Vec<Setting>,
+
     /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -44,6 +50,11 @@ pub(crate) enum Trim {
 }
 
 impl Opening {
+    /// What is changed from the beginning.
+    pub(crate) fn tuning(&self) -> Retuning {
+        setting::retuning(&self.tune).expect("settings are checked when they are read")
+    }
+
     /// The words that make this on a command line.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
@@ -61,6 +72,7 @@ impl Opening {
         if self.read_only {
             words.push("--read-only".into());
         }
+        words.extend(self.tune.iter().map(|setting| format!("--tune={setting}").into()));
         if let Some(address) = self.metrics {
             words.push(format!("--metrics={address}").into());
         }

@@ -1,4 +1,4 @@
-//! Settings of an attached volume: as they are typed, sent to its daemon, and shown.
+//! Settings of an open volume: as they are typed, sent to its daemon, and shown.
 
 use crate::size::Size;
 use coulter::tuning::{
@@ -44,7 +44,7 @@ impl Setting {
     ///
     /// # Errors
     /// What is wrong with the value.
-    pub(crate) fn add_to(&self, retuning: &mut Retuning) -> Result<(), String> {
+    fn add_to(&self, retuning: &mut Retuning) -> Result<(), String> {
         match self {
             Setting::Cleaning(name) => retuning.cleaning = Some(checked(name.parse())?),
             Setting::Policy(name) => retuning.policy = Some(checked(name.parse())?),
@@ -59,6 +59,31 @@ impl Setting {
             }
         }
         Ok(())
+    }
+}
+
+/// All of them together; of those with the same key the last.
+///
+/// # Errors
+/// What is wrong with one of them.
+pub(crate) fn retuning(settings: &[Setting]) -> Result<Retuning, String> {
+    let mut retuning = Retuning::default();
+    settings.iter().try_for_each(|setting| setting.add_to(&mut retuning))?;
+    Ok(retuning)
+}
+
+/// A setting with which a volume is to be opened.
+///
+/// # Errors
+/// What is wrong with it; and for a command, which would be given anew by every restart.
+pub(crate) fn at_opening(text: &str) -> Result<Setting, String> {
+    match text.parse()? {
+        Setting::Defrag(_) => {
+            Err("defrag is no setting to begin with: it goes over an open volume once; give it \
+                 to `coulter tune`"
+                .to_owned())
+        }
+        setting => Ok(setting),
     }
 }
 
@@ -188,23 +213,51 @@ impl From<Tuning> for Settings {
     }
 }
 
+impl Settings {
+    /// One by one.
+    fn each(&self) -> [Setting; 9] {
+        [
+            Setting::Cleaning(self.cleaning.clone()),
+            Setting::Policy(self.policy.clone()),
+            Setting::Placement(self.placement.clone()),
+            Setting::Reclaim(self.reclaim.clone()),
+            Setting::CleaningRate(self.cleaning_rate_bytes_per_second),
+            Setting::LatencyTarget(self.latency_target_ns),
+            Setting::IdleCleaning(self.idle_cleaning),
+            Setting::IdleAfter(self.idle_after_ns),
+            Setting::Defrag(self.defrag),
+        ]
+    }
+}
+
 impl fmt::Display for Settings {
     /// As they would be typed, one a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.each().iter().try_for_each(|setting| writeln!(f, "{setting}"))
+    }
+}
+
+impl fmt::Display for Setting {
+    /// As it would be typed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = || "none".to_owned();
         let time = |ns| humantime::format_duration(Duration::from_nanos(ns)).to_string();
-        let rate = self.cleaning_rate_bytes_per_second.map_or_else(none, typed_size);
-        let target = self.latency_target_ns.map_or_else(none, time);
-        writeln!(f, "cleaning={}", self.cleaning)?;
-        writeln!(f, "policy={}", self.policy)?;
-        writeln!(f, "placement={}", self.placement)?;
-        writeln!(f, "reclaim={}", self.reclaim)?;
-        writeln!(f, "cleaning-rate={rate}")?;
-        writeln!(f, "latency-target={target}")?;
         let switch = |is_on| if is_on { "on" } else { "off" };
-        writeln!(f, "idle-cleaning={}", switch(self.idle_cleaning))?;
-        writeln!(f, "idle-after={}", time(self.idle_after_ns))?;
-        writeln!(f, "defrag={}", switch(self.defrag))
+        match self {
+            Setting::Cleaning(name) => write!(f, "cleaning={name}"),
+            Setting::Policy(name) => write!(f, "policy={name}"),
+            Setting::Placement(name) => write!(f, "placement={name}"),
+            Setting::Reclaim(name) => write!(f, "reclaim={name}"),
+            Setting::CleaningRate(bytes) => {
+                write!(f, "cleaning-rate={}", bytes.map_or_else(none, typed_size))
+            }
+            Setting::LatencyTarget(ns) => {
+                write!(f, "latency-target={}", ns.map_or_else(none, time))
+            }
+            Setting::IdleCleaning(is_on) => write!(f, "idle-cleaning={}", switch(*is_on)),
+            Setting::IdleAfter(ns) => write!(f, "idle-after={}", time(*ns)),
+            Setting::Defrag(is_on) => write!(f, "defrag={}", switch(*is_on)),
+        }
     }
 }
 
@@ -261,19 +314,37 @@ mod tests {
     }
 
     #[test]
+    fn of_two_settings_of_a_key_the_last_counts() {
+        let typed = ["policy=greedy", "reclaim=threaded", "policy=cost-benefit"];
+        let settings = typed.map(|text| at_opening(text).expect("it is a setting"));
+        let expected = Retuning {
+            policy: Some(VictimPolicy::CostBenefit),
+            reclaim: Some(Reclaim::Threaded),
+            ..Retuning::default()
+        };
+        assert_eq!(retuning(&settings), Ok(expected));
+    }
+
+    #[test]
+    fn a_volume_is_opened_with_settings_and_not_with_commands() {
+        for text in ["defrag=on", "defrag=off"] {
+            let error = at_opening(text).expect_err("it is a command");
+            assert!(error.contains("give it to `coulter tune`"), "{error}");
+        }
+        for text in ["policy=best", "defrag=2", "speed=9", "cleaning"] {
+            assert_eq!(at_opening(text), text.parse::<Setting>(), "the same words");
+        }
+    }
+
+    #[test]
     fn what_is_shown_can_be_typed() {
-        let mut retuning = Retuning::default();
-        for text in ["cleaning-rate=1234567", "latency-target=1500us", "idle-after=90s"] {
-            text.parse::<Setting>().expect(text).add_to(&mut retuning).expect(text);
-        }
-        let tuning = Tuning::default();
-        let mut settings = Settings::from(tuning);
-        settings.cleaning_rate_bytes_per_second =
-            retuning.cleaning_rate.and_then(CleaningRate::bytes_per_second);
+        let mut settings = Settings::from(Tuning::default());
+        settings.cleaning_rate_bytes_per_second = Some(1_234_567);
         settings.latency_target_ns = Some(1_500_000);
-        for line in settings.to_string().lines() {
-            assert!(line.parse::<Setting>().is_ok(), "{line}");
-        }
+        let lines = settings.to_string();
+        let typed: Vec<Setting> =
+            lines.lines().map(|line| line.parse().expect("it can be typed")).collect();
+        assert_eq!(typed, settings.each());
         assert!(settings.to_string().contains("cleaning-rate=1234567\n"));
         assert_eq!((typed_size(50 << 20), typed_size(3 << 29)), ("50M".into(), "1536M".into()));
     }

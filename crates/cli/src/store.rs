@@ -126,6 +126,7 @@ impl OpenStore {
             map_memory: opening.map_memory.map(|size| size.0),
             read_only: opening.read_only,
             trim: trims(opening.trim, &path),
+            tuning: opening.tuning(),
             ..coulter::OpenOptions::default()
         };
         match Volume::open(device, options) {

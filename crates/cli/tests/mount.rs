@@ -91,6 +91,25 @@ fn fsynced_files_survive_a_killed_daemon() {
 }
 
 #[test]
+fn a_mount_begins_with_settings_and_changes_those_of_what_is_attached() {
+    let test = "a_mount_begins_with_settings_and_changes_those_of_what_is_attached";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let policy = || sandbox.json(&["tune", "disk", "--json"])["policy"].clone();
+    let begun = ["--tune", "policy=greedy"];
+    let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"];
+    sandbox.ok(&[&mount[..], &begun].concat());
+    assert_eq!(policy(), "greedy");
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["attach", "disk.img"]);
+    assert_eq!(policy(), "damped-age", "it is not stored");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--tune", "policy=cost-benefit"]);
+    assert_eq!(policy(), "cost-benefit");
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
 fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
     let Some(_right) =
         can_mount("a_dead_file_system_can_be_left_after_the_store_was_attached_again")

@@ -116,6 +116,47 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 }
 
 #[test]
+fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let with = |settings: &[&'static str]| -> Vec<&'static str> {
+        settings.iter().flat_map(|setting| ["--tune", setting]).collect()
+    };
+    let tuned = with(&["reclaim=hole-fill", "policy=greedy", "cleaning-rate=50M"]);
+    let first = "cleaning=paced\npolicy=greedy\nplacement=lifetime\nreclaim=hole-fill\ncleaning-rate=50M\n\
+                 latency-target=none\nidle-cleaning=off\nidle-after=1s\ndefrag=off";
+    let attach = ["attach", "disk.img", "--via", "nbd-server"];
+    sandbox.ok(&[&attach[..], &tuned].concat());
+    assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
+    sandbox.ok(&["tune", "disk", "policy=cost-benefit", "placement=apart"]);
+    sandbox.ok(&["restart", "disk"]);
+    assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first, "those of the opening come back");
+    sandbox.ok(&["detach", "disk"]);
+    let serve = ["serve", "disk.img", "--nbd", "unix:socket"];
+    let (_server, _) = sandbox.start(&[&serve[..], &tuned].concat());
+    assert_eq!(sandbox.ok(&["tune", "disk"]).trim(), first);
+    sandbox.ok(&["detach", "disk"]);
+    // Refused before anything is opened: nobody looks whether the store is there.
+    let mount = ["mount", "none.img", "."];
+    for verb in [&["attach", "none.img"][..], &["serve", "none.img", "--nbd", "unix:s"], &mount] {
+        for (setting, reason) in [
+            ("reclaim=magic", "reclaim is not one of copy-out, hole-fill, threaded"),
+            ("speed=9", "no setting `speed`"),
+            ("paused", "KEY=VALUE"),
+            ("cleaning-rate=2T", "from 1M to 1T"),
+            ("defrag=on", "give it to `coulter tune`"),
+        ] {
+            let error = sandbox.fails(2, &[verb, &["--tune", setting]].concat());
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+    let flash = ["flash", "attach", "--via", "nbd-server", "--name", "drive", "--volume"];
+    sandbox.ok(&[&flash[..], &tuned].concat());
+    assert_eq!(sandbox.ok(&["tune", "drive"]).trim(), first);
+    sandbox.ok(&["detach", "drive"]);
+}
+
+#[test]
 fn settings_are_shown_changed_and_refused() {
     let (sandbox, _) = attached(&[]);
     let first = "cleaning=paced\npolicy=damped-age\nplacement=lifetime\nreclaim=copy-out\ncleaning-rate=none\n\

@@ -94,13 +94,21 @@ impl EventLoop {
     /// Opens the store on `device`.
     ///
     /// # Errors
-    /// As [`Driver::open`], and `Bug` when it panics.
+    /// As [`Driver::new`] and [`Driver::recover`], and `Bug` when they panic.
     pub(crate) fn open(
         device: Box<dyn Device>,
         settings: &Settings,
         shared: Arc<Shared>,
     ) -> Result<EventLoop, OpenErrorKind> {
-        let driver = catch_unwind(AssertUnwindSafe(|| Driver::open(device, settings)));
+        let mut governor = Governor::default();
+        let now_ns = shared.now_ns();
+        let open = || {
+            let mut driver = Driver::new(device, settings.config)?;
+            let tuning = driver.tune(settings.tuning);
+            governor.tune(settings.tuning, tuning, driver.engine(), now_ns);
+            driver.recover()
+        };
+        let driver = catch_unwind(AssertUnwindSafe(open));
         let driver = driver.unwrap_or_else(|panic| Err(OpenErrorKind::Bug(message_of(&*panic))))?;
         let mut event_loop = EventLoop {
             geometry: driver.geometry(),
@@ -118,7 +126,7 @@ impl EventLoop {
             read_only: None,
             latencies: Latencies::default(),
             counts: LoopCounts::default(),
-            governor: Governor::default(),
+            governor,
         };
         event_loop.note_state();
         Ok(event_loop)

@@ -2,6 +2,7 @@
 
 use crate::driver::Settings;
 use crate::open_error::OpenErrorKind;
+use crate::tuning::Retuning;
 use coulter_device::Device;
 use coulter_engine::Config;
 
@@ -23,6 +24,9 @@ pub struct OpenOptions {
     pub record_count: u16,
     /// Requests that are worked on at once; others wait.
     pub request_count: u32,
+    /// What [`Volume::tune`](crate::Volume::tune) changes, changed from the beginning: before the
+    /// first request is served and before anything is cleaned.
+    pub tuning: Retuning,
 }
 
 impl Default for OpenOptions {
@@ -35,6 +39,7 @@ impl Default for OpenOptions {
             batch_depth: config.batch_depth,
             record_count: config.record_count,
             request_count: config.request_count,
+            tuning: Retuning::default(),
         }
     }
 }
@@ -67,6 +72,6 @@ impl OpenOptions {
             read_only: self.read_only,
             ..Config::default()
         };
-        Ok(Settings { config })
+        Ok(Settings { config, tuning: self.tuning })
     }
 }

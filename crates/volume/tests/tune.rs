@@ -1,9 +1,12 @@
-//! Settings of an open volume take effect within a second.
+//! Settings of an open volume take effect within a second; those with which it is opened, at once.
 
 mod common;
 
 use common::{BLOCK, MIB, small_store};
-use coulter::tuning::{CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Retuning};
+use coulter::tuning::{
+    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Placement, Reclaim, Retuning,
+    VictimPolicy,
+};
 use coulter::{OpenOptions, Volume};
 use coulter_device::MemoryStore;
 use coulter_device::wrap::{SlowDevice, SlowModel};
@@ -19,6 +22,12 @@ fn open(store: &MemoryStore, latency: Duration) -> Volume {
     };
     let device = SlowDevice::new(store.open().expect("nothing has it open"), model);
     Volume::open(Box::new(device), OpenOptions::default()).expect("the store is intact")
+}
+
+fn open_tuned(store: &MemoryStore, tuning: Retuning) -> Volume {
+    let device = store.open().expect("nothing has it open");
+    let options = OpenOptions { tuning, ..OpenOptions::default() };
+    Volume::open(Box::new(device), options).expect("the store is intact")
 }
 
 fn set(volume: &Volume, mode: CleaningMode) -> CleaningMode {
@@ -69,6 +78,74 @@ fn draining_cleans_without_the_host_and_is_paced_again_when_nothing_is_worth_it(
     let rests = volume.statistics().space.segments_cleaned;
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(volume.statistics().space.segments_cleaned, rests);
+    volume.close().expect("it ends in order");
+}
+
+#[test]
+fn a_volume_opens_with_the_settings_that_it_is_given() {
+    let store = small_store(64 * MIB);
+    let volume = open_tuned(&store, Retuning::default());
+    let usual = volume.tune(Retuning::default()).expect("the volume runs");
+    volume.close().expect("it ends in order");
+    let given = Retuning {
+        cleaning: Some(CleaningMode::Paused),
+        policy: Some(VictimPolicy::Greedy),
+        placement: Some(Placement::Apart),
+        reclaim: Some(Reclaim::HoleFill),
+        cleaning_rate: CleaningRate::limited_to(50 * MIB).ok(),
+        latency_target: LatencyTarget::within(Duration::from_millis(20)).ok(),
+        idle_cleaning: Some(true),
+        idle_after: IdleAfter::after(Duration::from_millis(500)).ok(),
+        defrag: None,
+    };
+    let volume = open_tuned(&store, given);
+    let tuning = volume.tune(Retuning::default()).expect("the volume runs");
+    let seen = Retuning {
+        cleaning: Some(tuning.cleaning),
+        policy: Some(tuning.policy),
+        placement: Some(tuning.placement),
+        reclaim: Some(tuning.reclaim),
+        cleaning_rate: Some(tuning.cleaning_rate),
+        latency_target: Some(tuning.latency_target),
+        idle_cleaning: Some(tuning.idle_cleaning),
+        idle_after: Some(tuning.idle_after),
+        defrag: None,
+    };
+    assert_eq!(seen, given);
+    assert!(!tuning.defrag);
+    volume.close().expect("it ends in order");
+    let volume = open_tuned(&store, Retuning::default());
+    assert_eq!(volume.tune(Retuning::default()), Some(usual), "none of it is stored");
+    volume.close().expect("it ends in order");
+}
+
+#[test]
+fn what_is_asked_for_at_opening_is_done_without_a_request() {
+    let store = worth_draining();
+    let drain = Retuning { cleaning: Some(CleaningMode::Drain), ..Retuning::default() };
+    let volume = open_tuned(&store, Retuning { defrag: Some(true), ..drain });
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        let tuning = volume.tune(Retuning::default()).expect("the volume runs");
+        if tuning.cleaning == CleaningMode::Paced && !tuning.defrag {
+            break;
+        }
+        assert!(Instant::now() < limit, "it comes to an end: {:?}", volume.statistics());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let statistics = volume.statistics();
+    assert!(statistics.space.segments_cleaned > 0, "{statistics:?}");
+    assert_eq!(statistics.cleaning.defrag_passes, 1);
+    volume.close().expect("it ends in order");
+    // A rate holds from the beginning too: there is nothing that runs ahead of it.
+    let store = worth_draining();
+    let begun = Instant::now();
+    let volume = open_tuned(&store, Retuning { cleaning_rate: rate(4).cleaning_rate, ..drain });
+    std::thread::sleep(Duration::from_secs(1));
+    let read = read_by_cleaning(&volume);
+    let allowed = (4.0 * MIB as f64 * (begun.elapsed().as_secs_f64() + 0.05)) as u64;
+    let most = allowed + 2 * MIB;
+    assert!((1..=most).contains(&read), "{read} bytes, {most} are allowed");
     volume.close().expect("it ends in order");
 }
 

@@ -143,6 +143,9 @@ mod tests {
             trim: Trim::Yes,
             read_only: true,
             trace: true,
+            tune: ["cleaning=drain", "cleaning-rate=12345678", "latency-target=1500us"]
+                .map(|text| text.parse().expect("it is a setting"))
+                .to_vec(),
             metrics: Some("127.0.0.1:9640".parse().expect("an address")),
         };
         let options = Options { via: ViaChoice::Nbd, recover: true, opening };

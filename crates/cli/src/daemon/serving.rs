@@ -8,12 +8,11 @@ use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
 use crate::error::{CliError, DaemonError};
 use crate::mounts;
-use crate::setting::{Setting, Settings};
+use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
-use coulter::tuning::Retuning;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -133,15 +132,10 @@ impl Serving {
     }
 
     fn tune(&self, settings: &[Setting]) -> Result<Settings, CliError> {
-        let name = || self.entry.name.clone();
-        let mut retuning = Retuning::default();
-        for setting in settings {
-            let add = setting.add_to(&mut retuning);
-            add.map_err(|reason| DaemonError::Tune { name: name(), reason })?;
-        }
+        let refused = |reason| DaemonError::Tune { name: self.entry.name.clone(), reason };
+        let retuning = setting::retuning(settings).map_err(refused)?;
         let Some(tuning) = self.backing.tune(retuning) else {
-            let reason = "it is no volume that runs".to_owned();
-            return Err(DaemonError::Tune { name: name(), reason }.into());
+            return Err(refused("it is no volume that runs".to_owned()).into());
         };
         let settings = Settings::from(tuning);
         let shown = settings.to_string().trim_end().replace('\n', " ");

@@ -3,6 +3,7 @@
 //! What this command itself has set up is undone when a later step fails; a store that it made
 //! stays, since it is a result by itself.
 
+use crate::control::{self, Request};
 use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
@@ -99,7 +100,10 @@ impl Mount {
     fn attached(&self, state: &StateDirectory) -> Result<(Entry, bool), CliError> {
         let text = self.path.to_string_lossy();
         match state.find(&text) {
-            Ok(entry) => return Ok((entry, false)),
+            Ok(entry) => {
+                self.tune(state, &entry)?;
+                return Ok((entry, false));
+            }
             Err(CliError::State(StateError::NotAttached { .. })) => {}
             Err(error) => return Err(error),
         }
@@ -107,6 +111,15 @@ impl Mount {
             Options { via: ViaChoice::Auto, recover: false, opening: self.opening.clone() };
         let (options, _) = options.resolved()?;
         Ok((launch::launch(state, launch::words_for_store(&self.path, &options))?, true))
+    }
+
+    /// Changes the settings of a volume that is open already.
+    fn tune(&self, state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+        if self.opening.tune.is_empty() {
+            return Ok(());
+        }
+        let request = Request::Tune { settings: self.opening.tune.clone() };
+        control::ask(state, entry, &request).map(|_| ())
     }
 
     fn mount(&self, entry: &Entry, directory: &Path) -> Result<(), CliError> {

@@ -9,7 +9,8 @@ use clap::Args;
 
 /// Change settings of an attached volume, or show them when none is given.
 ///
-/// They take effect at once and last until the volume is detached or restarted.
+/// They take effect at once and last until the volume is detached or restarted. Those with which it is
+/// opened (`coulter attach --tune KEY=VALUE`) come back with every restart.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Settings:

@@ -1,10 +1,12 @@
-//! From a device to a driver whose store can be read.
+//! From a device to a driver whose store can be read, in two steps: what is decided between them holds
+//! before the engine has done anything.
 
 use super::{Conflicts, Driver, Jobs};
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
 use crate::open_error::OpenErrorKind;
 use crate::pool::Pool;
+use crate::tuning::Retuning;
 use coulter_device::{Device, Wait};
 use coulter_engine::{Config, Engine, Phase, RECORD_BLOCKS};
 use coulter_format::BLOCK_SIZE;
@@ -13,41 +15,23 @@ use std::collections::VecDeque;
 /// Places of the engine that writes leave to reads and flushes, as a part of all.
 const PROMPT_SHARE: u32 = 8;
 
-/// How the engine is to run.
+/// How a volume is to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
+    /// What is changed before anything is done.
+    pub(crate) tuning: Retuning,
 }
 
 impl Driver {
-    /// Opens the store on `device`. Waits until it can be read; the engine goes on by itself to
-    /// where it can be written.
+    /// A driver for the store on `device`, which has yet to be opened by [`Driver::recover`].
     ///
     /// # Errors
-    /// [`OpenErrorKind`], when it is no store, cannot be opened, or the device fails.
-    pub(crate) fn open(
-        device: Box<dyn Device>,
-        settings: &Settings,
+    /// [`OpenErrorKind`], when there is no memory for it, or the device refuses that.
+    pub(crate) fn new(
+        mut device: Box<dyn Device>,
+        config: Config,
     ) -> Result<Driver, OpenErrorKind> {
-        let config = settings.config;
-        let mut driver = Driver::new(device, config)?;
-        while !driver.is_readable() {
-            driver.work();
-            if let Phase::Failed(error) = driver.engine.phase() {
-                return Err(OpenErrorKind::of(error));
-            }
-            if !driver.is_readable() {
-                assert!(driver.engine.activity() > 0, "opening goes on until it has ended");
-                driver.poll_device(Wait::Forever).map_err(device_error)?;
-            }
-        }
-        let geometry = driver.engine.geometry();
-        // A record lies inside one segment, its header too.
-        driver.part_count_max = u64::from(geometry.segment_size - 1).min(RECORD_BLOCKS as u64 - 1);
-        Ok(driver)
-    }
-
-    fn new(mut device: Box<dyn Device>, config: Config) -> Result<Driver, OpenErrorKind> {
         let pool = Pool::new(config.record_count, config.page_count);
         let pool = pool.map_err(OpenErrorKind::Resources)?;
         let region = pool.region();
@@ -81,6 +65,28 @@ impl Driver {
             counters: Counters::default(),
             finished: Vec::new(),
         })
+    }
+
+    /// Opens the store. Waits until it can be read; the engine goes on by itself to where it can be
+    /// written.
+    ///
+    /// # Errors
+    /// [`OpenErrorKind`], when it is no store, cannot be opened, or the device fails.
+    pub(crate) fn recover(mut self) -> Result<Driver, OpenErrorKind> {
+        while !self.is_readable() {
+            self.work();
+            if let Phase::Failed(error) = self.engine.phase() {
+                return Err(OpenErrorKind::of(error));
+            }
+            if !self.is_readable() {
+                assert!(self.engine.activity() > 0, "opening goes on until it has ended");
+                self.poll_device(Wait::Forever).map_err(device_error)?;
+            }
+        }
+        let geometry = self.engine.geometry();
+        // A record lies inside one segment, its header too.
+        self.part_count_max = u64::from(geometry.segment_size - 1).min(RECORD_BLOCKS as u64 - 1);
+        Ok(self)
     }
 }
 

@@ -4,7 +4,7 @@
 //! Requests of all shapes overlap in a few blocks, so that merging, guarding and waiting happen all
 //! the time. A seed decides everything: a failure is repeated by its seed.
 
-use super::{Driver, Finished, Settings};
+use super::{Driver, Finished};
 use crate::buffer::Buffer;
 use crate::counters::RequestCounts;
 use crate::create::{CreateOptions, create};
@@ -162,7 +162,7 @@ impl Scene {
         let device = Shuffled { inner: open(), waiting: Vec::new(), random };
         // Few places, so that requests have to wait for them.
         let config = Config { request_count: 16, ..Config::default() };
-        let driver = Driver::open(Box::new(device), &Settings { config });
+        let driver = Driver::new(Box::new(device), config).and_then(Driver::recover);
         let driver = driver.unwrap_or_else(|error| panic!("{error}"));
         let random = Random(seed);
         Scene { driver, oracle: Oracle::new(), random, asked: HashMap::new(), next_tag: 1, seed }
@@ -364,8 +364,8 @@ fn the_same_seed_gives_the_same_commands() {
         let copy = store.duplicate().expect("nothing has it open");
         let notes = std::sync::Arc::default();
         let device = Noting(copy.open().expect("free"), std::sync::Arc::clone(&notes));
-        let settings = Settings { config: Config::default() };
-        let driver = Driver::open(Box::new(device), &settings).unwrap_or_else(|e| panic!("{e}"));
+        let driver = Driver::new(Box::new(device), Config::default()).and_then(Driver::recover);
+        let driver = driver.unwrap_or_else(|error| panic!("{error}"));
         let (oracle, random) = (Oracle::new(), Random(3));
         let asked = HashMap::new();
         let mut scene = Scene { driver, oracle, random, asked, next_tag: 1, seed: 3 };

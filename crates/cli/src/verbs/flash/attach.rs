@@ -8,6 +8,7 @@ use crate::emulated::{Emulation, Streams, VolumeShape};
 use crate::error::{CliError, Report};
 use crate::logging;
 use crate::opening::Opening;
+use crate::setting::{self, Setting};
 use crate::size::Size;
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
@@ -126,6 +127,11 @@ struct EmulationOptions {
     #[arg(long, value_name = "SIZE", requires = "volume")]
     segment_size: Option<Size>,
 
+    /// Begin with this setting of `coulter tune`, such as reclaim=hole-fill; once for each setting
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
+    #[arg(requires = "volume")]
+    tune: Vec<Setting>,
+
     /// Name for `detach` and `status` [default: the profile's]
     #[arg(long)]
     name: Option<String>,
@@ -170,6 +176,7 @@ impl EmulationOptions {
         let volume = self.volume.then(|| VolumeShape {
             spare_percent: self.volume_spare,
             segment_size: self.segment_size.map(|size| size.0),
+            tuning: setting::retuning(&self.tune).expect("settings are checked when they are read"),
         });
         Ok(Emulation {
             profile: self.drive.profile()?,
@@ -224,6 +231,7 @@ impl EmulationOptions {
         if let Some(size) = self.segment_size {
             word(format!("--segment-size={}", size.0));
         }
+        self.tune.iter().for_each(|setting| word(format!("--tune={setting}")));
         if let Some(name) = &self.name {
             word(format!("--name={name}"));
         }
@@ -337,6 +345,7 @@ mod tests {
                 "--statistics=/s.json",
             ],
             &["--volume", "--volume-spare=30", "--segment-size=2M", "--profile=/drive.profile"],
+            &["--volume", "--tune=reclaim=threaded", "--tune", "latency-target=1500us"],
         ] {
             let options = options(words);
             let line = [OsString::from("coulter")].into_iter().chain(options.words());
@@ -356,6 +365,8 @@ mod tests {
             &["--isolate"],
             &["--volume-spare=30"],
             &["--segment-size=2M"],
+            &["--tune=policy=greedy"],
+            &["--volume", "--tune=defrag=on"],
             &["--pace=slow"],
         ] {
             let line = ["coulter", "flash", "attach"].iter().chain(words);
