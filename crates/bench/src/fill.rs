@@ -4,10 +4,21 @@
 //! The overwriting is cut into intervals of equal numbers of writes, so that a falling rate, or one
 //! that comes and goes, is seen. Beside it, the process' memory at the start and at the end.
 //!
-//! Before and after, the same load runs for a moment with cleaning paused, on space that is empty.
-//! That rate, and what cleaning must cost by the write amplification alone, say how fast it should be
-//! (`throughput_vs_write_amplification`); and those latencies are what machine and device do without
-//! any cleaning.
+//! In the second half the same load runs without cleaning too, after each half of a pass, so that the
+//! machine is at both times what it is:
+//!
+//! ```text
+//! steady  steady  steady  steady  steady | ahead  paused  settling | steady  steady  …
+//! ```
+//! While the host rests segments are cleaned *ahead*, up to as many as an interval takes; *paused* the
+//! host writes into them, until the volume has as much empty space as before; *settling* is an interval
+//! that counts nowhere. Cleaning everything instead would make a longer pause and leave a volume that is
+//! not in its steady state for a whole pass. An interval in which something was cleaned all the same is
+//! none without cleaning. Its rate, and what cleaning must cost by the write amplification alone, say how
+//! fast the steady intervals just before it should have been; the median of these comparisons is
+//! `throughput_vs_write_amplification`. A machine that is slower for a while is so on both sides of some of
+//! them; medians of all intervals would compare different times. The latencies are what machine and
+//! device do without any cleaning.
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
@@ -30,8 +41,21 @@ use std::time::Duration;
 /// Intervals for each time that the volume is overwritten.
 const INTERVALS_PER_PASS: u64 = 10;
 
-/// Of the blocks, the part that is overwritten with cleaning paused.
-const PAUSED_PART: u64 = 20;
+/// Intervals between two with cleaning paused.
+const STEADY_INTERVALS: u64 = INTERVALS_PER_PASS / 2;
+
+/// Of the space that was cleaned ahead, the part that is overwritten: the rest is for headers and what
+/// a checkpoint writes.
+const PAUSED_SHARE: (u64, u64) = (9, 10);
+
+/// A pause of less than this part of an interval measures nothing.
+const PAUSED_LEAST: u64 = 10;
+
+/// How often is looked whether enough was cleaned.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Cleaning has come to rest when nothing was written for so long.
+const REST: Duration = Duration::from_millis(20);
 
 /// Requests at once.
 const DEPTH: usize = 32;
@@ -94,11 +118,11 @@ pub struct Report {
     pub slowest_to_steady: f64,
     /// The fastest interval of the second half, against their median.
     pub fastest_to_steady: f64,
-    /// The rate of device bytes in the second half, against that with cleaning paused: 1 if write
-    /// amplification alone explains how much slower the host's writes are. Zero if there was no room
-    /// to pause.
+    /// The rate of device bytes in the second half, each half pass against the pause after it, and the
+    /// median of these: 1 if write amplification alone explains how much slower the host's writes are.
+    /// Zero if there was no room to pause.
     pub throughput_vs_write_amplification: f64,
-    /// The longest time in which no write ended.
+    /// The longest time in which no write ended, with cleaning as usual.
     pub longest_stall_ms: f64,
     /// The longest that one write of the second half took.
     pub latency_max_ms: f64,
@@ -108,7 +132,7 @@ pub struct Report {
     pub latency_p999_ms: f64,
     /// That against the median.
     pub latency_p999_over_median: f64,
-    /// Random writes per second with cleaning paused, before and after.
+    /// Random writes per second in each interval with cleaning paused.
     pub paused_iops: Vec<f64>,
     /// The longest time in which none of these ended.
     pub paused_longest_stall_ms: f64,
@@ -153,6 +177,10 @@ impl Report {
     pub fn table(&self) -> String {
         let mut table = Table::default();
         let rate = |iops: f64| format!("{iops:.0} /s");
+        let paused = match self.paused_iops.as_slice() {
+            [] => "no room".to_owned(),
+            paused => rate(median(paused)),
+        };
         table
             .row("overwritten", bytes(self.overwritten_bytes), {
                 let size = bytes(self.size_bytes);
@@ -170,7 +198,7 @@ impl Report {
                 let max = self.latency_max_ms;
                 format!("99.9 % within {p999:.3} ms, {times:.1} times that; longest {max:.1} ms")
             })
-            .row("cleaning paused", rate(median(&self.paused_iops)), {
+            .row("cleaning paused", paused, {
                 let (half, p999) = (self.paused_latency_median_ms, self.paused_latency_p999_ms);
                 let stall = self.paused_longest_stall_ms;
                 format!(
@@ -208,34 +236,40 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     }
     let mut bench = Bench::new(options)?;
     let rss_start_bytes = rss()?;
-    let mut paused = vec![bench.paused_interval()?];
-    let mut paused_latencies = std::mem::take(&mut bench.latencies);
+    let (mut paused, mut versus) = (Vec::new(), Vec::new());
+    let mut paused_latencies = Latencies::default();
+    let mut latencies = Latencies::default();
     let count = options.passes * INTERVALS_PER_PASS;
     let mut intervals = Vec::with_capacity(count as usize);
     let mut rss_middle_bytes = 0;
     for number in 0..count {
         options.progress.report("overwriting", number as f64 / count as f64);
-        if number == count / 2 {
-            bench.latencies = Latencies::default();
+        let mut taken = Latencies::default();
+        intervals.push(bench.interval(&mut taken)?);
+        if number < count / 2 {
+            continue;
         }
-        intervals.push(bench.interval()?);
+        latencies.append(taken);
         if number == count / 2 {
             rss_middle_bytes = rss()?;
+        }
+        if (number + 1).is_multiple_of(STEADY_INTERVALS) {
+            if let Some(interval) = bench.paused_interval(&mut paused_latencies)? {
+                let steady = &intervals[intervals.len() - STEADY_INTERVALS as usize..];
+                versus.push(versus_amplification(&interval, steady));
+                paused.push(interval);
+            }
+            bench.interval(&mut Latencies::default())?;
         }
     }
     let rss_end_bytes = rss()?;
     let told = |share| options.progress.report("verifying", share);
-    let latencies = std::mem::take(&mut bench.latencies).sorted();
-    options.progress.report("draining", 1.0);
-    bench.drain()?;
-    paused.push(bench.paused_interval()?);
-    paused_latencies.append(std::mem::take(&mut bench.latencies));
-    let paused_latencies = paused_latencies.sorted();
+    let (latencies, paused_latencies) = (latencies.sorted(), paused_latencies.sorted());
     let mismatches = side::verify_all(&mut bench.volume, &bench.versions, &bench.content, told)?;
     let half = &intervals[intervals.len() / 2..];
     let rates: Vec<_> = half.iter().map(|interval| interval.outcome.per_second()).collect();
     let steady_iops = median(&rates);
-    let shares = WrittenShares::between(&half[0].before, &half[half.len() - 1].after);
+    let shares = WrittenShares::over(half.iter().map(|interval| &interval.written));
     let blocks = bench.versions.count();
     Ok(Report {
         interval_iops: intervals.iter().map(|i| i.outcome.per_second()).collect(),
@@ -243,7 +277,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         steady_iops,
         slowest_to_steady: rates.iter().copied().fold(f64::INFINITY, f64::min) / steady_iops,
         fastest_to_steady: rates.iter().copied().fold(0.0, f64::max) / steady_iops,
-        throughput_vs_write_amplification: versus_amplification(&paused, half),
+        throughput_vs_write_amplification: if versus.is_empty() { 0.0 } else { median(&versus) },
         longest_stall_ms: longest_stall_ms(&intervals),
         latency_max_ms: latencies.quantile_ms(1.0),
         latency_median_ms: latencies.quantile_ms(0.5),
@@ -272,15 +306,10 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
-/// The rate of device bytes in the intervals of `half` against that of those in which nothing was
-/// cleaned.
-fn versus_amplification(paused: &[Interval], half: &[Interval]) -> f64 {
+/// The rate of device bytes in intervals against that of one in which nothing was cleaned.
+fn versus_amplification(paused: &Interval, steady: &[Interval]) -> f64 {
     let rate = |interval: &Interval| interval.outcome.per_second() * interval.amplification();
-    let untouched: Vec<_> = paused.iter().filter(|i| i.cleaned == 0).map(rate).collect();
-    if untouched.is_empty() {
-        return 0.0;
-    }
-    median(&half.iter().map(rate).collect::<Vec<_>>()) / median(&untouched)
+    median(&steady.iter().map(rate).collect::<Vec<_>>()) / rate(paused)
 }
 
 fn longest_stall_ms(intervals: &[Interval]) -> f64 {
@@ -289,15 +318,15 @@ fn longest_stall_ms(intervals: &[Interval]) -> f64 {
 
 struct Interval {
     outcome: Outcome,
-    before: WrittenBytes,
-    after: WrittenBytes,
+    /// What had been written before, and after it.
+    written: (WrittenBytes, WrittenBytes),
     /// Segments cleaned meanwhile.
     cleaned: u64,
 }
 
 impl Interval {
     fn amplification(&self) -> f64 {
-        WrittenShares::between(&self.before, &self.after).amplification()
+        WrittenShares::over([&self.written]).amplification()
     }
 }
 
@@ -306,7 +335,6 @@ struct Bench {
     versions: Versions,
     addresses: Addresses,
     content: Content,
-    latencies: Latencies,
     /// Last, so that it goes when nothing uses it any more.
     _file: ScratchFile,
 }
@@ -339,39 +367,77 @@ impl Bench {
         let told = |share| progress.report("filling", share);
         side::write_all(&mut volume, &mut versions, &content, told)?;
         let addresses = options.pattern.over(blocks, 1);
-        let latencies = Latencies::default();
-        Ok(Bench { volume, versions, addresses, content, latencies, _file: file })
+        Ok(Bench { volume, versions, addresses, content, _file: file })
     }
 
-    /// An interval without cleaning, if there is room for one.
-    fn paused_interval(&mut self) -> Result<Interval, BenchError> {
-        let set = |mode| Retuning { cleaning: Some(mode), ..Retuning::default() };
-        self.volume.tune(set(CleaningMode::Paused))?;
-        let interval = self.interval_of(self.versions.count() / PAUSED_PART)?;
-        self.volume.tune(set(CleaningMode::Paced))?;
+    /// An interval without cleaning, if there can be room for one.
+    fn paused_interval(
+        &mut self,
+        latencies: &mut Latencies,
+    ) -> Result<Option<Interval>, BenchError> {
+        let room = self.clean_ahead(self.interval_requests())?;
+        let requests = room * PAUSED_SHARE.0 / PAUSED_SHARE.1;
+        let mut interval = None;
+        if requests >= self.interval_requests() / PAUSED_LEAST {
+            let mut taken = Latencies::default();
+            interval = Some(self.interval_of(requests, &mut taken)?).filter(|i| i.cleaned == 0);
+            if interval.is_some() {
+                latencies.append(taken);
+            }
+        }
+        self.set(CleaningMode::Paced)?;
         Ok(interval)
     }
 
-    /// Makes room for one.
-    fn drain(&mut self) -> Result<(), BenchError> {
-        let drain = CleaningMode::Drain;
-        self.volume.tune(Retuning { cleaning: Some(drain), ..Retuning::default() })?;
-        while self.volume.tune(Retuning::default())?.cleaning == drain {
-            std::thread::sleep(Duration::from_millis(10));
+    /// Cleans until so many more blocks can be written, or nothing is worth it, and pauses cleaning.
+    /// How many more can be.
+    fn clean_ahead(&mut self, blocks: u64) -> Result<u64, BenchError> {
+        let before = self.empty_blocks();
+        self.set(CleaningMode::Drain)?;
+        while self.volume.tune(Retuning::default())?.cleaning == CleaningMode::Drain
+            && self.empty_blocks() < before + blocks
+        {
+            std::thread::sleep(LOOK);
         }
-        Ok(())
+        self.set(CleaningMode::Paused)?;
+        // What it had begun arrives.
+        let mut written = self.volume.statistics().written;
+        loop {
+            std::thread::sleep(REST);
+            let now = self.volume.statistics().written;
+            if now == written {
+                return Ok(self.empty_blocks().saturating_sub(before));
+            }
+            written = now;
+        }
     }
 
-    fn interval(&mut self) -> Result<Interval, BenchError> {
-        self.interval_of(self.versions.count() / INTERVALS_PER_PASS)
+    fn empty_blocks(&self) -> u64 {
+        let space = self.volume.statistics().space;
+        space.segments_empty * (space.segment_size_bytes / BLOCK_SIZE as u64)
     }
 
-    fn interval_of(&mut self, requests: u64) -> Result<Interval, BenchError> {
+    fn set(&self, mode: CleaningMode) -> Result<(), BenchError> {
+        let retuning = Retuning { cleaning: Some(mode), ..Retuning::default() };
+        self.volume.tune(retuning).map(|_| ())
+    }
+
+    fn interval(&mut self, latencies: &mut Latencies) -> Result<Interval, BenchError> {
+        self.interval_of(self.interval_requests(), latencies)
+    }
+
+    fn interval_requests(&self) -> u64 {
+        self.versions.count() / INTERVALS_PER_PASS
+    }
+
+    fn interval_of(
+        &mut self,
+        requests: u64,
+        latencies: &mut Latencies,
+    ) -> Result<Interval, BenchError> {
         let begun = self.volume.statistics();
-        let before = begun.written;
         let limit = Limit::Requests(requests.max(1));
         let load = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
-        let latencies = &mut self.latencies;
         let outcome = side::run_watched(
             &mut self.volume,
             &load,
@@ -382,7 +448,7 @@ impl Bench {
         )?;
         let after = self.volume.statistics();
         let cleaned = after.space.segments_cleaned - begun.space.segments_cleaned;
-        Ok(Interval { outcome, before, after: after.written, cleaned })
+        Ok(Interval { outcome, written: (begun.written, after.written), cleaned })
     }
 
     /// Ends the volume in order; returns the pattern's name.
@@ -426,6 +492,24 @@ mod tests {
         assert!(report.latency_p999_ms >= report.latency_median_ms, "{report:?}");
         assert!(report.latency_max_ms >= report.latency_p999_ms, "{report:?}");
         assert!(report.table().contains("longest stall"));
+        assert!((1..=3).contains(&report.paused_iops.len()), "after each half pass: {report:?}");
+        assert!(report.throughput_vs_write_amplification > 0.0, "{report:?}");
+        assert!(report.paused_latency_p999_ms >= report.paused_latency_median_ms, "{report:?}");
+        let (again, all) = (report.write_amplification, &report.interval_write_amplification[15..]);
+        assert!((again - all.iter().sum::<f64>() / 15.0).abs() < 0.01, "of the steady ones only");
+    }
+
+    #[test]
+    fn rates_are_compared_by_the_bytes_that_reach_the_device() {
+        let interval = |iops: u64, relocated_per_host: u64| {
+            let (before, mut after) = (WrittenBytes::default(), WrittenBytes::default());
+            (after.host_bytes, after.relocated_bytes) = (100, 100 * relocated_per_host);
+            let (requests, seconds) = (iops, 1.0);
+            let outcome = Outcome { requests, seconds, longest_stall: 0.0, cpu_seconds: 0.0 };
+            Interval { outcome, written: (before, after), cleaned: relocated_per_host }
+        };
+        let steady = [interval(100, 2), interval(80, 2), interval(5, 2)];
+        assert_eq!(versus_amplification(&interval(300, 0), &steady), 0.8);
     }
 
     #[test]

@@ -24,9 +24,19 @@ pub struct WrittenShares {
 impl WrittenShares {
     /// What was written between two moments.
     pub fn between(before: &WrittenBytes, after: &WrittenBytes) -> WrittenShares {
-        let host = after.host_bytes.saturating_sub(before.host_bytes).max(1) as f64;
-        let share =
-            |of: fn(&WrittenBytes) -> u64| of(after).saturating_sub(of(before)) as f64 / host;
+        WrittenShares::over([&(*before, *after)])
+    }
+
+    /// What was written in several times, each between two moments.
+    pub(crate) fn over<'w>(
+        times: impl IntoIterator<Item = &'w (WrittenBytes, WrittenBytes)>,
+    ) -> WrittenShares {
+        let times: Vec<_> = times.into_iter().collect();
+        let sum = |of: fn(&WrittenBytes) -> u64| -> u64 {
+            times.iter().map(|(before, after)| of(after).saturating_sub(of(before))).sum()
+        };
+        let host = sum(|w| w.host_bytes).max(1) as f64;
+        let share = |of: fn(&WrittenBytes) -> u64| sum(of) as f64 / host;
         WrittenShares {
             relocated: share(|w| w.relocated_bytes),
             relocated_metadata: share(|w| w.relocated_metadata_bytes),
@@ -59,5 +69,26 @@ impl WrittenShares {
         for (name, share) in rows {
             table.row(name, percent(share), "");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(host: u64, relocated: u64) -> WrittenBytes {
+        let mut written = WrittenBytes::default();
+        (written.host_bytes, written.relocated_bytes) = (host, relocated);
+        written
+    }
+
+    #[test]
+    fn what_was_written_between_the_times_does_not_count() {
+        let first = (written(100, 50), written(200, 150));
+        let second = (written(1000, 5000), written(1300, 5900));
+        let shares = WrittenShares::over([&first, &second]);
+        assert_eq!((shares.relocated, shares.amplification()), (2.5, 3.5));
+        assert_eq!(WrittenShares::between(&first.0, &first.1).relocated, 1.0);
+        assert_eq!(WrittenShares::over([]), WrittenShares::default());
     }
 }
