@@ -2,7 +2,7 @@
 
 use crate::error::BenchError;
 use crate::sequentiality::Sequentiality;
-use crate::standin::{Rig, StandinDevice};
+use crate::standin::{HostBlocks, Rig, StandinDevice};
 use coulter_engine::Config;
 use coulter_engine::create::{CreateOptions, create, map_size_min};
 use coulter_format::StoreId;
@@ -105,7 +105,8 @@ impl ModelStore {
             trim: true,
             ..config
         };
-        let rig = Rig::open(config, device, shape.queue_depth)?;
+        let mut rig = Rig::open(config, device, shape.queue_depth)?;
+        rig.device.host_blocks = Some(HostBlocks::new(rig.engine.geometry()));
         Ok(ModelStore { rig, blocks, segment_blocks })
     }
 

@@ -76,7 +76,6 @@ impl Engine {
         let requests = core::mem::take(&mut record.requests);
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
         let (segment, timed, times) = (record.segment, record.timed, record.times);
-        let in_holes = record.places.is_some();
         let mut places = PayloadPlaces::new(record.header_pba, record.places);
         assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
         self.warm(&extents);
@@ -95,7 +94,6 @@ impl Engine {
         }
         self.map.unreserve(reserved);
         self.segments.note_times(segment, timed, times);
-        self.segments.note_host_blocks(segment, timed, in_holes);
         self.log.write_clock += user_blocks;
         self.log.retire(&mut self.segments, record_ref);
         self.log.applied = sequence;

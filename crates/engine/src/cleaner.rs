@@ -711,7 +711,7 @@ impl Engine {
         let segment = self.cleaner.segment.expect("a victim was being cleaned");
         if self.is_searching() {
             if self.segments.segment(segment).watched {
-                self.segments.unwatch(segment, true);
+                self.segments.searched_in_vain(segment, 0);
             }
         } else {
             self.segments.segment_mut(segment).exhausted = true;

@@ -35,8 +35,12 @@ use coulter_format::places::Places;
 /// Segments at most of which the holes are reserved, and of which they are being looked for.
 pub(crate) const SEGMENTS_MAX: usize = 32;
 
-/// A segment is worth it from so many holes on, as a share of its size.
+/// A segment is worth it from so many holes on that records can use, as a share of its size.
 const HOLES_SHARE_MIN: u32 = 8;
+
+/// One that was searched in vain is searched again when so much more of it is dead at least, as a share
+/// of its size: a search reads all of it.
+const DEATHS_SHARE_MIN: u32 = 32;
 
 /// Places that a record must find behind its header, at least: a header is a block as well.
 pub(crate) const PLACES_MIN: u32 = 16;
@@ -60,6 +64,8 @@ struct Entry {
     /// Blocks that are counted, and how many.
     counted: Vec<u64>,
     count: u32,
+    /// Holes that records can use, as of when all was known, and what has died since.
+    holes: u32,
     /// Headers of records of which a block is, or was when it was looked at. From the cut on, all
     /// that is no hole.
     needed: Vec<u64>,
@@ -91,24 +97,33 @@ fn set(bits: &mut [u64], offset: u32) -> bool {
     !was_set
 }
 
-impl Entry {
-    /// The first room at or behind an offset for a record of so many blocks.
-    fn room(&self, size: u32, offset: u32, blocks: u32) -> Option<Room> {
-        let holes = (offset..size).filter(|header| !is_set(&self.needed, *header));
-        let mut rooms = holes.map(|offset| Room { offset, places: self.places(offset + 1) });
-        rooms.find(|room| room.places.count() >= blocks.max(PLACES_MIN))
-    }
+/// The first room at or behind an offset, between the blocks that are needed, for a record of so many
+/// blocks.
+fn room(needed: &[u64], size: u32, offset: u32, blocks: u32) -> Option<Room> {
+    let holes = (offset..size).filter(|header| !is_set(needed, *header));
+    let mut rooms = holes.map(|offset| Room { offset, places: places(needed, offset + 1) });
+    rooms.find(|room| room.places.count() >= blocks.max(PLACES_MIN))
+}
 
-    /// The holes among the blocks from this one on that a record can reach.
-    fn places(&self, first: u32) -> Places {
-        // A segment is a whole number of words.
-        let word = |index: u32| self.needed.get(index as usize).map_or(0, |needed| !needed);
-        let words = [0, 1, 2, 3].map(|index| {
-            let (at, shift) = (first / 64 + index, first % 64);
-            word(at) >> shift | word(at + 1).unbounded_shl(64 - shift)
-        });
-        Places::from_words(words)
+/// The holes among the blocks from this one on that a record can reach.
+fn places(needed: &[u64], first: u32) -> Places {
+    // A segment is a whole number of words.
+    let word = |index: u32| needed.get(index as usize).map_or(0, |needed| !needed);
+    let words = [0, 1, 2, 3].map(|index| {
+        let (at, shift) = (first / 64 + index, first % 64);
+        word(at) >> shift | word(at + 1).unbounded_shl(64 - shift)
+    });
+    Places::from_words(words)
+}
+
+/// Blocks that records would take if as many as can be were written between the blocks that are needed.
+fn usable(needed: &[u64], size: u32) -> u32 {
+    let (mut at, mut sum) = (0, 0);
+    while let Some(room) = room(needed, size, at, 0) {
+        sum += 1 + room.places.count();
+        at = room.offset + room.places.span();
     }
+    sum
 }
 
 impl Segments {
@@ -133,7 +148,7 @@ impl Segments {
         let size = self.geometry().segment_size;
         segment.state == State::Closed
             && !segment.watched
-            && !segment.holeless
+            && segment.valid <= segment.search_up_to
             // What the cleaner has just gone through is empty as soon as its relocations arrive.
             && !segment.exhausted
             && segment.pending == 0
@@ -151,17 +166,23 @@ impl Segments {
             stage: Stage::Searched,
             counted: alloc::vec![0; words],
             count: 0,
+            holes: 0,
             needed: alloc::vec![0; words],
         });
     }
 
-    /// Forgets a segment of which no holes are reserved. `in_vain` if it is not to be looked at again
-    /// before the next checkpoint.
-    pub(crate) fn unwatch(&mut self, segment: SegmentIndex, in_vain: bool) {
+    /// Forgets a segment of which no holes are reserved.
+    fn unwatch(&mut self, segment: SegmentIndex) {
         self.holes.entries.retain(|entry| entry.segment != segment);
+        self.segment_mut(segment).watched = false;
+    }
+
+    /// Forgets a segment that has no holes that are worth it, until so many more of its blocks are dead.
+    pub(crate) fn searched_in_vain(&mut self, segment: SegmentIndex, deaths: u32) {
+        self.unwatch(segment);
+        let deaths = deaths.max(self.geometry().segment_size / DEATHS_SHARE_MIN);
         let entry = self.segment_mut(segment);
-        entry.watched = false;
-        entry.holeless = in_vain;
+        entry.search_up_to = entry.valid.saturating_sub(deaths);
     }
 
     /// A block was found to be counted; the header says of it what points to it.
@@ -181,13 +202,23 @@ impl Segments {
         if entry.stage <= Stage::Known && is_set(&entry.counted, offset) {
             entry.counted[offset as usize / 64] &= !(1 << (offset % 64));
             entry.count -= 1;
+            entry.holes += 1;
         }
     }
 
-    /// All blocks of the segment were looked at.
+    /// All blocks of the segment were looked at. Only now is it known which headers are needed, so how
+    /// many holes there are.
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
+        let size = self.geometry().segment_size;
         if let Some(entry) = self.hole_entry(segment) {
             entry.stage = Stage::Known;
+            let needed: Vec<_> =
+                entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b).collect();
+            entry.holes = usable(&needed, size);
+            let too_few = (size / HOLES_SHARE_MIN).saturating_sub(entry.holes);
+            if too_few > 0 {
+                self.searched_in_vain(segment, too_few);
+            }
         }
         if sings(Canary::HoleFilledEarly) {
             self.reserve_holes(SEGMENTS_MAX);
@@ -211,15 +242,11 @@ impl Segments {
             let found_all = entry.count == segment.valid;
             segment.watched = still && found_all;
             if !segment.watched {
-                segment.holeless = still;
+                segment.search_up_to = segment.valid.saturating_sub(size / DEATHS_SHARE_MIN);
                 return false;
             }
             entry.needed.iter_mut().zip(&entry.counted).for_each(|(all, bits)| *all |= bits);
-            if entry.room(size, 0, 0).is_none() {
-                segment.watched = false;
-                segment.holeless = true;
-                return false;
-            }
+            assert!(room(&entry.needed, size, 0, 0).is_some(), "there were holes, and more since");
             segment.state = State::Patching;
             segment.patched = true;
             entry.stage = Stage::Reserved;
@@ -255,9 +282,8 @@ impl Segments {
         if entries.iter().any(|entry| entry.stage > Stage::Known) {
             return None;
         }
-        let size = self.geometry().segment_size;
         let known = entries.iter().filter(|entry| entry.stage == Stage::Known);
-        Some(known.map(|entry| u64::from(size - entry.count)).sum())
+        Some(known.map(|entry| u64::from(entry.holes)).sum())
     }
 
     /// Takes a segment with room for so many blocks for a stream, if one is ready and nobody reads
@@ -269,7 +295,9 @@ impl Segments {
             segment.readers == 0 || sings(Canary::HoleReaderIgnored)
         };
         let index = self.holes.entries.iter().position(|entry| {
-            entry.stage == Stage::Ready && is_quiet(entry) && entry.room(size, 0, blocks).is_some()
+            entry.stage == Stage::Ready
+                && is_quiet(entry)
+                && room(&entry.needed, size, 0, blocks).is_some()
         })?;
         self.holes.entries[index].stage = Stage::Open;
         let opened = self.holes.entries[index].segment;
@@ -289,7 +317,7 @@ impl Segments {
     ) -> Option<Room> {
         let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
         assert_eq!(entry.stage, Stage::Open, "a head over holes is open");
-        entry.room(self.geometry().segment_size, offset, blocks)
+        room(&entry.needed, self.geometry().segment_size, offset, blocks)
     }
 
     /// A head over holes takes no more.
@@ -301,7 +329,7 @@ impl Segments {
 
     /// The segment is an ordinary closed one again.
     fn give_back(&mut self, segment: SegmentIndex, now: Sequence) {
-        self.unwatch(segment, false);
+        self.unwatch(segment);
         self.segment_mut(segment).state = State::Closed;
         self.settle(segment, now);
     }
@@ -312,7 +340,7 @@ impl Segments {
         let given_up: Vec<_> = unopened.map(|entry| (entry.segment, entry.stage)).collect();
         for (segment, stage) in &given_up {
             match stage {
-                Stage::Searched | Stage::Known => self.unwatch(*segment, false),
+                Stage::Searched | Stage::Known => self.unwatch(*segment),
                 _ => self.give_back(*segment, now),
             }
         }
@@ -374,6 +402,26 @@ mod tests {
         assert_eq!(segments.hole_room(SEGMENT, SIZE - PLACES_MIN, 1), None, "no header for so few");
     }
 
+    /// Each record has one block left: next to what is dead lies a header that is needed.
+    #[test]
+    fn a_segment_full_of_headers_is_no_reason_for_a_checkpoint_nor_searched_again_until_more_died()
+    {
+        let found: Vec<u32> = (0..120).map(|record| 2 * record + 1).collect();
+        let mut segments = segments(&found);
+        assert!(segments.may_have_holes(segments.segment(SEGMENT)), "more than half of it is dead");
+        segments.watch(SEGMENT);
+        found.iter().for_each(|offset| segments.found_counted(pba(*offset), pba(offset - 1)));
+        segments.holes_known(SEGMENT);
+        assert_eq!(segments.holes_wait_for_cut(), Some(0));
+        assert!(!segments.segment(SEGMENT).watched);
+        let (last, dying) = found[..SIZE as usize / 8].split_last().expect("an eighth of it");
+        dying.iter().for_each(|offset| segments.release(pba(*offset), 5));
+        segments.checkpoint_is_durable(5, |_| false);
+        assert!(!segments.may_have_holes(segments.segment(SEGMENT)), "not yet, checkpoint or not");
+        segments.release(pba(*last), 6);
+        assert!(segments.may_have_holes(segments.segment(SEGMENT)));
+    }
+
     #[test]
     fn what_a_damaged_header_hides_is_never_a_hole() {
         let mut segments = segments(&[101, 102, 150]);
@@ -381,7 +429,8 @@ mod tests {
         segments.reserve_holes(4);
         assert_eq!(segments.reserved_holes().count(), 0);
         let segment = segments.segment(SEGMENT);
-        assert!(segment.holeless && !segment.watched && !segment.patched);
+        assert!(!segment.watched && !segment.patched);
+        assert!(!segments.may_have_holes(segments.segment(SEGMENT)), "it is not searched again");
     }
 
     #[test]

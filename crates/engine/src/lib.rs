@@ -57,6 +57,7 @@ mod loads;
 mod log;
 mod map;
 pub mod named;
+pub mod occupancy;
 mod pacing;
 pub mod placement;
 pub mod policy;
@@ -335,13 +336,6 @@ impl Engine {
         statistics.segments_empty = u64::from(self.segments.empty_count());
         statistics.segments_low = u64::from(self.pacing.marks().low);
         statistics.segments_high = u64::from(self.pacing.marks().high);
-        let heads = Stream::ALL.iter().filter_map(|stream| self.log.head(*stream));
-        let size = self.superblock.geometry.segment_size;
-        let metadata = self.segments.metadata_count();
-        statistics.metadata_log_blocks = u64::from(metadata) * u64::from(size)
-            - self.log.head(Stream::Metadata).map_or(0, |head| u64::from(size - head.offset));
-        statistics.open_blocks = heads.map(|head| u64::from(size - head.offset)).sum();
-        (statistics.host_log_blocks, statistics.moved_blocks) = self.segments.host_blocks();
         statistics.valid_blocks =
             self.segments.iter().map(|(_, segment)| u64::from(segment.valid)).sum();
         statistics.segments_patched =

@@ -52,9 +52,8 @@ pub(crate) struct Segment {
     /// When its blocks were written by the host, on average, and how many that counts.
     mean_time: u64,
     timed: u32,
-    /// Host blocks that were written into it, and how many of them the cleaner has moved.
-    host: u32,
-    moved: u32,
+    /// Host blocks in it that the cleaner has moved.
+    pub(crate) moved: u32,
     pub(crate) state: State,
     pub(crate) stream: u8,
     /// How often it was opened since the engine was.
@@ -68,8 +67,8 @@ pub(crate) struct Segment {
     pub(crate) patched: bool,
     /// Its holes are being looked for, or are known.
     pub(crate) watched: bool,
-    /// They were looked for in vain; not again before the next checkpoint.
-    pub(crate) holeless: bool,
+    /// Its holes are looked for while no more than this are valid: fewer once they were in vain.
+    pub(crate) search_up_to: u32,
     /// It was queued as soon as it was freed: the device has not been told to forget it.
     to_be_trimmed: bool,
     /// The device is forgetting it.
@@ -90,9 +89,12 @@ impl Segment {
     pub(crate) fn begin_patching(&mut self, stream: Stream) {
         self.stream = stream as u8;
         (self.exhausted, self.gone_through) = (false, false);
+        self.search_up_to = u32::MAX;
         self.life = self.life.wrapping_add(1);
         // What is no longer valid has no say in the average.
         self.timed = self.valid;
+        // And what was moved is a hole like any other.
+        self.moved = 0;
     }
 }
 
@@ -131,7 +133,6 @@ impl Segments {
             opened: 0,
             mean_time: 0,
             timed: 0,
-            host: 0,
             moved: 0,
             state: State::Free,
             stream: 0,
@@ -140,7 +141,7 @@ impl Segments {
             gone_through: false,
             patched: false,
             watched: false,
-            holeless: false,
+            search_up_to: u32::MAX,
             to_be_trimmed: false,
             trimming: false,
         };
@@ -309,10 +310,10 @@ impl Segments {
         entry.stream = stream as u8;
         entry.exhausted = false;
         entry.gone_through = false;
-        (entry.patched, entry.holeless) = (false, false);
+        (entry.patched, entry.search_up_to) = (false, u32::MAX);
         entry.life = entry.life.wrapping_add(1);
         (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
-        (entry.host, entry.moved) = (0, 0);
+        entry.moved = 0;
         Some(next)
     }
 
@@ -337,32 +338,13 @@ impl Segments {
         }
     }
 
-    /// A record with so many host blocks came into a segment, behind all others in it or into holes:
-    /// there it takes the place of blocks that were counted before.
-    pub(crate) fn note_host_blocks(&mut self, segment: SegmentIndex, blocks: u32, in_holes: bool) {
-        let entry = &mut self.table[segment.index()];
-        // In holes only the header makes a difference.
-        entry.host = if in_holes { entry.host.saturating_sub(1) } else { entry.host + blocks };
-    }
-
     /// A host block was relocated: if the cleaner is emptying its segment, or just has, it is noted as
     /// moved.
     pub(crate) fn note_moved(&mut self, source: Pba, victim: Option<SegmentIndex>) {
         let segment = self.of(source);
         let entry = &mut self.table[segment.index()];
         let is_emptied = entry.exhausted || victim == Some(segment);
-        entry.moved += u32::from(is_emptied && entry.moved < entry.host);
-    }
-
-    /// Host blocks in segments that are not empty, current or not, and how many of them the cleaner
-    /// has moved.
-    pub(crate) fn host_blocks(&self) -> (u64, u64) {
-        let in_use =
-            |entry: &&Segment| matches!(entry.state, State::Open | State::Closed | State::Patching);
-        let sum = |(host, moved), entry: &Segment| {
-            (host + u64::from(entry.host), moved + u64::from(entry.moved))
-        };
-        self.table.iter().filter(in_use).fold((0, 0), sum)
+        entry.moved += u32::from(is_emptied);
     }
 
     /// When the blocks of a segment were written by the host, on average.
@@ -414,7 +396,7 @@ impl Segments {
         mut trim: impl FnMut(SegmentIndex) -> bool,
     ) {
         for (index, entry) in self.table.iter_mut().enumerate() {
-            (entry.exhausted, entry.holeless) = (false, false);
+            entry.exhausted = false;
             if core::mem::take(&mut entry.to_be_trimmed) {
                 // With a read of it in flight it is not discarded: it will be written soon anyway.
                 let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
@@ -464,13 +446,6 @@ impl Segments {
         self.free_count + self.freed_count + self.queue.len() as u32
     }
 
-    /// Segments, open or closed, that metadata was written to last.
-    pub(crate) fn metadata_count(&self) -> u32 {
-        let in_use = |entry: &&Segment| matches!(entry.state, State::Open | State::Closed);
-        let metadata = |entry: &&Segment| entry.stream == Stream::Metadata as u8;
-        self.table.iter().filter(in_use).filter(metadata).count() as u32
-    }
-
     /// Whether a checkpoint would make more segments usable.
     pub(crate) fn queue_could_grow(&self) -> bool {
         self.free_count > 0 || self.usable < self.queue.len()
@@ -496,8 +471,6 @@ impl Segments {
         (entry.valid, entry.state, entry.stream, entry.clock) = (valid, state, stream, clock);
         // When it was opened is not written down.
         (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
-        // Nor how many of its blocks are no longer current.
-        entry.host = valid;
         if state != State::Free {
             self.free_count -= 1;
         }

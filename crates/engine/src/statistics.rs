@@ -95,16 +95,6 @@ pub struct Statistics {
     pub segments_low: u64,
     /// See `segments_low`.
     pub segments_high: u64,
-    /// Blocks that are still to be written in the segments that streams have open.
-    pub open_blocks: u64,
-    /// Blocks written in the segments that hold metadata, valid or not.
-    pub metadata_log_blocks: u64,
-    /// Host blocks in segments that are not empty, current or not. What was written before the
-    /// engine was opened counts as far as it is current.
-    pub host_log_blocks: u64,
-    /// Of these, blocks that the cleaner has moved: their segments are being cleaned, or wait for a
-    /// relocation.
-    pub moved_blocks: u64,
     /// Blocks counted in all segments.
     pub valid_blocks: u64,
     /// Blocks in a segment.

@@ -20,6 +20,7 @@ pub mod mapped;
 mod room;
 mod victims;
 mod waits;
+mod watcher;
 mod written;
 
 pub use crate::model_store::{Reserve, Shape};
@@ -39,8 +40,8 @@ use crate::progress::Progress;
 use crate::table::{Table, percent};
 use coulter_workload::{Addresses, Pattern};
 use serde::Serialize;
-use victims::Victims;
 use waits::Waits;
+use watcher::Watcher;
 
 /// Overwriting goes on until two passes in a row write the same to within this share, but no longer
 /// than this many times the warm-up that was asked for.
@@ -236,7 +237,7 @@ fn measure(options: &Options) -> Result<Report, BenchError> {
     let geometry = *bench.store.rig.engine.geometry();
     let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
     let spare_log = log as f64 / bench.store.blocks as f64 - 1.0;
-    let room = bench.room.report(bench.store.blocks);
+    let room = bench.watcher.room.report(bench.store.blocks);
     let spare_measured = room.garbage;
     Ok(Report {
         workload: options.workload.to_string(),
@@ -257,7 +258,7 @@ fn measure(options: &Options) -> Result<Report, BenchError> {
         written,
         write_amplification_by_pass: by_pass,
         closed_form_greedy_uniform: closed_form::greedy_uniform(spare_measured),
-        victims: bench.victims.report(),
+        victims: bench.watcher.victims.report(),
         waits: bench.waits.report(),
         device_writes: bench
             .store
@@ -289,19 +290,17 @@ struct Bench<'a> {
     options: &'a Options,
     store: ModelStore,
     addresses: Addresses,
-    victims: Victims,
+    watcher: Watcher,
     waits: Waits,
-    room: room::Looks,
 }
 
 impl Bench<'_> {
     fn new(options: &Options) -> Result<Bench<'_>, BenchError> {
         let mut store = ModelStore::open(&options.shape, options.config)?;
         store.fill(|share| options.progress.report("filling", share))?;
-        let victims = Victims::new(store.segment_blocks, &store.rig.engine.statistics());
+        let watcher = Watcher::new(&store);
         let addresses = options.workload.over(store.blocks, options.seed);
-        let waits = Waits::new();
-        Ok(Bench { options, store, addresses, victims, waits, room: room::Looks::default() })
+        Ok(Bench { options, store, addresses, watcher, waits: Waits::new() })
     }
 
     fn now(&self) -> Moment {
@@ -313,9 +312,8 @@ impl Bench<'_> {
 
     /// Counts from here on.
     fn restart(&mut self) {
-        self.victims.restart();
+        self.watcher.restart();
         self.waits = Waits::new();
-        self.room = room::Looks::default();
         self.store.rig.device.writes = Some(Default::default());
     }
 
@@ -345,11 +343,10 @@ impl Bench<'_> {
                 self.options.progress.report(step, done / f64::from(passes));
             }
             if written % LOOK_EVERY == 0 {
-                let statistics = self.store.rig.engine.statistics();
-                self.room.look(&statistics, self.store.blocks);
+                self.watcher.look_is_due = true;
             }
             let lba = self.addresses.address();
-            let waited = self.store.rig.write_watched(lba, 1, &mut self.victims)?;
+            let waited = self.store.rig.write_watched(lba, 1, &mut self.watcher)?;
             self.waits.note(waited);
         }
         self.store.rig.drain()?;
@@ -357,5 +354,7 @@ impl Bench<'_> {
     }
 }
 
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
 //! What the log holds besides the volume, on average.
 
+use crate::standin::HostBlocks;
 use crate::table::{Table, percent};
-use coulter_engine::Statistics;
+use coulter_engine::Engine;
+use coulter_engine::occupancy::Use;
 use serde::Serialize;
 
 /// Shares of the volume's size. Together they are all that the log has beyond the volume.
@@ -39,34 +41,49 @@ impl Room {
 }
 
 /// The sums of all looks, in blocks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Looks {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Looks {
     count: u64,
-    garbage: u64,
-    moved: u64,
-    metadata: u64,
-    headers: u64,
-    open: u64,
-    empty: u64,
+    pub(super) garbage: u64,
+    pub(super) moved: u64,
+    pub(super) metadata: u64,
+    pub(super) headers: u64,
+    pub(super) open: u64,
+    pub(super) empty: u64,
 }
 
 impl Looks {
-    /// Looks at an engine of whose volume so many blocks were written at least once.
-    pub(crate) fn look(&mut self, now: &Statistics, blocks: u64) {
-        let log = now.segment_count * now.segment_size;
-        let empty = now.segments_empty * now.segment_size;
-        let others = now.host_log_blocks + now.metadata_log_blocks + now.open_blocks + empty;
+    /// Looks at an engine of whose volume so many blocks were written at least once, and at what its
+    /// device holds when nothing waits to be executed. Every part is counted anew, block by block: no
+    /// counter that is carried on could tell what a record in holes took the place of.
+    pub(super) fn look(&mut self, engine: &Engine, host_blocks: &HostBlocks, volume: u64) {
+        let size = u64::from(engine.geometry().segment_size);
+        let on_their_way = engine.host_blocks_on_their_way();
+        let (mut host, mut moved) = (0, 0);
+        for segment in engine.occupancy() {
+            let unwritten = u64::from(segment.unwritten);
+            let written = size - unwritten;
+            match segment.used_for {
+                Use::Empty => self.empty += size,
+                Use::Metadata => self.metadata += written,
+                Use::HostData => {
+                    let held = host_blocks.count(segment.start, written as u32);
+                    self.headers += written - held;
+                    host += held;
+                }
+            }
+            self.open += unwritten;
+            moved += u64::from(segment.moved);
+        }
+        assert!(host >= volume + moved + on_their_way, "what is current lies in the log, once");
         self.count += 1;
-        self.garbage += (now.host_log_blocks - now.moved_blocks).saturating_sub(blocks);
-        self.moved += now.moved_blocks;
-        self.metadata += now.metadata_log_blocks;
-        self.headers += log.saturating_sub(others);
-        self.open += now.open_blocks;
-        self.empty += empty;
+        self.headers += on_their_way;
+        self.moved += moved;
+        self.garbage += host - volume - moved - on_their_way;
     }
 
     /// The averages, for a volume of so many blocks.
-    pub(crate) fn report(&self, blocks: u64) -> Room {
+    pub(super) fn report(&self, blocks: u64) -> Room {
         let all = self.count.max(1) as f64 * blocks as f64;
         let share = |sum: u64| sum as f64 / all;
         Room {
@@ -77,33 +94,5 @@ impl Looks {
             open: share(self.open),
             empty: share(self.empty),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_cleaner_has_copied_is_no_garbage() {
-        let mut statistics = Statistics::default();
-        (statistics.segment_count, statistics.segment_size) = (20, 100);
-        (statistics.segments_empty, statistics.open_blocks) = (3, 50);
-        (statistics.metadata_log_blocks, statistics.host_log_blocks) = (150, 1450);
-        statistics.moved_blocks = 40;
-        let mut looks = Looks::default();
-        looks.look(&statistics, 1000);
-        statistics.moved_blocks = 60;
-        looks.look(&statistics, 1000);
-        let room = looks.report(1000);
-        let expected = Room {
-            garbage: 0.4,
-            moved: 0.05,
-            metadata: 0.15,
-            headers: 0.05,
-            open: 0.05,
-            empty: 0.3,
-        };
-        assert_eq!(room, expected);
     }
 }

@@ -1,6 +1,5 @@
 //! How full the segments were that the cleaner went through.
 
-use crate::standin::Watch;
 use coulter_engine::Statistics;
 use serde::Serialize;
 
@@ -59,10 +58,9 @@ impl Victims {
             histogram: self.histogram.to_vec(),
         }
     }
-}
 
-impl Watch for Victims {
-    fn look(&mut self, statistics: &Statistics) {
+    /// The counters as of now.
+    pub(crate) fn look(&mut self, statistics: &Statistics) {
         let segments = statistics.segments_cleaned - self.cleaned;
         if segments == 0 {
             return;

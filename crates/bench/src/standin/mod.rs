@@ -8,10 +8,12 @@
 //! What it does not do: lose anything. Whatever was issued has completed.
 
 mod buffers;
+mod host_blocks;
 mod ledger;
 mod modelled;
 
 pub(crate) use buffers::Data;
+pub(crate) use host_blocks::HostBlocks;
 pub(crate) use modelled::DeviceModel;
 
 use crate::sequentiality::Sequentiality;
@@ -40,10 +42,13 @@ pub(crate) struct DeviceCounts {
     pub(crate) flushes: u64,
 }
 
-/// What is looked at after every device command that the engine issues.
+/// What is looked at while the engine works.
 pub(crate) trait Watch {
-    /// The engine's counters as of now.
+    /// The engine's counters, at every device command that it issues.
     fn look(&mut self, statistics: &Statistics);
+
+    /// The engine, and the device when it has executed all that the engine has issued so far.
+    fn look_at_device(&mut self, engine: &Engine, device: &StandinDevice);
 }
 
 /// The device.
@@ -53,6 +58,8 @@ pub(crate) struct StandinDevice {
     pub(crate) counts: DeviceCounts,
     /// How sequential its writes are, if somebody wants to know.
     pub(crate) writes: Option<Sequentiality>,
+    /// Which blocks hold host data, if somebody wants to know.
+    pub(crate) host_blocks: Option<HostBlocks>,
 }
 
 impl StandinDevice {
@@ -60,7 +67,8 @@ impl StandinDevice {
     pub(crate) fn with_store(size: u64, blocks: &[(Pba, Block)]) -> StandinDevice {
         let mut ledger = Ledger::new(size);
         blocks.iter().for_each(|(pba, block)| ledger.store(*pba, block));
-        StandinDevice { ledger, size, counts: DeviceCounts::default(), writes: None }
+        let counts = DeviceCounts::default();
+        StandinDevice { ledger, size, counts, writes: None, host_blocks: None }
     }
 
     /// Executes a command.
@@ -84,6 +92,12 @@ impl StandinDevice {
                 (0..count).for_each(|offset| self.ledger.clear(pba.plus(offset)));
             }
         }
+    }
+
+    /// What the engine wrote to a block last, if that is not host data.
+    #[cfg(test)]
+    pub(crate) fn stored(&self, pba: Pba) -> Option<&Block> {
+        self.ledger.block(pba)
     }
 
     fn read(&self, pba: Pba, count: u32, target: Target, memory: &mut Memory) {
@@ -139,7 +153,11 @@ impl StandinDevice {
         let record = &mut memory.records[usize::from(record.0)];
         for offset in 0..count as usize {
             let (pba, block) = (pba.plus(offset as u32), first + offset);
-            if record.host.contains(block) {
+            let is_host_data = record.host.contains(block);
+            if let Some(host_blocks) = &mut self.host_blocks {
+                host_blocks.note(pba, is_host_data);
+            }
+            if is_host_data {
                 self.ledger.clear(pba);
                 record.host.remove(block);
             } else {
@@ -152,7 +170,12 @@ impl StandinDevice {
     fn write(&mut self, pba: Pba, count: u32, source: Target, memory: &mut Memory) {
         match source {
             Target::Page(page) => self.ledger.store(pba, &memory.pages[usize::from(page.0)]),
-            Target::Record(record) => self.write_record(pba, count, record, 0, memory),
+            Target::Record(record) => {
+                if let Some(host_blocks) = &mut self.host_blocks {
+                    host_blocks.record_begins(pba);
+                }
+                self.write_record(pba, count, record, 0, memory);
+            }
             Target::RecordPart { record, block } => {
                 self.write_record(pba, count, record, block as usize, memory);
             }
@@ -320,6 +343,22 @@ impl Rig {
         if taken { Ok(()) } else { Err(RigError("a read was refused".to_string())) }
     }
 
+    /// Reads a block. Returns where the engine reads it.
+    #[cfg(test)]
+    pub(crate) fn place_of(&mut self, lba: u64) -> Option<Pba> {
+        self.submit_read(lba).ok()?;
+        let mut place = None;
+        while let Some(io) = self.engine.poll_io(&mut self.memory) {
+            if let Command::Read { pba, target: Target::Request { .. }, .. } = io.command {
+                place = Some(pba);
+            }
+            self.device.execute(&io.command, &mut self.memory);
+            self.done.push(io.id);
+        }
+        self.drain().ok()?;
+        self.done.is_empty().then_some(place)?
+    }
+
     /// Waits for all requests.
     ///
     /// # Errors
@@ -349,6 +388,7 @@ impl Rig {
             self.device.execute(&io.command, &mut self.memory);
             self.done.push(io.id);
         }
+        watch.look_at_device(&self.engine, &self.device);
         self.end_turn()
     }
 
