@@ -116,10 +116,12 @@ fn a_killed_harness_is_cleared_away_by_the_next() {
     let name = format!("/coulter-systems-{}-", child.id());
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_up = || left_behind().0.iter().any(|m| m.contains(&name) && m.contains(" ext4 "));
-    while !is_up() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
+    let mut was_up = false;
+    while !was_up && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        // Not asked again: it may be between two mounts by then.
+        was_up = is_up();
     }
-    let was_up = is_up();
     child.kill().expect("it runs");
     child.wait().expect("it is our child");
     drop(Scratch::new(Path::new(PARENT)).expect("a directory can be made"));
