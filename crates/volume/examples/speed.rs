@@ -6,8 +6,9 @@
 //! makes a store of so many MiB (2048) in a file in the directory, runs each phase for so many
 //! seconds (3), and removes the file. Phases: `raw-write`, `raw-read`, `raw-sequential`, `write`,
 //! `read`, `sequential`, and the last three with `local-` before them: on a volume without a thread of
-//! its own; all of them if none is named. `write:3` gathers writes while three records are under way;
-//! `format` makes the store anew. `memory` as directory measures without a disk.
+//! its own; all of them if none is named. `write:3` gathers writes while three records are under way,
+//! `write@1024` has so many requests out at once instead of 32; `format` makes the store anew,
+//! `format:200` with so many percent of spare space. `memory` as directory measures without a disk.
 
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
@@ -92,15 +93,18 @@ impl Bench {
     }
 
     fn run(&mut self, phase: &str) -> Result<(), Error> {
+        if let Some(options) = phase.strip_prefix("format") {
+            let spare = options.strip_prefix(':').map(str::parse).transpose()?;
+            let default = CreateOptions::default();
+            let spare_percent = spare.unwrap_or(default.spare_percent);
+            create(self.device()?, &CreateOptions { spare_percent, ..default })?;
+            self.is_formatted = true;
+            return Ok(());
+        }
         let (count, bytes, elapsed, cpu, note) = match phase {
             "raw-write" | "raw-read" | "raw-sequential" => {
                 self.is_formatted = false;
                 self.raw(phase)?
-            }
-            "format" => {
-                create(self.device()?, &CreateOptions::default())?;
-                self.is_formatted = true;
-                return Ok(());
             }
             volume => {
                 if !self.is_formatted {
@@ -172,17 +176,23 @@ impl Bench {
             Some((phase, depth)) => (phase, depth.parse()?),
             None => (phase, OpenOptions::default().batch_depth),
         };
+        let (phase, depth) = match phase.split_once('@') {
+            Some((phase, depth)) => (phase, depth.parse()?),
+            None => (phase, if phase.ends_with("sequential") { 4 } else { DEPTH }),
+        };
         let options = OpenOptions { batch_depth, ..OpenOptions::default() };
         if let Some(phase) = phase.strip_prefix("local-") {
             let volume = LocalVolume::open(self.device()?, options)?;
             let session = volume.connect();
-            let measured = self.load(phase, volume.size(), session, &|| volume.statistics())?;
+            let measured =
+                self.load((phase, depth), volume.size(), session, &|| volume.statistics())?;
             volume.close()?;
             return Ok(measured);
         }
         let volume = Volume::open(self.device()?, options)?;
         let session = volume.connect();
-        let measured = self.load(phase, volume.size(), session, &|| volume.statistics())?;
+        let measured =
+            self.load((phase, depth), volume.size(), session, &|| volume.statistics())?;
         volume.close()?;
         Ok(measured)
     }
@@ -190,12 +200,12 @@ impl Bench {
     /// Requests through a session.
     fn load(
         &mut self,
-        phase: &str,
+        (phase, depth): (&str, usize),
         size: u64,
         mut session: Box<dyn Session + '_>,
         statistics: &dyn Fn() -> Statistics,
     ) -> Result<Measured, Error> {
-        let (length, depth) = if phase == "sequential" { (MIB, 4) } else { (BLOCK, DEPTH) };
+        let length = if phase == "sequential" { MIB } else { BLOCK };
         let slots = size / length;
         let is_read = match phase {
             "read" => true,
