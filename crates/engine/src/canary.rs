@@ -57,11 +57,15 @@ pub enum Canary {
     RunUncounted,
     /// Updates are taken although recovery would have no memory for them.
     RecoveryOverfilled,
+    /// The cleaner passes over the record of which it had read the header.
+    RecordPassedOver,
+    /// A buffer is used again while a read that nobody wants any more still fills it.
+    AbandonedBufferReused,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 22] = [
+    pub const ALL: [Canary; 24] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -84,6 +88,8 @@ impl Canary {
         Canary::StaleHeaderBelieved,
         Canary::RunUncounted,
         Canary::RecoveryOverfilled,
+        Canary::RecordPassedOver,
+        Canary::AbandonedBufferReused,
     ];
 }
 

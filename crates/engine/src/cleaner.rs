@@ -1,6 +1,6 @@
 //! The cleaner: copies what is still valid out of a segment, so that the segment becomes free.
 //!
-//! A victim is read in chunks of whole records. Record headers say what every block was written
+//! A victim is read in chunks of whole records (see `chunk`). Record headers say what every block was written
 //! as; the map (or the checkpoint's lists) says whether it still lies there. What does is copied
 //! into the cleaning stream as a *relocation*: on arrival it takes effect only if the source is
 //! still current, so overwrites and reads in the meantime need no lock and no table.
@@ -16,8 +16,9 @@
 //!   the next checkpoint replaces).
 
 use crate::Engine;
-use crate::api::{Buffers, Command, IoResult, Phase, RECORD_BLOCKS, RecordRef, Target};
+use crate::api::{Buffers, Phase, RecordRef};
 use crate::canary::{Canary, sings};
+use crate::chunk::{Block, Chunks};
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
 use crate::placement::SPARE_SEGMENTS_MIN;
@@ -26,32 +27,16 @@ use crate::reclaim::Reclaim;
 use crate::restraint::Reason;
 use crate::segments::State;
 use crate::tuning::CleaningMode;
-use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
-use alloc::vec::Vec;
+use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use coulter_format::checksum::{self, Kind};
-use coulter_format::record::{BlockWord, Extent, RecordView};
-use coulter_format::{BlockPointer, Lba, Pba};
+use coulter_format::record::{BlockWord, Extent};
+use coulter_format::{BlockPointer, Lba};
 
 /// Records that are applied before all segments are looked at again for one that may have holes.
 const RECORDS_BETWEEN_SEARCHES: Sequence = 64;
 
 /// Leaves loaded ahead of the block in hand.
 const AHEAD: usize = 32;
-
-/// A block of the victim, as its record describes it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
-    pub(crate) kind: Kind,
-    pub(crate) key: u64,
-    pub(crate) checksum: u32,
-    pub(crate) pba: Pba,
-    /// Its place in the chunk's buffer.
-    pub(crate) place: u32,
-    /// Of its segment when it was listed.
-    pub(crate) life: u32,
-    /// Where the header lies that describes it, if that is how it was found.
-    pub(crate) header: Pba,
-}
 
 /// What a segment is gone through for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,11 +53,8 @@ enum Task {
 pub(crate) enum Stage {
     #[default]
     Idle,
-    /// The next chunk must be read.
-    Next,
-    Reading,
-    /// Blocks of the chunk are being looked at.
-    Sorting,
+    /// Chunks of a segment, or a range of host blocks, are being read and looked at.
+    Busy,
 }
 
 /// The cleaner's state.
@@ -80,21 +62,19 @@ pub(crate) enum Stage {
 pub(crate) struct Cleaner {
     pub(crate) stage: Stage,
     task: Task,
-    segment: Option<SegmentIndex>,
+    pub(crate) segment: Option<SegmentIndex>,
     /// Where its blocks go, and when the host wrote them, on average.
     pub(crate) stream: Option<Stream>,
     time: u64,
-    /// Of the victim when it was chosen.
-    life: u32,
-    /// The next record's place in the victim.
-    offset: u32,
-    /// No record follows the chunk.
-    last: bool,
-    pub(crate) buffer: Option<RecordRef>,
-    pub(crate) blocks: Vec<Block>,
+    /// Of the segment when it was chosen.
+    pub(crate) life: u32,
+    /// Whether only what is current of it is read.
+    pub(crate) reads_sparsely: bool,
+    /// The place in it of the next record to be listed.
+    pub(crate) next: u32,
+    pub(crate) chunks: Chunks,
+    /// The next block of the first chunk to be looked at, and how many of it were copied.
     cursor: usize,
-    /// Blocks that the chunk in hand covers, headers included, and how many were copied.
-    covered: u64,
     pub(crate) copied: u64,
     /// Whether the segment before this one was searched, not cleaned.
     has_searched: bool,
@@ -103,7 +83,7 @@ pub(crate) struct Cleaner {
     /// When no victim was found: applied sequence, usable segments, least gain.
     fruitless: Option<(Sequence, usize, u32)>,
     /// Some block's address lies below a damaged map page: whether the block is current is not known.
-    doubtful: bool,
+    pub(crate) doubtful: bool,
     /// The chunk was read a second time, because a block did not match its checksum.
     again: bool,
     pub(crate) parked: bool,
@@ -126,10 +106,10 @@ impl Cleaner {
     pub(crate) fn begin_range(&mut self, buffer: RecordRef, stream: Stream, time: u64) {
         assert!(self.segment.is_none(), "one chunk at a time");
         self.task = Task::Clean;
-        self.buffer = Some(buffer);
+        self.chunks.take_range(buffer);
         (self.stream, self.time) = (Some(stream), time);
-        (self.cursor, self.copied, self.covered) = (0, 0, 0);
-        self.stage = Stage::Reading;
+        (self.cursor, self.copied) = (0, 0);
+        self.stage = Stage::Busy;
     }
 
     /// The host wrote blocks; what that is worth is decided when the cleaner looks.
@@ -159,10 +139,7 @@ impl Engine {
                         || reason.is_some_and(|reason| self.begin_step(reason, buffers))
                         || (may_search && !searches_first && self.begin_search())
                 }
-                _ if !may_go_on => false,
-                Stage::Next => self.read_chunk(),
-                Stage::Reading => false,
-                Stage::Sorting => self.sort_blocks(buffers),
+                Stage::Busy => may_go_on && self.work_on_chunks(buffers),
             };
             turns += 1;
             if !goes_on {
@@ -182,11 +159,10 @@ impl Engine {
     /// address may have lain at the same place: it must not be looked at any more.
     fn leave_freed_victim(&mut self) {
         let Some(victim) = self.cleaner.segment else { return };
-        let reading = self.cleaner.stage == Stage::Reading;
         let segment = self.segments.segment(victim);
         let same_life = segment.state == State::Closed && segment.life == self.cleaner.life;
         let given_up = self.is_searching() && !segment.watched;
-        if !reading && (!same_life || given_up) {
+        if !same_life || given_up {
             self.end_victim();
         }
     }
@@ -309,12 +285,14 @@ impl Engine {
         self.cleaner.has_searched = task == Task::Search;
         self.cleaner.segment = Some(segment);
         self.cleaner.life = self.segments.segment(segment).life;
-        self.cleaner.offset = 0;
+        self.cleaner.next = 0;
+        (self.cleaner.cursor, self.cleaner.copied) = (0, 0);
         self.cleaner.doubtful = false;
-        self.cleaner.stage = Stage::Next;
+        self.cleaner.stage = Stage::Busy;
+        self.cleaner.reads_sparsely = self.suits_sparse_reading(segment);
     }
 
-    fn is_searching(&self) -> bool {
+    pub(crate) fn is_searching(&self) -> bool {
         self.cleaner.stage != Stage::Idle && self.cleaner.task == Task::Search
     }
 
@@ -358,114 +336,34 @@ impl Engine {
         left + usable as u64 * size
     }
 
-    fn read_chunk(&mut self) -> bool {
-        let segment = self.cleaner.segment.expect("a victim was chosen");
-        let Some(buffer) = self.cleaner.buffer.or_else(|| self.log.lend()) else { return false };
-        self.cleaner.buffer = Some(buffer);
-        let size = self.superblock.geometry.segment_size;
-        let count = (size - self.cleaner.offset).min(RECORD_BLOCKS as u32);
-        let pba = segment_start(&self.superblock.geometry, segment).plus(self.cleaner.offset);
-        self.segments.segment_mut(segment).readers += 1;
-        self.cleaner.stage = Stage::Reading;
-        self.restraint.spend(count);
-        self.statistics.cleaning_read_blocks += u64::from(count);
-        let target = Target::Record(buffer);
-        self.ios.start(crate::ios::Purpose::Clean, Command::Read { pba, count, target });
-        false
-    }
-
-    pub(crate) fn clean_read_completed(&mut self, result: IoResult, buffers: &mut impl Buffers) {
-        let segment = self.cleaner.segment.expect("a victim is being read");
-        self.segments.segment_mut(segment).readers -= 1;
-        if result.is_err() {
-            // What cannot be read cannot be moved. The segment stays as it is; its blocks give
-            // errors when they are read, and the cleaner takes another one.
+    /// Reads, and looks at what has been read. False: must wait.
+    fn work_on_chunks(&mut self, buffers: &mut impl Buffers) -> bool {
+        if self.cleaner.segment.is_some() {
+            let may_read_ahead = self.restraint.lets_search();
+            self.read_chunks(may_read_ahead, buffers);
+        }
+        let chunk = self.cleaner.chunks.first();
+        if !chunk.is_ready() {
+            return false;
+        }
+        if chunk.has_failed() {
+            // What cannot be read cannot be moved. The segment stays as it is; its blocks give errors
+            // when they are read, and the cleaner takes another one.
             self.end_victim();
-            return;
+            return true;
         }
-        self.cleaner.stage = Stage::Sorting;
-        self.cleaner.parked = false;
-        if !self.cleaner.again {
-            self.list_blocks(buffers);
-        }
-    }
-
-    /// Lists the blocks of all records that lie wholly in the chunk.
-    fn list_blocks(&mut self, buffers: &mut impl Buffers) {
-        let segment = self.cleaner.segment.expect("a victim is being read");
-        let buffer = self.cleaner.buffer.expect("it was read into a buffer");
-        let store = self.superblock.store;
-        let start = segment_start(&self.superblock.geometry, segment).plus(self.cleaner.offset);
-        let room = self.superblock.geometry.segment_size - self.cleaner.offset;
-        let count = room.min(RECORD_BLOCKS as u32);
-        let cleaner = &mut self.cleaner;
-        cleaner.blocks.clear();
-        (cleaner.cursor, cleaner.copied) = (0, 0);
-        let life = cleaner.life;
-        let chunk = buffers.record(buffer);
-        let patched = self.segments.segment(segment).patched;
-        // What a damaged header hides there, nobody knows.
-        cleaner.doubtful |= patched;
-        let mut at = 0;
-        cleaner.last = loop {
-            if at == count {
-                break at == room;
-            }
-            let Ok(view) = RecordView::decode(&chunk[at as usize], &store, start.plus(at)) else {
-                if patched {
-                    at += 1;
-                    continue;
-                }
-                // What the stream left unused when it went on to the next segment, or a header that
-                // rotted and hides what lies behind it.
-                cleaner.doubtful |= room - at > 1;
-                break true;
-            };
-            let end = at + view.header().span();
-            if patched && end > room {
-                at += 1;
-                continue;
-            }
-            if end > count {
-                // The rest of it is in the next chunk, unless it claims to leave the segment.
-                cleaner.doubtful |= end > room;
-                break end > room;
-            }
-            let payload = view.entries().filter(|entry| entry.kind.has_payload());
-            cleaner.blocks.extend(payload.map(|entry| Block {
-                kind: entry.kind,
-                key: entry.key,
-                checksum: entry.word.checksum,
-                pba: entry.pba,
-                place: entry.pba.0 - start.0,
-                life,
-                header: view.header().pba,
-            }));
-            // In a patched segment another header may lie between this one and its payload.
-            at = if patched { at + 1 } else { end };
-        };
-        // In the host's order, which costs nothing here and spares sequential readers a command where
-        // neighbours meet.
-        cleaner.blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
-        let mut sum = 0;
-        for block in cleaner.blocks.iter().filter(|block| block.kind == Kind::Data) {
-            sum ^= self.map.warm(Lba(block.key));
-        }
-        core::hint::black_box(sum);
-        // Nothing readable at all: whatever the rest of the segment was, it is not valid.
-        cleaner.covered = u64::from(if cleaner.last { room } else { at });
-        cleaner.offset += at;
+        self.sort_blocks(buffers)
     }
 
     /// Looks at the chunk's blocks one by one. False: must wait.
     fn sort_blocks(&mut self, buffers: &mut impl Buffers) -> bool {
         // Settling addresses notes them in the journal, beside what was promised to others.
-        if !self.map.journal_has_room_to_settle(self.cleaner.blocks.len()) {
+        if !self.map.journal_has_room_to_settle(self.cleaner.chunks.first().blocks.len()) {
             self.checkpointer.wanted = true;
             return false;
         }
-        while self.cleaner.cursor < self.cleaner.blocks.len() {
-            let block = self.cleaner.blocks[self.cleaner.cursor];
+        while self.cleaner.cursor < self.cleaner.chunks.first().blocks.len() {
+            let block = self.cleaner.chunks.first().blocks[self.cleaner.cursor];
             let goes_on = match self.is_current(&block) {
                 Standing::Current if self.is_searching() => {
                     self.segments.found_counted(block.pba, block.header);
@@ -542,10 +440,10 @@ impl Engine {
     }
 
     fn load_ahead_of_cleaner(&mut self) {
-        let ahead = self.cleaner.cursor + 1..self.cleaner.blocks.len();
+        let ahead = self.cleaner.cursor + 1..self.cleaner.chunks.first().blocks.len();
         let mut asked = 0;
         for index in ahead {
-            let block = self.cleaner.blocks[index];
+            let block = self.cleaner.chunks.first().blocks[index];
             if block.kind != Kind::Data || asked == AHEAD {
                 continue;
             }
@@ -558,7 +456,7 @@ impl Engine {
 
     /// Copies a block into the cleaning stream. False: no room now.
     fn relocate(&mut self, block: &Block, buffers: &mut impl Buffers) -> bool {
-        let buffer = self.cleaner.buffer.expect("the chunk is in a buffer");
+        let buffer = self.cleaner.chunks.first().buffer();
         let content = &buffers.record(buffer)[block.place as usize];
         if checksum::block(block.kind, block.key, content) != block.checksum {
             if self.defrag.has_chunk {
@@ -609,20 +507,6 @@ impl Engine {
         true
     }
 
-    fn read_again(&mut self) {
-        let segment = self.cleaner.segment.expect("a victim is being read");
-        let buffer = self.cleaner.buffer.expect("the chunk is in a buffer");
-        let geometry = &self.superblock.geometry;
-        let listed = self.cleaner.blocks.first().expect("a block did not match");
-        let start = Pba(listed.pba.0 - listed.place);
-        let end = segment_start(geometry, segment).plus(geometry.segment_size);
-        let count = (end.0 - start.0).min(RECORD_BLOCKS as u32);
-        self.segments.segment_mut(segment).readers += 1;
-        self.cleaner.stage = Stage::Reading;
-        let target = Target::Record(buffer);
-        self.ios.start(crate::ios::Purpose::Clean, Command::Read { pba: start, count, target });
-    }
-
     /// A record for relocations: of the victim's stream, or, if there is no room for that, of any
     /// that the cleaner has begun.
     fn cleaning_record(&mut self, cost: usize, buffers: &mut impl Buffers) -> Option<RecordRef> {
@@ -661,19 +545,17 @@ impl Engine {
             self.end_range();
             return;
         }
-        let cleaner = &mut self.cleaner;
-        cleaner.again = false;
-        let gained = cleaner.covered.saturating_sub(cleaner.copied);
+        let chunk = self.cleaner.chunks.first();
+        let (covered, is_last) = (u64::from(chunk.covered()), chunk.is_last());
+        let gained = covered.saturating_sub(self.cleaner.copied);
         let size = self.superblock.geometry.segment_size;
         // What was gone through is paid from the credit, in user blocks.
-        let rate = self.pacing.credit_for(1 << 20, cleaner.latest_valid, size);
-        let price = (cleaner.covered << 20).checked_div(rate).unwrap_or(cleaner.credit);
-        cleaner.credit = cleaner.credit.saturating_sub(price);
-        cleaner.stage = Stage::Next;
-        let last = cleaner.last;
+        let rate = self.pacing.credit_for(1 << 20, self.cleaner.latest_valid, size);
+        let price = (covered << 20).checked_div(rate).unwrap_or(self.cleaner.credit);
+        self.cleaner.credit = self.cleaner.credit.saturating_sub(price);
+        self.next_chunk();
         self.pacing.gain(gained);
-        self.restless = true;
-        if last {
+        if is_last {
             let segment = self.cleaner.segment.expect("a victim was being cleaned");
             if !self.cleaner.doubtful {
                 self.segments.went_through(segment);
@@ -683,10 +565,17 @@ impl Engine {
         }
     }
 
-    fn end_searched_chunk(&mut self) {
+    fn next_chunk(&mut self) {
+        self.leave_chunk();
+        self.cleaner.again = false;
+        (self.cleaner.cursor, self.cleaner.copied) = (0, 0);
         self.restless = true;
-        self.cleaner.stage = Stage::Next;
-        if self.cleaner.last {
+    }
+
+    fn end_searched_chunk(&mut self) {
+        let is_last = self.cleaner.chunks.first().is_last();
+        self.next_chunk();
+        if is_last {
             let segment = self.cleaner.segment.expect("a segment was being searched");
             self.segments.holes_known(segment);
             self.drop_victim();
@@ -721,9 +610,7 @@ impl Engine {
 
     pub(crate) fn drop_victim(&mut self) {
         self.cleaner.segment = None;
-        if let Some(buffer) = self.cleaner.buffer.take() {
-            self.log.give_back(buffer);
-        }
+        self.abandon_chunks();
         self.cleaner.again = false;
         self.cleaner.parked = false;
         self.cleaner.stage = Stage::Idle;

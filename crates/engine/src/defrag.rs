@@ -15,7 +15,7 @@
 
 use crate::Engine;
 use crate::api::{Command, IoResult, Target};
-use crate::cleaner::{Block, Stage};
+use crate::chunk::Block;
 use crate::ios::Purpose;
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose, Lookup};
@@ -41,9 +41,6 @@ pub(crate) struct Defrag {
     next: Option<u64>,
     /// Whether the chunk in the cleaner's hands is a range of host blocks.
     pub(crate) has_chunk: bool,
-    /// Pieces that are being read, and whether any could not be.
-    outstanding: u32,
-    failed: bool,
     /// The leaf that was loaded for the range to be looked at.
     loaded: Option<u64>,
 }
@@ -83,7 +80,7 @@ impl Engine {
     pub(crate) fn gather_range(&mut self) -> bool {
         // What is still on its way has left the place where the map says it lies: moved from there once
         // more, it would arrive twice, and the copy that does not count leaves a gap in the range.
-        if !self.log.is_quiet(Origin::Cleaning) {
+        if !self.log.is_quiet(Origin::Cleaning) || !self.cleaner.chunks.find_empty() {
             return false;
         }
         let volume = self.superblock.geometry.volume_size;
@@ -109,7 +106,7 @@ impl Engine {
                     return false;
                 }
             };
-            let mapped = self.cleaner.blocks.len() as u32;
+            let mapped = self.cleaner.chunks.first().blocks.len() as u32;
             if pieces > 1 && pieces * PIECE_BLOCKS > mapped {
                 return self.read_range(mapped);
             }
@@ -122,7 +119,7 @@ impl Engine {
     /// Lists the range's blocks, and says in how many pieces they lie; or the leaf that must be loaded
     /// first.
     fn list_range(&mut self, first: u64, end: u64) -> Result<u32, u64> {
-        self.cleaner.blocks.clear();
+        self.cleaner.chunks.first_mut().blocks.clear();
         let (mut pieces, mut expected) = (0, Pba::NOWHERE);
         for lba in first..end {
             let pointer = match self.map.lookup(Lba(lba)) {
@@ -136,11 +133,11 @@ impl Engine {
             }
             pieces += u32::from(pointer.pba != expected);
             expected = pointer.pba.plus(1);
-            let place = 1 + self.cleaner.blocks.len() as u32;
+            let place = 1 + self.cleaner.chunks.first().blocks.len() as u32;
             let (kind, key, checksum) = (Kind::Data, lba, pointer.checksum);
             let (pba, life, header) = (pointer.pba, segment.life, Pba::NOWHERE);
             let block = Block { kind, key, checksum, pba, place, life, header };
-            self.cleaner.blocks.push(block);
+            self.cleaner.chunks.first_mut().blocks.push(block);
         }
         Ok(pieces)
     }
@@ -148,20 +145,18 @@ impl Engine {
     fn read_range(&mut self, mapped: u32) -> bool {
         let Some(buffer) = self.log.lend() else { return false };
         let clock = self.log.write_clock;
-        let times = self
-            .cleaner
-            .blocks
-            .iter()
-            .map(|block| u128::from(self.segments.mean_time(self.segments.of(block.pba))));
+        let blocks = self.cleaner.chunks.first().blocks.iter();
+        let times =
+            blocks.map(|block| u128::from(self.segments.mean_time(self.segments.of(block.pba))));
         let time = (times.sum::<u128>() / u128::from(mapped)) as u64;
         let stream = self.placer.cleaning_stream(clock.saturating_sub(time));
         self.cleaner.begin_range(buffer, stream, time);
-        (self.defrag.has_chunk, self.defrag.failed) = (true, false);
+        self.defrag.has_chunk = true;
         self.restraint.spend(mapped);
         self.statistics.cleaning_read_blocks += u64::from(mapped);
         let mut piece: Option<Piece> = None;
-        for index in 0..self.cleaner.blocks.len() {
-            let Block { pba, place, .. } = self.cleaner.blocks[index];
+        for index in 0..self.cleaner.chunks.first().blocks.len() {
+            let Block { pba, place, .. } = self.cleaner.chunks.first().blocks[index];
             piece = Some(match piece {
                 Some(piece) if self.goes_on(piece, pba) => {
                     Piece { count: piece.count + 1, ..piece }
@@ -184,24 +179,19 @@ impl Engine {
         let Some(Piece { pba, place, count }) = piece else { return };
         let segment = self.segments.of(pba);
         self.segments.segment_mut(segment).readers += 1;
-        self.defrag.outstanding += 1;
-        let record = self.cleaner.buffer.expect("a range is read into a buffer");
+        self.cleaner.chunks.piece_begun();
+        let record = self.cleaner.chunks.first().buffer();
         let target = Target::RecordPart { record, block: place };
         self.ios.start(Purpose::Defrag(segment), Command::Read { pba, count, target });
     }
 
     pub(crate) fn piece_read(&mut self, segment: SegmentIndex, result: IoResult) {
         self.segments.segment_mut(segment).readers -= 1;
-        self.defrag.outstanding -= 1;
-        self.defrag.failed |= result.is_err();
-        if self.defrag.outstanding > 0 {
-            return;
-        }
-        if self.defrag.failed {
+        self.cleaner.chunks.piece_ended(result);
+        let chunk = self.cleaner.chunks.first();
+        if chunk.is_ready() && chunk.has_failed() {
             // What cannot be read cannot be moved: it stays where it is, and gives errors.
             self.end_range();
-        } else {
-            self.cleaner.stage = Stage::Sorting;
         }
     }
 

@@ -44,6 +44,7 @@ pub mod canary;
 #[cfg(not(coulter_canary))]
 mod canary;
 mod checkpoint;
+mod chunk;
 mod cleaner;
 pub mod config;
 pub mod create;
@@ -244,7 +245,7 @@ impl Engine {
             ios::Purpose::Flush => self.flush_completed(result),
             ios::Purpose::Checkpoint => self.checkpoint_io_completed(result, buffers),
             ios::Purpose::Trim(segment) => self.segments.trimmed(segment),
-            ios::Purpose::Clean => self.clean_read_completed(result, buffers),
+            ios::Purpose::Clean(slot) => self.clean_read_completed(slot, result, buffers),
             ios::Purpose::Defrag(segment) => self.piece_read(segment, result),
             ios::Purpose::Recover(job) => self.recovery_completed(job, result, buffers),
         }

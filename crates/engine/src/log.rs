@@ -238,6 +238,11 @@ impl Log {
         Some(record)
     }
 
+    /// The same for reading ahead, if enough remain for the host as well.
+    pub(crate) fn lend_ahead(&mut self) -> Option<RecordRef> {
+        if self.idle.len() > IDLE_KEPT_BY_USER + 1 { self.lend() } else { None }
+    }
+
     /// Takes a lent buffer back.
     pub(crate) fn give_back(&mut self, record: RecordRef) {
         assert_eq!(self.record(record).state, RecordState::Lent, "only what was lent");

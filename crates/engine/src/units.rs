@@ -7,7 +7,7 @@ use coulter_format::superblock::Geometry;
 pub type Sequence = u64;
 
 /// A segment's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentIndex(pub u32);
 
 impl SegmentIndex {

@@ -214,6 +214,14 @@ impl Map {
         self.frames.words(leaf.frame)[index]
     }
 
+    /// Whether a block may lie there, for all that is in memory. It is not counted as being used.
+    pub(crate) fn may_lie_at(&self, lba: Lba, pba: Pba) -> bool {
+        let (key, index) = split(lba);
+        let place = self.directory.find(key);
+        let known = place.and_then(|place| self.known(place, index));
+        known.is_none_or(|pointer| pointer.pba == pba)
+    }
+
     /// The same for an update that recovery restores: it looks through all of the leaf's chain.
     pub(crate) fn warm_chain(&self, lba: Lba) -> u64 {
         let place = self.directory.find(split(lba).0);

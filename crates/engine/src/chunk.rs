@@ -1,0 +1,481 @@
+//! Reading the segment that the cleaner is at: a chunk of whole records at a time.
+//!
+//! ```text
+//! Unread    the first blocks are on their way: a header, or as many blocks as a buffer takes
+//! Listed    what its records say is listed; ready when all that is wanted of them has arrived
+//! ```
+//! Two chunks are in hand at most. While one is gone through, the next is read: it begins where the
+//! records of the first end, which is known as soon as these are listed, and takes over what was read
+//! beyond.
+//!
+//! Where little is current and records are long, only that little is read: first the header, then the
+//! stretches of its payload to which the map still leads. Looking for holes needs no payload at all.
+//!
+//! # Invariants
+//! - Blocks of a chunk lie in its buffer at their distance from its start, so what was not read at
+//!   first can be read in its place.
+//! - What is in the buffer is believed only by its checksum. A block that the map led to when it was
+//!   not read for that reason cannot come to be current again: nothing is written to a segment that is
+//!   being cleaned.
+//! - A buffer is given back when no command fills it any more, whatever has become of its segment.
+
+use crate::Engine;
+use crate::api::{Buffers, Command, IoResult, RECORD_BLOCKS, RecordRef, Target};
+use crate::canary::{Canary, sings};
+use crate::ios::Purpose;
+use crate::units::{SegmentIndex, segment_start};
+use alloc::vec::Vec;
+use coulter_format::checksum::Kind;
+use coulter_format::record::RecordView;
+use coulter_format::{Lba, Pba};
+
+/// Blocks from the header of a record to its end, from which on it is worth a command of its own to
+/// read only its header.
+const LONG_RECORD: u32 = 24;
+
+/// Of a segment, the share that is current, as a divisor, up to which only that is read.
+const SPARSE_SHARE: u32 = 8;
+
+/// Blocks that are read in vain rather than beginning another command behind them: about what a
+/// device transfers in the time of a command, on a disk in a cloud as on an SSD.
+const GAP_MAX: u32 = 8;
+
+/// Blocks of one command: 256 KiB. Several at once are read sooner than one that is longer, on an SSD,
+/// and where operations are counted a longer one counts as so many.
+const PIECE: u32 = 64;
+
+/// Chunks in hand.
+const COUNT: usize = 2;
+
+/// A block of the segment, as its record describes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) kind: Kind,
+    pub(crate) key: u64,
+    pub(crate) checksum: u32,
+    pub(crate) pba: Pba,
+    /// Its place in the chunk's buffer.
+    pub(crate) place: u32,
+    /// Of its segment when it was listed.
+    pub(crate) life: u32,
+    /// Where the header lies that describes it, if that is how it was found.
+    pub(crate) header: Pba,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Empty,
+    Unread,
+    Listed,
+    /// Nobody wants it any more, but a command still fills the buffer.
+    Abandoned,
+}
+
+/// A stretch of a segment in a buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    state: State,
+    buffer: Option<RecordRef>,
+    segment: SegmentIndex,
+    /// The place of its first block in the segment.
+    start: u32,
+    /// Blocks from there on that are in the buffer, or will be when nothing is outstanding.
+    held: u32,
+    /// Blocks of the records that are listed; the rest of the segment if none follows.
+    covered: u32,
+    is_last: bool,
+    /// What is to be read before it is listed is decided.
+    is_decided: bool,
+    outstanding: u32,
+    has_failed: bool,
+    pub(crate) blocks: Vec<Block>,
+}
+
+impl Chunk {
+    /// The buffer that it is in.
+    pub(crate) fn buffer(&self) -> RecordRef {
+        self.buffer.expect("a chunk in hand has a buffer")
+    }
+
+    /// Whether it can be gone through.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.state == State::Listed && self.outstanding == 0
+    }
+
+    /// Whether some of it could not be read.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Blocks that are done with when it is, headers included.
+    pub(crate) fn covered(&self) -> u32 {
+        self.covered
+    }
+
+    /// Whether no record follows in its segment.
+    pub(crate) fn is_last(&self) -> bool {
+        self.is_last
+    }
+}
+
+/// The chunks in hand.
+#[derive(Debug, Default)]
+pub(crate) struct Chunks {
+    slots: [Chunk; COUNT],
+    /// The slot of the one that is gone through first.
+    first: usize,
+    /// The latest record of which only the header had been read was a short one.
+    was_short: bool,
+}
+
+impl Chunks {
+    /// The one that is gone through first.
+    pub(crate) fn first(&self) -> &Chunk {
+        &self.slots[self.first]
+    }
+
+    pub(crate) fn first_mut(&mut self) -> &mut Chunk {
+        &mut self.slots[self.first]
+    }
+
+    fn second(&self) -> usize {
+        (self.first + 1) % COUNT
+    }
+
+    /// Makes an empty slot the first, if nothing is in hand and there is one.
+    pub(crate) fn find_empty(&mut self) -> bool {
+        if self.first().state == State::Abandoned {
+            self.first = self.second();
+        }
+        self.first().state == State::Empty
+    }
+
+    /// A range of host blocks, listed by the caller, is to be read into the first.
+    pub(crate) fn take_range(&mut self, buffer: RecordRef) {
+        let chunk = self.first_mut();
+        assert_eq!(chunk.state, State::Empty, "one thing at a time");
+        (chunk.state, chunk.buffer) = (State::Listed, Some(buffer));
+        (chunk.covered, chunk.outstanding, chunk.has_failed) = (0, 0, false);
+    }
+
+    /// A piece of the range is being read.
+    pub(crate) fn piece_begun(&mut self) {
+        self.first_mut().outstanding += 1;
+    }
+
+    /// A piece has been read, or could not be.
+    pub(crate) fn piece_ended(&mut self, result: IoResult) {
+        let chunk = self.first_mut();
+        chunk.outstanding -= 1;
+        chunk.has_failed |= result.is_err();
+    }
+}
+
+impl Engine {
+    /// Reads what comes next, and, as long as `may_read_ahead`, what comes after that.
+    pub(crate) fn read_chunks(&mut self, may_read_ahead: bool, buffers: &mut impl Buffers) {
+        let chunks = &mut self.cleaner.chunks;
+        if chunks.find_empty() {
+            let first = chunks.first;
+            if let Some(buffer) = self.log.lend() {
+                self.begin_chunk(first, buffer, 0, buffers);
+            }
+        }
+        let chunks = &self.cleaner.chunks;
+        let (first, second) = (chunks.first(), chunks.second());
+        let follows = first.state == State::Listed && !first.is_last && !first.has_failed;
+        if !follows || !may_read_ahead || chunks.slots[second].state != State::Empty {
+            return;
+        }
+        if let Some(buffer) = self.log.lend_ahead() {
+            let carried = self.carry_over(buffer, buffers);
+            self.begin_chunk(second, buffer, carried, buffers);
+        }
+    }
+
+    /// Copies what was read beyond the first chunk's records; returns how many blocks.
+    fn carry_over(&self, to: RecordRef, buffers: &mut impl Buffers) -> u32 {
+        let first = self.cleaner.chunks.first();
+        let beyond = first.covered..first.held;
+        for (place, from) in beyond.clone().enumerate() {
+            let block = buffers.record(first.buffer())[from as usize];
+            buffers.record_mut(to)[place] = block;
+        }
+        beyond.len() as u32
+    }
+
+    /// Begins the chunk that comes next; `carried` blocks of it are there.
+    fn begin_chunk(
+        &mut self,
+        slot: usize,
+        buffer: RecordRef,
+        carried: u32,
+        buffers: &mut impl Buffers,
+    ) {
+        let segment = self.cleaner.segment.expect("a segment was chosen");
+        let chunk = &mut self.cleaner.chunks.slots[slot];
+        chunk.blocks.clear();
+        (chunk.state, chunk.buffer) = (State::Unread, Some(buffer));
+        (chunk.segment, chunk.start) = (segment, self.cleaner.next);
+        (chunk.held, chunk.covered) = (carried, 0);
+        (chunk.is_last, chunk.has_failed, chunk.is_decided) = (false, false, false);
+        if carried > 0 {
+            self.look_into_chunk(slot, buffers);
+        } else if self.cleaner.reads_sparsely && !self.cleaner.chunks.was_short {
+            self.read_up_to(slot, 1);
+        } else {
+            self.read_before_listing(slot, self.window(slot));
+        }
+    }
+
+    /// Blocks that a chunk can have.
+    fn window(&self, slot: usize) -> u32 {
+        let left = self.superblock.geometry.segment_size - self.cleaner.chunks.slots[slot].start;
+        left.min(RECORD_BLOCKS as u32)
+    }
+
+    /// Whether of a segment, as it is now, payload is to be read only where it is wanted. In a patched
+    /// one any block may be a header.
+    pub(crate) fn suits_sparse_reading(&self, segment: SegmentIndex) -> bool {
+        let segment = self.segments.segment(segment);
+        let size = self.superblock.geometry.segment_size;
+        !segment.patched && (self.is_searching() || segment.valid <= size / SPARSE_SHARE)
+    }
+
+    fn read_before_listing(&mut self, slot: usize, blocks: u32) {
+        self.cleaner.chunks.slots[slot].is_decided = true;
+        self.read_up_to(slot, blocks);
+    }
+
+    /// Reads a chunk from what it has up to so many blocks.
+    fn read_up_to(&mut self, slot: usize, blocks: u32) {
+        let chunk = &mut self.cleaner.chunks.slots[slot];
+        let place = core::mem::replace(&mut chunk.held, blocks);
+        self.read_blocks(slot, place, blocks - place);
+    }
+
+    fn read_blocks(&mut self, slot: usize, place: u32, count: u32) {
+        for piece in (0..count).step_by(PIECE as usize) {
+            self.read_piece_of_chunk(slot, place + piece, (count - piece).min(PIECE));
+        }
+    }
+
+    fn read_piece_of_chunk(&mut self, slot: usize, place: u32, count: u32) {
+        let chunk = &mut self.cleaner.chunks.slots[slot];
+        chunk.outstanding += 1;
+        self.segments.segment_mut(chunk.segment).readers += 1;
+        self.restraint.spend(count);
+        self.statistics.cleaning_read_blocks += u64::from(count);
+        let start = segment_start(&self.superblock.geometry, chunk.segment).plus(chunk.start);
+        let target = Target::RecordPart { record: chunk.buffer(), block: place };
+        let command = Command::Read { pba: start.plus(place), count, target };
+        self.ios.start(Purpose::Clean(slot as u8), command);
+    }
+
+    /// Reads all of the first chunk again: a block did not match its checksum.
+    pub(crate) fn read_again(&mut self) {
+        let first = self.cleaner.chunks.first;
+        let window = self.window(first);
+        self.read_blocks(first, 0, window);
+    }
+
+    pub(crate) fn clean_read_completed(
+        &mut self,
+        slot: u8,
+        result: IoResult,
+        buffers: &mut impl Buffers,
+    ) {
+        let slot = usize::from(slot);
+        let chunk = &mut self.cleaner.chunks.slots[slot];
+        chunk.outstanding -= 1;
+        chunk.has_failed |= result.is_err();
+        self.segments.segment_mut(chunk.segment).readers -= 1;
+        if chunk.outstanding > 0 {
+            return;
+        }
+        match chunk.state {
+            State::Abandoned => self.empty_chunk(slot),
+            // What cannot be read cannot be moved: who comes to it leaves the segment.
+            State::Unread if chunk.has_failed => chunk.state = State::Listed,
+            State::Unread => self.look_into_chunk(slot, buffers),
+            State::Listed | State::Empty => {}
+        }
+    }
+
+    /// Lists what the blocks say that have arrived, or reads more of them first.
+    fn look_into_chunk(&mut self, slot: usize, buffers: &mut impl Buffers) {
+        let chunk = &self.cleaner.chunks.slots[slot];
+        let (held, window) = (chunk.held, self.window(slot));
+        if chunk.is_decided || held == window {
+            self.list_blocks(slot, held, buffers);
+            return self.sort_listed(slot);
+        }
+        if !self.cleaner.reads_sparsely {
+            return self.read_before_listing(slot, window);
+        }
+        let span = self.first_span(slot, buffers);
+        if span >= LONG_RECORD && span <= window {
+            self.cleaner.chunks.was_short = false;
+            self.list_blocks(slot, 1, buffers);
+            if sings(Canary::RecordPassedOver) {
+                self.cleaner.chunks.slots[slot].blocks.clear();
+            }
+            self.read_wanted(slot);
+            return self.sort_listed(slot);
+        }
+        if span == 0 || span > window {
+            // No record follows.
+            self.list_blocks(slot, held, buffers);
+            return self.sort_listed(slot);
+        }
+        // One short record between long ones is read with the header behind it; where they are all short,
+        // so many commands are worse than reading all of them.
+        let was_short = core::mem::replace(&mut self.cleaner.chunks.was_short, true);
+        let blocks = if was_short { window } else { window.min(span + 1) };
+        if held < blocks {
+            self.read_before_listing(slot, blocks);
+        } else {
+            self.list_blocks(slot, held, buffers);
+            self.sort_listed(slot);
+        }
+    }
+
+    /// Blocks of the record that the chunk begins with; zero if there is none.
+    fn first_span(&self, slot: usize, buffers: &mut impl Buffers) -> u32 {
+        let chunk = &self.cleaner.chunks.slots[slot];
+        let pba = segment_start(&self.superblock.geometry, chunk.segment).plus(chunk.start);
+        let block = &buffers.record(chunk.buffer())[0];
+        let view = RecordView::decode(block, &self.superblock.store, pba);
+        view.map_or(0, |view| view.header().span())
+    }
+
+    /// Lists the blocks of the records that lie wholly in the chunk and of which the header is among the
+    /// first `count` blocks. If that is one, it is the chunk.
+    fn list_blocks(&mut self, slot: usize, count: u32, buffers: &mut impl Buffers) {
+        let segment = self.cleaner.segment.expect("a segment is being read");
+        let store = self.superblock.store;
+        let cleaner = &mut self.cleaner;
+        let chunk = &mut cleaner.chunks.slots[slot];
+        let start = segment_start(&self.superblock.geometry, segment).plus(chunk.start);
+        let room = self.superblock.geometry.segment_size - chunk.start;
+        let end_max = if count == 1 { room } else { count };
+        let life = cleaner.life;
+        let content = buffers.record(chunk.buffer());
+        let patched = self.segments.segment(segment).patched;
+        // What a damaged header hides there, nobody knows.
+        cleaner.doubtful |= patched;
+        let mut at = 0;
+        chunk.is_last = loop {
+            if at >= count {
+                break at == room;
+            }
+            let Ok(view) = RecordView::decode(&content[at as usize], &store, start.plus(at)) else {
+                if patched {
+                    at += 1;
+                    continue;
+                }
+                // What the stream left unused when it went on to the next segment, or a header that
+                // rotted and hides what lies behind it.
+                cleaner.doubtful |= room - at > 1;
+                break true;
+            };
+            let end = at + view.header().span();
+            if patched && end > room {
+                at += 1;
+                continue;
+            }
+            if end > end_max {
+                // The rest of it is in the next chunk, unless it claims to leave the segment.
+                cleaner.doubtful |= end > room;
+                break end > room;
+            }
+            let payload = view.entries().filter(|entry| entry.kind.has_payload());
+            chunk.blocks.extend(payload.map(|entry| Block {
+                kind: entry.kind,
+                key: entry.key,
+                checksum: entry.word.checksum,
+                pba: entry.pba,
+                place: entry.pba.0 - start.0,
+                life,
+                header: view.header().pba,
+            }));
+            // In a patched segment another header may lie between this one and its payload.
+            at = if patched { at + 1 } else { end };
+        };
+        // Nothing readable at all: whatever the rest of the segment was, it is not valid.
+        chunk.covered = if chunk.is_last { room } else { at };
+        chunk.state = State::Listed;
+        cleaner.next = chunk.start + at;
+    }
+
+    /// Puts what is listed in the host's order, which costs nothing here and spares sequential readers a
+    /// command where neighbours meet; and fetches what the map says of it into the processor's cache.
+    fn sort_listed(&mut self, slot: usize) {
+        let chunk = &mut self.cleaner.chunks.slots[slot];
+        chunk.blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
+        let mut sum = 0;
+        for block in chunk.blocks.iter().filter(|block| block.kind == Kind::Data) {
+            sum ^= self.map.warm(Lba(block.key));
+        }
+        core::hint::black_box(sum);
+    }
+
+    /// Reads of a chunk that is one record what may be current.
+    fn read_wanted(&mut self, slot: usize) {
+        if self.is_searching() {
+            return;
+        }
+        let held = self.cleaner.chunks.slots[slot].held;
+        let mut wanted: Option<(u32, u32)> = None;
+        for index in 0..self.cleaner.chunks.slots[slot].blocks.len() {
+            let block = self.cleaner.chunks.slots[slot].blocks[index];
+            let is_data = block.kind == Kind::Data;
+            let outdated = is_data && !self.map.may_lie_at(Lba(block.key), block.pba);
+            if block.place < held || outdated {
+                continue;
+            }
+            wanted = Some(match wanted {
+                Some((place, end)) if block.place <= end + GAP_MAX => (place, block.place + 1),
+                before => {
+                    self.read_stretch(slot, before);
+                    (block.place, block.place + 1)
+                }
+            });
+        }
+        self.read_stretch(slot, wanted);
+    }
+
+    fn read_stretch(&mut self, slot: usize, stretch: Option<(u32, u32)>) {
+        if let Some((place, end)) = stretch {
+            self.read_blocks(slot, place, end - place);
+        }
+    }
+
+    /// The first chunk is done with.
+    pub(crate) fn leave_chunk(&mut self) {
+        let first = self.cleaner.chunks.first;
+        self.empty_chunk(first);
+        self.cleaner.chunks.first = self.cleaner.chunks.second();
+    }
+
+    /// Nothing in hand is wanted any more.
+    pub(crate) fn abandon_chunks(&mut self) {
+        for slot in 0..COUNT {
+            let chunk = &mut self.cleaner.chunks.slots[slot];
+            if chunk.outstanding > 0 && !sings(Canary::AbandonedBufferReused) {
+                chunk.state = State::Abandoned;
+            } else {
+                self.empty_chunk(slot);
+            }
+        }
+    }
+
+    fn empty_chunk(&mut self, slot: usize) {
+        let chunk = &mut self.cleaner.chunks.slots[slot];
+        chunk.state = State::Empty;
+        if let Some(buffer) = chunk.buffer.take() {
+            self.log.give_back(buffer);
+        }
+    }
+}
