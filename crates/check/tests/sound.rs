@@ -222,6 +222,19 @@ fn progress_goes_up_to_the_end_of_each_phase() {
     assert!(seen.last().is_some_and(|progress| progress.done == progress.total));
 }
 
+/// Runs are never more than the store says that they may be, however many checkpoints there are.
+#[test]
+fn a_store_with_as_many_runs_as_there_may_be_is_sound() {
+    let (mut model, mut most) = (Model::new(48), 0);
+    for lba in 0..40 {
+        model.write(lba * 40, 1);
+        model.checkpoint(false);
+        assert_sound(&model);
+        most = most.max(model.runs.len());
+    }
+    assert_eq!(most, model.superblock.budget.run_count_limit as usize);
+}
+
 /// One step of a history.
 #[derive(Clone, Debug)]
 enum Step {

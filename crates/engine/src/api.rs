@@ -65,6 +65,10 @@ pub trait Buffers {
         payload_block: u32,
     );
 
+    /// Copies `count` blocks of a record buffer, from `first` on (counted from its start, header
+    /// included), to the start of another.
+    fn carry(&mut self, source: RecordRef, first: u32, count: u32, target: RecordRef);
+
     /// The blocks of a record buffer: header, then payload.
     fn record(&self, record: RecordRef) -> &[Block];
 

@@ -198,11 +198,9 @@ impl Engine {
     fn carry_over(&self, to: RecordRef, buffers: &mut impl Buffers) -> u32 {
         let first = self.cleaner.chunks.first();
         let beyond = first.covered..first.held;
-        for (place, from) in beyond.clone().enumerate() {
-            let block = buffers.record(first.buffer())[from as usize];
-            buffers.record_mut(to)[place] = block;
-        }
-        beyond.len() as u32
+        let count = beyond.len() as u32;
+        buffers.carry(first.buffer(), beyond.start, count, to);
+        count
     }
 
     /// Begins the chunk that comes next; `carried` blocks of it are there.
@@ -311,10 +309,11 @@ impl Engine {
             self.list_blocks(slot, held, buffers);
             return self.sort_listed(slot);
         }
-        if !self.cleaner.reads_sparsely {
-            return self.read_before_listing(slot, window);
-        }
         let span = self.first_span(slot, buffers);
+        if !self.cleaner.reads_sparsely {
+            let blocks = self.dense_stretch(slot, span);
+            return self.read_before_listing(slot, blocks);
+        }
         if span >= LONG_RECORD && span <= window {
             self.cleaner.chunks.was_short = false;
             self.list_blocks(slot, 1, buffers);
@@ -339,6 +338,17 @@ impl Engine {
             self.list_blocks(slot, held, buffers);
             self.sort_listed(slot);
         }
+    }
+
+    /// Blocks of a chunk to be read where all are wanted, if it begins with a record of so many. One behind
+    /// which no other of its kind has room is read with the header that follows: what is read beyond has to
+    /// be copied.
+    fn dense_stretch(&self, slot: usize, span: u32) -> u32 {
+        let window = self.window(slot);
+        let chunk = &self.cleaner.chunks.slots[slot];
+        let is_patched = self.segments.segment(chunk.segment).patched;
+        let is_alone = span > window / 2 && span < window && chunk.held <= span;
+        if is_alone && !is_patched { span + 1 } else { window }
     }
 
     /// Blocks of the record that the chunk begins with; zero if there is none.
@@ -410,15 +420,17 @@ impl Engine {
     }
 
     /// Puts what is listed in the host's order, which costs nothing here and spares sequential readers a
-    /// command where neighbours meet; and fetches what the map says of it into the processor's cache.
+    /// command where neighbours meet.
     fn sort_listed(&mut self, slot: usize) {
         let chunk = &mut self.cleaner.chunks.slots[slot];
         chunk.blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
-        let mut sum = 0;
-        for block in chunk.blocks.iter().filter(|block| block.kind == Kind::Data) {
-            sum ^= self.map.warm(Lba(block.key));
-        }
-        core::hint::black_box(sum);
+    }
+
+    /// Fetches into the processor's cache what the map says of the first chunk's blocks.
+    pub(crate) fn warm_first_chunk(&self) {
+        let blocks = self.cleaner.chunks.first().blocks.iter();
+        let data = blocks.filter(|block| block.kind == Kind::Data);
+        core::hint::black_box(data.fold(0, |sum, block| sum ^ self.map.warm(Lba(block.key))));
     }
 
     /// Reads of a chunk that is one record what may be current.

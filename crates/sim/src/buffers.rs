@@ -93,6 +93,13 @@ impl Buffers for Memory {
         self.records[usize::from(target.0)][1 + payload_block as usize] = block;
     }
 
+    fn carry(&mut self, source: RecordRef, first: u32, count: u32, target: RecordRef) {
+        for offset in 0..count as usize {
+            let block = self.records[usize::from(source.0)][first as usize + offset];
+            self.records[usize::from(target.0)][offset] = block;
+        }
+    }
+
     fn record(&self, record: RecordRef) -> &[Block] {
         &self.records[usize::from(record.0)]
     }

@@ -210,6 +210,17 @@ impl Buffers for Pool {
         unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_SIZE) }
     }
 
+    fn carry(&mut self, source: RecordRef, first: u32, count: u32, target: RecordRef) {
+        assert_ne!(source, target, "blocks are carried to another record");
+        assert!((first + count) as usize <= RECORD_BLOCKS, "the source is inside its record");
+        let (from, to) = (self.record_range(source), self.record_range(target));
+        let start = self.arena.start();
+        let from = start.wrapping_add((from.start + first as usize) * BLOCK_SIZE);
+        let to = start.wrapping_add(to.start * BLOCK_SIZE);
+        // SAFETY: both stretches are inside the arena and lie in different records.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, count as usize * BLOCK_SIZE) }
+    }
+
     fn record(&self, record: RecordRef) -> &[Block] {
         self.blocks(self.record_range(record))
     }
@@ -278,6 +289,9 @@ mod tests {
         assert_eq!((pool.page(PageRef(0))[0], pool.page(PageRef(1))[4095]), (10, 11));
         pool.relocate(RecordRef(0), 256, RecordRef(2), 255);
         assert_eq!(pool.record(RecordRef(2))[256], [1; BLOCK_SIZE]);
+        pool.carry(RecordRef(0), 255, 2, RecordRef(1));
+        let carried = pool.record(RecordRef(1));
+        assert_eq!((carried[0][0], carried[1][4095], carried[2][0]), (1, 1, 2));
     }
 
     #[test]

@@ -189,6 +189,22 @@ impl Buffers for Memory {
         target.host.insert(at);
     }
 
+    fn carry(&mut self, source: RecordRef, first: u32, count: u32, target: RecordRef) {
+        for offset in 0..count as usize {
+            let from = first as usize + offset;
+            let source = &self.records[usize::from(source.0)];
+            let block = source.filled.contains(from).then(|| source.blocks[from]);
+            let target = self.record_memory(target);
+            match block {
+                Some(block) => {
+                    target.blocks[offset] = block;
+                    target.filled.insert(offset);
+                }
+                None => target.empty(offset),
+            }
+        }
+    }
+
     fn record(&self, record: RecordRef) -> &[Block] {
         &self.records[usize::from(record.0)].blocks
     }

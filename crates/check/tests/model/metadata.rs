@@ -116,6 +116,11 @@ impl Model {
 
     /// Writes a checkpoint of everything so far.
     pub(crate) fn checkpoint(&mut self, clean: bool) {
+        // As in the engine: with as many runs as there may be, the oldest dies before there is another.
+        let limit = self.superblock.budget.run_count_limit as usize;
+        while self.runs.len() >= limit && !self.is_dead(&self.runs[0]) {
+            self.sweep(1);
+        }
         let (cut, clock, sweep) = (self.sequence, self.clock, self.sweep);
         let dead: Vec<_> = self.runs.iter().map(|run| self.is_dead(run)).collect();
         let mut dead = dead.into_iter();
