@@ -275,6 +275,9 @@ impl Engine {
     pub(crate) fn read_again(&mut self) {
         let first = self.cleaner.chunks.first;
         let window = self.window(first);
+        // What lies beyond its records is on its way too: the next chunk must not take it over now.
+        let chunk = self.cleaner.chunks.first_mut();
+        chunk.held = chunk.held.min(chunk.covered);
         self.read_blocks(first, 0, window);
     }
 
