@@ -423,16 +423,11 @@ impl Engine {
     }
 
     /// Puts what is listed in the host's order, which costs nothing here and spares sequential readers a
-    /// command where neighbours meet.
+    /// command where neighbours meet; and fetches what the map says of it into the processor's cache.
     fn sort_listed(&mut self, slot: usize) {
-        let chunk = &mut self.cleaner.chunks.slots[slot];
-        chunk.blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
-    }
-
-    /// Fetches into the processor's cache what the map says of the first chunk's blocks.
-    pub(crate) fn warm_first_chunk(&self) {
-        let blocks = self.cleaner.chunks.first().blocks.iter();
-        let data = blocks.filter(|block| block.kind == Kind::Data);
+        let blocks = &mut self.cleaner.chunks.slots[slot].blocks;
+        blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
+        let data = blocks.iter().filter(|block| block.kind == Kind::Data);
         core::hint::black_box(data.fold(0, |sum, block| sum ^ self.map.warm(Lba(block.key))));
     }
 

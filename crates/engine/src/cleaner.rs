@@ -352,9 +352,6 @@ impl Engine {
             self.end_victim();
             return true;
         }
-        if self.cleaner.cursor == 0 {
-            self.warm_first_chunk();
-        }
         self.sort_blocks(buffers)
     }
 

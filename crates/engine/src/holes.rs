@@ -39,7 +39,7 @@ pub(crate) const SEGMENTS_MAX: usize = 32;
 const HOLES_SHARE_MIN: u32 = 8;
 
 /// One that was searched in vain is searched again when so much more of it is dead at least, as a share
-/// of its size: a search reads all of it.
+/// of its size: where its records are short a search reads all of it.
 const DEATHS_SHARE_MIN: u32 = 32;
 
 /// Places that a record must find behind its header, at least: a header is a block as well.
