@@ -146,11 +146,24 @@ impl Engine {
                 break;
             }
         }
-        let waiting = self.cleaner.parked || self.sweeper.wanted_memory;
-        let rests = self.cleaner.stage == Stage::Idle || waiting;
-        let resting = rests || self.reason_for_step().is_none();
-        if resting || self.is_searching() {
+        if self.is_searching() || !self.may_gather() {
             self.seal_all_of(Origin::Cleaning, buffers);
+        }
+    }
+
+    /// Whether what the cleaner has copied may wait for more: while it works, and while it only rests in
+    /// step with the host. A step copies a few blocks; a header and a command for so few would cost as
+    /// much as they do. In the midst of a victim nobody misses what waits, for the victim is not free
+    /// before its end; at the end it waits for what the host writes meanwhile, if that is anything.
+    fn may_gather(&mut self) -> bool {
+        if self.sweeper.wanted_memory {
+            return false;
+        }
+        let is_busy = self.cleaner.stage == Stage::Busy;
+        match self.reason_for_step() {
+            Some(_) => is_busy,
+            None if self.pacing.is_scarce() => false,
+            None => is_busy || self.log.in_flight(Origin::User) > 0,
         }
     }
 

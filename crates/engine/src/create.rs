@@ -214,10 +214,15 @@ pub const fn segment_size_default(device_size: u64) -> u32 {
     size as u32
 }
 
-/// Bytes of map memory with which everything stays in memory: eight per block, and a sixteenth for
-/// the directory and for updates of leaves that are not in memory yet.
+/// Bytes in which memory says where a block lies, and its checksum.
+pub(crate) const POINTER_SIZE: u64 = 8;
+
+/// Bytes of map memory with which everything stays in memory: eight per block, a sixteenth for the
+/// directory and for updates of leaves that are not in memory yet, and what the sweep wants free: of a
+/// small volume that is more than a sixteenth, and without it the sweep would never rest.
 pub fn map_size_default(volume_size: u64) -> u64 {
-    (volume_size * 8 + volume_size / 2).max(map_size_min(volume_size))
+    let swept = crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE;
+    (volume_size * POINTER_SIZE + volume_size / 2 + swept).max(map_size_min(volume_size))
 }
 
 /// Bytes of map memory that a volume needs at least.

@@ -10,7 +10,9 @@
 //! before a checkpoint has reserved it, so none of the new ones is before that.
 
 use crate::Engine;
-use crate::create::{CreateOptions, LayoutError, map_size_default, map_size_min, plan};
+use crate::create::{
+    CreateOptions, LayoutError, POINTER_SIZE, map_size_default, map_size_min, plan,
+};
 use crate::map::directory_size;
 use crate::pacing::{Pacing, Watermarks};
 use coulter_format::BlockPointer;
@@ -59,7 +61,7 @@ impl Engine {
         assert!(geometry.volume_size >= old, "no address is lost");
         let budget = &mut self.superblock.budget;
         // A store that was made to have its whole map in memory stays one.
-        let whole = budget.map_size >= map_size_default(old);
+        let whole = budget.map_size >= old * POINTER_SIZE;
         let needed = if whole { map_size_default } else { map_size_min }(geometry.volume_size);
         // What recovery may need is let in by the frames that there are: a larger directory must not
         // leave the next opening less of them.

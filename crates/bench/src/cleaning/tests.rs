@@ -17,8 +17,8 @@ fn what_the_device_wrote_is_what_the_engine_says_it_wrote() {
     let report = run(&tiny()).expect("the tiny store works");
     let host = f64::from(report.passes) * report.blocks as f64;
     let difference = (report.write_amplification - report.written.sum()).abs() * host;
-    // Relocations gather in a record before they are written.
-    assert!(difference <= 256.0, "{difference} blocks in {report:?}");
+    // Relocations gather in a record of each of three streams before they are written.
+    assert!(difference <= 3.0 * 256.0, "{difference} blocks in {report:?}");
     assert!(report.steady, "{report:?}");
 }
 
@@ -102,6 +102,38 @@ fn a_skewed_workload_costs_less_than_a_uniform_one() {
     assert!(skewed < uniform, "{skewed} against {uniform}");
     let sequential = amplification(Pattern::Sequential);
     assert!(sequential < 1.1, "nothing is left to be copied: {sequential}");
+}
+
+/// The map of a small volume leaves a small rest of its memory. The sweep wanted more of it free than it
+/// could win, and wrote page upon page for ever: one for every few blocks of the host.
+#[test]
+fn the_sweep_of_a_small_volume_comes_to_rest() {
+    let small = Shape {
+        blocks: 1 << 17,
+        segment_blocks: Some(1024),
+        spare: 0.25,
+        queue_depth: 32,
+        ..tiny().shape
+    };
+    for bytes_of_eighty in [640, 645, 660, 680, 720] {
+        let map_memory = Some(small.blocks * bytes_of_eighty / 80);
+        let shape = Shape { map_memory, ..small };
+        let report = run(&Options { shape, ..tiny() }).expect("the small store works");
+        let leaves = report.written.leaves;
+        assert!(leaves < 0.03, "{leaves} pages for each block with {map_memory:?}: {report:?}");
+    }
+}
+
+/// In step with the host the cleaner copies a few blocks at a time. A record for each few would cost
+/// as much as they do.
+#[test]
+fn relocations_gather_while_the_host_writes() {
+    let segment_blocks = Some(1024);
+    let shape =
+        Shape { blocks: 1 << 16, segment_blocks, spare: 2.0, queue_depth: 32, ..tiny().shape };
+    let written = run(&Options { shape, ..tiny() }).expect("the tiny store works").written;
+    let others = written.headers - 1.0 / 32.0;
+    assert!(others < written.relocated / 24.0, "{others} headers of relocations: {written:?}");
 }
 
 #[test]

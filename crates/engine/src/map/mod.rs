@@ -388,8 +388,11 @@ impl Map {
         if self.is_recovering {
             return count.saturating_sub(self.recovery.frames_max() + PAGE_FRAMES_MIN);
         }
-        let fits = self.volume_leaves <= count + count / 32;
-        if fits { count - (count / 32).max(4 * SWEEP_FRAMES) } else { count / 8 }
+        // Beside what calls for an urgent sweep, room for arrays that stay because of relocations, and for
+        // chains of leaves that find no frame.
+        let rest = (count / 32).max((8 * SWEEP_FRAMES).min(count / 2));
+        let fits = self.volume_leaves + rest <= count;
+        if fits { count - rest } else { count / 8 }
     }
 
     /// Frames that could be had now.
