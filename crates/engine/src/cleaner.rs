@@ -35,6 +35,10 @@ use coulter_format::{BlockPointer, Lba};
 /// Records that are applied before all segments are looked at again for one that may have holes.
 const RECORDS_BETWEEN_SEARCHES: Sequence = 64;
 
+/// Relocations that wait for more while the cleaner rests: enough for a header to weigh little, and
+/// no more than a device takes at once without a write of the host waiting for long.
+const GATHERED_MAX: u32 = 64;
+
 /// Leaves loaded ahead of the block in hand.
 const AHEAD: usize = 32;
 
@@ -162,9 +166,15 @@ impl Engine {
         let is_busy = self.cleaner.stage == Stage::Busy;
         match self.reason_for_step() {
             Some(_) => is_busy,
-            None if self.pacing.is_scarce() => false,
+            None if self.pacing.is_scarce() || self.gathered() >= GATHERED_MAX => false,
             None => is_busy || self.log.in_flight(Origin::User) > 0,
         }
+    }
+
+    /// Blocks that wait in the largest record of relocations.
+    fn gathered(&self) -> u32 {
+        let filled = Stream::ALL.iter().filter_map(|s| self.log.filled_by(*s, Origin::Cleaning));
+        filled.map(|record| self.log.record(record).payload).max().unwrap_or(0)
     }
 
     /// A victim whose last block was overwritten is free without the cleaner, and may soon be
