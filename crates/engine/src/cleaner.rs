@@ -160,13 +160,17 @@ impl Engine {
     /// much as they do. In the midst of a victim nobody misses what waits, for the victim is not free
     /// before its end; at the end it waits for what the host writes meanwhile, if that is anything.
     fn may_gather(&mut self) -> bool {
+        let gathered = self.gathered();
+        if gathered == 0 {
+            return true;
+        }
         if self.sweeper.wanted_memory {
             return false;
         }
         let is_busy = self.cleaner.stage == Stage::Busy;
         match self.reason_for_step() {
             Some(_) => is_busy,
-            None if self.pacing.is_scarce() || self.gathered() >= GATHERED_MAX => false,
+            None if self.pacing.is_scarce() || gathered >= GATHERED_MAX => false,
             None => is_busy || self.log.in_flight(Origin::User) > 0,
         }
     }
@@ -509,13 +513,6 @@ impl Engine {
             }
             self.seal_all_of(Origin::Cleaning, buffers);
             return false;
-        }
-        if is_data {
-            let class = self.log.record(target).stream.class();
-            self.statistics.relocated_blocks_by_class[class] += 1;
-            self.statistics.relocated_blocks += 1;
-        } else {
-            self.statistics.relocated_metadata_blocks += 1;
         }
         let record = self.log.record_mut(target);
         buffers.relocate(buffer, block.place, target, record.payload);

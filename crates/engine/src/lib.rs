@@ -521,11 +521,24 @@ impl Engine {
         } else {
             self.statistics.hole_blocks += u64::from(1 + payload);
         }
+        if origin == Origin::Cleaning {
+            self.count_relocations(record);
+        }
         *match origin {
             Origin::User => &mut self.statistics.user_header_blocks,
             Origin::Cleaning => &mut self.statistics.cleaning_header_blocks,
             Origin::Metadata => &mut self.statistics.metadata_header_blocks,
         } += 1;
+    }
+
+    /// Counts what a record of the cleaner writes again, now that it goes out: it may have gathered for
+    /// long.
+    fn count_relocations(&mut self, record: RecordRef) {
+        let record = self.log.record(record);
+        let data = u64::from(record.timed);
+        self.statistics.relocated_blocks += data;
+        self.statistics.relocated_blocks_by_class[record.stream.class()] += data;
+        self.statistics.relocated_metadata_blocks += u64::from(record.payload) - data;
     }
 }
 

@@ -370,8 +370,8 @@ impl Map {
         self.frames.pin(frame, !sings(Canary::PageEvictedEarly));
     }
 
-    /// Whether one more array may differ from its page. Where arrays for all leaves nearly fit,
-    /// nearly all may; else an eighth, the rest being for pages that are read and for chains.
+    /// Whether one more array may differ from its page. Where arrays for all leaves fit with something to
+    /// spare, all may; else an eighth, the rest being for pages that are read and for chains.
     fn is_roomy(&self) -> bool {
         self.frames.pinned_count() < self.changed_count_max() && self.may_pin()
     }
