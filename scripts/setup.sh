@@ -4,7 +4,8 @@
 #   scripts/setup.sh build|demo|test|bench|instructions|vm|f2fs
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
-# that names what is missing and ends with 1. It never fetches a Rust toolchain: that is a choice
+# that names what is missing and ends with 1; what is only wished for, and has no package on every
+# release, is named and then done without. It never fetches a Rust toolchain: that is a choice
 # of whoever owns the machine.
 set -euo pipefail
 
@@ -22,6 +23,13 @@ test_tools=(
   nbdinfo:libnbd-bin nbdcopy:libnbd-bin fstrim:util-linux
   sqlite3:sqlite3 pg_ctlcluster:postgresql
 )
+# Formats that must be recognised are made by those who own them; a test skips what it has no tool for.
+wished_tools=(
+  sfdisk:fdisk sgdisk:gdisk mkntfs:ntfs-3g mkfs.exfat:exfatprogs mkfs.vfat:dosfstools
+  mkudffs:udftools mksquashfs:squashfs-tools mkfs.erofs:erofs-utils genisoimage:genisoimage
+  cryptsetup:cryptsetup-bin make-bcache:bcache-tools mkfs.f2fs:f2fs-tools
+  mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.reiserfs:reiserfsprogs
+)
 bench_tools=(sysbench:sysbench postmark:postmark)
 instructions_tools=(valgrind:valgrind)
 vm_tools=(
@@ -29,38 +37,70 @@ vm_tools=(
 )
 f2fs_tools=(mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux)
 
+wished=()
 case $purpose in
   build) wanted=("${build_tools[@]}") ;;
   demo) wanted=("${build_tools[@]}" "${demo_tools[@]}") ;;
-  test) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}") ;;
+  test)
+    wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}")
+    wished=("${wished_tools[@]}") ;;
   bench)
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${bench_tools[@]}") ;;
   instructions) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${instructions_tools[@]}") ;;
-  vm) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}") ;;
+  vm)
+    wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}")
+    wished=("${wished_tools[@]}") ;;
   f2fs) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${vm_tools[@]}" "${f2fs_tools[@]}") ;;
   *) echo "setup: '$purpose' is none of build, demo, test, bench, instructions, vm, f2fs" >&2; exit 2 ;;
 esac
 
-missing=()
-for tool in "${wanted[@]}"; do
-  package=${tool#*:}
-  command -v "${tool%%:*}" >/dev/null || [[ " ${missing[*]} " == *" $package "* ]] ||
-    missing+=("$package")
-done
+# The packages of those programs that are not there, each once.
+missing_of() {
+  local tool
+  for tool in "$@"; do
+    command -v "${tool%%:*}" >/dev/null || echo "${tool#*:}"
+  done | sort -u
+}
 
+# A stale list of packages is the usual reason for a failure; only then is it fetched anew.
+install() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 || {
+    apt-get update -qq >&2
+    apt-get install -y -qq --no-install-recommends "$@" >&2
+  }
+}
+
+may_install() {
+  ((EUID == 0)) && command -v apt-get >/dev/null
+}
+
+mapfile -t missing < <(missing_of "${wanted[@]}")
 if ((${#missing[@]})); then
-  if ((EUID == 0)) && command -v apt-get >/dev/null; then
+  if may_install; then
     echo "setup: installing ${missing[*]}" >&2
-    export DEBIAN_FRONTEND=noninteractive
-    # A stale list of packages is the usual reason for a failure; only then is it fetched anew.
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
-      apt-get update -qq >&2
-      apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
-    }
+    install "${missing[@]}"
   else
     echo "setup: missing: ${missing[*]} (on Debian and Ubuntu: sudo apt install ${missing[*]})" >&2
     exit 1
   fi
+fi
+
+mapfile -t missing < <(missing_of "${wished[@]}")
+if ((${#missing[@]})) && may_install; then
+  # What a release has no package of any more is not asked for again and again.
+  available=()
+  for package in "${missing[@]}"; do
+    if apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); fi
+  done
+  if ((${#available[@]})); then
+    echo "setup: installing ${available[*]}" >&2
+    install "${available[@]}" || true
+    mapfile -t missing < <(missing_of "${wished[@]}")
+  fi
+fi
+if ((${#missing[@]})); then
+  echo "setup: done without: ${missing[*]}" >&2
 fi
 
 version=$(rustc --version 2>/dev/null | awk '{print $2}' || true)
