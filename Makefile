@@ -38,6 +38,12 @@ filesystems: ## ext4, XFS and Btrfs on a volume: fio, trim, fsck, the daemon kil
 	$(CARGO) test --quiet --release --package coulter-cli --test file_systems -- \
 	  --ignored --nocapture
 
+suites: ## other people's: fsx and stress-ng on the block device and on ext4, XFS and Btrfs
+	scripts/setup.sh suites
+	$(CARGO) install --quiet --locked --root target/tools fsx@0.3.2
+	FSX=$(CURDIR)/target/tools/bin/fsx $(CARGO) test --quiet --release --package coulter-cli \
+	  --test suites -- --ignored --nocapture
+
 flash-stacks: ## fio, PostMark, PostgreSQL and more on an emulated drive and on a volume on it
 	scripts/setup.sh bench
 	$(CARGO) test --quiet --release --package coulter-cli --test flash_stacks -- \
@@ -89,4 +95,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems flash-stacks nbd-interop power-cut vm f2fs guest instructions soak fuzz man completions
+.PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop power-cut vm f2fs guest instructions soak fuzz man completions

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test|bench|instructions|vm|f2fs
+#   scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1; what is only wished for, and has no package on every
@@ -9,7 +9,7 @@
 # of whoever owns the machine.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|instructions|vm|f2fs}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -31,6 +31,7 @@ wished_tools=(
   mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.reiserfs:reiserfsprogs
 )
 bench_tools=(sysbench:sysbench postmark:postmark)
+suites_tools=(stress-ng:stress-ng)
 instructions_tools=(valgrind:valgrind)
 vm_tools=(
   qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils
@@ -46,12 +47,14 @@ case $purpose in
     wished=("${wished_tools[@]}") ;;
   bench)
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${bench_tools[@]}") ;;
+  suites)
+    wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${suites_tools[@]}") ;;
   instructions) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${instructions_tools[@]}") ;;
   vm)
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}")
     wished=("${wished_tools[@]}") ;;
   f2fs) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${vm_tools[@]}" "${f2fs_tools[@]}") ;;
-  *) echo "setup: '$purpose' is none of build, demo, test, bench, instructions, vm, f2fs" >&2; exit 2 ;;
+  *) echo "setup: '$purpose' is none of build, demo, test, bench, suites, instructions, vm, f2fs" >&2; exit 2 ;;
 esac
 
 # The packages of those programs that are not there, each once.

@@ -35,7 +35,8 @@ pub struct CreateOptions {
     pub segment_size: Option<u64>,
     /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
     pub spare_percent: u32,
-    /// Bytes of map memory that opening may need; `None` for eight per block of the volume.
+    /// Bytes of map memory that opening may need; `None` for enough for all of it, 8.5 per
+    /// block of the volume and 256 KiB.
     pub map_memory: Option<u64>,
     /// Identity; `None` for a random one.
     pub uuid: Option<[u8; 16]>,

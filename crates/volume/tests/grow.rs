@@ -3,7 +3,10 @@
 mod common;
 
 use common::{BLOCK, MIB, device, small_store};
-use coulter::{GrowError, GrowOptions, OpenErrorKind, OpenOptions, Volume, grow};
+use coulter::{
+    CreateOptions, Geometry, GrowError, GrowOptions, OpenErrorKind, OpenOptions, Volume, create,
+    grow,
+};
 use coulter_check::{Options, SliceBlocks, check};
 use coulter_device::MemoryStore;
 use coulter_device::wrap::{CutDevice, CutPolicy};
@@ -95,6 +98,36 @@ fn growing_can_give_spare_space_only_and_may_be_asked_for_again() {
     let geometry = grow(device(&store), &tight).expect("the volume stays as it is");
     assert_eq!(geometry.volume_size_bytes, blocks * BLOCK);
     assert_content(&open(&store), blocks);
+}
+
+#[test]
+fn a_store_with_all_of_its_map_in_memory_stays_one_and_a_small_map_stays_small() {
+    let grown = |map_memory| {
+        let store = MemoryStore::sparse(1 << 30);
+        let options = CreateOptions { map_memory, ..CreateOptions::default() };
+        create(device(&store), &options).expect("there is room");
+        let before = open(&store).geometry().clone();
+        // Nothing was written but what a new store begins with.
+        let mut content = vec![0; 64 << 20];
+        store.read_at(0, &mut content).expect("nothing has it open");
+        let larger = MemoryStore::sparse(64 << 30);
+        larger.write_at(0, &content).expect("it is larger");
+        let after = grow(device(&larger), &GrowOptions::default()).expect("there is room");
+        assert_eq!(open(&larger).geometry(), &after);
+        (before, after)
+    };
+    let blocks = |geometry: &Geometry| geometry.volume_size_bytes / BLOCK;
+    let per_block =
+        |geometry: &Geometry| geometry.map_memory_min_bytes as f64 / blocks(geometry) as f64;
+    let (before, after) = grown(None);
+    assert!(per_block(&before) >= 8.5, "{before:?}");
+    assert!((8.5..8.6).contains(&per_block(&after)), "{after:?}");
+    let (before, after) = grown(Some(8 * blocks(&before)));
+    assert!((8.0..8.1).contains(&per_block(&before)), "{before:?}");
+    assert!((8.5..8.6).contains(&per_block(&after)), "{after:?}");
+    let (before, after) = grown(Some(blocks(&before) * 4));
+    assert!((4.0..4.1).contains(&per_block(&before)), "{before:?}");
+    assert!(per_block(&after) < 0.5, "{after:?}");
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) shape: Shape,
 
-    /// Most memory that the map may need for opening the store [default: 8 bytes per block]
+    /// Most memory that the map may need for opening the store [default: all of it, 8.5 bytes per
+    /// block and 256 KiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 

@@ -1,0 +1,184 @@
+//! Other people's test suites on a volume of the daemon's: fsx on the block device and on ext4, XFS
+//! and Btrfs, and stress-ng's stressors of file systems, which verify what they read.
+//!
+//! Minutes, so only by `make suites`. Needs root, FUSE, loop devices, and the two programs; `FSX` says
+//! where fsx is.
+
+mod sandbox;
+
+use coulter_systems::FileSystem;
+use sandbox::{Sandbox, can_mount, skipped};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TEST: &str = "other_peoples_suites_find_nothing";
+const SEEDS: [u32; 3] = [1, 2, 3];
+const OPERATIONS: &str = "40000";
+
+/// On the device itself, which never gets shorter. Through the page cache, so what the device gets is
+/// what writeback and `invalidate` make of it. A hole is a discard, of whole blocks only.
+const ON_DEVICE: [&str; 2] = [
+    "
+flen = 33554432
+blockmode = true
+[opsize]
+max = 1048576
+align = 4096
+[weights]
+truncate = 0
+invalidate = 4
+read = 10
+write = 10
+mapread = 2
+mapwrite = 2
+fsync = 1
+fdatasync = 1
+punch_hole = 8
+",
+    "
+flen = 33554432
+blockmode = true
+[opsize]
+max = 65536
+[weights]
+truncate = 0
+invalidate = 4
+read = 10
+write = 10
+mapread = 2
+mapwrite = 2
+fdatasync = 1
+",
+];
+
+const ON_FILE_SYSTEM: &str = "
+flen = 33554432
+[opsize]
+max = 262144
+[weights]
+close_open = 1
+invalidate = 2
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+truncate = 2
+fsync = 1
+fdatasync = 1
+posix_fallocate = 1
+punch_hole = 4
+copy_file_range = 2
+sendfile = 1
+";
+
+struct Fsx<'a> {
+    sandbox: &'a Sandbox,
+    program: PathBuf,
+}
+
+impl Fsx<'_> {
+    /// Runs every seed on `target`; what it finds wrong fails the test.
+    fn run(&self, target: &Path, settings: &str) {
+        let config = self.sandbox.path("fsx.toml");
+        fs::write(&config, settings).expect("the directory is writable");
+        for seed in SEEDS {
+            let mut fsx = Command::new(&self.program);
+            fsx.arg("-q").args(["-N", OPERATIONS, "-S", &seed.to_string()]);
+            fsx.arg("-f").arg(&config).arg("-P").arg(self.sandbox.path("")).arg(target);
+            run(&mut fsx);
+        }
+    }
+}
+
+/// Runs what must succeed; what it said otherwise.
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("it can be run");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}");
+    said
+}
+
+/// Detaches, and has everything looked at; the blocks that were compared.
+fn check(sandbox: &Sandbox) -> u64 {
+    sandbox.ok(&["detach", "disk"]);
+    let report = sandbox.json(&["check", "disk.img", "--data", "--json"]);
+    report["counters"]["data_blocks"].as_u64().expect("a number")
+}
+
+fn on_device(fsx: &Fsx<'_>) {
+    let sandbox = fsx.sandbox;
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let entry = sandbox.json(&["attach", "disk.img", "--via", "loop", "--json"]);
+    let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
+    for settings in ON_DEVICE {
+        fsx.run(&device, settings);
+    }
+    let blocks = check(sandbox);
+    assert!(blocks > 0, "fsx wrote to something else");
+    println!("block device: fsx, {} seeds of {OPERATIONS}: {blocks} blocks sound", SEEDS.len());
+    fs::remove_file(sandbox.path("disk.img")).expect("it was detached");
+}
+
+/// Exit codes of stress-ng that find nothing wrong: all well; something is missing for a stressor, in
+/// the system or in stress-ng.
+const HARMLESS: [i32; 3] = [0, 3, 4];
+
+/// Runs the stressors of file systems; how many of them there were.
+fn stress(directory: &Path) -> usize {
+    let mut stress = Command::new("stress-ng");
+    stress.args(["--class", "filesystem", "--exclude", "binderfs,procfs,verity"]);
+    stress.args(["--sequential", "2", "--timeout", "1s", "--verify", "--metrics-brief"]);
+    stress.arg("--temp-path").arg(directory);
+    let output = stress.output().expect("it can be run");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let is_harmless = output.status.code().is_some_and(|code| HARMLESS.contains(&code));
+    let is_whole = said.contains("successful run completed") && !said.contains(" fail: ");
+    assert!(is_harmless && is_whole, "{stress:?}, {}: {said}", output.status);
+    let dispatched = said.lines().find_map(|line| line.split_once("dispatching hogs: "));
+    dispatched.map_or(0, |(_, hogs)| hogs.split(',').count())
+}
+
+fn on_file_system(fsx: &Fsx<'_>, kind: FileSystem) {
+    let sandbox = fsx.sandbox;
+    let directory = sandbox.make_directory("mnt");
+    let mount = ["mount", "disk.img", "mnt", "--mkfs", kind.name(), "--json"];
+    let shape = ["--size", "2G", "--segment-size", "4M", "--options", "discard"];
+    let entry = sandbox.json(&[&mount[..], &shape].concat());
+    let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
+    fsx.run(&directory.join("fsx"), ON_FILE_SYSTEM);
+    let stressors = stress(&directory);
+    assert!(stressors > 0, "stress-ng ran nothing");
+    FileSystem::unmount(&directory).expect("nobody uses it");
+    if let Err(error) = kind.check(&device) {
+        panic!("{error}");
+    }
+    let blocks = check(sandbox);
+    println!("{}: fsx, {stressors} stressors, its checker: {blocks} blocks sound", kind.name());
+    fs::remove_file(sandbox.path("disk.img")).expect("it was detached");
+    fs::remove_dir(directory).expect("it is empty");
+}
+
+#[test]
+#[ignore = "minutes: make suites"]
+fn other_peoples_suites_find_nothing() {
+    let Some(_right) = can_mount(TEST) else { return };
+    let program = PathBuf::from(std::env::var_os("FSX").unwrap_or_else(|| "fsx".into()));
+    for tool in [program.as_os_str(), "stress-ng".as_ref()] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return skipped(&format!("{TEST}: {} is not installed", tool.display()));
+        }
+    }
+    let sandbox = Sandbox::new();
+    let fsx = Fsx { sandbox: &sandbox, program };
+    on_device(&fsx);
+    for kind in FileSystem::ALL {
+        if kind.is_installed() {
+            on_file_system(&fsx, kind);
+        } else {
+            skipped(&format!("{TEST}: the programs of {kind} are not installed"));
+        }
+    }
+}
