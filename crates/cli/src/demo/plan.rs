@@ -17,8 +17,10 @@ use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::check;
 use crate::verbs::create::Shape;
 use coulter_check::Severity;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Shortest turn that is worth measuring, and the one that is aimed at.
 const TURN: Duration = Duration::from_secs(3);
@@ -27,6 +29,11 @@ const TURN: Duration = Duration::from_secs(3);
 const EXTRA: u64 = 320 << 20;
 
 const SEGMENT_SIZE: u64 = 32 << 20;
+
+/// How long writing the store's file once may take, on a slow disk.
+const WRITING_ONCE: Duration = Duration::from_secs(8);
+/// Bytes that are written between two looks at the clock that say something.
+const SYNCED_SIZE: usize = 64 << 20;
 
 /// What is to be done, and how much of it.
 #[derive(Clone, Debug)]
@@ -73,6 +80,9 @@ impl Plan {
             preallocate: false,
         };
         let path = scratch.path("demo.store");
+        write_once(&path, self.store_size, &self.interrupt)
+            .map_err(|source| CliError::io("write", &path, source))?;
+        self.interrupt.check()?;
         let target = Target::prepare(&path, &shape, false)?;
         format_store::format(target, &shape, None)?;
         Ok(path)
@@ -101,6 +111,28 @@ impl Plan {
         std::fs::write(path, picture::draw(trace, &caption))
             .map_err(|source| CliError::io("write the picture", path, source))
     }
+}
+
+/// Writes zeros to a new file, as far as [`WRITING_ONCE`] suffices. The file of the other side is
+/// written once before it is measured; so is this one then, and neither side waits for the file
+/// system below to find blocks, which a disk has from the start.
+fn write_once(path: &Path, size: u64, interrupt: &Interrupt) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let begin = Instant::now();
+    let mut file = File::create_new(path)?;
+    let (mut written, mut unsynced) = (0, 0);
+    while written < size && begin.elapsed() < WRITING_ONCE && !interrupt.is_raised() {
+        let piece = &zeros[..zeros.len().min((size - written) as usize)];
+        file.write_all(piece)?;
+        written += piece.len() as u64;
+        unsynced += piece.len();
+        // So that the clock sees the disk and not the page cache.
+        if unsynced >= SYNCED_SIZE {
+            file.sync_data()?;
+            unsynced = 0;
+        }
+    }
+    file.sync_data()
 }
 
 /// Attaches the store, and notes how to take that back.
