@@ -86,19 +86,12 @@ impl Fsx<'_> {
             let mut fsx = Command::new(&self.program);
             fsx.arg("-q").args(["-N", OPERATIONS, "-S", &seed.to_string()]);
             fsx.arg("-f").arg(&config).arg("-P").arg(self.sandbox.path("")).arg(target);
-            run(&mut fsx);
+            let output = fsx.output().expect("it can be run");
+            let said =
+                String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert!(output.status.success(), "{fsx:?}: {said}");
         }
     }
-}
-
-/// Runs what must succeed; what it said otherwise.
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command.output().expect("it can be run");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
-    said
 }
 
 /// Detaches, and has everything looked at; the blocks that were compared.
