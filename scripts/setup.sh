@@ -66,7 +66,7 @@ missing_of() {
 }
 
 # A stale list of packages is the usual reason for a failure; only then is it fetched anew.
-install() {
+apt_install() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 || {
     apt-get update -qq >&2
@@ -82,7 +82,7 @@ mapfile -t missing < <(missing_of "${wanted[@]}")
 if ((${#missing[@]})); then
   if may_install; then
     echo "setup: installing ${missing[*]}" >&2
-    install "${missing[@]}"
+    apt_install "${missing[@]}"
   else
     echo "setup: missing: ${missing[*]} (on Debian and Ubuntu: sudo apt install ${missing[*]})" >&2
     exit 1
@@ -98,7 +98,7 @@ if ((${#missing[@]})) && may_install; then
   done
   if ((${#available[@]})); then
     echo "setup: installing ${available[*]}" >&2
-    install "${available[@]}" || true
+    apt_install "${available[@]}" || true
     mapfile -t missing < <(missing_of "${wished[@]}")
   fi
 fi

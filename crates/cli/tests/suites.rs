@@ -8,7 +8,8 @@ mod sandbox;
 
 use coulter_systems::FileSystem;
 use sandbox::{Sandbox, can_mount, skipped};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,41 +17,28 @@ const TEST: &str = "other_peoples_suites_find_nothing";
 const SEEDS: [u32; 3] = [1, 2, 3];
 const OPERATIONS: &str = "40000";
 
-/// On the device itself, which never gets shorter. Through the page cache, so what the device gets is
-/// what writeback and `invalidate` make of it. A hole is a discard, of whole blocks only.
-const ON_DEVICE: [&str; 2] = [
-    "
+/// Of what fsx writes to.
+const SIZE: usize = 32 << 20;
+
+/// On the device itself, which never gets shorter, through the page cache: what the device gets is what
+/// writeback makes of it. `posix_fadvise` throws pages out of the cache, so that reads come from below.
+const ON_DEVICE: &str = "
 flen = 33554432
 blockmode = true
-[opsize]
-max = 1048576
-align = 4096
 [weights]
 truncate = 0
-invalidate = 4
+posix_fadvise = 8
 read = 10
 write = 10
 mapread = 2
 mapwrite = 2
 fsync = 1
 fdatasync = 1
-punch_hole = 8
-",
-    "
-flen = 33554432
-blockmode = true
-[opsize]
-max = 65536
-[weights]
-truncate = 0
-invalidate = 4
-read = 10
-write = 10
-mapread = 2
-mapwrite = 2
-fdatasync = 1
-",
-];
+";
+
+/// Sizes of operations there: whole blocks, of which a hole is a discard; and any.
+const SIZES_ON_DEVICE: [&str; 2] =
+    ["punch_hole = 8\n[opsize]\nmax = 1048576\nalign = 4096\n", "[opsize]\nmax = 65536\n"];
 
 const ON_FILE_SYSTEM: &str = "
 flen = 33554432
@@ -58,7 +46,7 @@ flen = 33554432
 max = 262144
 [weights]
 close_open = 1
-invalidate = 2
+posix_fadvise = 8
 read = 10
 write = 10
 mapread = 5
@@ -94,6 +82,15 @@ impl Fsx<'_> {
     }
 }
 
+/// What fsx has verified last, perhaps in the page cache only.
+fn content_of(path: &Path) -> Vec<u8> {
+    let mut content = Vec::with_capacity(SIZE);
+    let file = File::open(path).expect("fsx has written to it");
+    file.take(SIZE as u64).read_to_end(&mut content).expect("it can be read");
+    assert!(content.iter().any(|byte| *byte != 0), "fsx has written something");
+    content
+}
+
 /// Detaches, and has everything looked at; the blocks that were compared.
 fn check(sandbox: &Sandbox) -> u64 {
     sandbox.ok(&["detach", "disk"]);
@@ -106,11 +103,16 @@ fn on_device(fsx: &Fsx<'_>) {
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     let entry = sandbox.json(&["attach", "disk.img", "--via", "loop", "--json"]);
     let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
-    for settings in ON_DEVICE {
-        fsx.run(&device, settings);
+    for sizes in SIZES_ON_DEVICE {
+        fsx.run(&device, &format!("{ON_DEVICE}{sizes}"));
     }
+    let content = content_of(&device);
     let blocks = check(sandbox);
     assert!(blocks > 0, "fsx wrote to something else");
+    let entry = sandbox.json(&["attach", "disk.img", "--via", "loop", "--json"]);
+    let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
+    assert!(content_of(&device) == content, "the store keeps something else than fsx has seen");
+    sandbox.ok(&["detach", "disk"]);
     println!("block device: fsx, {} seeds of {OPERATIONS}: {blocks} blocks sound", SEEDS.len());
     fs::remove_file(sandbox.path("disk.img")).expect("it was detached");
 }
@@ -142,12 +144,17 @@ fn on_file_system(fsx: &Fsx<'_>, kind: FileSystem) {
     let entry = sandbox.json(&[&mount[..], &shape].concat());
     let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
     fsx.run(&directory.join("fsx"), ON_FILE_SYSTEM);
+    let content = content_of(&directory.join("fsx"));
     let stressors = stress(&directory);
     assert!(stressors > 0, "stress-ng ran nothing");
     FileSystem::unmount(&directory).expect("nobody uses it");
     if let Err(error) = kind.check(&device) {
         panic!("{error}");
     }
+    kind.mount(&device, &directory).expect("it was just mounted");
+    let kept = content_of(&directory.join("fsx"));
+    assert!(kept == content, "{kind} keeps something else than fsx has seen");
+    FileSystem::unmount(&directory).expect("nobody uses it");
     let blocks = check(sandbox);
     println!("{}: fsx, {stressors} stressors, its checker: {blocks} blocks sound", kind.name());
     fs::remove_file(sandbox.path("disk.img")).expect("it was detached");
