@@ -28,16 +28,16 @@ fn nbd_over_tcp_conforms() {
 #[test]
 fn a_file_conforms() {
     if support::may_mount() {
-        let directory = tempfile::tempdir().unwrap();
-        run_all(&FileHarness::new(directory.path()));
+        let scratch = support::scratch();
+        run_all(&FileHarness::new(scratch.directory()));
     }
 }
 
 #[test]
 fn a_loop_device_conforms() {
     if support::may_mount() {
-        let directory = tempfile::tempdir().unwrap();
-        run_all(&LoopHarness::new(directory.path()));
+        let scratch = support::scratch();
+        run_all(&LoopHarness::new(scratch.directory()));
     }
 }
 

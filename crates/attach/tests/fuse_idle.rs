@@ -87,8 +87,8 @@ fn assert_idle_after_end(thread: &str, service: &dyn BlockService, end: impl FnO
     if !support::may_mount() {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("mount");
+    let scratch = support::scratch();
+    let place = scratch.path("mount");
     let mut point = FuseFile::mount(service, &place, &FuseOptions::default()).unwrap();
     let file = File::options().read(true).write(true).open(point.path()).unwrap();
     file.write_all_at(&[7; 4096], 8192).unwrap();

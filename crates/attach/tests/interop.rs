@@ -17,7 +17,7 @@ const SIZE: u64 = 64 << 20;
 struct Served {
     service: MemoryService,
     server: Server,
-    directory: tempfile::TempDir,
+    scratch: coulter_systems::Scratch,
 }
 
 /// A server over a service that answers late and out of order.
@@ -25,14 +25,14 @@ fn serve() -> Served {
     let latency = std::time::Duration::from_micros(50);
     let options = MemoryOptions { latency, shuffle_seed: Some(3), ..MemoryOptions::new(SIZE) };
     let service = MemoryService::new(options);
-    let directory = tempfile::tempdir().unwrap();
-    let address = Address::Unix(directory.path().join("nbd.sock"));
+    let scratch = support::scratch();
+    let address = Address::Unix(scratch.path("nbd.sock"));
     let export = Export {
         description: "blocks in memory".into(),
         ..Export::new("disk", Arc::new(service.clone()))
     };
     let server = Server::start(&address, vec![export], ServerOptions::default()).unwrap();
-    Served { service, server, directory }
+    Served { service, server, scratch }
 }
 
 impl Served {
@@ -100,7 +100,7 @@ fn nbdcopy_brings_back_what_it_took() {
         return;
     }
     let served = serve();
-    let path = |name: &str| served.directory.path().join(name).display().to_string();
+    let path = |name: &str| served.scratch.path(name).display().to_string();
     // Data, then nothing, then data: the hole must come back as one.
     let mut bytes = vec![0; SIZE as usize];
     Random::new(1).fill(&mut bytes[..10 << 20]);
@@ -204,7 +204,7 @@ fn fio_verifies_what_it_wrote_to_the_loop_device() {
     }
     let served = serve();
     let service: &dyn BlockService = &served.service;
-    let directory = served.directory.path().join("point");
+    let directory = served.scratch.path("point");
     let mut device = LoopDevice::attach(service, &directory, &LoopOptions::default()).unwrap();
     let file = format!("--filename={}", device.address());
     let common = ["--ioengine=io_uring", "--direct=1", &file];

@@ -89,8 +89,8 @@ fn what_a_killed_process_leaves_is_cleaned_up() {
     if !support::may_mount() {
         return;
     }
-    let temporary = tempfile::tempdir().unwrap();
-    let directory = temporary.path().join("point");
+    let temporary = support::scratch();
+    let directory = temporary.path("point");
     let mut killed = spawn_attached(&directory);
     let device = killed.device.display().to_string();
     assert_eq!(cleanup_stale(Some(&directory)).unwrap(), [], "a living one is not touched");
@@ -121,8 +121,8 @@ fn a_mounted_file_system_is_named_and_outlives_neither_detach_nor_death() {
     if !support::may_mount() || !support::has("mkfs.ext4") {
         return;
     }
-    let temporary = tempfile::tempdir().unwrap();
-    let (directory, mount) = (temporary.path().join("point"), temporary.path().join("fs"));
+    let temporary = support::scratch();
+    let (directory, mount) = (temporary.path("point"), temporary.path("fs"));
     std::fs::create_dir(&mount).unwrap();
     let mount_text = mount.display().to_string();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
@@ -165,9 +165,9 @@ fn the_device_is_what_file_systems_like() {
     if !support::may_mount() {
         return;
     }
-    let temporary = tempfile::tempdir().unwrap();
+    let temporary = support::scratch();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
-    let directory = temporary.path().join("point");
+    let directory = temporary.path("point");
     let device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
     let system = Path::new("/sys/block").join(device.device().file_name().unwrap());
     let read =
@@ -188,8 +188,8 @@ fn a_device_that_cannot_flush_goes_and_says_so() {
     if !support::may_mount() {
         return;
     }
-    let temporary = tempfile::tempdir().unwrap();
-    let directory = temporary.path().join("point");
+    let temporary = support::scratch();
+    let directory = temporary.path("point");
     let service = MemoryService::new(MemoryOptions::new(SIZE));
     let mut device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
     let name = device.address();
@@ -207,15 +207,15 @@ fn a_directory_in_use_is_not_mounted_on() {
     if !support::may_mount() {
         return;
     }
-    let temporary = tempfile::tempdir().unwrap();
+    let temporary = support::scratch();
     let service = MemoryService::new(MemoryOptions::new(SIZE));
-    std::fs::write(temporary.path().join("precious"), "").unwrap();
+    std::fs::write(temporary.path("precious"), "").unwrap();
     let mount = |directory: &Path| LoopDevice::attach(&service, directory, &LoopOptions::default());
-    let outcome = mount(temporary.path());
+    let outcome = mount(temporary.directory());
     assert!(matches!(outcome, Err(LoopError::Fuse(FuseError::Directory { .. }))));
-    assert!(temporary.path().join("precious").exists());
+    assert!(temporary.path("precious").exists());
     assert!(matches!(
-        mount(&temporary.path().join("absent/deep")),
+        mount(&temporary.path("absent/deep")),
         Err(LoopError::Fuse(FuseError::Directory { .. }))
     ));
 }

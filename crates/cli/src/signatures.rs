@@ -1,4 +1,4 @@
-//! What is already on a file or disk, known by its magic bytes.
+//! What is already on a file or disk, known by its magic bytes, or at least that there is anything.
 //!
 //! This guards `create` against overwriting somebody's data, tells `mount` whether a volume holds
 //! a file system yet, and lets `create --force` erase the old marks so that no tool takes the new
@@ -65,6 +65,14 @@ impl Ends {
         u32::from_le_bytes(bytes.unwrap_or([0; 4]))
     }
 
+    /// The first byte of the windows that is not zero.
+    fn first_in_use(&self) -> Option<u64> {
+        let in_use = |window: &[u8]| window.iter().position(|&byte| byte != 0);
+        let tail_start = self.size - self.tail.len() as u64;
+        let head = in_use(&self.head).map(|at| at as u64);
+        head.or_else(|| in_use(&self.tail).map(|at| tail_start + at as u64))
+    }
+
     fn holds(&self, offset: u64, row: &Row) -> bool {
         self.bytes(offset, row.magic.len()) == Some(row.magic)
             && row.plausible.is_none_or(|plausible| plausible(self))
@@ -89,9 +97,22 @@ impl Place {
 /// # Errors
 /// When either end of the target cannot be read.
 pub(crate) fn detect(file: &File, size: u64) -> io::Result<Vec<Signature>> {
+    Ok(known(&Ends::read(file, size)?))
+}
+
+/// The same, and the first byte that is not zero within a mebibyte of either end: what carries no
+/// known signature may be somebody's data all the same.
+///
+/// # Errors
+/// When either end of the target cannot be read.
+pub(crate) fn detect_anything(file: &File, size: u64) -> io::Result<(Vec<Signature>, Option<u64>)> {
     let ends = Ends::read(file, size)?;
+    Ok((known(&ends), ends.first_in_use()))
+}
+
+fn known(ends: &Ends) -> Vec<Signature> {
     let found = ROWS.iter().filter_map(|row| {
-        let offset = row.place.offset(size)?;
+        let offset = row.place.offset(ends.size)?;
         ends.holds(offset, row).then_some(Signature {
             what: row.what,
             mount_type: row.mount_type,
@@ -99,7 +120,7 @@ pub(crate) fn detect(file: &File, size: u64) -> io::Result<Vec<Signature>> {
             length: row.magic.len() as u64,
         })
     });
-    Ok(found.chain(table::zfs_uberblocks(&ends)).collect())
+    found.chain(table::zfs_uberblocks(ends)).collect()
 }
 
 /// Zeroes the magic bytes of `signatures` and makes that durable.

@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, skipped};
+use sandbox::{Sandbox, can_mount, skipped};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
@@ -54,6 +54,39 @@ fn what_holds_something_is_refused_and_force_erases_its_marks() {
     let mut mark = [0; 8];
     fs::File::open(&path).expect("it is there").read_exact_at(&mut mark, 0x1_0040).expect("it is");
     assert_ne!(&mark, b"_BHRfS_M");
+}
+
+#[test]
+fn a_file_of_no_known_kind_stays_as_it_is() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("notes.txt");
+    let text = "worth keeping\n";
+    fs::write(&path, text).expect("the directory is writable");
+    for arguments in [&["--size", "1G"][..], &[], &["--size", "1G", "--preallocate"]] {
+        let error = sandbox.fails(1, &[&["create", "notes.txt"], arguments].concat());
+        assert!(error.contains("data of an unknown kind (at byte 0)"), "{error}");
+        assert!(error.contains("--force"), "{error}");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), text);
+    }
+    sandbox.ok(&["create", "notes.txt", "--size", "1G", "--force"]);
+    sandbox.ok(&["check", "notes.txt"]);
+}
+
+#[test]
+fn a_disk_without_a_signature_is_formatted_whatever_was_on_it() {
+    let Some(_alone) = can_mount("formatting a disk that was in use") else { return };
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("disk"), vec![0xa5; 256 << 20]).expect("the directory is writable");
+    let mut attach = Command::new("losetup");
+    let output = attach
+        .args(["--find", "--show"])
+        .arg(sandbox.path("disk"))
+        .output()
+        .expect("losetup is there");
+    let device = String::from_utf8(output.stdout).expect("it is text");
+    // The sandbox detaches it.
+    sandbox.ok(&["create", device.trim(), "--segment-size", "2M"]);
+    sandbox.ok(&["check", device.trim()]);
 }
 
 #[test]

@@ -1,22 +1,25 @@
 //! A directory of one's own that leaves nothing behind, even if its owner is killed.
 //!
 //! The owner holds a lock on a file in the directory. Whoever makes the next scratch looks for
-//! directories whose lock is free: their owners are dead, and everything below them is taken away,
-//! the file systems first, then the attach points, then the files.
+//! directories whose lock is free: their owners are dead, and everything below them is taken away:
+//! the daemons that have it in a variable `COULTER_…` of their environment, then the file systems,
+//! the attach points, loop devices over its files, and the files.
 //!
-//! What it does not do: end processes. Those that use the directory ask the kernel to be ended
-//! with their parent ([`end_with_parent`]).
+//! What it does not do: end other processes. Those that use the directory ask the kernel to be
+//! ended with their parent ([`end_with_parent`]).
 
 use crate::error::SystemsError;
 use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::cleanup_stale;
 use rustix::fs::FlockOperation;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// What the names of all such directories begin with.
 const PREFIX: &str = "coulter-systems-";
@@ -40,12 +43,16 @@ impl Scratch {
         // Unique among living processes by the first number, within this one by the second.
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let directory = parent.join(format!("{PREFIX}{}-{count}", std::process::id()));
+        let name = format!("{PREFIX}{}-{count}", std::process::id());
+        let directory = parent.join(&name);
         let failed = |source| SystemsError::io("make", &directory, source);
-        fs::create_dir(&directory).map_err(failed)?;
-        let lock = File::create(directory.join(LOCK_NAME)).map_err(failed)?;
+        // It gets its name when it is locked: nobody may take it for an abandoned one before.
+        let nameless = parent.join(format!(".{name}"));
+        fs::create_dir(&nameless).map_err(failed)?;
+        let lock = File::create(nameless.join(LOCK_NAME)).map_err(failed)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(error.into()))?;
+        fs::rename(&nameless, &directory).map_err(failed)?;
         Ok(Scratch { directory, _lock: lock })
     }
 
@@ -95,9 +102,10 @@ fn clear_abandoned(parent: &Path) {
     }
 }
 
-/// Takes away all that is mounted below `directory`, and then the directory. What cannot be taken
-/// away is told, and stays for the next.
+/// Ends the daemons of `directory`, takes away all that is mounted below it, and then itself. What
+/// cannot be taken away is told, and stays for the next.
 fn clear(directory: &Path) {
+    end_daemons_of(directory);
     let mounts = mounts_below(directory);
     let (files, on_volumes): (Vec<_>, Vec<_>) =
         mounts.into_iter().partition(|point| point.join(FILE_NAME).exists() || is_dead(point));
@@ -110,14 +118,66 @@ fn clear(directory: &Path) {
             eprintln!("left behind: {}: {error}", point.display());
         }
     }
-    let below = mounts_below(directory);
-    if !below.is_empty() {
-        eprintln!("left behind: {below:?} is mounted");
+    for device in loop_devices_over(directory) {
+        let _ = Command::new("losetup").arg("--detach").arg(device).output();
+    }
+    // The last user of a device may be a file system that is only now being let go of.
+    settle(|| loop_devices_over(directory).is_empty());
+    let below = (mounts_below(directory), loop_devices_over(directory));
+    if below != (Vec::new(), Vec::new()) {
+        eprintln!("left behind: {below:?}");
         return;
     }
-    if let Err(error) = fs::remove_dir_all(directory) {
-        eprintln!("left behind: {}: {error}", directory.display());
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            eprintln!("left behind: {}: {error}", directory.display());
+        }
+        _ => {}
     }
+}
+
+/// Ends the processes that were given a place below `directory` in a variable `COULTER_…`.
+fn end_daemons_of(directory: &Path) {
+    let daemons = daemons_of(directory);
+    for &pid in &daemons {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    settle(|| daemons_of(directory).is_empty());
+}
+
+fn daemons_of(directory: &Path) -> Vec<Pid> {
+    let is_told = |variable: &[u8]| {
+        let value = variable.iter().position(|&byte| byte == b'=').map(|at| &variable[at + 1..]);
+        let below = |value| Path::new(std::ffi::OsStr::from_bytes(value)).starts_with(directory);
+        variable.starts_with(b"COULTER_") && value.is_some_and(below)
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = numbers.filter_map(Pid::from_raw).filter(|pid| {
+        // One that has ended and is not waited for yet has no environment any more.
+        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+        *pid != rustix::process::getpid()
+            && environment.is_ok_and(|text| text.split(|&byte| byte == 0).any(is_told))
+    });
+    pids.collect()
+}
+
+/// Waits for a while until something holds that the kernel brings about by itself.
+fn settle(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Loop devices over files below `directory`.
+fn loop_devices_over(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let over = entries.filter(|entry| {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        Path::new(file.trim_end_matches('\n')).starts_with(directory)
+    });
+    over.map(|entry| Path::new("/dev").join(entry.file_name())).collect()
 }
 
 fn is_dead(point: &Path) -> bool {
@@ -136,23 +196,61 @@ fn mounts_below(directory: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    /// As if its owner was killed: the lock goes, the directory stays.
+    fn abandon(scratch: Scratch) -> PathBuf {
+        let Scratch { directory, _lock } = &scratch;
+        rustix::fs::flock(_lock, FlockOperation::Unlock).expect("it is locked");
+        let directory = directory.clone();
+        std::mem::forget(scratch);
+        directory
+    }
+
+    fn parent(name: &str) -> PathBuf {
+        let parent = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        fs::create_dir(&parent).expect("it is new");
+        parent
+    }
+
     #[test]
     fn a_living_owner_keeps_its_directory_and_a_dead_one_loses_it() {
-        let parent = std::env::temp_dir().join(format!("scratch-test-{}", std::process::id()));
-        fs::create_dir(&parent).expect("it is new");
+        let parent = parent("scratch-test");
         let alive = Scratch::new(&parent).expect("it can be made");
         let dead = Scratch::new(&parent).expect("it can be made");
         fs::write(dead.path("file"), b"x").expect("it is writable");
-        // As if it was killed: the lock goes, the directory stays.
-        let Scratch { directory, _lock } = &dead;
-        rustix::fs::flock(_lock, FlockOperation::Unlock).expect("it is locked");
-        let directory = directory.clone();
+        let directory = abandon(dead);
         let next = Scratch::new(&parent).expect("it can be made");
         assert!(!directory.exists());
         assert!(alive.directory().exists());
-        std::mem::forget(dead);
         drop((alive, next));
         assert_eq!(fs::read_dir(&parent).expect("it is readable").count(), 0);
+        fs::remove_dir(&parent).expect("it is empty");
+    }
+
+    #[test]
+    fn a_dead_owners_daemons_are_ended_and_nobody_elses() {
+        let parent = parent("scratch-daemons");
+        let (alive, dead) = (Scratch::new(&parent), Scratch::new(&parent));
+        let (alive, dead) = (alive.expect("it can be made"), dead.expect("it can be made"));
+        let daemon = |variable: &str, place: &Path| {
+            let mut command = Command::new("sleep");
+            command.arg("60").env(variable, place);
+            end_with_parent(&mut command).spawn().expect("it can be started")
+        };
+        let mut of_the_dead = daemon("COULTER_STATE_DIRECTORY", &dead.path("state"));
+        let mut others = [
+            daemon("COULTER_STATE_DIRECTORY", &alive.path("state")),
+            daemon("OLDPWD", dead.directory()),
+        ];
+        abandon(dead);
+        let next = Scratch::new(&parent).expect("it can be made");
+        let end = of_the_dead.wait().expect("it is our child");
+        assert!(!end.success(), "it slept to its end");
+        for other in &mut others {
+            assert_eq!(other.try_wait().expect("it is our child"), None, "it was ended");
+            other.kill().expect("it runs");
+            other.wait().expect("it is our child");
+        }
+        drop((alive, next));
         fs::remove_dir(&parent).expect("it is empty");
     }
 }

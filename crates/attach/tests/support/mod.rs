@@ -4,6 +4,7 @@
 
 pub mod raw;
 
+use coulter_systems::Scratch;
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
@@ -21,6 +22,11 @@ pub fn may_mount() -> bool {
         skipped(&format!("mounting needs root ({root}) and /dev/fuse ({fuse})"));
     }
     root && fuse
+}
+
+/// A directory for mounts: what a killed test left in one is taken away by the next.
+pub fn scratch() -> Scratch {
+    Scratch::new(std::path::Path::new("/var/tmp")).unwrap()
 }
 
 /// Whether a program can be run; says so loudly if not.

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 pub(crate) enum StoreError {
     /// Something is on the target already.
     HoldsData { path: PathBuf, signatures: Vec<Signature> },
+    /// A file that is not empty, though nobody knows what it is.
+    HoldsSomething { path: PathBuf, offset: u64 },
     /// A file has to be made, but how large?
     SizeNeeded { path: PathBuf },
     /// `--size` with a disk.
@@ -51,6 +53,12 @@ impl StoreError {
                     .why(format!("it holds {}", found.join(", ")))
                     .help("if that may be destroyed, add --force")
             }
+            StoreError::HoldsSomething { path, offset } => fault(format!(
+                "will not format {}",
+                path.display()
+            ))
+            .why(format!("it holds data of an unknown kind (at byte {offset})"))
+            .help("name a file that does not exist; or, if that may be destroyed, add --force"),
             StoreError::SizeNeeded { path } => usage(format!("cannot make {}", path.display()))
                 .why("it does not exist, and its size is not given")
                 .help("add --size, for instance --size 10G"),

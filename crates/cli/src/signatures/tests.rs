@@ -53,6 +53,22 @@ fn zeros_and_random_bytes_carry_no_signature() {
 }
 
 #[test]
+fn any_byte_within_a_mebibyte_of_an_end_is_seen() {
+    let size = 5 * MIB + 77;
+    let first = |file: &NamedTempFile| detect_anything(file.as_file(), size).expect("readable").1;
+    assert_eq!(first(&image(size)), None);
+    for at in [0, 1, MIB - 1, size - MIB, size - 1] {
+        let file = image(size);
+        file.as_file().write_all_at(b"x", at).expect("it is writable");
+        assert_eq!(first(&file), Some(at));
+    }
+    // Further inside is not looked at: what people keep begins or ends with something.
+    let file = image(size);
+    file.as_file().write_all_at(b"x", MIB).expect("it is writable");
+    assert_eq!(first(&file), None);
+}
+
+#[test]
 fn targets_too_short_for_a_signature_are_not_read_out_of_range() {
     for size in [0, 1, 7, 8, 511, 512, 4095, 4096, 65_535, 65_536, MIB - 1, MIB + 1] {
         assert_eq!(kinds(&image(size)), Vec::<&str>::new(), "{size} bytes");

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 ///
 /// A file that does not exist is made, sparse unless --preallocate is given. Whatever is on the
 /// target is lost; one that carries a known signature (a file system, a partition table, LUKS,
-/// LVM, RAID, another store) is refused unless --force is given.
+/// LVM, RAID, another store) is refused unless --force is given, and so is a file that is there
+/// and holds anything but zeros in its first or last mebibyte.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +31,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
-    /// Format even though the target carries a known signature, and erase that
+    /// Format even though the target holds something, and erase the signatures on it
     #[arg(long)]
     pub(crate) force: bool,
 

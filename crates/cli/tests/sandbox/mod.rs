@@ -1,8 +1,9 @@
 //! A directory and a state directory of its own, the program in it, and the certainty that no
-//! daemon, mount or loop device outlives the test.
+//! daemon, mount or loop device outlives the test; nor the next test, if this one is killed.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+use coulter_systems::Scratch;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// How long anything may take that a test waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,18 +31,18 @@ pub(crate) fn names(value: &Value, into: &mut impl Extend<String>) {
 }
 
 pub(crate) struct Sandbox {
-    directory: TempDir,
+    scratch: Scratch,
 }
 
 impl Sandbox {
     pub(crate) fn new() -> Sandbox {
         // Where O_DIRECT and loop devices work: not in memory. A short path, for the sockets.
-        let directory = tempfile::Builder::new().prefix("ct-").tempdir_in("/var/tmp");
-        Sandbox { directory: directory.expect("a temporary directory can be made") }
+        let scratch = Scratch::new(Path::new("/var/tmp"));
+        Sandbox { scratch: scratch.expect("a temporary directory can be made") }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.scratch.path(name)
     }
 
     pub(crate) fn make_directory(&self, name: &str) -> PathBuf {
@@ -54,14 +54,14 @@ impl Sandbox {
     /// Lets other users reach what lies in the directory, if they may use that.
     pub(crate) fn let_others_in(&self) {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(self.directory.path(), permissions).expect("it is ours");
+        std::fs::set_permissions(self.scratch.directory(), permissions).expect("it is ours");
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coulter"));
         command
             .args(arguments)
-            .current_dir(self.directory.path())
+            .current_dir(self.scratch.directory())
             .env("COULTER_STATE_DIRECTORY", self.path("state"))
             .stdin(Stdio::null());
         command
@@ -138,7 +138,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        let below = self.directory.path();
+        let below = self.scratch.directory();
         // The files of the attach points go last, with what lies on them.
         let on_volumes = mounts_below(below).into_iter().filter(|m| m.kind != "fuse.coulter");
         for mount in on_volumes {
