@@ -1,21 +1,23 @@
 //! The demonstration behind `coulter demo`.
 //!
-//! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `fio`,
-//! `crash`, `blocks` and `content` write and verify; `scratch` and `interrupt` see to it that
+//! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `held_back`
+//! compares once more, with `bare` as the other side. `fio`, `crash`, `blocks` and `content` write
+//! and verify; `scratch` and `interrupt` see to it that
 //! nothing stays behind; `figures` and `picture` are what comes out.
 
+mod bare;
 mod blocks;
 mod content;
 mod crash;
 mod figures;
 mod fio;
+mod held_back;
 mod interrupt;
 mod on_loop;
 mod over_nbd;
 mod picture;
 mod plan;
 mod scratch;
-mod target;
 
 pub(crate) use figures::Figures;
 

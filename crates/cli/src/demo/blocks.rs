@@ -9,10 +9,9 @@
 use super::content::{self, Random};
 use super::interrupt::Interrupt;
 use super::plan::failed;
-use super::target::Target;
 use crate::error::CliError;
 use coulter::buffer::Buffer;
-use coulter::service::{BLOCK_SIZE, Completion, Operation, Request, RequestError};
+use coulter::service::{BLOCK_SIZE, Completion, Operation, Request, RequestError, Session};
 use std::time::{Duration, Instant};
 
 /// 4 KiB requests under way at once.
@@ -93,7 +92,7 @@ impl Blocks {
     /// When a request fails; when interrupted.
     pub(crate) fn fill(
         &mut self,
-        target: &mut dyn Target,
+        target: &mut dyn Session,
         interrupt: &Interrupt,
     ) -> Result<(), CliError> {
         let before = self.journal.len() as u64;
@@ -117,7 +116,7 @@ impl Blocks {
     /// When a request fails; when interrupted.
     pub(crate) fn compare(
         &self,
-        target: &mut dyn Target,
+        target: &mut dyn Session,
         interrupt: &Interrupt,
         crashed: bool,
     ) -> Result<Findings, CliError> {
@@ -152,7 +151,7 @@ impl Blocks {
     /// When a request fails; when interrupted.
     pub(crate) fn overwrite(
         &mut self,
-        target: &mut dyn Target,
+        target: &mut dyn Session,
         interrupt: &Interrupt,
         time: Duration,
     ) -> Result<Load, CliError> {
@@ -178,7 +177,7 @@ impl Blocks {
     /// When requests fail before the crash; when interrupted.
     pub(crate) fn overwrite_until_crash(
         &mut self,
-        target: &mut dyn Target,
+        target: &mut dyn Session,
         interrupt: &Interrupt,
         time: Duration,
         crash: &mut dyn FnMut() -> Result<(), CliError>,
@@ -247,7 +246,7 @@ impl<'a> Run<'a> {
     }
 
     /// Fills the queue and takes what has completed.
-    fn step(&mut self, target: &mut dyn Target) {
+    fn step(&mut self, target: &mut dyn Session) {
         for slot in 0..QUEUE_DEPTH {
             if self.flights[slot].is_none() {
                 self.write(target, slot);
@@ -257,7 +256,7 @@ impl<'a> Run<'a> {
         self.take(target);
     }
 
-    fn write(&mut self, target: &mut dyn Target, slot: usize) {
+    fn write(&mut self, target: &mut dyn Session, slot: usize) {
         let Some(mut buffer) = self.buffers.pop() else { return };
         let block = loop {
             let block = self.blocks.random.below(self.blocks.count) as u32;
@@ -278,7 +277,7 @@ impl<'a> Run<'a> {
         });
     }
 
-    fn flush_if_due(&mut self, target: &mut dyn Target) {
+    fn flush_if_due(&mut self, target: &mut dyn Session) {
         let (completed, newest) = (self.completed, self.newest_completed);
         let Some(flush) = &mut self.flush else { return };
         if flush.covers.is_some() || completed < flush.next_at {
@@ -291,9 +290,9 @@ impl<'a> Run<'a> {
         target.submit(flush_request());
     }
 
-    fn take(&mut self, target: &mut dyn Target) {
+    fn take(&mut self, target: &mut dyn Session) {
         let mut done = std::mem::take(&mut self.done);
-        target.complete(&mut done);
+        target.complete(&mut done, None);
         for completion in done.drain(..) {
             self.settle(completion);
         }
@@ -322,7 +321,7 @@ impl<'a> Run<'a> {
     }
 
     /// Waits for what is under way.
-    fn drain(&mut self, target: &mut dyn Target) {
+    fn drain(&mut self, target: &mut dyn Session) {
         let flushing =
             |flush: &Option<FlushState>| flush.as_ref().is_some_and(|flush| flush.covers.is_some());
         while self.flights.iter().any(Option::is_some) || flushing(&self.flush) {
@@ -335,7 +334,7 @@ impl<'a> Run<'a> {
 /// block and its bytes before they are submitted, `after` when they have come back.
 fn pieces(
     count: u64,
-    target: &mut dyn Target,
+    target: &mut dyn Session,
     interrupt: &Interrupt,
     operation: Operation,
     before: &mut dyn FnMut(u64, &mut [u8]),
@@ -359,7 +358,7 @@ fn pieces(
         if under_way == 0 {
             return Ok(());
         }
-        target.complete(&mut done);
+        target.complete(&mut done, None);
         for mut completion in done.drain(..) {
             under_way -= 1;
             completion
@@ -376,11 +375,11 @@ fn flush_request() -> Request {
     Request { tag: FLUSH_TAG, operation: Operation::Flush, offset, length, buffer }
 }
 
-fn flush(target: &mut dyn Target) -> Result<(), CliError> {
+fn flush(target: &mut dyn Session) -> Result<(), CliError> {
     target.submit(flush_request());
     let mut done = Vec::new();
     while done.is_empty() {
-        target.complete(&mut done);
+        target.complete(&mut done, None);
     }
     match done[0].result {
         Ok(()) => Ok(()),
@@ -413,13 +412,14 @@ fn seed_of(address: u64, sequence: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::target::PlainFile;
+    use crate::demo::bare::BareSession;
     use coulter_device::MemoryStore;
 
     const COUNT: u64 = 1024;
 
-    fn target(store: &MemoryStore) -> PlainFile {
-        PlainFile::new(Box::new(store.open().expect("nobody has it open")), QUEUE_DEPTH + 1)
+    fn target(store: &MemoryStore) -> BareSession {
+        BareSession::new(Box::new(store.open().expect("nobody has it open")))
+            .expect("a descriptor can be had")
     }
 
     fn filled() -> (MemoryStore, Blocks) {

@@ -45,6 +45,20 @@ impl Speed {
     }
 }
 
+/// The same turns on a device that is held back, as volumes of clouds are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct HeldBack {
+    /// Reads, writes and flushes that it takes per second.
+    pub(crate) operations_per_second: u64,
+    /// Bytes that it takes and gives per second.
+    pub(crate) bytes_per_second: u64,
+    /// What each takes at the least.
+    pub(crate) latency_ms: f64,
+    /// How fast either side was.
+    #[serde(flatten)]
+    pub(crate) speed: Speed,
+}
+
 /// Everything. Field names are documented in `docs/cli.md`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Figures {
@@ -57,6 +71,8 @@ pub(crate) struct Figures {
     /// How fast either side was.
     #[serde(flatten)]
     pub(crate) speed: Speed,
+    /// How fast either side is where the device is held back.
+    pub(crate) held_back: HeldBack,
     /// Blocks written to the device per block written by the host.
     pub(crate) write_amplification: f64,
     /// Bytes that were read back and compared, before and after the crash.
@@ -87,9 +103,29 @@ impl Figures {
 
     /// The table for people.
     pub(crate) fn table(&self) -> String {
-        let (mut text, speed) = (String::new(), &self.speed);
-        let mib = |iops: f64| iops * 4096.0 / f64::from(1 << 20);
+        let mut text = String::new();
         let _ = writeln!(text, "4 KiB random writes      IOPS     MiB/s");
+        self.sides(&mut text, &self.speed);
+        let HeldBack { operations_per_second, bytes_per_second, latency_ms, speed } =
+            &self.held_back;
+        let bandwidth = Size(*bytes_per_second);
+        let _ = writeln!(
+            text,
+            "held back to {operations_per_second} operations and {bandwidth} a second, \
+             {latency_ms} ms each, as in a cloud"
+        );
+        self.sides(&mut text, speed);
+        let (verified, wrong) = (Size(self.verified_bytes), self.mismatches);
+        let colour = if wrong == 0 { GREEN } else { BAD };
+        let _ = writeln!(text, "read back            {verified}, {colour}{wrong} wrong{colour:#}");
+        let _ = writeln!(text, "write amplification  {:.2}", self.write_amplification);
+        let _ = writeln!(text, "killed under load    {}", self.crash_words());
+        let _ = write!(text, "picture              {}", self.picture.display());
+        text
+    }
+
+    fn sides(&self, text: &mut String, speed: &Speed) {
+        let mib = |iops: f64| iops * 4096.0 / f64::from(1 << 20);
         for (name, iops) in [(self.baseline, speed.baseline_iops), ("coulter", speed.coulter_iops)]
         {
             let _ = write!(text, "  {name:<18} {iops:>8.0}  {:>8.1}", mib(iops));
@@ -100,13 +136,6 @@ impl Figures {
             };
             let _ = writeln!(text, "{ratio}");
         }
-        let (verified, wrong) = (Size(self.verified_bytes), self.mismatches);
-        let colour = if wrong == 0 { GREEN } else { BAD };
-        let _ = writeln!(text, "read back            {verified}, {colour}{wrong} wrong{colour:#}");
-        let _ = writeln!(text, "write amplification  {:.2}", self.write_amplification);
-        let _ = writeln!(text, "killed under load    {}", self.crash_words());
-        let _ = write!(text, "picture              {}", self.picture.display());
-        text
     }
 
     fn crash_words(&self) -> String {
@@ -141,6 +170,12 @@ mod tests {
                 Round { baseline_iops: 500.0, coulter_iops: 5000.0 },
                 Round { baseline_iops: 1500.0, coulter_iops: 3000.0 },
             ]),
+            held_back: HeldBack {
+                operations_per_second: 3000,
+                bytes_per_second: 125 << 20,
+                latency_ms: 1.0,
+                speed: Speed::of(vec![Round { baseline_iops: 3000.0, coulter_iops: 13_500.0 }]),
+            },
             write_amplification: 1.25,
             verified_bytes: 3 << 30,
             mismatches: 0,
@@ -170,6 +205,9 @@ mod tests {
 4 KiB random writes      IOPS     MiB/s
   plain loop             1000       3.9
   coulter                4000      15.6   4.00 times
+held back to 3000 operations and 125 MiB a second, 1 ms each, as in a cloud
+  plain loop             3000      11.7
+  coulter               13500      52.7   4.50 times
 read back            3 GiB, 0 wrong
 write amplification  1.25
 killed under load    usable again in 0.25 s, e2fsck clean, store sound, 12 of 12 fsynced files whole

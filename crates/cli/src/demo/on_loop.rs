@@ -1,9 +1,10 @@
 //! The demonstration as root: ext4 on a volume against ext4 on a plain loop device.
 
 use super::crash::{self, Survivors, Writer};
-use super::figures::{Figures, Round, Speed};
+use super::figures::Figures;
 use super::fio::{Fio, Outcome, Work};
-use super::plan::{self, Plan, announce, failed};
+use super::held_back;
+use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::{Scratch, Undo};
 use crate::error::CliError;
 use crate::file_system::{self, FileSystem};
@@ -61,15 +62,22 @@ pub(crate) fn run(
     let store = plan.make_store(scratch)?;
     let entry = plan::attach(scratch, &store, ViaChoice::Loop)?;
     let coulter = Side::new(scratch, "coulter", &device_of(&entry)?)?;
-    let plain = plain_device(scratch, entry.volume_size_bytes)?;
-    let plain = Side::new(scratch, "plain", &plain)?;
+    let plain_path = scratch.path("plain.img");
+    let plain_loop = plain_device(scratch, &plain_path, entry.volume_size_bytes)?;
+    let plain = Side::new(scratch, "plain", &plain_loop)?;
     for side in [&plain, &coulter] {
         fio.run(&side.data, plan.size, Work::Fill)?;
     }
 
     announce("4 KiB random writes on either side, in turns");
     plan::start_trace(scratch, &entry)?;
-    let speed = Speed::of(take_turns(plan, &fio, &plain, &coulter)?);
+    let speed = plan.take_turns(plan.turns, |which| {
+        let side = match which {
+            Which::Plain => &plain,
+            Which::Coulter => &coulter,
+        };
+        Ok(fio.run(&side.data, plan.size, Work::Random(plan.turn))?.write_iops)
+    })?;
     let trace = plan::take_trace(scratch, &entry)?;
     let write_amplification = plan::status(scratch, &entry)?.write_amplification;
     let setting = "fio, 4 KiB random writes, queue depth 32, on ext4";
@@ -83,12 +91,17 @@ pub(crate) fn run(
     let durable = crash_under_load(&fio, &coulter, &entry)?;
     let found = recover(plan, scratch, &fio, &coulter, &store, durable)?;
 
+    file_system::unmount(&plain.mount_point)?;
+    tool::run("losetup", "mount", &["--detach".as_ref(), plain_loop.as_os_str()])?;
+    let held_back = held_back::on_loop(plan, scratch, &fio, &store, &plain_path)?;
+
     let mismatches = before.mismatches + found.data.mismatches;
     Ok(Figures {
         mode: "ext4-on-loop",
         baseline: "plain loop",
         size_bytes: plan.size,
         speed,
+        held_back,
         write_amplification,
         verified_bytes: before.read_bytes + found.data.read_bytes + found.files.bytes,
         mismatches: mismatches + (durable - found.files.whole),
@@ -155,49 +168,16 @@ fn device_of(entry: &Entry) -> Result<PathBuf, CliError> {
 }
 
 /// A loop device over a file of `size` bytes, as one would make it without Coulter.
-fn plain_device(scratch: &mut Scratch, size: u64) -> Result<PathBuf, CliError> {
-    let path = scratch.path("plain.img");
-    let file = File::create_new(&path).map_err(|e| CliError::io("make", &path, e))?;
-    file.set_len(size).map_err(|e| CliError::io("make", &path, e))?;
+fn plain_device(scratch: &mut Scratch, path: &Path, size: u64) -> Result<PathBuf, CliError> {
+    let file = File::create_new(path).map_err(|e| CliError::io("make", path, e))?;
+    file.set_len(size).map_err(|e| CliError::io("make", path, e))?;
     let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096"];
     let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(AsRef::as_ref).collect();
     arguments.push(path.as_os_str());
     let output = tool::run("losetup", "mount", &arguments)?;
     let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    scratch.note(Undo::Loop(device.clone()));
+    scratch.note(Undo::Loop { device: device.clone(), file: path.to_owned() });
     Ok(device)
-}
-
-/// Measures both sides, each first as often as the other, so that neither gains from what the
-/// machine does over time.
-fn take_turns(
-    plan: &Plan,
-    fio: &Fio,
-    plain: &Side,
-    coulter: &Side,
-) -> Result<Vec<Round>, CliError> {
-    let measure = |side: &Side| -> Result<f64, CliError> {
-        Ok(fio.run(&side.data, plan.size, Work::Random(plan.turn))?.write_iops)
-    };
-    let mut rounds = Vec::new();
-    for turn in 0..plan.turns {
-        let round = if turn % 2 == 0 {
-            let baseline_iops = measure(plain)?;
-            Round { baseline_iops, coulter_iops: measure(coulter)? }
-        } else {
-            let coulter_iops = measure(coulter)?;
-            Round { baseline_iops: measure(plain)?, coulter_iops }
-        };
-        announce(&format!(
-            "  turn {} of {}: plain {:.0}, coulter {:.0} IOPS",
-            turn + 1,
-            plan.turns,
-            round.baseline_iops,
-            round.coulter_iops
-        ));
-        rounds.push(round);
-    }
-    Ok(rounds)
 }
 
 /// Reads the verified file with cold caches.

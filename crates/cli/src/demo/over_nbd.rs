@@ -1,21 +1,24 @@
 //! The demonstration without root: a volume over NBD against a plain file, no file system.
 
-use super::blocks::{Blocks, QUEUE_DEPTH};
-use super::figures::{Figures, Round, Speed};
-use super::plan::{self, Plan, announce, failed};
+use super::bare::BareSession;
+use super::blocks::Blocks;
+use super::figures::{Figures, HeldBack};
+use super::held_back;
+use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::Scratch;
-use super::target::{PlainFile, Target};
 use crate::attach_point;
 use crate::error::CliError;
 use crate::state::Entry;
 use crate::store;
 use crate::verbs::attach::ViaChoice;
 use crate::verbs::detach::detach;
-use coulter::service::{BLOCK_SIZE, Session};
+use coulter::service::{BLOCK_SIZE, BlockService, Session};
+use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the load runs before the daemon is killed.
@@ -38,22 +41,28 @@ pub(crate) fn run(
     let store = plan.make_store(scratch)?;
     let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
     let mut volume = attach_point::connect(scratch.state(), &entry)?;
-    let mut plain = plain_file(scratch, entry.volume_size_bytes)?;
+    let plain_path = scratch.path("plain.img");
+    let mut plain = plain_file(&plain_path, entry.volume_size_bytes)?;
     let count = plan.size / BLOCK_SIZE;
     let (mut ours, mut theirs) = (Blocks::new(count, 1), Blocks::new(count, 2));
     theirs.fill(&mut plain, interrupt)?;
-    ours.fill(&mut volume, interrupt)?;
+    ours.fill(&mut *volume, interrupt)?;
 
     announce("4 KiB random writes on either side, in turns");
     plan::start_trace(scratch, &entry)?;
-    let mut sides: [(&mut Blocks, &mut dyn Target); 2] =
-        [(&mut theirs, &mut plain), (&mut ours, &mut volume)];
-    let speed = Speed::of(take_turns(plan, &mut sides)?);
+    let speed = plan.take_turns(plan.turns, |which| {
+        let load = match which {
+            Which::Plain => theirs.overwrite(&mut plain, interrupt, plan.turn),
+            Which::Coulter => ours.overwrite(&mut *volume, interrupt, plan.turn),
+        };
+        Ok(load?.iops())
+    })?;
+    drop(plain);
     let trace = plan::take_trace(scratch, &entry)?;
     let write_amplification = plan::status(scratch, &entry)?.write_amplification;
 
     announce("every block read back and compared");
-    let before = ours.compare(&mut volume, interrupt, false)?;
+    let before = ours.compare(&mut *volume, interrupt, false)?;
 
     announce("writes and flushes under load, and the daemon killed");
     let flushed_before = ours.durable();
@@ -64,10 +73,12 @@ pub(crate) fn run(
     let seconds_to_recover = begin.elapsed().as_secs_f64();
 
     announce("every block read back and compared again");
-    let after = ours.compare(&mut volume, interrupt, true)?;
+    let after = ours.compare(&mut *volume, interrupt, true)?;
     drop(volume);
     detach(scratch.state(), &entry, false)?;
     let sound = plan::is_sound(&store)?;
+
+    let held_back = held_back(plan, scratch, &store, &plain_path)?;
 
     let setting = "4 KiB random writes, queue depth 32, over NBD";
     plan.draw(&trace, &entry, setting, &speed.words("a plain file"), picture_path)?;
@@ -78,6 +89,7 @@ pub(crate) fn run(
         baseline: "plain file",
         size_bytes: plan.size,
         speed,
+        held_back,
         write_amplification,
         verified_bytes: before.bytes + after.bytes,
         mismatches: before.mismatches + after.mismatches,
@@ -99,7 +111,7 @@ fn crash_under_load(
     entry: &Entry,
 ) -> Result<(), CliError> {
     let process = entry.process;
-    blocks.overwrite_until_crash(&mut volume, &plan.interrupt, LOAD, &mut || {
+    blocks.overwrite_until_crash(&mut *volume, &plan.interrupt, LOAD, &mut || {
         kill(Pid::from_raw(process.pid as i32), Signal::SIGKILL)
             .map_err(|errno| failed("killing the daemon", errno.to_string()))
     })?;
@@ -110,33 +122,42 @@ fn crash_under_load(
 }
 
 /// A file of `size` bytes, past the page cache.
-fn plain_file(scratch: &Scratch, size: u64) -> Result<PlainFile, CliError> {
-    let path = scratch.path("plain.img");
-    let file = File::create_new(&path).map_err(|e| CliError::io("make", &path, e))?;
-    file.set_len(size).map_err(|e| CliError::io("make", &path, e))?;
-    Ok(PlainFile::new(store::open_device(&path, false)?, QUEUE_DEPTH + 1))
+fn plain_file(path: &Path, size: u64) -> Result<BareSession, CliError> {
+    let file = File::create_new(path).map_err(|e| CliError::io("make", path, e))?;
+    file.set_len(size).map_err(|e| CliError::io("make", path, e))?;
+    let session = BareSession::new(store::open_device(path, false)?);
+    session.map_err(|source| CliError::io("wait for", path, source))
 }
 
-/// Measures both sides, each first as often as the other.
-fn take_turns(
+/// The turns once more, on devices that are held back.
+fn held_back(
     plan: &Plan,
-    sides: &mut [(&mut Blocks, &mut dyn Target); 2],
-) -> Result<Vec<Round>, CliError> {
-    let mut rounds = Vec::new();
-    for turn in 0..plan.turns {
-        let mut iops = [0.0; 2];
-        let first = turn as usize % 2;
-        for side in [first, 1 - first] {
-            let (blocks, target) = &mut sides[side];
-            iops[side] = blocks.overwrite(*target, &plan.interrupt, plan.turn)?.iops();
-        }
-        let [baseline_iops, coulter_iops] = iops;
-        announce(&format!(
-            "  turn {} of {}: plain {baseline_iops:.0}, coulter {coulter_iops:.0} IOPS",
-            turn + 1,
-            plan.turns,
-        ));
-        rounds.push(Round { baseline_iops, coulter_iops });
-    }
-    Ok(rounds)
+    scratch: &Scratch,
+    store: &Path,
+    plain: &Path,
+) -> Result<HeldBack, CliError> {
+    held_back::announce_it();
+    let volume = Arc::new(held_back::volume(store)?);
+    let address = Address::Unix(scratch.path("held-back.nbd"));
+    let exports = vec![Export::new("", Arc::clone(&volume) as Arc<dyn BlockService>)];
+    let failed = |error: &dyn std::fmt::Display| failed("serving the store", error.to_string());
+    let server = Server::start(&address, exports, ServerOptions::default());
+    let server = server.map_err(|error| failed(&error))?;
+    let client = Client::connect(&address, &ClientOptions::default());
+    let mut coulter = client.map_err(|error| failed(&error))?;
+    let bare = BareSession::new(held_back::device(plain)?);
+    let mut bare = bare.map_err(|source| CliError::io("wait for", plain, source))?;
+    let count = plan.size / BLOCK_SIZE;
+    // What they write is not looked at again.
+    let (mut ours, mut theirs) = (Blocks::new(count, 3), Blocks::new(count, 4));
+    let speed = plan.take_turns(held_back::TURNS, |which| {
+        let load = match which {
+            Which::Plain => theirs.overwrite(&mut bare, &plan.interrupt, plan.turn),
+            Which::Coulter => ours.overwrite(&mut coulter, &plan.interrupt, plan.turn),
+        };
+        Ok(load?.iops())
+    })?;
+    drop((coulter, server));
+    volume.shut_down().map_err(|error| failed(&error))?;
+    Ok(held_back::figures(speed))
 }

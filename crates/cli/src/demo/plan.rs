@@ -1,5 +1,6 @@
 //! Sizes and times of a demonstration, and the store that it is about.
 
+use super::figures::{Round, Speed};
 use super::interrupt::Interrupt;
 use super::picture::{self, Caption};
 use super::scratch::{Scratch, Undo};
@@ -110,6 +111,47 @@ impl Plan {
         };
         std::fs::write(path, picture::draw(trace, &caption))
             .map_err(|source| CliError::io("write the picture", path, source))
+    }
+}
+
+/// One of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Without Coulter.
+    Plain,
+    /// With it.
+    Coulter,
+}
+
+impl Plan {
+    /// Has `measure` measure both sides, each first as often as the other, so that neither gains
+    /// from what the machine does over time.
+    ///
+    /// # Errors
+    /// As `measure`.
+    pub(crate) fn take_turns(
+        &self,
+        turns: u32,
+        mut measure: impl FnMut(Which) -> Result<f64, CliError>,
+    ) -> Result<Speed, CliError> {
+        let mut rounds = Vec::new();
+        for turn in 0..turns {
+            let round = if turn % 2 == 0 {
+                let baseline_iops = measure(Which::Plain)?;
+                Round { baseline_iops, coulter_iops: measure(Which::Coulter)? }
+            } else {
+                let coulter_iops = measure(Which::Coulter)?;
+                Round { baseline_iops: measure(Which::Plain)?, coulter_iops }
+            };
+            announce(&format!(
+                "  turn {} of {turns}: plain {:.0}, coulter {:.0} IOPS",
+                turn + 1,
+                round.baseline_iops,
+                round.coulter_iops
+            ));
+            rounds.push(round);
+        }
+        Ok(Speed::of(rounds))
     }
 }
 

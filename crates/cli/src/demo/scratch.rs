@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) enum Undo {
     /// Unmount what is mounted there.
     Unmount(PathBuf),
-    /// Detach a plain loop device.
-    Loop(PathBuf),
+    /// Detach a plain loop device, while it is over that file.
+    Loop { device: PathBuf, file: PathBuf },
     /// End a daemon and clear away what it leaves.
     Daemon(Process),
 }
@@ -100,7 +100,9 @@ impl Scratch {
             Undo::Unmount(path) => umount2(path, MntFlags::UMOUNT_NOFOLLOW)
                 .or_else(|_| umount2(path, MntFlags::MNT_DETACH))
                 .map_err(|errno| CliError::io("unmount", path, errno.into())),
-            Undo::Loop(device) => {
+            // Its number may be somebody else's by now.
+            Undo::Loop { device, file } if !is_over(device, file) => Ok(()),
+            Undo::Loop { device, .. } => {
                 tool::run("losetup", "mount", &["--detach".as_ref(), device.as_os_str()]).map(drop)
             }
             Undo::Daemon(process) => {
@@ -123,6 +125,14 @@ impl Scratch {
 
 fn is_mounted(path: &Path) -> bool {
     matches!(mounts::mount_at(path), Ok(Some(_)))
+}
+
+/// Whether the loop device gives what is in the file.
+fn is_over(device: &Path, file: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let backing = fs::read_to_string(backing).unwrap_or_default();
+    Path::new(backing.trim_end_matches('\n')) == file
 }
 
 /// Ends a process of ours, cleanly if it lets us.
