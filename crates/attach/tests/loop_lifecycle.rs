@@ -1,9 +1,9 @@
 //! Loop devices and file mounts whose process dies, or whose user does not let go.
 
 use coulter::service::RequestError;
-use coulter_attach::fuse::{FuseError, FuseFile, FuseOptions};
+use coulter_attach::fuse::{FILE_NAME, FuseError, FuseFile, FuseOptions};
 use coulter_attach::harden::harden_process;
-use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale};
+use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale, lies_over};
 use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -200,6 +200,34 @@ fn a_device_that_cannot_flush_goes_and_says_so() {
     assert!(outcome.unwrap_err().to_string().contains(&name));
     assert!(!is_mounted(&directory));
     device.detach(Detach::IfIdle).expect("there is nothing left to do");
+}
+
+#[test]
+fn a_device_that_somebody_has_taken_for_another_file_is_left_to_them() {
+    if !support::may_mount() {
+        return;
+    }
+    let temporary = support::scratch();
+    let theirs = temporary.path("theirs");
+    std::fs::write(&theirs, vec![7; 1 << 20]).unwrap();
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    for how in [Detach::IfIdle, Detach::Always] {
+        let directory = temporary.path("point");
+        let mut device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
+        let (address, file) = (device.address(), directory.join(FILE_NAME));
+        let path = Path::new(&address);
+        assert!(lies_over(path, &file));
+        assert!(run("losetup", &["--detach", &address]));
+        assert!(!lies_over(path, &file));
+        assert!(run("losetup", &[&address, theirs.to_str().unwrap()]));
+        assert!(!lies_over(path, &file), "another file lies below it");
+        device.detach(how).expect("ours is gone already");
+        assert!(!is_mounted(&directory));
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let below = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        assert_eq!(below.unwrap().trim_end(), theirs.to_str().unwrap());
+        assert!(run("losetup", &["--detach", &address]));
+    }
 }
 
 #[test]

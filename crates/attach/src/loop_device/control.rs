@@ -121,17 +121,51 @@ pub(super) fn clear(device: &OwnedFd) -> io::Result<()> {
 
 /// Whether the device is set up.
 pub(super) fn is_configured(device: &Path) -> bool {
-    let name = device.file_name().unwrap_or_default();
-    Path::new("/sys/block").join(name).join("loop/backing_file").exists()
+    path_below(device).is_some()
+}
+
+/// The path of the file below the device, as the kernel sees it, if the device is set up.
+pub(super) fn path_below(device: &Path) -> Option<PathBuf> {
+    let name = device.file_name()?;
+    let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let path = std::fs::read_to_string(file).ok()?;
+    Some(PathBuf::from(path.trim_end_matches('\n')))
 }
 
 /// Whether the device was set up by us over the file `name`.
 pub(super) fn is_named(device: &Path, name: &Path) -> bool {
     let Ok(handle) = open(device, OFlags::RDONLY) else { return false };
+    status(&handle).is_ok_and(|info| info.file_name == packed(name))
+}
+
+fn status(device: &OwnedFd) -> rustix::io::Result<LoopInfo> {
     // SAFETY: LOOP_GET_STATUS64 writes a `struct loop_info64`, whose layout `LoopInfo` has; any
     // bytes are a valid one.
-    let info = unsafe { ioctl(&handle, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) };
-    info.is_ok_and(|info| info.file_name == packed(name))
+    unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) }
+}
+
+/// The file below a loop device, whatever it is called. While it is open, no other has both numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BackingFile {
+    device: u64,
+    inode: u64,
+}
+
+impl BackingFile {
+    /// The open file itself.
+    pub(super) fn of_file(file: &OwnedFd) -> io::Result<BackingFile> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(BackingFile { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// What is below the loop device, if it is set up.
+    pub(super) fn below(device: &OwnedFd) -> io::Result<Option<BackingFile>> {
+        match status(device) {
+            Ok(info) => Ok(Some(BackingFile { device: info.device, inode: info.inode })),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// The path as the driver keeps it: cut at the front if it is too long, since the end tells more.
@@ -143,7 +177,7 @@ fn packed(path: &Path) -> [u8; LO_NAME_SIZE] {
     name
 }
 
-fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 

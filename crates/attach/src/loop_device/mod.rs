@@ -10,6 +10,8 @@
 //! - Direct I/O, blocks of 4096 bytes: nothing is cached twice, and no block is read to write a
 //!   part of it.
 //! - The device has a volatile write cache in the kernel's eyes, so that flushes reach the service.
+//! - A device is ours as long as our file lies below it, and nothing is done to one that is not:
+//!   whoever may detach it (`losetup`) may have set its number up for another file since.
 //! - Teardown goes down from the top: device, mount, thread, directory. Each step only begins when
 //!   nothing above is left.
 //!
@@ -23,11 +25,23 @@ mod stale;
 
 pub use stale::{Stale, cleanup_stale};
 
+/// Whether `file`, which some process has mounted as a [`FuseFile`], lies below the loop device.
+/// It asks that process, so it waits while the process lives and does not answer.
+pub fn lies_over(device: &Path, file: &Path) -> bool {
+    let expected = open(file, OFlags::RDONLY).and_then(|file| BackingFile::of_file(&file));
+    let found = open(device, OFlags::RDONLY).and_then(|device| BackingFile::below(&device));
+    match (expected, found) {
+        (Ok(expected), Ok(found)) => found == Some(expected),
+        // Not to be seen from here: another mount namespace. The name has to do.
+        _ => is_named(device, file),
+    }
+}
+
 use crate::claim::{claim, open};
 use crate::fuse::{FuseError, FuseFile, FuseOptions};
 use crate::holders;
 use crate::point::{AttachPoint, Detach, DetachError};
-use control::{LoopSetup, clear, configure, is_configured};
+use control::{BackingFile, LoopSetup, clear, configure, is_named, path_below};
 use coulter::service::BlockService;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -105,8 +119,8 @@ impl std::error::Error for LoopError {
 pub struct LoopDevice {
     device: PathBuf,
     file: FuseFile,
-    /// Whether the device is still ours to clear.
-    configured: bool,
+    /// Our file as the driver knows it, while the device is still ours to clear.
+    backing: Option<BackingFile>,
 }
 
 impl LoopDevice {
@@ -128,9 +142,10 @@ impl LoopDevice {
         };
         let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let backing = open(&path, access).map_err(system("open", &path))?;
+        let identity = BackingFile::of_file(&backing).map_err(system("look at", &path))?;
         let setup = LoopSetup { backing: &backing, name: &path, read_only, partitions };
         let device = configure(&setup).map_err(LoopError::NoDevice)?;
-        let attached = LoopDevice { device, file, configured: true };
+        let attached = LoopDevice { device, file, backing: Some(identity) };
         // From here on a failure drops `attached`, and with it all that was made.
         attached.tune(read_only).map_err(system("set up", &attached.device))?;
         Ok(attached)
@@ -152,7 +167,13 @@ impl LoopDevice {
         let fuse = FuseOptions { read_only, source: source.clone() };
         let file = FuseFile::resume(service, descriptor, directory, &fuse);
         let file = file.map_err(LoopError::Fuse)?;
-        Ok(LoopDevice { device: device.to_owned(), file, configured: true })
+        let path = file.path();
+        let identity = open(&path, OFlags::RDONLY).and_then(|file| BackingFile::of_file(&file));
+        let identity = identity.map_err(|source| {
+            let (step, target) = ("look at", path);
+            LoopError::System { step, target, source }
+        })?;
+        Ok(LoopDevice { device: device.to_owned(), file, backing: Some(identity) })
     }
 
     /// The device's path.
@@ -184,15 +205,33 @@ impl LoopDevice {
         Ok(())
     }
 
+    /// Whether our file lies below the device that is open as `handle`.
+    fn is_over_our_file(&self, handle: &OwnedFd) -> bool {
+        match BackingFile::below(handle) {
+            Ok(found) => found.is_some() && found == self.backing,
+            // The file does not say what it is any more. The kernel still says where it was.
+            Err(_) => path_below(&self.device).is_some_and(|path| path == self.file.path()),
+        }
+    }
+
+    /// Whether the device is there, and ours.
+    fn is_set_up(&self) -> bool {
+        self.backing.is_some()
+            && open(&self.device, OFlags::RDONLY).is_ok_and(|handle| self.is_over_our_file(&handle))
+    }
+
     /// Clears the device if nobody uses it; whether what the kernel held of it could be flushed.
     fn clear_when_idle(&self) -> Result<Result<(), Errno>, DetachError> {
         let claim = claim(&self.device)?;
+        if !self.is_over_our_file(&claim) {
+            return Ok(Ok(()));
+        }
         // It needs the thread below. Its failure must not keep a broken device for ever.
         let flushed = rustix::fs::fsync(&claim);
         clear(&claim).map_err(|error| self.failed("clear", error))?;
         drop(claim);
         let limit = Instant::now() + CLEAR_PATIENCE;
-        while is_configured(&self.device) {
+        while self.is_set_up() {
             if Instant::now() >= limit {
                 let holders = holders::of_block_device(&self.device);
                 return Err(DetachError::Busy { address: self.address(), holders });
@@ -206,6 +245,9 @@ impl LoopDevice {
     fn clear_anyway(&self) -> Result<(), DetachError> {
         let handle = open(&self.device, OFlags::RDONLY);
         let handle = handle.map_err(|error| self.failed("open", error))?;
+        if !self.is_over_our_file(&handle) {
+            return Ok(());
+        }
         clear(&handle).map_err(|error| self.failed("clear", error))
     }
 
@@ -225,14 +267,14 @@ impl AttachPoint for LoopDevice {
 
     fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
         let mut flushed = Ok(());
-        if self.configured && is_configured(&self.device) {
+        if self.is_set_up() {
             match (self.clear_when_idle(), how) {
                 (Ok(outcome), _) => flushed = outcome,
                 (Err(error), Detach::IfIdle) => return Err(error),
                 (Err(_), Detach::Always) => self.clear_anyway()?,
             }
         }
-        self.configured = false;
+        self.backing = None;
         self.file.detach(how)?;
         let address = self.address();
         flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })
@@ -240,7 +282,7 @@ impl AttachPoint for LoopDevice {
 
     fn hand_over(&mut self) -> io::Result<OwnedFd> {
         let descriptor = self.file.hand_over()?;
-        self.configured = false;
+        self.backing = None;
         Ok(descriptor)
     }
 }
