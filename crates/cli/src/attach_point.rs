@@ -1,11 +1,12 @@
 //! Attach points as the verbs see them: started for a job, ended, and cleared away after a death.
 
 use crate::daemon::{Job, Point};
-use crate::error::{CliError, DaemonError, StateError};
+use crate::error::{CliError, DaemonError, StateError, reason_of};
 use crate::inherited;
 use crate::mounts;
 use crate::state::{Entry, StateDirectory, Via};
 use coulter::service::{BlockService, Session};
+use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
 use coulter_attach::nbd_device::{self, NbdDevice, NbdDeviceOptions};
@@ -21,6 +22,8 @@ pub(crate) struct AttachPoint {
     inner: Box<dyn Inner>,
     name: String,
     store: PathBuf,
+    /// Hosts see nothing of it any more.
+    is_gone: bool,
 }
 
 impl AttachPoint {
@@ -59,7 +62,12 @@ impl AttachPoint {
                 Box::new(serve(address, *allow_remote, entry, service).map_err(failed)?)
             }
         };
-        Ok(AttachPoint { inner, name: entry.name.clone(), store: entry.store.clone() })
+        Ok(AttachPoint::new(inner, entry))
+    }
+
+    fn new(inner: Box<dyn Inner>, entry: &Entry) -> AttachPoint {
+        let (name, store) = (entry.name.clone(), entry.store.clone());
+        AttachPoint { inner, name, store, is_gone: false }
     }
 
     /// Goes on with what another program has handed over: `service` at `point` as `entry` says.
@@ -94,7 +102,7 @@ impl AttachPoint {
                 Box::new(server.map_err(|error| failed(error.to_string()))?)
             }
         };
-        Ok(AttachPoint { inner, name: entry.name.clone(), store: entry.store.clone() })
+        Ok(AttachPoint::new(inner, entry))
     }
 
     /// Stops, and leaves what hosts see in its place for whoever resumes with the descriptor.
@@ -112,13 +120,25 @@ impl AttachPoint {
         self.inner.address()
     }
 
+    /// Whether it was ended, in order or not.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
     /// Ends it; afterwards it does nothing any more.
     ///
     /// # Errors
-    /// [`DaemonError::Busy`] while somebody uses it, unless `force`.
+    /// [`DaemonError::Busy`] while somebody uses it, unless `force`; [`DaemonError::Unflushed`] when it
+    /// has ended, but not in order.
     pub(crate) fn detach(&mut self, force: bool) -> Result<(), CliError> {
         let how = if force { Detach::Always } else { Detach::IfIdle };
-        self.inner.detach(how).map_err(|error| match error {
+        let outcome = self.inner.detach(how);
+        self.is_gone |= matches!(&outcome, Ok(()) | Err(DetachError::Unflushed { .. }));
+        outcome.map_err(|error| match error {
+            DetachError::Unflushed { address, source } => {
+                let (name, reason) = (self.name.clone(), reason_of(&source));
+                DaemonError::Unflushed { name, device: address, reason }.into()
+            }
             DetachError::Busy { address, holders } => {
                 let mounts = mounts::mounts_of(Path::new(&address)).unwrap_or_default();
                 let mount_point = mounts.into_iter().next().map(|mount| mount.mount_point);
@@ -222,6 +242,32 @@ fn ublk_identity(uuid: &str) -> u64 {
 /// What the kernel keeps with an NBD device of the store with this identity.
 fn nbd_identity(uuid: &str) -> String {
     format!("coulter:{uuid}")
+}
+
+/// Whether the device that `entry` names is still its own: a loop device that somebody has detached by
+/// other means may serve another file by now. Asks the daemon, if it is alive.
+pub(crate) fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
+    match (&entry.device, entry.via) {
+        (Some(device), Via::Loop) => {
+            let file = state.file(&entry.name, "mount").join(FILE_NAME);
+            loop_device::lies_over(Path::new(device), &file)
+        }
+        (device, _) => device.is_some(),
+    }
+}
+
+/// That the device of `entry` leads to its volume, before anything is done to it.
+///
+/// # Errors
+/// [`DaemonError::DeviceTaken`].
+pub(crate) fn check_device(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    match &entry.device {
+        Some(device) if !has_its_device(state, entry) => {
+            let (name, device) = (entry.name.clone(), device.clone());
+            Err(DaemonError::DeviceTaken { name, device }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether an attach point of this kind can be had on this machine, by this user.

@@ -15,7 +15,7 @@ mod system;
 pub(crate) use daemon::DaemonError;
 pub(crate) use emulation::EmulationError;
 pub(crate) use mount::MountError;
-pub(crate) use report::Report;
+pub(crate) use report::{Report, reason_of};
 pub(crate) use state::StateError;
 pub(crate) use store::StoreError;
 pub(crate) use system::SystemError;

@@ -17,6 +17,7 @@ mod dead_loops;
 mod demo;
 mod emulated;
 mod error;
+mod file_identity;
 mod file_system;
 mod format_store;
 mod holders;

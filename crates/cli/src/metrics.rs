@@ -163,6 +163,7 @@ mod tests {
             read_only: false,
             attached_at_unix_seconds: 3,
             metrics: None,
+            store_identity: None,
         };
         let mut statistics = facts_of(&coulter::Statistics::default());
         statistics["written"]["host_bytes"] = 8192.into();

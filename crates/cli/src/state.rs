@@ -11,6 +11,7 @@
 //!   takes the lock next may reclaim it.
 
 use crate::error::{CliError, StateError};
+use crate::file_identity::FileIdentity;
 use crate::process::Process;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
@@ -89,16 +90,53 @@ pub(crate) struct Entry {
     /// Where its metrics are to be had, if anywhere.
     #[serde(default)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Which file or disk the store is, whatever lies at its path by now. `None` for a drive that is
+    /// emulated.
+    #[serde(default)]
+    pub(crate) store_identity: Option<FileIdentity>,
+}
+
+/// How well a word that the user wrote names a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Match {
+    /// It is its name, its store or its device.
+    Yes,
+    /// It is the path of its store, but another file lies there now.
+    Replaced,
+    No,
 }
 
 impl Entry {
-    /// Whether `text` is a name for it, or `path`, that text as a canonical path.
-    fn answers_to(&self, text: &str, path: Option<&Path>) -> bool {
-        self.name == text
-            || path == Some(&self.store)
-            || self.device.as_deref() == Some(text)
-            || path.is_some_and(|path| self.device.as_deref().map(Path::new) == Some(path))
+    /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
+    /// there now.
+    pub(crate) fn is_of(&self, path: &Path) -> Option<bool> {
+        match (self.store_identity, FileIdentity::at(path).ok()) {
+            (Some(own), Some(found)) if own == found => Some(true),
+            (Some(_), Some(_)) => (self.store != path).then_some(false),
+            _ => Some(self.store == path),
+        }
     }
+
+    /// What `text` is to it; `path` is that text as a path.
+    fn matched_by(&self, text: &str, path: Option<&Path>) -> Match {
+        let device = self.device.as_deref();
+        let is_device =
+            device == Some(text) || path.is_some_and(|path| device.map(Path::new) == Some(path));
+        if self.name == text || is_device {
+            return Match::Yes;
+        }
+        match path.map(|path| self.is_of(path)) {
+            Some(Some(true)) => Match::Yes,
+            Some(None) => Match::Replaced,
+            Some(Some(false)) | None => Match::No,
+        }
+    }
+}
+
+/// What the user wrote, as the path that the kernel knows it by; of a file that is gone, as the path
+/// that it had.
+fn path_of(text: &str) -> Option<PathBuf> {
+    Path::new(text).canonicalize().or_else(|_| std::path::absolute(text)).ok()
 }
 
 /// The directory.
@@ -194,14 +232,23 @@ impl StateDirectory {
     /// The attached volume that `text` means: a name, the path of a store, or a device.
     ///
     /// # Errors
-    /// [`StateError::NotAttached`] when there is none.
+    /// [`StateError::NotAttached`] when there is none; [`StateError::StoreReplaced`] when another file
+    /// has come to lie at the path since.
     pub(crate) fn find(&self, text: &str) -> Result<Entry, CliError> {
-        let path = Path::new(text).canonicalize().ok();
+        let path = path_of(text);
         let attached = self.attached()?;
+        let found = |wanted: Match| {
+            attached.iter().find(|entry| entry.matched_by(text, path.as_deref()) == wanted)
+        };
+        if let Some(entry) = found(Match::Yes) {
+            return Ok(entry.clone());
+        }
+        if let Some(Entry { name, store, .. }) = found(Match::Replaced) {
+            let (name, store) = (name.clone(), store.clone());
+            return Err(StateError::StoreReplaced { name, store }.into());
+        }
         let names = attached.iter().map(|entry| entry.name.clone()).collect();
-        attached.into_iter().find(|entry| entry.answers_to(text, path.as_deref())).ok_or_else(
-            || StateError::NotAttached { name: text.to_owned(), attached: names }.into(),
-        )
+        Err(StateError::NotAttached { name: text.to_owned(), attached: names }.into())
     }
 
     /// What the ended daemon of the volume called `text` left, if there is such a one. The caller
@@ -214,10 +261,12 @@ impl StateDirectory {
         _lock: &StateLock,
         text: &str,
     ) -> Result<Option<Entry>, CliError> {
-        let path = Path::new(text).canonicalize().ok();
+        let path = path_of(text);
         let mut entries = self.entries()?.into_iter();
         let ended = |entry: &Entry| !entry.process.is_alive();
-        Ok(entries.find(|entry| ended(entry) && entry.answers_to(text, path.as_deref())))
+        // Nothing of it can be written any more, whatever lies at its path.
+        let means = |entry: &Entry| entry.matched_by(text, path.as_deref()) != Match::No;
+        Ok(entries.find(|entry| ended(entry) && means(entry)))
     }
 
     /// Writes `entry`, replacing one of the same name. The caller holds the lock.
@@ -324,6 +373,7 @@ mod tests {
             read_only: false,
             attached_at_unix_seconds: 1,
             metrics: None,
+            store_identity: None,
         }
     }
 

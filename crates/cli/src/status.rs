@@ -362,6 +362,7 @@ mod tests {
             read_only: false,
             attached_at_unix_seconds: 1,
             metrics: None,
+            store_identity: None,
         };
         let mut statistics = Map::new();
         statistics.insert("written".to_owned(), written);

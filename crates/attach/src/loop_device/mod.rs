@@ -32,8 +32,8 @@ pub fn lies_over(device: &Path, file: &Path) -> bool {
     let found = open(device, OFlags::RDONLY).and_then(|device| BackingFile::below(&device));
     match (expected, found) {
         (Ok(expected), Ok(found)) => found == Some(expected),
-        // Not to be seen from here: another mount namespace. The name has to do.
-        _ => is_named(device, file),
+        // Its process has ended, or it is not to be seen from here: the name has to do.
+        _ => path_below(device).is_some_and(|path| path == file) || is_named(device, file),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Job, Source};
 use crate::attach_point;
 use crate::error::{CliError, StateError};
+use crate::file_identity::FileIdentity;
 use crate::process::Process;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory, StateLock, name_of_store};
@@ -35,7 +36,7 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError
         waiting.into_iter().partition(|entry| entry.store == store);
     // Of one profile there may be any number of drives.
     let is_one = matches!(job.source, Source::Store(_));
-    if let Some(other) = taken.iter().find(|entry| is_one && entry.store == store) {
+    if let Some(other) = taken.iter().find(|entry| is_one && entry.is_of(&store) == Some(true)) {
         return Err(StateError::AlreadyAttached {
             store,
             name: other.name.clone(),
@@ -58,7 +59,6 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError
         Some(waiting) => Entry { device: None, process: Process::current(), ..waiting.clone() },
         None => Entry {
             name: choose_name(state, job, &taken)?,
-            store,
             device: None,
             via: job.point.via(),
             process: Process::current(),
@@ -67,6 +67,8 @@ pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError
             read_only: job.opening.read_only,
             attached_at_unix_seconds: unix_seconds(),
             metrics: None,
+            store_identity: FileIdentity::at(&store).ok().filter(|_| is_one),
+            store,
         },
     };
     state.write(&lock, &entry)?;

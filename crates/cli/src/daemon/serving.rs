@@ -110,6 +110,10 @@ impl Serving {
                 }
                 Ok(Event::Request(Request::Detach { force }, client)) => match self.detach(force) {
                     Ok(()) => return End::Over(Ok(()), Some(client)),
+                    // There is nothing left to serve.
+                    Err(error) if self.point.is_gone() => {
+                        return End::Over(Err(error), Some(client));
+                    }
                     Err(error) => client.answer(&Reply::Failed(error.report())),
                 },
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),

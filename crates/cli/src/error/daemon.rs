@@ -12,6 +12,10 @@ pub(crate) enum DaemonError {
     ViaUnavailable { via: &'static str, reason: String },
     /// The attach point could not be set up.
     Attach { store: PathBuf, reason: String },
+    /// The device is gone, and what hosts had written last may be.
+    Unflushed { name: String, device: String, reason: String },
+    /// The device does not lead to the volume any more.
+    DeviceTaken { name: String, device: String },
     /// Somebody uses the volume.
     Busy { name: String, device: String, holders: Vec<String>, mount_point: Option<PathBuf> },
     /// The device of a daemon that ended waits, with a file system mounted from it.
@@ -45,6 +49,19 @@ impl DaemonError {
             }
             DaemonError::Attach { store, reason } => {
                 fault(format!("cannot serve {}", store.display())).why(reason.as_str())
+            }
+            DaemonError::Unflushed { name, device, reason } => {
+                fault(format!("'{name}' is detached, but its last writes are not durable"))
+                    .why(format!("{device} could not be flushed: {reason}"))
+                    .help(
+                        "whoever asked for them by fsync was told; free space below the store, or \
+                         see its log, and run `coulter check` before it is used again",
+                    )
+            }
+            DaemonError::DeviceTaken { name, device } => {
+                fault(format!("{device} does not lead to '{name}' any more"))
+                    .why("it was detached by other means than `coulter detach`")
+                    .help(format!("run `coulter detach {name}`, and attach or mount it again"))
             }
             DaemonError::Busy { name, device, holders, mount_point } => {
                 fault(format!("'{name}' is in use at {device}")).why(holders.join("; ")).help(

@@ -17,6 +17,8 @@ pub(crate) enum StateError {
     NameTaken { name: String, store: PathBuf },
     /// No volume of that name, store or device.
     NotAttached { name: String, attached: Vec<String> },
+    /// Another file lies at the path of an attached store.
+    StoreReplaced { name: String, store: PathBuf },
     /// The store is already served.
     AlreadyAttached { store: PathBuf, name: String, device: Option<String> },
     /// The store's device outlived its daemon.
@@ -51,6 +53,11 @@ impl StateError {
                 fault(format!("'{name}' is not attached"))
                     .why(why)
                     .help("name a volume, its store or its device; `coulter list` shows them")
+            }
+            StateError::StoreReplaced { name, store } => {
+                fault(format!("{} is not the file that is attached", store.display()))
+                    .why(format!("it has come to its path since '{name}' was attached from there"))
+                    .help(format!("`coulter detach {name}` closes the one that is attached"))
             }
             StateError::AlreadyAttached { store, name, device } => {
                 let why = match device {

@@ -50,7 +50,7 @@ impl List {
                 entry.via.to_string(),
                 entry.device.clone().unwrap_or_default(),
                 if *waiting { "ended".to_owned() } else { pid },
-                entry.store.display().to_string(),
+                format!("{}{}", entry.store.display(), fate_of_path(entry)),
             ]);
         }
         terminal::print(table.to_string().trim_end())?;
@@ -61,6 +61,15 @@ impl List {
             ));
         }
         Ok(())
+    }
+}
+
+/// What has become of the path that the store had when it was attached, if that is worth a word.
+fn fate_of_path(entry: &Entry) -> &'static str {
+    match entry.is_of(&entry.store) {
+        None => " (replaced)",
+        Some(_) if entry.store_identity.is_some() && !entry.store.exists() => " (deleted)",
+        Some(_) => "",
     }
 }
 

@@ -3,6 +3,7 @@
 //! What this command itself has set up is undone when a later step fails; a store that it made
 //! stays, since it is a result by itself.
 
+use crate::attach_point;
 use crate::control::{self, Request};
 use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
@@ -101,6 +102,7 @@ impl Mount {
         let text = self.path.to_string_lossy();
         match state.find(&text) {
             Ok(entry) => {
+                attach_point::check_device(state, &entry)?;
                 self.tune(state, &entry)?;
                 return Ok((entry, false));
             }

@@ -61,10 +61,14 @@ impl Umount {
     }
 }
 
-/// The entry whose device is `source`, stale ones included.
+/// The entry whose device is `source`, stale ones included; not one whose device has become that of
+/// somebody else.
 fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliError> {
-    let entries = state.entries()?;
-    Ok(entries.into_iter().find(|entry| entry.device.as_deref().map(Path::new) == Some(source)))
+    let mut entries = state.entries()?.into_iter();
+    Ok(entries.find(|entry| {
+        entry.device.as_deref().map(Path::new) == Some(source)
+            && attach_point::has_its_device(state, entry)
+    }))
 }
 
 /// Whether `device` is a loop device of a daemon that has ended, and whose entry is gone. With its

@@ -1,0 +1,121 @@
+//! What people and full disks do to devices and stores while a daemon serves them.
+
+mod sandbox;
+
+use sandbox::{Sandbox, can_mount};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+const STORE: [&str; 4] = ["--size", "256M", "--segment-size", "2M"];
+
+/// Runs a program of the system that must succeed.
+#[track_caller]
+fn system(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect("it can be run");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {error}");
+}
+
+/// The path of a new file with a file system of its own in it.
+fn image(sandbox: &Sandbox, name: &str, size: u64) -> String {
+    let path = sandbox.path(name);
+    File::create(&path).and_then(|file| file.set_len(size)).expect("it is writable");
+    let path = path.to_str().expect("it is text").to_owned();
+    system("mkfs.ext4", &["-q", "-F", &path]);
+    path
+}
+
+#[test]
+fn a_loop_device_that_became_another_files_is_neither_formatted_nor_taken_away() {
+    let Some(_right) = can_mount("a loop device that became another file's") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let theirs_mounted = sandbox.make_directory("theirs");
+    let theirs_mounted = theirs_mounted.to_str().expect("it is text");
+    let theirs = image(&sandbox, "theirs.img", 64 << 20);
+    let before = fs::read(&theirs).expect("it is readable");
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    let device = sandbox.ok(&["attach", "disk.img", "--via", "loop"]).trim_end().to_owned();
+    system("losetup", &["--detach", &device]);
+    system("losetup", &[&device, &theirs]);
+
+    let error = sandbox.fails(1, &["mount", "disk.img", "mnt", "--mkfs", "ext4"]);
+    assert!(error.contains("does not lead to 'disk' any more"), "{error}");
+    assert!(error.contains("coulter detach disk"), "{error}");
+    assert!(fs::read(&theirs).expect("it is readable") == before, "it was written to");
+
+    system("mount", &["-o", "ro,noload", &device, theirs_mounted]);
+    let error = sandbox.fails(1, &["umount", "theirs"]);
+    assert!(error.contains("theirs"), "{error}");
+    sandbox.ok(&["detach", "disk"]);
+    system("mountpoint", &["-q", theirs_mounted]);
+    system("umount", &[theirs_mounted]);
+    // It is still set up.
+    system("losetup", &["--detach", &device]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--mkfs", "ext4"]);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_volume_whose_last_writes_find_no_room_is_detached_and_says_so() {
+    let Some(_right) = can_mount("a volume whose last writes find no room") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    let small = sandbox.make_directory("small");
+    let small = small.to_str().expect("it is text");
+    system("mount", &["-o", "loop", &image(&sandbox, "small.img", 160 << 20), small]);
+    let store = format!("{small}/disk.img");
+    sandbox.ok(&["mount", &store, "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    let is_full = (0..40).any(|number| {
+        let file = File::create(directory.join(format!("file{number}")));
+        let written = file.and_then(|mut file| {
+            file.write_all(&vec![number; 8 << 20])?;
+            file.sync_all()
+        });
+        written.is_err()
+    });
+    assert!(is_full, "there was room for all of it");
+    let error = sandbox.fails(1, &["umount", "mnt"]);
+    assert!(error.contains("its last writes are not durable"), "{error}");
+    assert!(error.contains("free space below the store"), "{error}");
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+    system("umount", &[small]);
+}
+
+#[test]
+fn a_file_that_took_the_place_of_a_store_is_not_taken_for_it() {
+    let sandbox = Sandbox::new();
+    let make = |name: &str| sandbox.ok(&[&["create", name], &STORE[..]].concat());
+    let remove = |name: &str| fs::remove_file(sandbox.path(name)).expect("it is there");
+    make("disk.img");
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    remove("disk.img");
+    assert!(sandbox.ok(&["list"]).contains("disk.img (deleted)"));
+    make("disk.img");
+    assert!(sandbox.ok(&["list"]).contains("disk.img (replaced)"));
+    for verb in ["status", "detach"] {
+        let error = sandbox.fails(1, &[verb, "disk.img"]);
+        assert!(error.contains("is not the file that is attached"), "{error}");
+        assert!(error.contains("coulter detach disk"), "{error}");
+    }
+    // The new one is a store like others.
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    assert!(sandbox.ok(&["list", "--json"]).contains("disk-2"));
+    sandbox.ok(&["detach", "disk.img"]);
+    sandbox.ok(&["detach", "disk"]);
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+}
+
+#[test]
+fn a_store_that_was_moved_is_found_at_its_new_place() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    fs::rename(sandbox.path("disk.img"), sandbox.path("moved.img")).expect("it is writable");
+    let error = sandbox.fails(1, &["attach", "moved.img", "--via", "nbd-server"]);
+    assert!(error.contains("already attached"), "{error}");
+    sandbox.ok(&["detach", "moved.img"]);
+    assert!(!Path::new(&sandbox.path("disk.img")).exists());
+}
