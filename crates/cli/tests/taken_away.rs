@@ -49,6 +49,8 @@ fn a_loop_device_that_became_another_files_is_neither_formatted_nor_taken_away()
     system("mount", &["-o", "ro,noload", &device, theirs_mounted]);
     let error = sandbox.fails(1, &["umount", "theirs"]);
     assert!(error.contains("theirs"), "{error}");
+    let error = sandbox.fails(1, &["detach", &device]);
+    assert!(error.contains("does not lead to 'disk' any more"), "{error}");
     sandbox.ok(&["detach", "disk"]);
     system("mountpoint", &["-q", theirs_mounted]);
     system("umount", &[theirs_mounted]);

@@ -201,6 +201,30 @@ fn a_mounted_disk_is_in_use_and_the_mount_is_named() {
 }
 
 #[test]
+fn a_file_and_a_loop_device_over_it_are_not_open_at_the_same_time() {
+    with_private_mounts("a loop device over a file that is open", || {
+        let scratch = Scratch::new();
+        let backing = scratch.file("disk", SIZE).path;
+        let disk = LoopDisk::new(&backing, 512, false);
+        let phrase = format!("in use by the loop device {}", disk.path.display());
+        refusal(&backing, &by_default(), &phrase);
+        open_as(&backing, &by_default(), Access::ReadOnly).expect("nothing is written this way");
+        let through_the_disk = open(&disk.path).expect("nobody else has it");
+        let lock = fs::File::open(&backing).expect("it is readable");
+        assert!(lock.try_lock_shared().is_err(), "the file below is not locked");
+        drop(through_the_disk);
+
+        // The other way round: the file was open before the device was there.
+        lock.lock().expect("it can be locked");
+        let phrase = format!("which has {}, the file below it", backing.display());
+        let error = refusal(&disk.path, &by_default(), &phrase);
+        assert!(matches!(error, OpenError::InUse { .. }));
+        drop(lock);
+        open(&disk.path).expect("nobody else has it any more");
+    });
+}
+
+#[test]
 fn a_file_system_without_direct_transfers_is_used_through_the_page_cache_and_says_so() {
     with_private_mounts("ramfs", || {
         let scratch = Scratch::new();

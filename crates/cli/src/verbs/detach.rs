@@ -35,7 +35,12 @@ pub(crate) struct Detach {
 impl Detach {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         match state.find(&self.volume) {
-            Ok(entry) => detach(state, &entry, self.force),
+            Ok(entry) => {
+                if entry.device.as_ref() == Some(&self.volume) {
+                    attach_point::check_device(state, &entry)?;
+                }
+                detach(state, &entry, self.force)
+            }
             Err(not_attached @ CliError::State(StateError::NotAttached { .. })) => {
                 let lock = state.lock()?;
                 let Some(ended) = state.find_ended(&lock, &self.volume)? else {

@@ -74,7 +74,7 @@ fn dev_name(number: u64) -> String {
     format!("{}:{}", libc::major(number), libc::minor(number))
 }
 
-fn directory(number: u64) -> PathBuf {
+pub(super) fn directory(number: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}", dev_name(number)))
 }
 

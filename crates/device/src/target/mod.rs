@@ -4,13 +4,15 @@
 //!
 //! Invariants:
 //! - whoever writes is alone. A file carries a `flock`, exclusive for writing and shared for
-//!   reading; a disk is opened with `O_EXCL`, which also excludes mounted file systems;
+//!   reading; a disk is opened with `O_EXCL`, which also excludes mounted file systems; of a loop
+//!   device the file below it is locked too;
 //! - the lock of a file is given up in `drop`, not when the kernel closes the last copy of the
 //!   descriptor, which for io_uring happens later and elsewhere.
 
 mod alignment;
 mod disk;
 mod lock;
+mod loops;
 
 use crate::contract::{ALIGNMENT_MAX, Properties, SECTOR_SIZE};
 use crate::open::OpenOptions;
@@ -35,6 +37,8 @@ pub(crate) struct Target {
     discard: bool,
     read_only: bool,
     notes: Vec<String>,
+    /// Held for its lock.
+    _file_below: Option<loops::FileBelow>,
 }
 
 /// What is at the path.
@@ -59,8 +63,20 @@ impl Target {
         if kind_of(path, metadata.file_type())? != kind {
             return Err(OpenError::NotABlockDeviceOrFile { path: path.to_path_buf() });
         }
-        if kind == TargetKind::File {
-            lock::lock(&file, path, &metadata, options.read_only)?;
+        let mut file_below = None;
+        match kind {
+            TargetKind::File => {
+                lock::lock(&file, path, &metadata, options.read_only)?;
+                if !options.read_only
+                    && let Some(device) = loops::over(path)
+                {
+                    return Err(OpenError::InUse { path: path.to_path_buf(), by: Some(device) });
+                }
+            }
+            TargetKind::Disk => {
+                let directory = disk::directory(metadata.rdev());
+                file_below = loops::FileBelow::lock(path, &directory, options.read_only)?;
+            }
         }
         // From here on a failure drops the file, which gives up the lock.
         let end = file.seek(SeekFrom::End(0)).map_err(|source| failed(path, "measure", source))?;
@@ -79,6 +95,7 @@ impl Target {
             discard: false,
             read_only: options.read_only,
             notes: Vec::new(),
+            _file_below: file_below,
         };
         match kind {
             TargetKind::File => target.examine_file(options, direct)?,
