@@ -244,15 +244,18 @@ fn nbd_identity(uuid: &str) -> String {
     format!("coulter:{uuid}")
 }
 
-/// Whether the device that `entry` names is still its own: a loop device that somebody has detached by
-/// other means may serve another file by now. Asks the daemon, if it is alive.
+/// Whether the device that `entry` names is still its own: one that somebody has detached by other
+/// means may lead to another store or file by now. Asks the daemon, if it is alive.
 pub(crate) fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
-    match (&entry.device, entry.via) {
-        (Some(device), Via::Loop) => {
+    let Some(device) = entry.device.as_deref().map(Path::new) else { return false };
+    match entry.via {
+        Via::Loop => {
             let file = state.file(&entry.name, "mount").join(FILE_NAME);
-            loop_device::lies_over(Path::new(device), &file)
+            loop_device::lies_over(device, &file)
         }
-        (device, _) => device.is_some(),
+        Via::Ublk => ublk::identity_of(device) == Some(ublk_identity(&entry.uuid)),
+        Via::Nbd => nbd_device::is_of(device, &nbd_identity(&entry.uuid)),
+        Via::NbdServer => true,
     }
 }
 

@@ -245,6 +245,14 @@ pub fn find(identity: &str) -> Option<u32> {
     indices.find(|index| is_configured(*index) && identity_of(*index).as_deref() == Some(identity))
 }
 
+/// Whether the device was made with this identity, as far as the kernel tells: one before Linux 5.14
+/// says only whether it is in use.
+pub fn is_of(device: &Path, identity: &str) -> bool {
+    let name = device.file_name().and_then(|name| name.to_str()?.strip_prefix("nbd"));
+    let Some(index) = name.and_then(|number| number.parse().ok()) else { return false };
+    identity_of(index).map_or_else(|| is_configured(index), |found| found == identity)
+}
+
 /// The path of the device `index`.
 pub fn device_path(index: u32) -> PathBuf {
     PathBuf::from(format!("/dev/nbd{index}"))

@@ -23,7 +23,7 @@ mod stock;
 
 pub use error::UblkError;
 pub use rehearsal::Rehearsal;
-pub use stale::{Waiting, remove, waiting};
+pub use stale::{Waiting, identity_of, remove, waiting};
 
 use crate::block_device::{
     ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,

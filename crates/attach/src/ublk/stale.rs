@@ -40,6 +40,12 @@ pub fn waiting() -> Result<Vec<Waiting>, UblkError> {
     Ok(found)
 }
 
+/// What was kept with the block device when it was made; `None` if it is gone, or no ublk device.
+pub fn identity_of(device: &Path) -> Option<u64> {
+    let id = device.file_name()?.to_str()?.strip_prefix("ublkb")?.parse().ok()?;
+    Some(Control::open().ok()?.info(id).ok()?.identity)
+}
+
 /// Takes away a device that waits. What uses it gets I/O errors, and what it was asked and had not
 /// answered is lost.
 ///
