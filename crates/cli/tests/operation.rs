@@ -116,6 +116,27 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 }
 
 #[test]
+fn a_watch_ends_when_nobody_reads_it() {
+    let (sandbox, _) = attached(&[]);
+    for words in [&["status", "--watch"][..], &["status", "disk", "--watch", "--json"]] {
+        let mut watch = sandbox.command(words);
+        let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the program can be started");
+        let mut line = String::new();
+        let output = watch.stdout.take().expect("it is a pipe");
+        BufReader::new(output).read_line(&mut line).expect("it says something");
+        assert!(line.contains("disk"), "{line}");
+        sandbox::wait_until("it has ended", || watch.try_wait().expect("our child").is_some());
+        assert_eq!(watch.wait().expect("our child").code(), Some(0));
+    }
+    sandbox.ok(&["detach", "disk"]);
+    // With nothing to say, too.
+    let mut watch = sandbox.command(&["status", "--watch"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the program can be started");
+    drop(watch.stdout.take());
+    sandbox::wait_until("it has ended", || watch.try_wait().expect("our child").is_some());
+}
+
+#[test]
 fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
