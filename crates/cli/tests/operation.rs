@@ -137,6 +137,27 @@ fn a_watch_ends_when_nobody_reads_it() {
 }
 
 #[test]
+fn whoever_waits_for_a_stopped_daemon_is_told() {
+    let (sandbox, _) = attached(&[]);
+    let pid = sandbox.pid_of("disk");
+    sandbox::send(pid, "STOP");
+    let mut detach = sandbox.command(&["detach", "disk"]);
+    let mut detach = detach.stderr(Stdio::piped()).spawn().expect("the program can be started");
+    let mut said = BufReader::new(detach.stderr.take().expect("it is a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says something");
+    let running = detach.try_wait().expect("our child").is_none();
+    sandbox::send(pid, "CONT");
+    assert!(line.contains(&format!("process {pid}")) && line.contains("is stopped"), "{line}");
+    assert!(line.contains(&format!("kill -CONT {pid}")), "{line}");
+    assert!(running, "it gave up");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("it is text");
+    assert_eq!(detach.wait().expect("our child").code(), Some(0), "{rest}");
+    assert_eq!(rest, "", "it is told once");
+}
+
+#[test]
 fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
