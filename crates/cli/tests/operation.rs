@@ -158,6 +158,32 @@ fn whoever_waits_for_a_stopped_daemon_is_told() {
 }
 
 #[test]
+fn files_of_somebody_else_in_the_state_directory_stay() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let theirs = sandbox.make_directory("state");
+    let attach = ["attach", "disk.img", "--via", "nbd-server"];
+    for suffix in ["json", "sock", "nbd"] {
+        std::fs::write(theirs.join(format!("disk.{suffix}")), suffix).expect("it is writable");
+    }
+    let said = sandbox.fails(2, &attach);
+    assert!(said.contains("state/disk.json") && said.contains("--name"), "{said}");
+    for suffix in ["json", "sock", "nbd"] {
+        let path = theirs.join(format!("disk.{suffix}"));
+        assert_eq!(std::fs::read_to_string(&path).expect("it is still there"), suffix);
+        std::fs::remove_file(&path).expect("it is ours");
+    }
+    let (log, link) = (sandbox.path("theirs"), theirs.join("disk.log"));
+    std::fs::write(&log, "theirs").expect("it is writable");
+    std::os::unix::fs::symlink(&log, &link).expect("it is writable");
+    let said = sandbox.fails(2, &attach);
+    assert!(said.contains("state/disk.log"), "{said}");
+    sandbox.ok(&[&attach[..], &["--name", "other"]].concat());
+    sandbox.ok(&["detach", "other"]);
+    assert_eq!(std::fs::read_to_string(&log).expect("it is still there"), "theirs");
+}
+
+#[test]
 fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
