@@ -2,9 +2,10 @@
 //!
 //! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `held_back`
 //! compares once more, with `bare` as the other side. `fio`, `crash`, `blocks` and `content` write
-//! and verify; `scratch` and `interrupt` see to it that
+//! and verify; `scratch`, `abandoned` and `interrupt` see to it that
 //! nothing stays behind; `figures` and `picture` are what comes out.
 
+mod abandoned;
 mod bare;
 mod blocks;
 mod content;
