@@ -16,6 +16,7 @@ use crate::status::Facts;
 use crate::terminal;
 use crate::verbs::attach::ViaChoice;
 use crate::verbs::create::parse_percent;
+use crate::verbs::serve::check_remote;
 use clap::{Args, ValueEnum};
 use coulter_attach::nbd::Address;
 use coulter_flash::{Pacing, Placement};
@@ -277,6 +278,7 @@ impl FlashAttach {
 
 impl FlashServe {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        check_remote(&self.nbd, self.allow_remote)?;
         let point = Point::NbdAt { address: self.nbd.clone(), allow_remote: self.allow_remote };
         let job = self.emulation.job(point.absolute())?;
         let facts = daemon::run(state, job, &mut |entry| tell(entry, self.json))?;
