@@ -11,11 +11,14 @@ use crate::error::{CliError, DaemonError, Report};
 use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
+use crate::terminal;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Most bytes of one line.
@@ -84,7 +87,10 @@ pub(crate) fn ask(
         Request::Detach { .. } | Request::Restart { .. } => SHUTDOWN_PATIENCE,
         _ => PATIENCE,
     };
-    let answer = converse(&state.file(&entry.name, "sock"), request, patience);
+    let waits = Waits { note_after: PATIENCE, patience };
+    let answer = converse(&state.file(&entry.name, "sock"), request, waits, &mut |taken| {
+        terminal::note(&silence(entry, taken));
+    });
     match answer {
         Ok(Reply::Failed(report)) => Err(DaemonError::Daemon(report).into()),
         Ok(reply) => Ok(reply),
@@ -96,12 +102,65 @@ pub(crate) fn ask(
     }
 }
 
-fn converse(path: &std::path::Path, request: &Request, patience: Duration) -> io::Result<Reply> {
+/// How long an answer may take.
+#[derive(Clone, Copy)]
+struct Waits {
+    /// Until a person who waits is told of it.
+    note_after: Duration,
+    /// In all.
+    patience: Duration,
+}
+
+/// Sends a request and waits for the answer. `is_silent` hears once that it takes long, and whether
+/// the daemon has taken the request.
+fn converse(
+    path: &Path,
+    request: &Request,
+    waits: Waits,
+    is_silent: &mut dyn FnMut(bool),
+) -> io::Result<Reply> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_read_timeout(Some(patience))?;
     write_line(&mut stream, request)?;
+    if waits.note_after < waits.patience && !is_answered(&stream, waits.note_after) {
+        is_silent(is_taken(&stream));
+    }
+    stream.set_read_timeout(Some(waits.patience))?;
     read_line(&stream)
+}
+
+/// Whether an answer, or the end of the connection, comes within `duration`.
+fn is_answered(stream: &UnixStream, duration: Duration) -> bool {
+    let mut sources = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    poll(&mut sources, PollTimeout::try_from(duration).unwrap_or(PollTimeout::MAX)) != Ok(0)
+}
+
+/// Whether the other end has read all that was sent to it.
+fn is_taken(stream: &UnixStream) -> bool {
+    let mut unread: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ, which for sockets is SIOCOUTQ, writes one int to where it is told, which is
+    // a variable of ours, and the descriptor is open.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+    result == 0 && unread == 0
+}
+
+/// What to say to whoever waits for a daemon that says nothing.
+fn silence(entry: &Entry, taken: bool) -> String {
+    let (name, pid) = (&entry.name, entry.process.pid);
+    if entry.process.is_stopped() {
+        return format!(
+            "the daemon of '{name}' (process {pid}) is stopped; let it go on with `kill -CONT {pid}`"
+        );
+    }
+    if taken {
+        return format!(
+            "waiting for the daemon of '{name}' (process {pid}), which is at work on it"
+        );
+    }
+    format!(
+        "the daemon of '{name}' (process {pid}) does not answer yet; look at its log, or end it \
+         with `kill -9 {pid}`; no flushed write is lost"
+    )
 }
 
 /// Reads the request of a client that has just connected.
@@ -145,6 +204,8 @@ pub(crate) fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::Receiver;
 
     fn pair() -> (UnixStream, UnixStream) {
         UnixStream::pair().expect("a socket pair can be made")
@@ -183,5 +244,52 @@ mod tests {
         let endless = io::repeat(b'x');
         let error = read_line::<Request>(endless).expect_err("it never ends");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// What is heard of a daemon that `serve`s a listener, and its answer.
+    fn heard(serve: impl FnOnce(&UnixListener, &Receiver<()>) + Send + 'static) -> Vec<bool> {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("sock");
+        let listener = UnixListener::bind(&path).expect("the directory is writable");
+        let (silent, is_silent) = std::sync::mpsc::channel();
+        let daemon = std::thread::spawn(move || serve(&listener, &is_silent));
+        let patience = Duration::from_secs(60);
+        let waits = Waits { note_after: Duration::from_millis(100), patience };
+        let mut heard = Vec::new();
+        let answer = converse(&path, &Request::Detach { force: false }, waits, &mut |taken| {
+            heard.push(taken);
+            let _ = silent.send(());
+        });
+        assert!(matches!(answer, Ok(Reply::Done)), "{answer:?}");
+        daemon.join().expect("no panic");
+        heard
+    }
+
+    fn answer(mut stream: &UnixStream) {
+        write_line(&mut stream, &Reply::Done).expect("it is read");
+    }
+
+    #[test]
+    fn a_daemon_that_is_deaf_is_told_from_one_that_works() {
+        let quick = heard(|listener, _| {
+            let (stream, _) = listener.accept().expect("somebody comes");
+            receive(&stream).expect("it is a request");
+            answer(&stream);
+        });
+        assert!(quick.is_empty(), "{quick:?}");
+        let deaf = heard(|listener, is_silent| {
+            is_silent.recv().expect("it is told");
+            let (stream, _) = listener.accept().expect("somebody comes");
+            receive(&stream).expect("it is a request");
+            answer(&stream);
+        });
+        assert_eq!(deaf, [false]);
+        let slow = heard(|listener, is_silent| {
+            let (stream, _) = listener.accept().expect("somebody comes");
+            receive(&stream).expect("it is a request");
+            is_silent.recv().expect("it is told");
+            answer(&stream);
+        });
+        assert_eq!(slow, [true]);
     }
 }

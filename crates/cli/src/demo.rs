@@ -2,9 +2,10 @@
 //!
 //! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `held_back`
 //! compares once more, with `bare` as the other side. `fio`, `crash`, `blocks` and `content` write
-//! and verify; `scratch` and `interrupt` see to it that
+//! and verify; `scratch`, `abandoned` and `interrupt` see to it that
 //! nothing stays behind; `figures` and `picture` are what comes out.
 
+mod abandoned;
 mod bare;
 mod blocks;
 mod content;
@@ -22,6 +23,7 @@ mod scratch;
 pub(crate) use figures::Figures;
 
 use crate::error::CliError;
+use crate::output::{Kind, Output};
 pub(crate) use interrupt::Interrupt;
 use plan::Plan;
 use scratch::Scratch;
@@ -47,15 +49,14 @@ pub(crate) struct Wish<'a> {
 /// # Errors
 /// Whatever one of its steps cannot do. Whether the figures are good is for the caller to say.
 pub(crate) fn run(wish: &Wish<'_>) -> Result<Figures, CliError> {
+    // A picture that cannot be written should fail now, not after a minute.
+    let picture = Output::check(wish.picture, Kind::SVG)?;
     let interrupt = Interrupt::take_over()?;
     let plan = Plan::new(wish.size, wish.seconds, interrupt);
     let scratch = Scratch::new(wish.directory, plan.room())?;
-    // A picture that cannot be written should fail now, not after a minute.
-    std::fs::write(wish.picture, "")
-        .map_err(|source| CliError::io("write the picture", wish.picture, source))?;
     if wish.as_root {
-        on_loop::run(&plan, scratch, wish.picture)
+        on_loop::run(&plan, scratch, &picture)
     } else {
-        over_nbd::run(&plan, scratch, wish.picture)
+        over_nbd::run(&plan, scratch, &picture)
     }
 }

@@ -12,7 +12,7 @@ mod state;
 mod store;
 mod system;
 
-pub(crate) use daemon::DaemonError;
+pub(crate) use daemon::{DaemonError, MetricsFault};
 pub(crate) use emulation::EmulationError;
 pub(crate) use mount::MountError;
 pub(crate) use report::{Report, reason_of};

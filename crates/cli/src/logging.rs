@@ -88,7 +88,9 @@ pub(crate) fn move_to_file(path: &Path) -> Result<(), CliError> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    // A link would lead to a file that is no log of ours.
+    let flags = libc::O_NOFOLLOW;
+    OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 impl Destination {
@@ -223,6 +225,16 @@ mod tests {
         assert_eq!(object["name"], "a \"b\"\n");
         assert_eq!(object["pid"], 17);
         assert_eq!(object["level"], "info", "a key does not replace what every line has");
+    }
+
+    #[test]
+    fn a_log_is_not_written_through_a_link() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let (file, link) = (directory.path().join("theirs"), directory.path().join("a.log"));
+        fs::write(&file, b"theirs").expect("the directory is writable");
+        std::os::unix::fs::symlink(&file, &link).expect("the directory is writable");
+        open(&link).expect_err("it is a link");
+        open(&directory.path().join("b.log")).expect("the directory is writable");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod metrics;
 mod mounts;
 mod notify;
 mod opening;
+mod output;
 mod process;
 mod reclaim;
 mod setting;

@@ -37,6 +37,13 @@ impl Process {
         Process::with_pid(self.pid) == Some(self)
     }
 
+    /// Whether it was stopped, by SIGSTOP or a debugger, and waits to be let go on.
+    pub(crate) fn is_stopped(self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stopped = |(state, start)| matches!(state, 'T' | 't') && start == self.start_ticks;
+        state_and_start(&stat).is_some_and(stopped)
+    }
+
     /// Waits until it has ended; `false` if it still runs after `limit`.
     pub(crate) fn wait_for_end(self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
@@ -83,6 +90,26 @@ mod tests {
         let current = Process::current();
         assert!(current.is_alive());
         assert!(!Process { start_ticks: current.start_ticks + 1, ..current }.is_alive());
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_sleeps() {
+        use nix::sys::signal::{Signal, kill};
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
+        let process = Process::with_pid(child.id()).expect("it runs");
+        assert!(!process.is_stopped());
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        kill(pid, Signal::SIGSTOP).expect("it is our child");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !process.is_stopped() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (stopped, alive) = (process.is_stopped(), process.is_alive());
+        let other = Process { start_ticks: process.start_ticks + 1, ..process };
+        let mistaken = other.is_stopped();
+        child.kill().expect("it is our child");
+        child.wait().expect("the child can be reaped");
+        assert!(stopped && alive && !mistaken);
     }
 
     #[test]

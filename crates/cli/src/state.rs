@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Longest name of a volume, so that its socket's path fits into a socket address.
@@ -283,18 +283,45 @@ impl StateDirectory {
             .truncate(true)
             .write(true)
             .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
             .open(&temporary)
             .map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
         fs::rename(&temporary, &path).map_err(failed)
     }
 
-    /// Removes the entry `name` and its sockets; the log stays. The caller holds the lock.
+    /// A file that was not put there by this program, where one of the volume `name` would be.
+    pub(crate) fn foreign_file(&self, name: &str) -> Option<PathBuf> {
+        let suffixes = ["json", "sock", "nbd", "log"];
+        let files = suffixes.map(|suffix| (suffix, self.file(name, suffix)));
+        let foreign = |(suffix, path): &(&str, PathBuf)| match fs::symlink_metadata(path) {
+            Ok(_) if *suffix != "log" => !self.is_ours(name, suffix),
+            // A log has no marks; but it is no link, and no pipe.
+            Ok(there) => !there.is_file(),
+            Err(_) => false,
+        };
+        files.into_iter().find(foreign).map(|(_, path)| path)
+    }
+
+    /// Whether what is there is what this program puts there: a socket, or an entry of that name.
+    fn is_ours(&self, name: &str, suffix: &str) -> bool {
+        let path = self.file(name, suffix);
+        let Ok(there) = fs::symlink_metadata(&path) else { return false };
+        if suffix != "json" {
+            return there.file_type().is_socket();
+        }
+        let entry = there.is_file().then(|| fs::read(&path).ok()).flatten();
+        let entry = entry.and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+        entry.is_some_and(|entry| entry.name == name)
+    }
+
+    /// Removes the entry `name` and its sockets; the log stays, and so does what was not put there
+    /// by this program. The caller holds the lock.
     ///
     /// # Errors
     /// When a file is there and cannot be removed.
     pub(crate) fn remove(&self, _lock: &StateLock, name: &str) -> Result<(), CliError> {
-        for suffix in ["sock", "nbd", "json"] {
+        for suffix in ["sock", "nbd", "json"].into_iter().filter(|it| self.is_ours(name, it)) {
             let path = self.file(name, suffix);
             match fs::remove_file(&path) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
@@ -442,6 +469,32 @@ mod tests {
         let text = serde_json::to_string(&entry("other", Process::current())).expect("it is JSON");
         fs::write(state.path().join("e.json"), text).expect("the directory is writable");
         assert_eq!(state.entries().expect("it is readable"), []);
+    }
+
+    #[test]
+    fn files_of_somebody_else_stay_where_they_are() {
+        let (_parent, state) = directory();
+        let lock = state.lock().expect("nobody holds the lock");
+        for suffix in ["json", "sock", "nbd"] {
+            assert_eq!(state.foreign_file("a"), None);
+            let path = state.file("a", suffix);
+            fs::write(&path, b"{}").expect("the directory is writable");
+            assert_eq!(state.foreign_file("a"), Some(path.clone()));
+            state.remove(&lock, "a").expect("there is nothing to remove");
+            assert_eq!(fs::read(&path).expect("it is still there"), b"{}");
+            fs::remove_file(&path).expect("it is ours");
+        }
+        state.write(&lock, &entry("a", dead())).expect("the directory is writable");
+        let sockets = ["sock", "nbd"].map(|suffix| state.file("a", suffix));
+        for socket in &sockets {
+            drop(std::os::unix::net::UnixListener::bind(socket).expect("it is writable"));
+        }
+        fs::write(state.file("a", "log"), b"an older log").expect("the directory is writable");
+        assert_eq!(state.foreign_file("a"), None, "these are a dead daemon's");
+        state.remove(&lock, "a").expect("the directory is writable");
+        assert!(sockets.iter().all(|socket| !socket.exists()));
+        std::os::unix::fs::symlink("elsewhere", state.file("b", "log")).expect("it is writable");
+        assert_eq!(state.foreign_file("b"), Some(state.file("b", "log")));
     }
 
     #[test]

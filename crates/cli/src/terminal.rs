@@ -5,12 +5,15 @@
 use crate::error::{CliError, Report};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 /// Errors.
 const RED: Style = AnsiColor::Red.on_default().bold();
@@ -127,6 +130,30 @@ fn output_failed(source: io::Error) -> CliError {
     CliError::io("write to", "standard output".as_ref(), source)
 }
 
+/// Waits; less long, and `true`, if whoever reads standard output stops reading.
+pub(crate) fn reader_leaves_within(duration: Duration) -> bool {
+    leaves_within(io::stdout().as_fd(), duration)
+}
+
+fn leaves_within(output: BorrowedFd<'_>, duration: Duration) -> bool {
+    let deadline = Instant::now() + duration;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Nothing is asked for: the kernel always tells of a reader that has gone.
+        let mut sources = [PollFd::new(output, PollFlags::empty())];
+        match poll(&mut sources, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) if left.is_zero() => return false,
+            // A timeout is counted in whole milliseconds.
+            Ok(0) | Err(Errno::EINTR) => std::thread::sleep(left.min(Duration::from_millis(1))),
+            Ok(_) => return true,
+            Err(_) => {
+                std::thread::sleep(left);
+                return false;
+            }
+        }
+    }
+}
+
 /// Whether standard output is a terminal that can be drawn on.
 pub(crate) fn can_draw() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
@@ -150,4 +177,27 @@ pub(crate) fn spinner(label: &str) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(label.to_owned());
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_leaves_ends_the_wait() {
+        let (reader, writer) = io::pipe().expect("there can be a pipe");
+        assert!(!leaves_within(writer.as_fd(), Duration::from_millis(20)));
+        drop(reader);
+        let begin = Instant::now();
+        assert!(leaves_within(writer.as_fd(), Duration::from_secs(60)));
+        assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_file_has_no_reader_that_could_leave() {
+        let file = tempfile::tempfile().expect("a temporary file can be made");
+        let begin = Instant::now();
+        assert!(!leaves_within(file.as_fd(), Duration::from_millis(20)));
+        assert!(begin.elapsed() >= Duration::from_millis(20));
+    }
 }

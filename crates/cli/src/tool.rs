@@ -5,6 +5,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::{Command, ExitStatus, Output, Stdio};
 
+/// Lines of a failing program's words that are told.
+const LINES_MAX: usize = 4;
+
 /// A command that finds the programs of the administrator too, and says everything in English.
 pub(crate) fn command(program: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
@@ -45,9 +48,19 @@ pub(crate) fn failed(command: &str, status: ExitStatus, output: &[u8]) -> CliErr
     SystemError::ToolFailed {
         command: command.to_owned(),
         how: status.to_string(),
-        output: String::from_utf8_lossy(output).into_owned(),
+        output: essence(&String::from_utf8_lossy(output)),
     }
     .into()
+}
+
+/// The last lines of what a program said, without its explanation of how it is used: what is wrong
+/// comes before that.
+fn essence(output: &str) -> String {
+    let is_usage = |line: &str| line.trim_start().to_lowercase().starts_with("usage:");
+    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+    let said = lines.iter().position(|line| is_usage(line)).filter(|count| *count > 0);
+    let said = &lines[..said.unwrap_or(lines.len())];
+    said[said.len().saturating_sub(LINES_MAX)..].join("\n")
 }
 
 /// The error of a program that could not be started.
@@ -82,5 +95,17 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("`sh -c echo no room"), "{text}");
         assert!(text.ends_with("exit status: 3: no room"), "{text}");
+    }
+
+    #[test]
+    fn the_usage_of_a_failing_program_is_left_out() {
+        let usage = (0..40).map(|number| format!("\t[-{number}]\n")).collect::<String>();
+        let said =
+            format!("mkfs.x: warning\nmkfs.x: invalid option -- 'y'\n\nUsage: mkfs.x\n{usage}");
+        assert_eq!(essence(&said), "mkfs.x: warning\nmkfs.x: invalid option -- 'y'");
+        let long = (0..40).map(|number| format!("line {number}\n")).collect::<String>();
+        assert_eq!(essence(&long), "line 36\nline 37\nline 38\nline 39");
+        assert_eq!(essence("Usage: x FILE\n"), "Usage: x FILE");
+        assert_eq!(essence(""), "");
     }
 }

@@ -128,7 +128,7 @@ fn a_foreground_server_ends_with_0_on_interrupt() {
 #[test]
 fn an_address_that_others_reach_needs_consent() {
     let sandbox = with_store();
-    let error = sandbox.fails(1, &["serve", "disk.img", "--nbd", "tcp:0.0.0.0:0"]);
+    let error = sandbox.fails(2, &["serve", "disk.img", "--nbd", "tcp:0.0.0.0:0"]);
     assert!(error.contains("other machines"), "{error}");
     let list = sandbox.json(&["list", "--json"]);
     assert_eq!(list, Value::Array(Vec::new()), "a refused server stays listed");

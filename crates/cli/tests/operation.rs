@@ -116,6 +116,74 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 }
 
 #[test]
+fn a_watch_ends_when_nobody_reads_it() {
+    let (sandbox, _) = attached(&[]);
+    for words in [&["status", "--watch"][..], &["status", "disk", "--watch", "--json"]] {
+        let mut watch = sandbox.command(words);
+        let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the program can be started");
+        let mut line = String::new();
+        let output = watch.stdout.take().expect("it is a pipe");
+        BufReader::new(output).read_line(&mut line).expect("it says something");
+        assert!(line.contains("disk"), "{line}");
+        sandbox::wait_until("it has ended", || watch.try_wait().expect("our child").is_some());
+        assert_eq!(watch.wait().expect("our child").code(), Some(0));
+    }
+    sandbox.ok(&["detach", "disk"]);
+    // With nothing to say, too.
+    let mut watch = sandbox.command(&["status", "--watch"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the program can be started");
+    drop(watch.stdout.take());
+    sandbox::wait_until("it has ended", || watch.try_wait().expect("our child").is_some());
+}
+
+#[test]
+fn whoever_waits_for_a_stopped_daemon_is_told() {
+    let (sandbox, _) = attached(&[]);
+    let pid = sandbox.pid_of("disk");
+    sandbox::send(pid, "STOP");
+    let mut detach = sandbox.command(&["detach", "disk"]);
+    let mut detach = detach.stderr(Stdio::piped()).spawn().expect("the program can be started");
+    let mut said = BufReader::new(detach.stderr.take().expect("it is a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says something");
+    let running = detach.try_wait().expect("our child").is_none();
+    sandbox::send(pid, "CONT");
+    assert!(line.contains(&format!("process {pid}")) && line.contains("is stopped"), "{line}");
+    assert!(line.contains(&format!("kill -CONT {pid}")), "{line}");
+    assert!(running, "it gave up");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("it is text");
+    assert_eq!(detach.wait().expect("our child").code(), Some(0), "{rest}");
+    assert_eq!(rest, "", "it is told once");
+}
+
+#[test]
+fn files_of_somebody_else_in_the_state_directory_stay() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let theirs = sandbox.make_directory("state");
+    let attach = ["attach", "disk.img", "--via", "nbd-server"];
+    for suffix in ["json", "sock", "nbd"] {
+        std::fs::write(theirs.join(format!("disk.{suffix}")), suffix).expect("it is writable");
+    }
+    let said = sandbox.fails(2, &attach);
+    assert!(said.contains("state/disk.json") && said.contains("--name"), "{said}");
+    for suffix in ["json", "sock", "nbd"] {
+        let path = theirs.join(format!("disk.{suffix}"));
+        assert_eq!(std::fs::read_to_string(&path).expect("it is still there"), suffix);
+        std::fs::remove_file(&path).expect("it is ours");
+    }
+    let (log, link) = (sandbox.path("theirs"), theirs.join("disk.log"));
+    std::fs::write(&log, "theirs").expect("it is writable");
+    std::os::unix::fs::symlink(&log, &link).expect("it is writable");
+    let said = sandbox.fails(2, &attach);
+    assert!(said.contains("state/disk.log"), "{said}");
+    sandbox.ok(&[&attach[..], &["--name", "other"]].concat());
+    sandbox.ok(&["detach", "other"]);
+    assert_eq!(std::fs::read_to_string(&log).expect("it is still there"), "theirs");
+}
+
+#[test]
 fn a_volume_begins_with_settings_and_keeps_them_over_a_restart() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);

@@ -22,8 +22,8 @@ pub(super) struct Claim {
 /// cleared away first, save devices that wait for a daemon.
 ///
 /// # Errors
-/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`]; [`StateError::DeviceWaits`] if there
-/// is a device of this store and it is not to be taken over.
+/// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
+/// [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over.
 pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     let lock = state.lock()?;
     let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
@@ -91,14 +91,18 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
                 Source::Store(path) => name_of_store(path),
                 Source::Drive(emulation) => name_of_store(Path::new(&emulation.profile.name)),
             };
-            // One more candidate than there are names taken: one of them is free.
+            // One more candidate than there are names taken: one of them is free, and if only
+            // somebody else's files are in the way, the error names one of them.
             let numbered = (2..taken.len() + 3).map(|number| format!("{stem}-{number}"));
             let mut candidates = std::iter::once(stem.clone()).chain(numbered);
             candidates.find(|name| owner(name).is_none()).unwrap_or(stem)
         }
     };
     state.check_name(&name)?;
-    Ok(name)
+    match state.foreign_file(&name) {
+        Some(path) => Err(StateError::ForeignFile { name, path }.into()),
+        None => Ok(name),
+    }
 }
 
 /// Publishes the facts that are known once the volume is served.
@@ -128,6 +132,7 @@ mod tests {
     use super::*;
     use crate::daemon::Point;
     use crate::opening::Opening;
+    use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
     use tempfile::TempDir;
 
@@ -175,10 +180,25 @@ mod tests {
         let dead = Process { pid: 1, start_ticks: u64::MAX };
         publish(&state, &Entry { process: dead, ..first }).expect("the directory is writable");
         let socket = state.file("a", "sock");
-        std::fs::write(&socket, b"").expect("the directory is writable");
+        drop(UnixListener::bind(&socket).expect("the directory is writable"));
         let second = claim(&state, &job("/srv/a.img", None)).expect("its daemon has ended").entry;
         assert_eq!(second.name, "a");
         assert!(!Path::new(&socket).exists(), "the dead daemon's socket is still there");
+    }
+
+    #[test]
+    fn a_name_whose_files_are_somebody_elses_is_refused_and_they_stay() {
+        let (_parent, state) = directory();
+        for suffix in ["json", "sock", "nbd"] {
+            let path = state.file("a", suffix);
+            std::fs::write(&path, b"theirs").expect("the directory is writable");
+            for name in [None, Some("a")] {
+                let refused = claim(&state, &job("/srv/a.img", name)).err().expect("it is refused");
+                assert!(refused.to_string().contains(&path.display().to_string()), "{refused}");
+            }
+            assert_eq!(std::fs::read(&path).expect("it is still there"), b"theirs");
+            std::fs::remove_file(&path).expect("it is ours");
+        }
     }
 
     #[test]

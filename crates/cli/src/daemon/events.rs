@@ -8,6 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
@@ -123,8 +124,11 @@ fn accept(listener: &UnixListener) -> Option<Event> {
 /// When the socket cannot be made.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, CliError> {
     let failed = |source| CliError::io("make the control socket", path, source);
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+    // A dead daemon's goes; anything but a socket stays, and is in the way.
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if there.file_type().is_socket() => {
+            std::fs::remove_file(path).map_err(failed)?;
+        }
         _ => {}
     }
     let listener = UnixListener::bind(path).map_err(failed)?;

@@ -8,7 +8,7 @@
 //! - One scraper at a time, [`PATIENCE`] for each, [`REQUEST_SIZE_MAX`] of it.
 
 use crate::control::{self, Reply, Request};
-use crate::error::{CliError, DaemonError};
+use crate::error::{CliError, DaemonError, MetricsFault};
 use crate::metrics;
 use crate::state::{Entry, StateDirectory};
 use std::io::{self, Read, Write};
@@ -43,21 +43,24 @@ impl Port {
     /// # Errors
     /// [`DaemonError::Metrics`] when it is in use, or may not be used, or others could reach it.
     pub(super) fn take(address: SocketAddr) -> Result<Port, CliError> {
-        let failed = |reason: String, is_usage| DaemonError::Metrics { address, reason, is_usage };
+        let failed = |reason: String, fault| DaemonError::Metrics { address, reason, fault };
         if !address.ip().is_loopback() {
             let reason = "others could reach it, and there is no password".to_owned();
-            return Err(failed(reason, true).into());
+            return Err(failed(reason, MetricsFault::Remote).into());
         }
         let bound = TcpListener::bind(address).and_then(|listener| {
             let address = listener.local_addr()?;
             Ok(Port { listener, address })
         });
         bound.map_err(|source| {
-            let reason = match source.kind() {
-                io::ErrorKind::AddrInUse => "the port is in use".to_owned(),
-                _ => source.to_string(),
+            let (reason, fault) = match source.kind() {
+                io::ErrorKind::AddrInUse => ("the port is in use".to_owned(), MetricsFault::Port),
+                io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported => {
+                    ("this machine has no such address".to_owned(), MetricsFault::Address)
+                }
+                _ => (source.to_string(), MetricsFault::Port),
             };
-            failed(reason, false).into()
+            failed(reason, fault).into()
         })
     }
 
@@ -85,7 +88,7 @@ impl Port {
         });
         spawned.map_err(|source| {
             let reason = source.to_string();
-            DaemonError::Metrics { address, reason, is_usage: false }.into()
+            DaemonError::Metrics { address, reason, fault: MetricsFault::Port }.into()
         })
     }
 }
@@ -165,5 +168,16 @@ mod tests {
         assert!(again.to_string().contains("in use"), "{again}");
         let open = "0.0.0.0:0".parse().expect("an address");
         assert_eq!(Port::take(open).err().expect("refused").report().exit_code, 2);
+    }
+
+    #[test]
+    fn the_advice_is_about_what_is_at_fault() {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let port = Port::take(any).expect("some port is free");
+        let open = "192.0.2.1:0".parse().expect("an address");
+        for (address, advice) in [(port.address(), "another port"), (open, "another address")] {
+            let error = Port::take(address).err().expect("it cannot be had").to_string();
+            assert!(error.contains(advice), "{error}");
+        }
     }
 }

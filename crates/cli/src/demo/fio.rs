@@ -86,7 +86,10 @@ impl Fio {
         match parse(&text) {
             Some((outcome, 0)) => Ok(outcome),
             Some((outcome, libc::EILSEQ)) if work == Work::ReadVerified => Ok(outcome),
-            _ => Err(tool::failed(&self.described(file, size, work), status, text.as_bytes())),
+            _ => {
+                let words = words(&text);
+                Err(tool::failed(&self.described(file, size, work), status, words.as_bytes()))
+            }
         }
     }
 
@@ -169,6 +172,12 @@ struct Direction {
     iops: f64,
 }
 
+/// What fio said besides its report of hundreds of lines.
+fn words(text: &str) -> String {
+    let said: Vec<&str> = text.lines().filter(|line| line.starts_with("fio: ")).collect();
+    if said.is_empty() { text.to_owned() } else { said.join("\n") }
+}
+
 /// The outcome and fio's error number. fio prints warnings in front of its JSON.
 fn parse(text: &str) -> Option<(Outcome, i32)> {
     let json = &text[text.find('{')?..];
@@ -236,5 +245,6 @@ mod tests {
         File::create(&obstacle).expect("the directory is writable");
         let error = fio.run(&obstacle.join("data"), SIZE, Work::Fill).expect_err("it cannot be");
         assert!(error.to_string().contains("Not a directory"), "{error}");
+        assert!(!error.to_string().contains('{'), "its report is told: {error}");
     }
 }

@@ -8,6 +8,7 @@ use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::{Scratch, Undo};
 use crate::error::CliError;
 use crate::file_system::{self, FileSystem};
+use crate::output::Output;
 use crate::state::Entry;
 use crate::tool;
 use crate::verbs::attach::ViaChoice;
@@ -54,7 +55,7 @@ impl Side {
 pub(crate) fn run(
     plan: &Plan,
     mut scratch: Scratch,
-    picture_path: &Path,
+    picture: &Output,
 ) -> Result<Figures, CliError> {
     let scratch = &mut scratch;
     let fio = Fio::find(scratch.directory(), &plan.interrupt)?;
@@ -80,8 +81,6 @@ pub(crate) fn run(
     })?;
     let trace = plan::take_trace(scratch, &entry)?;
     let write_amplification = plan::status(scratch, &entry)?.write_amplification;
-    let setting = "fio, 4 KiB random writes, queue depth 32, on ext4";
-    plan.draw(&trace, &entry, setting, &speed.words("a plain loop device"), picture_path)?;
 
     announce("every block written once more with a checksum, and read back");
     fio.run(&coulter.data, plan.size, Work::WriteVerified)?;
@@ -95,6 +94,8 @@ pub(crate) fn run(
     tool::run("losetup", "mount", &["--detach".as_ref(), plain_loop.as_os_str()])?;
     let held_back = held_back::on_loop(plan, scratch, &fio, &store, &plain_path)?;
 
+    let setting = "fio, 4 KiB random writes, queue depth 32, on ext4";
+    plan.draw(&trace, &entry, setting, &speed.words("a plain loop device"), picture)?;
     let mismatches = before.mismatches + found.data.mismatches;
     Ok(Figures {
         mode: "ext4-on-loop",
@@ -111,7 +112,7 @@ pub(crate) fn run(
         file_system_clean: Some(found.clean),
         store_sound: found.sound,
         recovered: found.is_good(durable),
-        picture: picture_path.to_owned(),
+        picture: picture.path().to_owned(),
     })
 }
 

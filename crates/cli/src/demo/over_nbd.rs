@@ -8,6 +8,7 @@ use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::Scratch;
 use crate::attach_point;
 use crate::error::CliError;
+use crate::output::Output;
 use crate::state::Entry;
 use crate::store;
 use crate::verbs::attach::ViaChoice;
@@ -34,7 +35,7 @@ const LET_GO: Duration = Duration::from_secs(20);
 pub(crate) fn run(
     plan: &Plan,
     mut scratch: Scratch,
-    picture_path: &Path,
+    picture: &Output,
 ) -> Result<Figures, CliError> {
     let (scratch, interrupt) = (&mut scratch, &plan.interrupt);
     announce("two files of equal size: one through Coulter over NBD, one without it");
@@ -81,7 +82,7 @@ pub(crate) fn run(
     let held_back = held_back(plan, scratch, &store, &plain_path)?;
 
     let setting = "4 KiB random writes, queue depth 32, over NBD";
-    plan.draw(&trace, &entry, setting, &speed.words("a plain file"), picture_path)?;
+    plan.draw(&trace, &entry, setting, &speed.words("a plain file"), picture)?;
     let durable_before_crash = (ours.durable() - flushed_before) as u64;
     let lost = ours.durable().saturating_sub(after.prefix) as u64;
     Ok(Figures {
@@ -99,7 +100,7 @@ pub(crate) fn run(
         file_system_clean: None,
         store_sound: sound,
         recovered: sound && lost == 0 && after.mismatches == 0 && durable_before_crash > 0,
-        picture: picture_path.to_owned(),
+        picture: picture.path().to_owned(),
     })
 }
 

@@ -9,6 +9,7 @@ use crate::daemon::launch;
 use crate::error::{CliError, SystemError};
 use crate::format_store::{self, Target};
 use crate::opening::Opening;
+use crate::output::Output;
 use crate::size::Size;
 use crate::state::Entry;
 use crate::status::{Facts, Status};
@@ -101,7 +102,7 @@ impl Plan {
         entry: &Entry,
         setting: &str,
         result: &str,
-        path: &Path,
+        picture: &Output,
     ) -> Result<(), CliError> {
         let caption = Caption {
             volume_size: entry.volume_size_bytes,
@@ -109,8 +110,7 @@ impl Plan {
             setting: setting.to_owned(),
             result: result.to_owned(),
         };
-        std::fs::write(path, picture::draw(trace, &caption))
-            .map_err(|source| CliError::io("write the picture", path, source))
+        picture.write(picture::draw(trace, &caption).as_bytes())
     }
 }
 

@@ -4,7 +4,11 @@
 //! dropped, after success, failure, Ctrl-C or a panic, the notes are followed in reverse. What
 //! cannot be undone is told. A note whose matter is settled already does nothing, so a step may
 //! leave the same note twice.
+//!
+//! If the demonstration is killed, nobody follows them. The directory has a lock that is held while
+//! its owner lives; what is left without one, the next demonstration clears away (`abandoned`).
 
+use super::abandoned;
 use crate::error::{CliError, SystemError};
 use crate::mounts;
 use crate::process::Process;
@@ -12,11 +16,14 @@ use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::tool;
+use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long a daemon may take to end cleanly before it is killed.
@@ -38,26 +45,42 @@ pub(crate) struct Scratch {
     directory: PathBuf,
     state: StateDirectory,
     notes: Vec<Undo>,
+    /// Held for its drop, after which the directory counts as abandoned.
+    _lock: Flock<File>,
 }
 
 impl Scratch {
-    /// Makes a directory below `parent` that has `room` bytes.
+    /// Makes a directory below `parent` that has `room` bytes, after clearing away what killed
+    /// demonstrations have left there.
     ///
     /// # Errors
     /// When it cannot be made, or the disk has less room than that.
     pub(crate) fn new(parent: &Path, room: u64) -> Result<Scratch, CliError> {
         let failed = |source| CliError::io("work in", parent, source);
         let parent = parent.canonicalize().map_err(failed)?;
+        abandoned::clear_below(&parent);
         let disk = nix::sys::statvfs::statvfs(&parent).map_err(|errno| failed(errno.into()))?;
         let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
         if free < room {
             return Err(SystemError::NoRoom { path: parent, free, room }.into());
         }
-        let directory = parent.join(format!("coulter-demo-{}", std::process::id()));
-        fs::create_dir(&directory).map_err(failed)?;
-        match StateDirectory::open(Some(directory.join("state"))) {
-            Ok(state) => Ok(Scratch { directory, state, notes: Vec::new() }),
+        // Unique among living processes by the first number, within this one by the second.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}{}-{count}", abandoned::PREFIX, std::process::id());
+        let (nameless, directory) = (parent.join(format!(".{name}")), parent.join(&name));
+        fs::create_dir(&nameless).map_err(failed)?;
+        // It gets its name when it is locked: nobody may take it for an abandoned one before.
+        let locked = lock(&nameless)
+            .and_then(|lock| fs::rename(&nameless, &directory).map(|()| lock))
+            .map_err(failed);
+        let made = locked.and_then(|lock| {
+            Ok((lock, StateDirectory::open(Some(directory.join(abandoned::STATE_NAME)))?))
+        });
+        match made {
+            Ok((_lock, state)) => Ok(Scratch { directory, state, notes: Vec::new(), _lock }),
             Err(error) => {
+                let _ = fs::remove_dir_all(&nameless);
                 let _ = fs::remove_dir_all(&directory);
                 Err(error)
             }
@@ -121,6 +144,11 @@ impl Scratch {
             .filter(|entry| ended(entry))
             .try_for_each(|entry| reclaim::reclaim(&self.state, &lock, entry))
     }
+}
+
+fn lock(directory: &Path) -> io::Result<Flock<File>> {
+    let file = File::create_new(directory.join(abandoned::LOCK_NAME))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
 fn is_mounted(path: &Path) -> bool {

@@ -32,10 +32,23 @@ pub(crate) enum DaemonError {
     Tune { name: String, reason: String },
     /// A daemon cannot become another program.
     Restart { name: String, reason: String },
+    /// Other machines would reach the server.
+    Remote { address: String },
     /// The port for metrics cannot be had.
-    Metrics { address: SocketAddr, reason: String, is_usage: bool },
+    Metrics { address: SocketAddr, reason: String, fault: MetricsFault },
     /// The daemon does not answer.
     DaemonSilent { name: String, pid: u32 },
+}
+
+/// What is wrong with a port for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetricsFault {
+    /// Its address is none of the loopback.
+    Remote,
+    /// Its address is none of this machine.
+    Address,
+    /// The port itself, or the system.
+    Port,
 }
 
 impl DaemonError {
@@ -98,12 +111,27 @@ impl DaemonError {
             DaemonError::Restart { name, reason } => {
                 fault(format!("cannot restart '{name}'")).why(reason.as_str())
             }
-            DaemonError::Metrics { address, reason, is_usage } => {
+            DaemonError::Remote { address } => usage(format!("will not listen on {address}"))
+                .why("other machines could reach it, and NBD has no passwords")
+                .help(
+                    "choose an address of the loopback, such as 127.0.0.1, or add --allow-remote",
+                ),
+            DaemonError::Metrics { address, reason, fault: at } => {
                 let what = format!("cannot offer metrics at {address}");
-                let report = if *is_usage { usage(what) } else { fault(what) };
-                let help = "choose another port of 127.0.0.1; port 0 takes a free one, and `coulter list \
-                            --json` shows it";
-                report.why(reason.as_str()).help(help)
+                let report = match at {
+                    MetricsFault::Remote => usage(what),
+                    MetricsFault::Address | MetricsFault::Port => fault(what),
+                };
+                report.why(reason.as_str()).help(match at {
+                    MetricsFault::Remote | MetricsFault::Address => {
+                        "choose another address: one of the loopback that this machine has, such \
+                         as 127.0.0.1"
+                    }
+                    MetricsFault::Port => {
+                        "choose another port of 127.0.0.1; port 0 takes a free one, and `coulter \
+                         list --json` shows it"
+                    }
+                })
             }
             DaemonError::DaemonSilent { name, pid } => fault(format!(
                 "the daemon of '{name}' (process {pid}) does not answer"

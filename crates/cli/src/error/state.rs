@@ -15,6 +15,8 @@ pub(crate) enum StateError {
     SocketPathTooLong { path: PathBuf },
     /// Another volume has that name.
     NameTaken { name: String, store: PathBuf },
+    /// Where the files of that volume would be is somebody else's.
+    ForeignFile { name: String, path: PathBuf },
     /// No volume of that name, store or device.
     NotAttached { name: String, attached: Vec<String> },
     /// Another file lies at the path of an attached store.
@@ -45,6 +47,11 @@ impl StateError {
             StateError::NameTaken { name, store } => usage(format!("the name '{name}' is taken"))
                 .why(format!("{} is attached under it", store.display()))
                 .help("choose another one with --name"),
+            StateError::ForeignFile { name, path } => {
+                usage(format!("the name '{name}' cannot be used here"))
+                    .why(format!("{} was not put there by this program", path.display()))
+                    .help("choose another one with --name, or another --state-directory")
+            }
             StateError::NotAttached { name, attached } => {
                 let why = match attached.as_slice() {
                     [] => "nothing is attached".to_owned(),

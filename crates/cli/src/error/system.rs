@@ -24,6 +24,8 @@ pub(crate) enum SystemError {
     ToolMissing { tool: String, package: &'static str },
     /// A program failed.
     ToolFailed { command: String, how: String, output: String },
+    /// A result will not replace what is in its place.
+    OutputRefused { path: PathBuf, kind: &'static str, reason: String },
     /// The person pressed Ctrl-C, or the process was told to end.
     Interrupted,
     /// A measurement came to no result.
@@ -61,6 +63,11 @@ impl SystemError {
                 let output = output.trim();
                 let report = fault(format!("`{command}` failed"));
                 report.why(if output.is_empty() { how.clone() } else { format!("{how}: {output}") })
+            }
+            SystemError::OutputRefused { path, kind, reason } => {
+                fault(format!("will not write {kind} to {}", path.display()))
+                    .why(reason.as_str())
+                    .help("name another file, or remove it first")
             }
             SystemError::Bench { name, reason, is_usage } => {
                 let what = format!("cannot measure {name}");

@@ -168,10 +168,11 @@ fn choose() -> (ViaChoice, String) {
 impl Attach {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let (options, why) = self.options.resolved()?;
+        // Before the note, so that what is wrong stands alone.
+        let job = options.job(&self.path)?;
         if let Some(why) = why {
             terminal::note(&why);
         }
-        let job = options.job(&self.path)?;
         if self.foreground {
             return daemon::run(state, job, &mut |entry| self.tell(entry)).map(|_| ());
         }

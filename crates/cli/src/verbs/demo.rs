@@ -3,7 +3,7 @@
 use crate::attach_point;
 use crate::demo::{self, Wish};
 use crate::error::{CliError, SystemError};
-use crate::size::Size;
+use crate::size::{Size, SizeError};
 use crate::state::Via;
 use crate::terminal;
 use clap::Args;
@@ -23,7 +23,7 @@ Examples:
   coulter demo --json --size 4G --seconds 30 --directory /mnt/slow-disk")]
 pub(crate) struct Demo {
     /// Bytes that are written to on either side
-    #[arg(long, default_value = "1G")]
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub(crate) size: Size,
 
     /// Measured seconds per side
@@ -45,6 +45,21 @@ pub(crate) struct Demo {
     /// Print the figures as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Bytes below which nothing can be measured.
+const SIZE_MIN: Size = Size(1 << 20);
+
+/// Bytes above which no machine has room for both sides, and sums of them might overflow.
+const SIZE_MAX: Size = Size(1 << 50);
+
+fn parse_size(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: SizeError| error.to_string())?;
+    match size {
+        size if size < SIZE_MIN => Err(format!("the smallest is {SIZE_MIN}")),
+        size if size > SIZE_MAX => Err(format!("the largest is {SIZE_MAX}")),
+        size => Ok(size),
+    }
 }
 
 impl Demo {
@@ -77,5 +92,21 @@ impl Demo {
             if as_root { "files" } else { "writes" },
         );
         Err(SystemError::DemoFailed { step: "comparing", reason }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        for text in ["0", "1", "1023K"] {
+            let refused = parse_size(text).expect_err("it is too small");
+            assert!(refused.contains("1 MiB"), "{refused}");
+        }
+        assert!(parse_size("8191P").expect_err("it is too large").contains("1 PiB"));
+        assert_eq!(parse_size("1M"), Ok(Size(1 << 20)));
+        assert_eq!(parse_size("1G"), Ok(Size(1 << 30)));
     }
 }

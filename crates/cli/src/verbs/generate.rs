@@ -3,10 +3,11 @@
 
 use crate::command::CommandLine;
 use crate::error::CliError;
+use crate::output::{Kind, Output};
 use clap::{Args, CommandFactory, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::{Generator, Shell};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Write man pages or shell completions.
 #[derive(Debug, Args)]
@@ -30,32 +31,43 @@ impl Generate {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let failed = |source| CliError::io("write to", &self.directory, source);
         fs::create_dir_all(&self.directory).map_err(failed)?;
-        match self.what {
-            What::Man => write_man(&self.directory),
-            What::Completions => write_completions(&self.directory),
-        }
-        .map_err(failed)
+        let (kind, files) = match self.what {
+            What::Man => (Kind::MAN, man_pages().map_err(failed)?),
+            What::Completions => (Kind::COMPLETIONS, completions()),
+        };
+        let output = |(name, content): (String, Vec<u8>)| {
+            Ok((Output::check(&self.directory.join(name), kind)?, content))
+        };
+        // All are looked at before the first is written.
+        let outputs: Vec<_> = files.into_iter().map(output).collect::<Result<_, CliError>>()?;
+        outputs.iter().try_for_each(|(output, content)| output.write(content))
     }
 }
 
+/// Names and contents.
+type Files = Vec<(String, Vec<u8>)>;
+
 /// `coulter.1` and one page per visible verb.
-fn write_man(directory: &Path) -> std::io::Result<()> {
+fn man_pages() -> std::io::Result<Files> {
     let mut command = CommandLine::command();
     command.build();
     let visible: Vec<clap::Command> =
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect();
-    clap_mangen::Man::new(command).generate_to(directory)?;
-    for verb in visible {
-        clap_mangen::Man::new(verb).generate_to(directory)?;
-    }
-    Ok(())
+    let page = |command| {
+        let (page, mut content) = (clap_mangen::Man::new(command), Vec::new());
+        page.render(&mut content)?;
+        Ok((page.get_filename(), content))
+    };
+    std::iter::once(command).chain(visible).map(page).collect()
 }
 
-fn write_completions(directory: &Path) -> std::io::Result<()> {
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut CommandLine::command(), "coulter", directory)?;
-    }
-    Ok(())
+fn completions() -> Files {
+    let of = |shell: Shell| {
+        let mut content = Vec::new();
+        clap_complete::generate(shell, &mut CommandLine::command(), "coulter", &mut content);
+        (shell.file_name("coulter"), content)
+    };
+    [Shell::Bash, Shell::Zsh, Shell::Fish].map(of).into()
 }
 
 #[cfg(test)]
@@ -87,5 +99,23 @@ mod tests {
     #[test]
     fn three_shells_have_completions() {
         assert_eq!(generated(What::Completions), ["_coulter", "coulter.bash", "coulter.fish"]);
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_if_it_is_of_the_same_kind() {
+        for (what, name) in [(What::Man, "coulter-list.1"), (What::Completions, "coulter.fish")] {
+            let directory = tempfile::tempdir().expect("a temporary directory can be made");
+            let generate = Generate { what, directory: directory.path().to_owned() };
+            generate.run().expect("the directory is writable");
+            generate.run().expect("everything is of its kind");
+            let path = directory.path().join(name);
+            fs::write(&path, "something else").expect("it is writable");
+            let others = fs::read_dir(directory.path()).expect("it is readable").flatten();
+            let others: Vec<_> = others.map(|file| file.path()).filter(|it| *it != path).collect();
+            others.iter().for_each(|other| fs::remove_file(other).expect("it is ours"));
+            generate.run().expect_err("that is of another kind");
+            assert_eq!(fs::read(&path).expect("it is there"), b"something else");
+            assert_eq!(fs::read_dir(directory.path()).expect("it is readable").count(), 1);
+        }
     }
 }

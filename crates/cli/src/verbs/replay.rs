@@ -1,6 +1,7 @@
 //! `coulter replay`: what a trace would cost on Coulter, and whether that is worth it.
 
 use crate::error::{CliError, SystemError};
+use crate::output::{Kind, Output};
 use crate::terminal;
 use crate::verbs::bench::{parse_share, progress_bar};
 use clap::Args;
@@ -76,6 +77,7 @@ pub(crate) struct Replay {
 
 impl Replay {
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        let plot = self.plot.as_deref().map(|path| Output::check(path, Kind::SVG)).transpose()?;
         let source = BufReader::with_capacity(BUFFER_SIZE, self.open()?);
         let (bar, progress) = progress_bar("replay");
         let options = Options {
@@ -93,7 +95,7 @@ impl Replay {
         let report = replay::run(source, &options);
         bar.finish_and_clear();
         let report = report.map_err(|error| self.failed(&error))?;
-        self.tell(&report)
+        self.tell(&report, plot.as_ref())
     }
 
     /// Each placement with each policy; the advice is about the first.
@@ -116,10 +118,9 @@ impl Replay {
         Ok(Box::new(file))
     }
 
-    fn tell(&self, report: &Report) -> Result<(), CliError> {
-        if let Some(path) = &self.plot {
-            std::fs::write(path, replay::plot(report))
-                .map_err(|source| CliError::io("write", path, source))?;
+    fn tell(&self, report: &Report, plot: Option<&Output>) -> Result<(), CliError> {
+        if let Some(plot) = plot {
+            plot.write(replay::plot(report).as_bytes())?;
         }
         if report.trace.bad_lines > 0 {
             let (bad, lines) = (report.trace.bad_lines, report.trace.lines);

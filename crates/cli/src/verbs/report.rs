@@ -1,11 +1,13 @@
 //! `coulter report`: the published experiments, run again.
 
 use crate::error::{CliError, SystemError};
+use crate::output::{Kind, Output};
 use crate::terminal;
 use clap::Args;
 use coulter_flash::report::{EXPERIMENTS, Experiment, Outcome, Scale, Setting, page};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Run the published experiments again on emulated drives, and write one HTML page of them
@@ -61,12 +63,15 @@ impl Report {
         let scale = if self.short { Scale::Short } else { Scale::Full };
         let setting = Setting { scale, seed: self.seed };
         let experiments = if self.only.is_empty() { &EXPERIMENTS[..] } else { &self.only };
+        let page_of = |path| Output::check(path, Kind::HTML);
+        let output = (!self.json).then(|| page_of(&self.output)).transpose()?;
         // Parts lie beside the page, so that an interrupted report finds them again.
-        let parts = (!self.json).then(|| parts_of(&self.output));
+        let parts = output.as_ref().filter(|output| output.is_file());
+        let parts = parts.map(|output| parts_of(output.path()));
         if let Some(parts) = &parts {
             match fs::create_dir(parts) {
                 // An interrupted report's.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => made.map_err(|error| CliError::io("make", parts, error))?,
             }
         }
@@ -78,10 +83,9 @@ impl Report {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        let Some(parts) = parts else { return terminal::print_json(&outcomes) };
-        fs::write(&self.output, page(&setting, &outcomes))
-            .map_err(|error| CliError::io("write", &self.output, error))?;
-        fs::remove_dir_all(&parts).map_err(|error| CliError::io("remove", &parts, error))?;
+        let Some(output) = output else { return terminal::print_json(&outcomes) };
+        output.write(page(&setting, &outcomes).as_bytes())?;
+        parts.map_or(Ok(()), |parts| remove_parts(&parts))?;
         let lines = outcomes.iter().map(|outcome| {
             format!("{:<4} {:<16} {}", outcome.id, outcome.verdict.name(), outcome.title)
         });
@@ -95,6 +99,29 @@ fn parts_of(output: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Removes what was kept, and the directory unless something else lies in it.
+fn remove_parts(parts: &Path) -> Result<(), CliError> {
+    for experiment in &EXPERIMENTS {
+        let part = part_of(parts, experiment);
+        match fs::remove_file(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(CliError::io("remove", &part, error));
+            }
+            _ => {}
+        }
+    }
+    match fs::remove_dir(parts) {
+        Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
+            Err(CliError::io("remove", parts, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn part_of(parts: &Path, experiment: &Experiment) -> PathBuf {
+    parts.join(format!("{}.json", experiment.id))
+}
+
 /// The outcome of an experiment: kept from an earlier start, or made now and kept.
 fn outcome(
     experiment: &Experiment,
@@ -103,7 +130,7 @@ fn outcome(
 ) -> Result<Outcome, CliError> {
     let made_by =
         format!("{} {} {}", env!("CARGO_PKG_VERSION"), setting.scale.name(), setting.seed);
-    let part = parts.map(|parts| parts.join(format!("{}.json", experiment.id)));
+    let part = parts.map(|parts| part_of(parts, experiment));
     // A part that cannot be read, or was half written, is made again.
     let kept = part.as_ref().and_then(|part| fs::read(part).ok());
     let kept: Option<Kept> = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());

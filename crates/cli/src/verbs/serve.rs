@@ -1,12 +1,13 @@
 //! `coulter serve`: an NBD server in the foreground.
 
 use crate::daemon::{self, Job, Point, Source};
-use crate::error::CliError;
+use crate::error::{CliError, DaemonError};
 use crate::opening::Opening;
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
 use coulter_attach::nbd::{Address, AddressError};
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -61,11 +62,27 @@ impl FromStr for Place {
     }
 }
 
+/// Refuses an address that other machines reach, unless that is allowed.
+///
+/// # Errors
+/// [`DaemonError::Remote`]. An address that cannot be looked up is refused later, with the reason.
+pub(crate) fn check_remote(address: &Address, allow_remote: bool) -> Result<(), CliError> {
+    let Address::Tcp { host, port } = address else { return Ok(()) };
+    let mut found = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
+    if !allow_remote && found.any(|found| !found.ip().is_loopback()) {
+        return Err(DaemonError::Remote { address: address.to_string() }.into());
+    }
+    Ok(())
+}
+
 impl Serve {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let point = match self.nbd.clone() {
             Place::Inherited => Point::NbdInherited,
-            Place::Address(address) => Point::NbdAt { address, allow_remote: self.allow_remote },
+            Place::Address(address) => {
+                check_remote(&address, self.allow_remote)?;
+                Point::NbdAt { address, allow_remote: self.allow_remote }
+            }
         };
         let job = Job {
             source: Source::Store(crate::store::existing(&self.path)?),
@@ -80,5 +97,27 @@ impl Serve {
             terminal::print(entry.device.as_deref().unwrap_or_default())
         })
         .map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_others_reach_takes_another_command_line() {
+        let check = |text: &str, allow| {
+            check_remote(&text.parse().expect("it is an address"), allow)
+                .map_err(|error| error.report())
+        };
+        for open in ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:192.0.2.1:10809"] {
+            let report = check(open, false).expect_err("others reach it");
+            assert_eq!(report.exit_code, 2, "{open}");
+            assert!(report.to_string().contains("--allow-remote"), "{report}");
+            assert_eq!(check(open, true), Ok(()), "{open}");
+        }
+        for closed in ["tcp:127.0.0.1:0", "tcp:[::1]:0", "unix:/run/x.sock"] {
+            assert_eq!(check(closed, false), Ok(()), "{closed}");
+        }
     }
 }

@@ -34,6 +34,7 @@ Examples:
 pub(crate) struct Sim {
     /// Number of lives
     #[arg(long, default_value = "100", conflicts_with_all = ["seed", "plan", "exhaustive"])]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: u64,
 
     /// Seed of the first life
@@ -62,6 +63,7 @@ pub(crate) struct Sim {
 
     /// Crash points after which an exhaustive search ends
     #[arg(long, default_value = "20000", requires = "exhaustive")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) points: u64,
 
     /// Print the figures as JSON

@@ -67,15 +67,15 @@ impl StatusOf {
         entries.iter().map(|entry| status_of(state, entry)).collect()
     }
 
-    /// Shows rates until interrupted or until the volume is gone: drawn on a terminal, else line by
-    /// line.
+    /// Shows rates until interrupted, until the volume is gone or nobody reads: drawn on a terminal,
+    /// else line by line.
     fn watch(&self, state: &StateDirectory) -> Result<(), CliError> {
         let mut before = self.statuses(state)?;
         if !self.json && terminal::can_draw() {
             return self.draw(state, before);
         }
-        loop {
-            std::thread::sleep(INTERVAL);
+        // Where nobody reads any more, nobody watches.
+        while !terminal::reader_leaves_within(INTERVAL) {
             let after = self.statuses(state)?;
             for status in &after {
                 let Some(rates) = rates_since(&before, status) else { continue };
@@ -87,6 +87,7 @@ impl StatusOf {
             }
             before = after;
         }
+        Ok(())
     }
 
     fn draw(&self, state: &StateDirectory, mut before: Vec<Facts>) -> Result<(), CliError> {

@@ -8,6 +8,7 @@ use crate::emulated::{Emulation, Streams, VolumeShape};
 use crate::error::{CliError, Report};
 use crate::logging;
 use crate::opening::Opening;
+use crate::output::{Kind, Output};
 use crate::setting::{self, Setting};
 use crate::size::Size;
 use crate::state::{Entry, StateDirectory};
@@ -15,6 +16,7 @@ use crate::status::Facts;
 use crate::terminal;
 use crate::verbs::attach::ViaChoice;
 use crate::verbs::create::parse_percent;
+use crate::verbs::serve::check_remote;
 use clap::{Args, ValueEnum};
 use coulter_attach::nbd::Address;
 use coulter_flash::{Pacing, Placement};
@@ -192,8 +194,9 @@ impl EmulationOptions {
     }
 
     /// # Errors
-    /// As [`EmulationOptions::emulation`].
+    /// As [`EmulationOptions::emulation`]; when the file of statistics cannot be written.
     fn job(&self, point: Point) -> Result<Job, CliError> {
+        self.check_statistics()?;
         let opening = Opening { name: self.name.clone(), ..Opening::default() };
         let source = Source::Drive(Box::new(self.emulation()?));
         Ok(Job { source, point, opening, recover: false })
@@ -204,7 +207,13 @@ impl EmulationOptions {
         let (Some(path), Some(facts)) = (&self.statistics, facts) else { return Ok(()) };
         let failed = |source| CliError::io("write", path, source);
         let text = serde_json::to_string_pretty(facts).map_err(|error| failed(error.into()))?;
-        std::fs::write(path, text + "\n").map_err(failed)
+        Output::check(path, Kind::STATISTICS)?.write((text + "\n").as_bytes())
+    }
+
+    /// A file of statistics that cannot be written should fail now, not when the drive is gone.
+    fn check_statistics(&self) -> Result<(), CliError> {
+        let path = self.statistics.as_deref();
+        path.map_or(Ok(()), |path| Output::check(path, Kind::STATISTICS).map(drop))
     }
 
     /// The words that make this on a command line that is read in another directory.
@@ -269,6 +278,7 @@ impl FlashAttach {
 
 impl FlashServe {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        check_remote(&self.nbd, self.allow_remote)?;
         let point = Point::NbdAt { address: self.nbd.clone(), allow_remote: self.allow_remote };
         let job = self.emulation.job(point.absolute())?;
         let facts = daemon::run(state, job, &mut |entry| tell(entry, self.json))?;
