@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - whoever writes is alone. A file carries a `flock`, exclusive for writing and shared for
-//!   reading; a disk is opened with `O_EXCL`, which also excludes mounted file systems;
+//!   reading, its own or its caller's; a disk is opened with `O_EXCL`, which also excludes mounted file systems;
 //! - the lock of a file is given up in `drop`, not when the kernel closes the last copy of the
 //!   descriptor, which for io_uring happens later and elsewhere.
 
@@ -59,7 +59,7 @@ impl Target {
         if kind_of(path, metadata.file_type())? != kind {
             return Err(OpenError::NotABlockDeviceOrFile { path: path.to_path_buf() });
         }
-        if kind == TargetKind::File {
+        if kind == TargetKind::File && !options.locked {
             lock::lock(&file, path, &metadata, options.read_only)?;
         }
         // From here on a failure drops the file, which gives up the lock.
@@ -194,6 +194,17 @@ impl Drop for Target {
             lock::unlock(&self.file);
         }
     }
+}
+
+/// Locks a regular file against everybody else until `file` is closed, just as an open device does: for
+/// who has something to do to a file before it is opened, with
+/// [`OpenOptions::locked`](crate::OpenOptions::locked). `path` is where it lies.
+///
+/// # Errors
+/// [`OpenError::InUse`], or whatever keeps it from being locked.
+pub fn lock_file(file: &File, path: &Path) -> Result<(), OpenError> {
+    let metadata = file.metadata().map_err(|source| failed(path, "look at", source))?;
+    lock::lock(file, path, &metadata, false)
 }
 
 /// Makes a file if there is nothing, durably: its name survives a power cut too.
