@@ -6,8 +6,7 @@ use common::privileged::{LoopDisk, Mount, change_mount, checked, with_private_mo
 use common::{Scratch, open_as, uring};
 use coulter_device::conformance::Access;
 use coulter_device::{
-    AlignedMemory, Device, Engine, OpenError, OpenOptions, Region, blocking, lock_file,
-    open_path,
+    AlignedMemory, Device, Engine, OpenError, OpenOptions, Region, blocking, lock_file, open_path,
 };
 use std::ffi::CString;
 use std::fs;

@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use coulter::service::{Operation, RequestError};
-use coulter::{CreateError, CreateOptions, OpenErrorKind, OpenOptions, ReadOnlyReason, State, Volume, create};
+use coulter::{
+    CreateError, CreateOptions, OpenErrorKind, OpenOptions, ReadOnlyReason, State, Volume, create,
+};
 use coulter_device::wrap::{CutDevice, CutPolicy};
 use coulter_device::{Device, MemoryStore};
 use std::sync::Arc;
