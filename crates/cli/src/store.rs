@@ -5,13 +5,14 @@ use crate::error::{CliError, StoreError};
 use crate::format_store::Made;
 use crate::opening::{Opening, Trim};
 use crate::size::Size;
+use crate::sparse::{self, Content};
 use crate::state::Entry;
 use crate::status::{Facts, Status, facts_of};
 use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
-use coulter::{CreateError, CreateOptions, State, Volume};
+use coulter::{CreateError, CreateOptions, OpenErrorKind, State, Volume};
 use coulter_check::FileBlocks;
 use coulter_device::wrap::{TraceRecord, TracedDevice};
 use coulter_device::{CommandKind, Device, OpenError, OpenOptions};
@@ -20,6 +21,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes of a file without a store that are read to find out whether it is blank.
+const BLANK_READ_MAX: u64 = 1 << 30;
 
 /// The absolute path of the store at `path`.
 ///
@@ -168,6 +172,9 @@ impl OpenStore {
         };
         match Volume::open(device, options) {
             Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume) }),
+            Err(error) if is_blank_file(&error.kind, &path) => {
+                Err(StoreError::Blank { path }.into())
+            }
             Err(error) => Err(StoreError::Open { path, reason: error.kind.to_string() }.into()),
         }
     }
@@ -214,6 +221,21 @@ impl Backing for OpenStore {
             StoreError::Close { path: self.path.clone(), reason: error.to_string() }.into()
         })
     }
+}
+
+/// Whether there is no store because there is nothing at all. Of a disk that is not known: where only
+/// its ends are blank, it may have been a store.
+fn is_blank_file(kind: &OpenErrorKind, path: &Path) -> bool {
+    let content = || {
+        let file = File::open(path)?;
+        match file.metadata()? {
+            metadata if metadata.is_file() => {
+                sparse::content(&file, metadata.len(), BLANK_READ_MAX)
+            }
+            _ => Ok(Content::ZerosSoFar),
+        }
+    };
+    matches!(kind, OpenErrorKind::NotAStore) && matches!(content(), Ok(Content::Zeros))
 }
 
 fn trims(trim: Trim, path: &Path) -> bool {
