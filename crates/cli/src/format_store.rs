@@ -22,8 +22,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of zeros in a file that are read before it counts as blank. Holes and room that was only
-/// reserved are not read, so that this is a file that was written full of zeros; a minute is enough
-/// to find out.
+/// reserved are not read, so that this is a file that was written full of zeros, and nobody waits for
+/// minutes to hear that it is one.
 const ZEROS_READ_MAX: u64 = 16 << 30;
 
 /// Something that may be formatted: locked, and free of data if that was asked for. Nothing has
