@@ -78,16 +78,33 @@ fn a_disk_without_a_signature_is_formatted_whatever_was_on_it() {
     let Some(_alone) = can_mount("formatting a disk that was in use") else { return };
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("disk"), vec![0xa5; 256 << 20]).expect("the directory is writable");
-    let mut attach = Command::new("losetup");
-    let output = attach
-        .args(["--find", "--show"])
-        .arg(sandbox.path("disk"))
-        .output()
-        .expect("losetup is there");
-    let device = String::from_utf8(output.stdout).expect("it is text");
-    // The sandbox detaches it.
-    sandbox.ok(&["create", device.trim(), "--segment-size", "2M"]);
-    sandbox.ok(&["check", device.trim()]);
+    let device = disk_on(&sandbox.path("disk"));
+    sandbox.ok(&["create", &device, "--segment-size", "2M"]);
+    sandbox.ok(&["check", &device]);
+}
+
+#[test]
+fn a_disk_on_which_the_store_cannot_be_keeps_what_it_has() {
+    let Some(_alone) = can_mount("a store that cannot be on a disk") else { return };
+    let sandbox = Sandbox::new();
+    let path = make_file(&sandbox, "disk", 64 << 20, None);
+    let file = fs::File::options().write(true).open(&path).expect("it is there");
+    file.write_all_at(b"_BHRfS_M", 0x1_0040).expect("it is writable");
+    let device = disk_on(&path);
+    for wish in [["--segment-size", "1G"], ["--volume-size", "1T"], ["--label", "a\nb"]] {
+        sandbox.fails(2, &[&["create", &device, "--force"], &wish[..]].concat());
+        let error = sandbox.fails(1, &["create", &device]);
+        assert!(error.contains("a Btrfs file system (at byte 65600)"), "{wish:?}: {error}");
+    }
+    sandbox.ok(&["create", &device, "--force"]);
+    sandbox.ok(&["check", &device]);
+}
+
+/// A disk that lies in a file; the sandbox detaches it.
+fn disk_on(file: &Path) -> String {
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+    let device = String::from_utf8(attached.expect("losetup is there").stdout);
+    device.expect("it is text").trim().to_owned()
 }
 
 #[test]
@@ -272,10 +289,14 @@ fn nobody_is_told_to_format_what_may_have_been_a_store() {
     make_file(&sandbox, "raw.img", 64 << 20, Some(30 << 20));
     let error = serve("raw.img");
     assert!(error.contains("no store here"), "{error}");
-    assert!(error.contains("do not format it if it may have been a store"), "{error}");
-    assert!(!error.contains("coulter create"), "{error}");
+    assert!(
+        error.contains("do not format it with `coulter create` if it may have been"),
+        "{error}"
+    );
+    assert!(!error.contains("makes one"), "{error}");
     make_file(&sandbox, "blank.img", 64 << 20, None);
     let error = serve("blank.img");
     assert!(error.contains("no store here"), "{error}");
-    assert!(error.contains("coulter create"), "{error}");
+    assert!(error.contains("`coulter create "), "{error}");
+    assert!(error.contains("makes one"), "{error}");
 }

@@ -140,7 +140,8 @@ impl fmt::Display for OpenErrorKind {
                 write!(
                     f,
                     "there is no store here, or its superblocks were overwritten: check that the \
-                     path is right, and do not format it if it may have been a store"
+                     path is right, and do not format it with `coulter create` if it may have been \
+                     a store"
                 )
             }
             OpenErrorKind::Version { found, supported } => write!(
