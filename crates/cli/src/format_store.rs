@@ -2,8 +2,8 @@
 //! format.
 //!
 //! Invariants:
-//! - [`Target::prepare`] only looks, under the lock against others that [`format`] goes on with;
-//! - [`format`] first finds out whether the store can be, then reserves its room, and last of all
+//! - [`Target::prepare`] only looks, under the lock against others that [`format()`] goes on with;
+//! - [`format()`] first finds out whether the store can be, then reserves its room, and last of all
 //!   erases what was there: until then a failure leaves the target as it was.
 
 use crate::demo::Interrupt;
