@@ -27,6 +27,9 @@ const LINE_SIZE_MAX: u64 = 1 << 20;
 /// How long either end waits for the other, unless it knows better.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a command waits while all of a map is looked through: a minute for 16 TiB.
+const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
+
 /// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -51,6 +54,8 @@ pub(crate) enum Request {
         /// What to change.
         settings: Vec<Setting>,
     },
+    /// Does the volume hold anything?
+    FirstData,
     /// Forget what was traced so far and go on.
     TraceStart,
     /// Write what was traced to a file.
@@ -68,6 +73,11 @@ pub(crate) enum Reply {
     Status(Box<Facts>),
     /// To [`Request::Tune`].
     Settings(Settings),
+    /// To [`Request::FirstData`].
+    FirstData {
+        /// The first byte of the first block that is mapped; none if none is.
+        byte: Option<u64>,
+    },
     /// Done.
     Done,
     /// Not done.
@@ -85,6 +95,7 @@ pub(crate) fn ask(
 ) -> Result<Reply, CliError> {
     let patience = match request {
         Request::Detach { .. } | Request::Restart { .. } => SHUTDOWN_PATIENCE,
+        Request::FirstData => SEARCH_PATIENCE,
         _ => PATIENCE,
     };
     let waits = Waits { note_after: PATIENCE, patience };

@@ -5,20 +5,25 @@ use crate::error::{CliError, StoreError};
 use crate::format_store::Made;
 use crate::opening::{Opening, Trim};
 use crate::size::Size;
+use crate::sparse::{self, Content};
 use crate::state::Entry;
 use crate::status::{Facts, Status, facts_of};
 use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
-use coulter::{CreateError, CreateOptions, State, Volume};
+use coulter::{CreateError, CreateOptions, OpenErrorKind, State, Volume};
 use coulter_check::FileBlocks;
 use coulter_device::wrap::{TraceRecord, TracedDevice};
-use coulter_device::{CommandKind, Device, OpenOptions};
+use coulter_device::{CommandKind, Device, OpenError, OpenOptions};
+use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes of a file without a store that are read to find out whether it is blank.
+const BLANK_READ_MAX: u64 = 1 << 30;
 
 /// The absolute path of the store at `path`.
 ///
@@ -37,12 +42,60 @@ pub(crate) fn existing(path: &Path) -> Result<PathBuf, CliError> {
 /// [`StoreError::Open`].
 pub(crate) fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device>, CliError> {
     let options = OpenOptions { read_only, ..OpenOptions::default() };
-    coulter_device::open_path(path, &options).map_err(|error| {
-        // It names the path, as the report around it does.
-        let text = error.to_string();
-        let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
-        StoreError::Open { path: path.to_owned(), reason: reason.to_owned() }.into()
-    })
+    coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
+}
+
+/// The file at `path`, which [`lock_file`] has locked.
+///
+/// # Errors
+/// [`StoreError::Open`].
+pub(crate) fn open_locked_device(path: &Path) -> Result<Box<dyn Device>, CliError> {
+    let options = OpenOptions { locked: true, ..OpenOptions::default() };
+    coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
+}
+
+/// Locks the regular file at `path` against others until `file` is closed, as an open store is.
+///
+/// # Errors
+/// [`StoreError::Open`].
+pub(crate) fn lock_file(file: &File, path: &Path) -> Result<(), CliError> {
+    coulter_device::lock_file(file, path).map_err(|error| not_opened(path, &error))
+}
+
+fn not_opened(path: &Path, error: &OpenError) -> CliError {
+    // It names the path, as the report around it does.
+    let text = error.to_string();
+    let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
+    StoreError::Open { path: path.to_owned(), reason: reason.to_owned() }.into()
+}
+
+/// What `shape` asks for.
+pub(crate) fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions {
+    CreateOptions {
+        volume_size: shape.volume_size.map(|size| size.0),
+        segment_size: shape.segment_size.map(|size| size.0),
+        spare_percent: shape.spare,
+        map_memory: map_memory.map(|size| size.0),
+        label: shape.label.clone(),
+        ..CreateOptions::default()
+    }
+}
+
+/// Whether `options` make a store of `size` bytes; nothing is touched.
+///
+/// # Errors
+/// [`StoreError::Create`].
+pub(crate) fn check_create(
+    path: &Path,
+    size: u64,
+    options: &CreateOptions,
+) -> Result<(), CliError> {
+    coulter::check_create(size, options).map_err(|error| not_created(path, &error))
+}
+
+fn not_created(path: &Path, error: &CreateError) -> CliError {
+    let is_usage = !matches!(error, CreateError::Device { .. } | CreateError::NoRandomness);
+    StoreError::Create { path: path.to_owned(), reason: error.to_string(), is_usage }.into()
 }
 
 /// Makes a store on all of `device`.
@@ -52,21 +105,9 @@ pub(crate) fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device
 pub(crate) fn create(
     path: &Path,
     device: Box<dyn Device>,
-    shape: &Shape,
-    map_memory: Option<Size>,
+    options: &CreateOptions,
 ) -> Result<Made, CliError> {
-    let options = CreateOptions {
-        volume_size: shape.volume_size.map(|size| size.0),
-        segment_size: shape.segment_size.map(|size| size.0),
-        spare_percent: shape.spare,
-        map_memory: map_memory.map(|size| size.0),
-        label: shape.label.clone(),
-        ..CreateOptions::default()
-    };
-    let geometry = coulter::create(device, &options).map_err(|error| {
-        let is_usage = !matches!(error, CreateError::Device { .. } | CreateError::NoRandomness);
-        StoreError::Create { path: path.to_owned(), reason: error.to_string(), is_usage }
-    })?;
+    let geometry = coulter::create(device, options).map_err(|error| not_created(path, &error))?;
     Ok(Made {
         store: path.to_owned(),
         uuid: geometry.uuid_text(),
@@ -131,6 +172,9 @@ impl OpenStore {
         };
         match Volume::open(device, options) {
             Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume) }),
+            Err(error) if is_blank_file(&error.kind, &path) => {
+                Err(StoreError::Blank { path }.into())
+            }
             Err(error) => Err(StoreError::Open { path, reason: error.kind.to_string() }.into()),
         }
     }
@@ -177,6 +221,21 @@ impl Backing for OpenStore {
             StoreError::Close { path: self.path.clone(), reason: error.to_string() }.into()
         })
     }
+}
+
+/// Whether there is no store because there is nothing at all. Of a disk that is not known: where only
+/// its ends are blank, it may have been a store.
+fn is_blank_file(kind: &OpenErrorKind, path: &Path) -> bool {
+    let content = || {
+        let file = File::open(path)?;
+        match file.metadata()? {
+            metadata if metadata.is_file() => {
+                sparse::content(&file, metadata.len(), BLANK_READ_MAX)
+            }
+            _ => Ok(Content::ZerosSoFar),
+        }
+    };
+    matches!(kind, OpenErrorKind::NotAStore) && matches!(content(), Ok(Content::Zeros))
 }
 
 fn trims(trim: Trim, path: &Path) -> bool {

@@ -5,6 +5,7 @@ mod sandbox;
 use sandbox::{Sandbox, can_mount, skipped};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
@@ -77,16 +78,33 @@ fn a_disk_without_a_signature_is_formatted_whatever_was_on_it() {
     let Some(_alone) = can_mount("formatting a disk that was in use") else { return };
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("disk"), vec![0xa5; 256 << 20]).expect("the directory is writable");
-    let mut attach = Command::new("losetup");
-    let output = attach
-        .args(["--find", "--show"])
-        .arg(sandbox.path("disk"))
-        .output()
-        .expect("losetup is there");
-    let device = String::from_utf8(output.stdout).expect("it is text");
-    // The sandbox detaches it.
-    sandbox.ok(&["create", device.trim(), "--segment-size", "2M"]);
-    sandbox.ok(&["check", device.trim()]);
+    let device = disk_on(&sandbox.path("disk"));
+    sandbox.ok(&["create", &device, "--segment-size", "2M"]);
+    sandbox.ok(&["check", &device]);
+}
+
+#[test]
+fn a_disk_on_which_the_store_cannot_be_keeps_what_it_has() {
+    let Some(_alone) = can_mount("a store that cannot be on a disk") else { return };
+    let sandbox = Sandbox::new();
+    let path = make_file(&sandbox, "disk", 64 << 20, None);
+    let file = fs::File::options().write(true).open(&path).expect("it is there");
+    file.write_all_at(b"_BHRfS_M", 0x1_0040).expect("it is writable");
+    let device = disk_on(&path);
+    for wish in [["--segment-size", "1G"], ["--volume-size", "1T"], ["--label", "a\nb"]] {
+        sandbox.fails(2, &[&["create", &device, "--force"], &wish[..]].concat());
+        let error = sandbox.fails(1, &["create", &device]);
+        assert!(error.contains("a Btrfs file system (at byte 65600)"), "{wish:?}: {error}");
+    }
+    sandbox.ok(&["create", &device, "--force"]);
+    sandbox.ok(&["check", &device]);
+}
+
+/// A disk that lies in a file; the sandbox detaches it.
+fn disk_on(file: &Path) -> String {
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+    let device = String::from_utf8(attached.expect("losetup is there").stdout);
+    device.expect("it is text").trim().to_owned()
 }
 
 #[test]
@@ -127,4 +145,158 @@ fn sizes_that_cannot_be_are_explained_and_leave_nothing_behind() {
         assert!(error.contains(words), "{arguments:?}: {error}");
         assert!(!sandbox.path("disk.img").exists(), "{arguments:?} leaves a file");
     }
+}
+
+/// A file of `size` bytes that are zeros, save for one.
+fn make_file(sandbox: &Sandbox, name: &str, size: u64, at: Option<u64>) -> PathBuf {
+    let path = sandbox.path(name);
+    let file = fs::File::create(&path).expect("the directory is writable");
+    file.set_len(size).expect("it can be extended");
+    if let Some(at) = at {
+        file.write_all_at(b"x", at).expect("it is writable");
+    }
+    path
+}
+
+/// Runs what must fail, and must leave the file as it was.
+#[track_caller]
+fn fails_without_a_trace(sandbox: &Sandbox, path: &Path, code: i32, arguments: &[&str]) -> String {
+    let before = fs::read(path).expect("it is readable");
+    let room = fs::metadata(path).expect("it is there").blocks();
+    let name = path.file_name().and_then(|name| name.to_str()).expect("it has a plain name");
+    let error = sandbox.fails(code, &[&["create", name], arguments].concat());
+    assert!(before == fs::read(path).expect("it is readable"), "{arguments:?}: {error}");
+    assert_eq!(room, fs::metadata(path).expect("it is there").blocks(), "{arguments:?}");
+    error
+}
+
+#[test]
+fn data_between_blank_ends_is_seen() {
+    let sandbox = Sandbox::new();
+    let path = make_file(&sandbox, "raw.img", 256 << 20, Some(100 << 20));
+    let error = fails_without_a_trace(&sandbox, &path, 1, &[]);
+    assert!(error.contains("data of an unknown kind (at byte 104857600)"), "{error}");
+    sandbox.ok(&["create", "raw.img", "--force"]);
+}
+
+#[test]
+fn a_file_that_was_written_full_of_zeros_is_blank() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("disk.img"), vec![0; 64 << 20]).expect("the directory is writable");
+    sandbox.ok(&["create", "disk.img"]);
+    sandbox.ok(&["check", "disk.img"]);
+}
+
+#[test]
+fn wishes_that_cannot_be_leave_what_was_there() {
+    let sandbox = Sandbox::new();
+    let marked = make_file(&sandbox, "marked.img", 64 << 20, None);
+    let file = fs::File::options().write(true).open(&marked).expect("it is there");
+    // The mark of ext4.
+    file.write_all_at(&[0x53, 0xef], 1080).expect("it is writable");
+    sandbox.ok(&["create", "store.img", "--size", "64M"]);
+    let blank = make_file(&sandbox, "blank.img", 64 << 20, None);
+    let long = "x".repeat(65);
+    for wish in [
+        &["--segment-size", "1G"][..],
+        &["--volume-size", "1T"],
+        &["--label", &long],
+        &["--label", "two\nlines"],
+        &["--label", "\u{1b}[2J"],
+        &["--map-memory", "1K"],
+    ] {
+        for (path, force) in
+            [(&marked, &["--force"][..]), (&sandbox.path("store.img"), &["--force"]), (&blank, &[])]
+        {
+            fails_without_a_trace(&sandbox, path, 2, &[wish, force].concat());
+            let longer = [wish, force, &["--size", "200M"]].concat();
+            fails_without_a_trace(&sandbox, path, 2, &longer);
+            fails_without_a_trace(&sandbox, path, 2, &[&longer[..], &["--preallocate"]].concat());
+        }
+    }
+    sandbox.ok(&["check", "store.img"]);
+}
+
+#[test]
+fn the_file_of_a_store_that_is_in_use_becomes_no_longer() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "64M"]);
+    let address = format!("unix:{}", sandbox.path("socket").display());
+    let (mut server, _) = sandbox.start(&["serve", "disk.img", "--nbd", &address]);
+    let error = sandbox.fails(1, &["create", "disk.img", "--force", "--size", "2G"]);
+    let by = format!("in use by process {} (", server.id());
+    let length = fs::metadata(sandbox.path("disk.img")).expect("it is there").len();
+    sandbox::send(server.id(), "TERM");
+    server.wait().expect("it is our child");
+    assert!(error.contains(&by), "{error}");
+    assert_eq!(length, 64 << 20);
+}
+
+#[test]
+fn room_that_is_not_there_is_not_taken() {
+    let Some(_alone) = can_mount("preallocating on a full disk") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("small");
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=320m", "none"])
+        .arg(&directory)
+        .status();
+    // The sandbox unmounts it.
+    assert!(mount.expect("mount is there").success());
+    let used = || used_in(&directory);
+    let before = used();
+    let create = |name, size| {
+        let error = sandbox.fails(1, &["create", name, "--size", size, "--preallocate"]);
+        assert!(error.contains("no space left"), "{error}");
+    };
+    create("small/new.img", "500M");
+    assert!(!directory.join("new.img").exists(), "a file stays behind");
+    assert_eq!(used(), before);
+    make_file(&sandbox, "small/blank.img", 300 << 20, None);
+    let before = used();
+    create("small/blank.img", "500M");
+    assert_eq!(fs::metadata(directory.join("blank.img")).expect("it is there").len(), 300 << 20);
+    assert_eq!(used(), before);
+}
+
+/// What `df` says is used below a directory, in KiB.
+fn used_in(directory: &Path) -> String {
+    let output = Command::new("df").args(["-k", "--output=used"]).arg(directory).output();
+    String::from_utf8(output.expect("df is there").stdout).expect("it is text")
+}
+
+#[test]
+fn a_size_that_is_too_small_is_told_the_smallest_one_which_works() {
+    let sandbox = Sandbox::new();
+    for size in ["0", "1", "4095"] {
+        let error = sandbox.fails(2, &["create", "disk.img", "--size", size]);
+        assert!(!sandbox.path("disk.img").exists(), "{size} leaves a file");
+        let needed = error.split(" needs ").nth(1).and_then(|rest| rest.split(" MiB").next());
+        let smallest: u64 = needed.expect(&error).parse().expect(&error);
+        let less = format!("{}M", smallest - 1);
+        sandbox.fails(2, &["create", "less.img", "--size", &less]);
+        let name = format!("{size}.img");
+        sandbox.ok(&["create", &name, "--size", &format!("{smallest}M")]);
+        sandbox.ok(&["check", &name]);
+    }
+}
+
+#[test]
+fn nobody_is_told_to_format_what_may_have_been_a_store() {
+    let sandbox = Sandbox::new();
+    let address = format!("unix:{}", sandbox.path("socket").display());
+    let serve = |name| sandbox.fails(1, &["serve", name, "--nbd", &address]);
+    make_file(&sandbox, "raw.img", 64 << 20, Some(30 << 20));
+    let error = serve("raw.img");
+    assert!(error.contains("no store here"), "{error}");
+    assert!(
+        error.contains("do not format it with `coulter create` if it may have been"),
+        "{error}"
+    );
+    assert!(!error.contains("makes one"), "{error}");
+    make_file(&sandbox, "blank.img", 64 << 20, None);
+    let error = serve("blank.img");
+    assert!(error.contains("no store here"), "{error}");
+    assert!(error.contains("`coulter create "), "{error}");
+    assert!(error.contains("makes one"), "{error}");
 }

@@ -5,6 +5,7 @@ mod sandbox;
 use sandbox::{Sandbox, can_mount, mounts_below, skipped};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -175,5 +176,49 @@ fn a_dead_volume_that_stands_in_the_way_of_mkfs_is_named_with_its_remedy() {
     assert!(error.contains(&remedy), "{error}");
     dead.ok(&["umount", "mnt"]);
     sandbox.ok(&mount);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_volume_with_data_of_an_unknown_kind_gets_no_file_system() {
+    let test = "a_volume_with_data_of_an_unknown_kind_gets_no_file_system";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["create", "disk.img", "--size", "1G"]);
+    let attach = || {
+        let device = sandbox.json(&["attach", "disk.img", "--json"])["device"].clone();
+        device.as_str().expect("it has a device").to_owned()
+    };
+    let device = attach();
+    let content = [0xa5; 4096];
+    let at = 300 << 20;
+    let disk = File::options().write(true).open(&device).expect("it is ours");
+    // Not synced: so far the volume knows nothing of it.
+    disk.write_all_at(&content, at).expect("there is room");
+    drop(disk);
+    let mkfs = ["mount", "disk.img", "mnt", "--mkfs", "ext4"];
+    let refused = |arguments: &[&str]| {
+        let error = sandbox.fails(1, arguments);
+        assert!(error.contains("data of an unknown kind (at byte 314572800)"), "{error}");
+        assert!(error.contains("coulter attach disk.img"), "{error}");
+        assert!(!error.contains("--mkfs"), "{error}");
+    };
+    refused(&mkfs);
+    refused(&["mount", "disk.img", "mnt"]);
+    sandbox.ok(&["detach", "disk"]);
+    refused(&mkfs);
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+    let device = attach();
+    let disk = File::open(&device).expect("it is ours");
+    let mut back = [0; 4096];
+    disk.read_exact_at(&mut back, at).expect("it is readable");
+    assert_eq!(back, content, "what was there is gone");
+    drop(disk);
+
+    // What was discarded holds nothing.
+    let discard = Command::new("blkdiscard").arg(&device).status();
+    assert!(discard.expect("blkdiscard is there").success());
+    sandbox.ok(&mkfs);
     sandbox.ok(&["umount", "mnt"]);
 }

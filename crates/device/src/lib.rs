@@ -31,6 +31,7 @@ pub use device_error::{DeviceError, DeviceErrorKind};
 pub use memory::{MemoryDevice, MemoryStore};
 pub use open::{Engine, OpenOptions, open_path};
 pub use open_error::OpenError;
+pub use target::lock_file;
 pub use threads::ThreadDevice;
 pub use uring::UringDevice;
 pub use wake::Waker;

@@ -48,6 +48,9 @@ pub struct OpenOptions {
     /// If there is nothing at the path, make a file of so many bytes, readable by its owner only,
     /// without reserving room for it.
     pub create_size: Option<u64>,
+    /// The caller has locked the file with [`lock_file`](crate::lock_file), and keeps that for as
+    /// long as the device is open: it is not locked once more. Of no meaning for a disk.
+    pub locked: bool,
 }
 
 impl Default for OpenOptions {
@@ -60,6 +63,7 @@ impl Default for OpenOptions {
             threads: 16,
             size_min: 0,
             create_size: None,
+            locked: false,
         }
     }
 }

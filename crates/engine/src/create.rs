@@ -145,8 +145,9 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         first_segment: Pba(size),
         second_superblock: Pba(size / 2),
     };
-    let too_small = LayoutError::DeviceTooSmall { needed: smallest_device(size) };
-    let largest = largest_volume(&geometry, options)?.ok_or(too_small)?;
+    let too_small = || LayoutError::DeviceTooSmall { needed: smallest_device(&geometry, options) };
+    let largest = largest_volume(&geometry, options)?.ok_or_else(too_small)?;
+    let spare = spare_percent(options);
     geometry.volume_size = match options.volume_size {
         Some(0) => return Err(LayoutError::VolumeEmpty),
         Some(wanted) if wanted > with_spare(largest, spare_percent_min(size)) => {
@@ -155,11 +156,9 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
             });
         }
         Some(wanted) => wanted,
-        None => with_spare(largest, u64::from(options.spare_percent).max(spare_percent_min(size))),
+        None if with_spare(largest, spare) == 0 => return Err(too_small()),
+        None => with_spare(largest, spare),
     };
-    if geometry.volume_size == 0 {
-        return Err(too_small);
-    }
     let budget = budget(options, geometry.volume_size)?;
     Ok((geometry, budget))
 }
@@ -182,9 +181,22 @@ fn largest_volume(
     Ok(log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0))
 }
 
-/// A device on which even the smallest volume has room.
-fn smallest_device(segment_size: u32) -> u64 {
-    u64::from(segment_size) * 24
+/// Spare space of a volume of no certain size.
+fn spare_percent(options: &CreateOptions) -> u64 {
+    u64::from(options.spare_percent).max(spare_percent_min(options.segment_size))
+}
+
+/// The smallest device on which a volume has room. Found by trying: what is kept back depends on
+/// the size in several ways.
+fn smallest_device(geometry: &Geometry, options: &CreateOptions) -> u64 {
+    let has_room = |segment_count: &u32| {
+        let geometry = Geometry { segment_count: *segment_count, ..*geometry };
+        let largest = largest_volume(&geometry, options);
+        matches!(largest, Ok(Some(largest)) if with_spare(largest, spare_percent(options)) > 0)
+    };
+    let segment_count = (1..=SEGMENT_COUNT_MAX).find(has_room).unwrap_or(SEGMENT_COUNT_MAX);
+    // One more for the superblocks.
+    (u64::from(segment_count) + 1) * u64::from(options.segment_size)
 }
 
 fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, LayoutError> {

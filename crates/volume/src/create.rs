@@ -22,6 +22,9 @@ const ERASED_SIZE: u64 = 1 << 20;
 /// The second superblock lies half a segment into the device; segments have 2^8 to 2^18 blocks.
 const SECOND_SUPERBLOCK_BITS: std::ops::RangeInclusive<u32> = 7..=17;
 
+/// Bytes of randomness in an identity and a salt.
+const RANDOM_SIZE: usize = 20;
+
 /// Blocks that are written with one command at most.
 const RUN_COUNT_MAX: usize = 256;
 
@@ -40,7 +43,7 @@ pub struct CreateOptions {
     pub map_memory: Option<u64>,
     /// Identity; `None` for a random one.
     pub uuid: Option<[u8; 16]>,
-    /// A name, at most 64 bytes, without NUL.
+    /// A name, at most 64 bytes, without control characters.
     pub label: String,
     /// Map updates between two checkpoints at most, which bounds what recovery replays; `None`
     /// for a number that suits the volume.
@@ -66,6 +69,18 @@ impl Default for CreateOptions {
     }
 }
 
+/// Whether [`create`] could make a store on a device of `size` bytes. Nothing is touched, so that a
+/// device can be left as it is when the wishes cannot be met.
+///
+/// # Errors
+/// The [`CreateError`] that [`create`] would give before it writes anything.
+pub fn check_create(size: u64, options: &CreateOptions) -> Result<(), CreateError> {
+    let device_size = size / SIZE;
+    let options = translate(options, device_size, &[0; RANDOM_SIZE])?;
+    let planned = layout::plan(&options);
+    planned.map(drop).map_err(|error| CreateError::of(error, device_size, &options))
+}
+
 /// Makes an empty store on all of `device`. What was there is lost.
 ///
 /// # Errors
@@ -78,7 +93,9 @@ pub fn create(
     let properties = device.properties();
     let place = properties.description.clone();
     let device_size = properties.size / SIZE;
-    let options = translate(options, device_size)?;
+    let mut random = [0; RANDOM_SIZE];
+    getrandom::fill(&mut random).map_err(|_| CreateError::NoRandomness)?;
+    let options = translate(options, device_size, &random)?;
     let (superblock, blocks) =
         layout::create(&options).map_err(|error| CreateError::of(error, device_size, &options))?;
     write_store(&mut *device, device_size, &blocks)
@@ -89,9 +106,11 @@ pub fn create(
 fn translate(
     options: &CreateOptions,
     device_size: u64,
+    random: &[u8; RANDOM_SIZE],
 ) -> Result<layout::CreateOptions, CreateError> {
     let bytes = options.label.as_bytes();
-    if bytes.len() > LABEL_SIZE || bytes.contains(&0) {
+    // A label is printed on terminals, which take control characters for orders.
+    if bytes.len() > LABEL_SIZE || options.label.chars().any(char::is_control) {
         return Err(CreateError::Label { size_max: LABEL_SIZE });
     }
     let mut label = [0; LABEL_SIZE];
@@ -104,8 +123,6 @@ fn translate(
         Some(size) if size % SIZE != 0 || size < CreateOptions::SEGMENT_SIZE_MIN => None,
         Some(size) => u32::try_from(size / SIZE).ok(),
     };
-    let mut random = [0; 20];
-    getrandom::fill(&mut random).map_err(|_| CreateError::NoRandomness)?;
     let (uuid, salt) = random.split_at(16);
     let mut uuid: [u8; 16] = uuid.try_into().expect("split there");
     // Version 4 and variant 1 of RFC 9562: random.
@@ -268,8 +285,11 @@ mod tests {
     fn impossible_wishes_are_refused_and_nothing_is_written() {
         let store = MemoryStore::new(64 << 20);
         let refused = |options: CreateOptions| {
+            let foreseen = check_create(64 << 20, &options).expect_err("it cannot be done");
             let device = store.open().expect("nothing has it open");
-            create(Box::new(device), &options).expect_err("it cannot be done")
+            let error = create(Box::new(device), &options).expect_err("it cannot be done");
+            assert_eq!(foreseen.to_string(), error.to_string());
+            error
         };
         let odd = refused(CreateOptions { segment_size: Some(3 << 20), ..small() });
         assert!(matches!(odd, CreateError::SegmentSize), "{odd}");
@@ -283,6 +303,11 @@ mod tests {
         assert!(matches!(narrow, CreateError::DeviceTooSmall { .. }), "{narrow}");
         let long = refused(CreateOptions { label: "x".repeat(65), ..small() });
         assert!(matches!(long, CreateError::Label { .. }), "{long}");
+        for label in ["two\nlines", "\u{1b}[2J", "\0", "\u{9b}2J"] {
+            let odd = refused(CreateOptions { label: label.to_string(), ..small() });
+            assert!(matches!(odd, CreateError::Label { .. }), "{odd}");
+        }
+        check_create(64 << 20, &small()).expect("it can be done");
         assert_eq!(store.stored_bytes().expect("nothing has it open"), 0);
     }
 }

@@ -13,7 +13,7 @@ pub enum CreateError {
     SegmentSize,
     /// The volume size is not a positive multiple of 4096.
     VolumeSize,
-    /// The label is too long or contains NUL.
+    /// The label is too long or contains control characters.
     Label {
         /// Bytes that it may have.
         size_max: usize,
@@ -119,7 +119,7 @@ impl fmt::Display for CreateError {
                 write!(f, "the volume size must be a multiple of 4096 bytes, and not zero")
             }
             CreateError::Label { size_max } => {
-                write!(f, "the label must have at most {size_max} bytes and no NUL")
+                write!(f, "the label must have at most {size_max} bytes and no control characters")
             }
             CreateError::DeviceTooSmall { size, size_min, segment_size } => write!(
                 f,

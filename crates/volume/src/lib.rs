@@ -78,7 +78,7 @@ mod volume;
 
 pub use close_error::CloseError;
 pub use counters::{DeviceCounts, RequestCounts};
-pub use create::{CreateOptions, create};
+pub use create::{CreateOptions, check_create, create};
 pub use create_error::CreateError;
 pub use geometry::Geometry;
 pub use grow::{GrowError, GrowOptions, grow};

@@ -137,7 +137,12 @@ impl fmt::Display for OpenErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenErrorKind::NotAStore => {
-                write!(f, "there is no store here; `coulter create` makes one")
+                write!(
+                    f,
+                    "there is no store here, or its superblocks were overwritten: check that the \
+                     path is right, and do not format it with `coulter create` if it may have been \
+                     a store"
+                )
             }
             OpenErrorKind::Version { found, supported } => write!(
                 f,

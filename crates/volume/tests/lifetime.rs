@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use coulter::service::{Operation, RequestError};
-use coulter::{OpenErrorKind, OpenOptions, ReadOnlyReason, State, Volume, create};
+use coulter::{
+    CreateError, CreateOptions, OpenErrorKind, OpenOptions, ReadOnlyReason, State, Volume, create,
+};
 use coulter_device::wrap::{CutDevice, CutPolicy};
 use coulter_device::{Device, MemoryStore};
 use std::sync::Arc;
@@ -305,4 +307,33 @@ fn an_idle_volume_sleeps() {
     std::thread::sleep(Duration::from_millis(100));
     let after = volume.statistics().event_loop.turns;
     assert!(after - before <= 4, "{} turns for one question", after - before);
+}
+
+#[test]
+fn the_smallest_device_that_an_error_names_holds_a_volume_that_works() {
+    for segment_size in [2 * MIB, 4 * MIB, 32 * MIB] {
+        let options =
+            CreateOptions { segment_size: Some(segment_size), ..CreateOptions::default() };
+        let size_min = |size| match coulter::check_create(size, &options) {
+            Err(CreateError::DeviceTooSmall { size_min, .. }) => Some(size_min),
+            Err(error) => panic!("{segment_size}: {error}"),
+            Ok(()) => None,
+        };
+        let smallest = size_min(0).expect("nothing is too little");
+        assert_eq!(size_min(smallest - BLOCK), Some(smallest), "{segment_size}");
+        assert_eq!(size_min(smallest), None, "{segment_size}");
+        let store = MemoryStore::new(smallest);
+        coulter::create(device(&store), &options).expect("it was said to do");
+        let volume: Volume = open(&store);
+        let mut back = [0; BLOCK as usize];
+        for round in 1..=20 {
+            for at in (0..volume.size()).step_by(BLOCK as usize) {
+                volume.write_at(at, &[round; BLOCK as usize]).expect("the cleaner makes room");
+            }
+            volume.flush().expect("it is writable");
+            volume.read_at(volume.size() - BLOCK, &mut back).expect("it is readable");
+            assert_eq!(back, [round; BLOCK as usize]);
+        }
+        volume.shut_down().expect("it ends in order");
+    }
 }

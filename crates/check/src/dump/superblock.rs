@@ -159,12 +159,22 @@ impl fmt::Display for SuperblockDump {
     }
 }
 
+/// A label without control characters: who made the store need not have been this program, and a
+/// terminal takes them for orders.
+fn escaped(label: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    label.chars().map(shown).collect()
+}
+
 impl fmt::Display for SuperblockFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "  {name:<20} {value}");
         row("version", &self.version)?;
         row("uuid", &self.uuid)?;
-        row("label", &self.label)?;
+        row("label", &escaped(&self.label))?;
         row("generation", &self.generation)?;
         row("salt", &format_args!("{:#010x}", self.salt))?;
         row("epoch", &self.epoch)?;
@@ -184,5 +194,15 @@ impl fmt::Display for SuperblockFields {
         let (block, bytes) = (self.checkpoint_block, self.checkpoint_bytes);
         row("checkpoint body", &format_args!("block {block}, {bytes} bytes"))?;
         row("checkpoint checksum", &format_args!("{:#010x}", self.checkpoint_checksum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escaped;
+
+    #[test]
+    fn a_label_gives_no_orders_to_a_terminal() {
+        assert_eq!(escaped("Böse \u{1b}[2J\n\u{9b}"), "Böse \\u{1b}[2J\\n\\u{9b}");
     }
 }

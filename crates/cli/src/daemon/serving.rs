@@ -2,7 +2,7 @@
 
 use super::events::{self, Client, Event, Signals};
 use super::scrapes::{self, Port};
-use super::{Job, claim, handover};
+use super::{Job, claim, first_data, handover};
 use crate::attach_point::AttachPoint;
 use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
@@ -14,6 +14,7 @@ use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -116,6 +117,7 @@ impl Serving {
                     }
                     Err(error) => client.answer(&Reply::Failed(error.report())),
                 },
+                Ok(Event::Request(Request::FirstData, client)) => self.search(client),
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
                 Ok(Event::Heartbeat) => self.watch_state(),
                 Err(source) => {
@@ -193,9 +195,30 @@ impl Serving {
             (Request::TraceStart | Request::TraceWrite { .. }, None) => {
                 Err(DaemonError::NotTracing { name: self.entry.name.clone() }.into())
             }
-            (Request::Detach { .. } | Request::Restart { .. }, _) => Ok(()),
+            // These do not come here.
+            (Request::Detach { .. } | Request::Restart { .. } | Request::FirstData, _) => Ok(()),
         };
         result.map_or_else(|error| Reply::Failed(error.report()), |()| Reply::Done)
+    }
+
+    /// Looks for data, while other commands are answered.
+    fn search(&self, client: Client) {
+        let service = self.backing.service(None);
+        let name = self.entry.name.clone();
+        let search = move || {
+            let found = first_data::first_data(&*service).map_err(|error| {
+                let source = io::Error::from_raw_os_error(error.errno());
+                CliError::io("look through", Path::new(&name), source)
+            });
+            client.answer(&match found {
+                Ok(byte) => Reply::FirstData { byte },
+                Err(error) => Reply::Failed(error.report()),
+            });
+        };
+        if let Err(error) = std::thread::Builder::new().name("search".to_owned()).spawn(search) {
+            // The client sees the connection end.
+            log::error!(error:%; "cannot look for data");
+        }
     }
 
     /// Before the device goes away under mounted file systems: their dirty pages reach the store,

@@ -172,6 +172,7 @@ mod tests {
             read_only: false,
             attached_at_unix_seconds: 1,
             metrics: None,
+            store_identity: None,
         };
         let lock = state.lock().expect("nobody holds the lock");
         state.write(&lock, &entry).expect("the directory is writable");

@@ -85,7 +85,7 @@ impl Plan {
         write_once(&path, self.store_size, &self.interrupt)
             .map_err(|source| CliError::io("write", &path, source))?;
         self.interrupt.check()?;
-        let target = Target::prepare(&path, &shape, false)?;
+        let target = Target::prepare(&path, &shape, true)?;
         format_store::format(target, &shape, None)?;
         Ok(path)
     }

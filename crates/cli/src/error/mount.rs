@@ -18,6 +18,8 @@ pub(crate) enum MountError {
     NoFileSystem { store: PathBuf, device: String },
     /// `--mkfs` on a volume that holds something else than a file system.
     VolumeHoldsData { store: PathBuf, device: String, what: &'static str },
+    /// A volume with data on it, but no file system that is known.
+    VolumeHoldsSomething { store: PathBuf, device: String, offset: u64 },
     /// `mkfs` gave up because of other devices of the machine, which lie on dead volumes.
     DeadLoopDevices { device: PathBuf, cause: Box<Report>, dead: Vec<DeadLoop> },
     /// The volume is reached over a socket, so that nothing can be mounted from it.
@@ -62,6 +64,16 @@ impl MountError {
                     .why(format!("its volume at {device} holds {what}"))
                     .help("attach it and use the device instead")
             }
+            MountError::VolumeHoldsSomething { store, device, offset } => fault(format!(
+                "cannot mount {}",
+                store.display()
+            ))
+            .why(format!("its volume at {device} holds data of an unknown kind (at byte {offset})"))
+            .help(format!(
+                "run `coulter attach {}` and use the device that it prints: mount it there if \
+                         it is a file system; if it may be destroyed, make a new one there by hand",
+                store.display()
+            )),
             MountError::DeadLoopDevices { device, cause, dead } => {
                 let listed = dead.iter().map(DeadLoop::to_string).collect::<Vec<_>>().join(", ");
                 let remedy = dead.iter().map(DeadLoop::remedy).collect::<Vec<_>>().join("; ");

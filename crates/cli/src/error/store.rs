@@ -33,6 +33,8 @@ pub(crate) enum StoreError {
     Create { path: PathBuf, reason: String, is_usage: bool },
     /// The library refused to open a store.
     Open { path: PathBuf, reason: String },
+    /// There is no store in a file, nor anything else.
+    Blank { path: PathBuf },
     /// A check or a dump came upon something that is wrong.
     Faulty { path: PathBuf, faults: u64, warnings: u64, complete: bool },
     /// A volume did not end in order.
@@ -99,6 +101,9 @@ impl StoreError {
             StoreError::Open { path, reason } => {
                 fault(format!("cannot open {}", path.display())).why(reason.as_str())
             }
+            StoreError::Blank { path } => fault(format!("cannot open {}", path.display()))
+                .why("there is no store here: the file holds nothing but zeros")
+                .help(format!("`coulter create {}` makes one", path.display())),
             StoreError::Faulty { path, faults, warnings, complete } => {
                 let report = fault(format!("{} is not sound", path.display()))
                     .why(format!("{faults} faults, {warnings} warnings"));

@@ -1,5 +1,6 @@
 //! `coulter create`: formats a file or a disk as a store.
 
+use crate::demo::Interrupt;
 use crate::error::CliError;
 use crate::format_store::{self, Target};
 use crate::size::Size;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 /// A file that does not exist is made, sparse unless --preallocate is given. Whatever is on the
 /// target is lost; one that carries a known signature (a file system, a partition table, LUKS,
 /// LVM, RAID, another store) is refused unless --force is given, and so is a file that is there
-/// and holds anything but zeros in its first or last mebibyte.
+/// and holds anything but zeros. When the store cannot be made, the target stays as it was.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +61,7 @@ pub(crate) struct Shape {
     #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) spare: u32,
 
-    /// A name that is kept in the store, at most 64 bytes
+    /// A name that is kept in the store, at most 64 bytes, without control characters
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) label: String,
 
@@ -80,7 +81,11 @@ pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
 
 impl Create {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        let target = Target::prepare(&self.path, &self.shape, self.force)?;
+        let mut target = Target::prepare(&self.path, &self.shape, self.force)?;
+        if self.shape.preallocate {
+            // It may take long, and a file that is only half made is not to stay behind.
+            target = target.heeding(Interrupt::take_over()?);
+        }
         let made = format_store::format(target, &self.shape, self.map_memory)?;
         if self.json {
             return terminal::print_json(&made);

@@ -4,7 +4,7 @@
 //! stays, since it is a result by itself.
 
 use crate::attach_point;
-use crate::control::{self, Request};
+use crate::control::{self, Reply, Request};
 use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
@@ -17,12 +17,13 @@ use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
 use crate::verbs::detach::detach;
 use clap::Args;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// Mount a file system that lies on a volume.
 ///
 /// The store is made if it does not exist (with --size), attached if it is not, and gets a file
-/// system if it has none (with --mkfs). `coulter umount` takes all of that back.
+/// system if its volume is blank (with --mkfs). `coulter umount` takes all of that back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +38,7 @@ pub(crate) struct Mount {
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 
-    /// Make this file system if the volume holds none
+    /// Make this file system if nothing is on the volume yet
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) mkfs: Option<FileSystem>,
 
@@ -68,7 +69,7 @@ impl Mount {
             format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
         let (entry, attached_here) = self.attached(state)?;
-        let mounted = self.mount(&entry, &directory);
+        let mounted = self.mount(state, &entry, &directory);
         if let (Err(_), true) = (&mounted, attached_here)
             && let Err(error) = detach(state, &entry, false)
         {
@@ -124,7 +125,12 @@ impl Mount {
         control::ask(state, entry, &request).map(|_| ())
     }
 
-    fn mount(&self, entry: &Entry, directory: &Path) -> Result<(), CliError> {
+    fn mount(
+        &self,
+        state: &StateDirectory,
+        entry: &Entry,
+        directory: &Path,
+    ) -> Result<(), CliError> {
         let device = block_device(entry)?;
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         if let Some(mount) = mounts::mounts_of(&device).map_err(failed)?.first() {
@@ -139,7 +145,7 @@ impl Mount {
         }
         let kind = match self.kind_on(&device)? {
             Some(kind) => kind,
-            None => self.make_file_system(&device)?,
+            None => self.make_file_system(state, entry, &device)?,
         };
         let read_only = self.opening.read_only.then_some("ro");
         let options: Vec<&str> = read_only.into_iter().chain(self.options.as_deref()).collect();
@@ -161,13 +167,42 @@ impl Mount {
         }
     }
 
-    fn make_file_system(&self, device: &Path) -> Result<&'static str, CliError> {
+    /// Makes a file system where there is nothing at all yet. What carries no known signature may be
+    /// somebody's data all the same: a database, or what is encrypted without a header.
+    fn make_file_system(
+        &self,
+        state: &StateDirectory,
+        entry: &Entry,
+        device: &Path,
+    ) -> Result<&'static str, CliError> {
+        if let Some(offset) = first_data(state, entry, device)? {
+            let (store, device) = (self.path.clone(), device.display().to_string());
+            return Err(MountError::VolumeHoldsSomething { store, device, offset }.into());
+        }
         let Some(kind) = self.mkfs else {
             let (store, device) = (self.path.clone(), device.display().to_string());
             return Err(MountError::NoFileSystem { store, device }.into());
         };
         kind.make(device, &[])?;
         Ok(kind.name())
+    }
+}
+
+/// Where the data of the volume at `device` begins, if it holds any.
+fn first_data(
+    state: &StateDirectory,
+    entry: &Entry,
+    device: &Path,
+) -> Result<Option<u64>, CliError> {
+    // What was written to the device may not have got to the volume yet.
+    let failed = |source| CliError::io("write out", device, source);
+    File::open(device).and_then(|device| device.sync_all()).map_err(failed)?;
+    match control::ask(state, entry, &Request::FirstData)? {
+        Reply::FirstData { byte } => Ok(byte),
+        _ => {
+            let (name, pid) = (entry.name.clone(), entry.process.pid);
+            Err(DaemonError::DaemonSilent { name, pid }.into())
+        }
     }
 }
 

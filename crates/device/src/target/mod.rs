@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! - whoever writes is alone. A file carries a `flock`, exclusive for writing and shared for
-//!   reading; a disk is opened with `O_EXCL`, which also excludes mounted file systems; of a loop
-//!   device the file below it is locked too;
+//!   reading, its own or its caller's; a disk is opened with `O_EXCL`, which also excludes mounted
+//!   file systems; of a loop device the file below it is locked too;
 //! - the lock of a file is given up in `drop`, not when the kernel closes the last copy of the
 //!   descriptor, which for io_uring happens later and elsewhere.
 
@@ -66,7 +66,9 @@ impl Target {
         let mut file_below = None;
         match kind {
             TargetKind::File => {
-                lock::lock(&file, path, &metadata, options.read_only)?;
+                if !options.locked {
+                    lock::lock(&file, path, &metadata, options.read_only)?;
+                }
                 if !options.read_only
                     && let Some(device) = loops::over(path)
                 {
@@ -211,6 +213,17 @@ impl Drop for Target {
             lock::unlock(&self.file);
         }
     }
+}
+
+/// Locks a regular file against everybody else until `file` is closed, just as an open device does: for
+/// who has something to do to a file before it is opened, with
+/// [`OpenOptions::locked`](crate::OpenOptions::locked). `path` is where it lies.
+///
+/// # Errors
+/// [`OpenError::InUse`], or whatever keeps it from being locked.
+pub fn lock_file(file: &File, path: &Path) -> Result<(), OpenError> {
+    let metadata = file.metadata().map_err(|source| failed(path, "look at", source))?;
+    lock::lock(file, path, &metadata, false)
 }
 
 /// Makes a file if there is nothing, durably: its name survives a power cut too.
