@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// What the names of all such directories begin with.
 pub(super) const PREFIX: &str = "coulter-demo-";
-pub(super) const LOCK_NAME: &str = "lock";
+pub(super) const LOCK_NAME: &str = ".coulter-demo-lock";
 pub(super) const STATE_NAME: &str = "state";
 
 /// How long a process or a device may take to go.

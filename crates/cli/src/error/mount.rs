@@ -40,9 +40,11 @@ impl MountError {
                     .help("`coulter list` shows the volumes, `findmnt` what is mounted")
             }
             MountError::MountPointUnfit { directory, reason } => {
-                usage(format!("cannot mount on {}", directory.display()))
-                    .why(*reason)
-                    .help("name a directory that nothing is mounted on")
+                let path = directory.display();
+                usage(format!("cannot mount on {path}")).why(*reason).help(format!(
+                    "name a directory that nothing is mounted on; `coulter umount {path}` takes away \
+                     a volume's file system, a dead one too"
+                ))
             }
             MountError::MountBusy { directory, holders } => {
                 let held = if holders.is_empty() {
