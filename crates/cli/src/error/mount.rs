@@ -10,8 +10,10 @@ use std::path::PathBuf;
 pub(crate) enum MountError {
     /// Nothing, or nothing of ours, is mounted there.
     NotOurMount { directory: PathBuf, source: Option<PathBuf> },
-    /// The directory to mount on is no directory, or already a mount point.
+    /// The directory to mount on is no directory.
     MountPointUnfit { directory: PathBuf, reason: &'static str },
+    /// Something is mounted on it.
+    MountPointTaken { directory: PathBuf },
     /// Processes use files of the mounted file system.
     MountBusy { directory: PathBuf, holders: Vec<String> },
     /// The volume holds no file system, and none was asked for.
@@ -40,11 +42,18 @@ impl MountError {
                     .help("`coulter list` shows the volumes, `findmnt` what is mounted")
             }
             MountError::MountPointUnfit { directory, reason } => {
+                usage(format!("cannot mount on {}", directory.display()))
+                    .why(*reason)
+                    .help("name a directory that nothing is mounted on")
+            }
+            MountError::MountPointTaken { directory } => {
                 let path = directory.display();
-                usage(format!("cannot mount on {path}")).why(*reason).help(format!(
-                    "name a directory that nothing is mounted on; `coulter umount {path}` takes away \
-                     a volume's file system, a dead one too"
-                ))
+                usage(format!("cannot mount on {path}"))
+                    .why("something is mounted there already")
+                    .help(format!(
+                        "name another directory; `coulter umount {path}` takes away a volume's file \
+                         system, a dead one too"
+                    ))
             }
             MountError::MountBusy { directory, holders } => {
                 let held = if holders.is_empty() {

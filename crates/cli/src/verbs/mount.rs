@@ -93,7 +93,7 @@ impl Mount {
         }
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         if mounts::mount_at(&directory).map_err(failed)?.is_some() {
-            return Err(unfit("something is mounted there already").into());
+            return Err(MountError::MountPointTaken { directory }.into());
         }
         Ok(directory)
     }
