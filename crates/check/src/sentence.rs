@@ -71,7 +71,8 @@ fn write_superblock(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         Finding::SuperblockMisplaced { copy, pba, generation } => write!(
             f,
             "superblock {copy} at block {} holds generation {generation}, which belongs into the \
-             other copy: the device has written it to the wrong place; do not trust this device",
+             other copy: if a store begins there, on a partition, name that; if not, the device has \
+             written it to the wrong place; do not trust this device",
             pba.0,
         ),
         Finding::SuperblocksDisagree { field } => write!(

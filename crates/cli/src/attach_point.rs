@@ -1,5 +1,6 @@
 //! Attach points as the verbs see them: started for a job, ended, and cleared away after a death.
 
+use crate::control::{self, Request};
 use crate::daemon::{Job, Point};
 use crate::error::{CliError, DaemonError, StateError, reason_of};
 use crate::inherited;
@@ -262,8 +263,10 @@ pub(crate) fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
 /// That the device of `entry` leads to its volume, before anything is done to it.
 ///
 /// # Errors
-/// [`DaemonError::DeviceTaken`].
+/// [`DaemonError::DeviceTaken`]; [`DaemonError::DaemonSilent`] when its daemon does not answer: the
+/// device could not be asked either.
 pub(crate) fn check_device(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    control::ask(state, entry, &Request::Status)?;
     match &entry.device {
         Some(device) if !has_its_device(state, entry) => {
             let (name, device) = (entry.name.clone(), device.clone());

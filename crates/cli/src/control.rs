@@ -107,8 +107,7 @@ pub(crate) fn ask(
         Ok(reply) => Ok(reply),
         Err(error) => {
             log::debug!("no answer from {}: {error}", entry.name);
-            Err(DaemonError::DaemonSilent { name: entry.name.clone(), pid: entry.process.pid }
-                .into())
+            Err(DaemonError::silent(entry).into())
         }
     }
 }

@@ -158,6 +158,10 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let missing = store::missing(path);
+            if matches!(missing, StoreError::DeviceMissing { .. }) {
+                return Err(missing.into());
+            }
             let Some(size) = asked else {
                 return Err(StoreError::SizeNeeded { path: path.to_owned() }.into());
             };

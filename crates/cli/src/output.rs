@@ -36,12 +36,18 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// A picture.
-    pub(crate) const SVG: Kind =
-        Kind { name: "an SVG picture", beginnings: &["<svg", "<?xml"], mark: "<svg" };
+    /// A picture; other people's pictures have not this remark.
+    pub(crate) const SVG: Kind = Kind {
+        name: "an SVG picture by coulter",
+        beginnings: &["<svg"],
+        mark: "<!-- made by coulter -->",
+    };
     /// A page.
-    pub(crate) const HTML: Kind =
-        Kind { name: "an HTML page", beginnings: &["<!doctype html", "<html"], mark: "" };
+    pub(crate) const HTML: Kind = Kind {
+        name: "an HTML page by coulter",
+        beginnings: &["<!doctype html"],
+        mark: "<meta name=\"generator\" content=\"coulter\">",
+    };
     /// What `status --json` shows; other JSON may be somebody's settings.
     pub(crate) const STATISTICS: Kind =
         Kind { name: "a file of statistics", beginnings: &["{"], mark: "\"process_start_ticks\"" };
@@ -240,6 +246,7 @@ mod tests {
             b"COULTER\0\0\0\0",
             &[0; 8192],
             b"<!DOCTYPE html><p>a page</p>",
+            b"<svg xmlns=\"x\"><text>a drawing</text></svg>",
             b"<?xml version=\"1.0\"?><settings/>",
             b"{\"name\": \"package\"}",
             b" ",
@@ -248,7 +255,10 @@ mod tests {
             let path = file(&directory, "theirs", content);
             let error = Output::check(&path, Kind::SVG).expect_err("it is no picture");
             let text = error.to_string();
-            assert!(text.contains("not an SVG picture") && text.contains("another file"), "{text}");
+            assert!(
+                text.contains("not an SVG picture by coulter") && text.contains("another file"),
+                "{text}"
+            );
             assert_eq!(fs::read(&path).expect("it is there"), content);
         }
         assert_eq!(names(&directory), ["theirs"]);
@@ -258,9 +268,11 @@ mod tests {
     fn an_older_result_is_replaced_when_the_new_one_is_whole() {
         let directory = directory();
         for (kind, old) in [
-            (Kind::SVG, "<svg xmlns=\"x\"></svg>"),
-            (Kind::SVG, "<?xml version=\"1.0\"?>\n<svg></svg>"),
-            (Kind::HTML, "<!DOCTYPE html>\n<html></html>"),
+            (Kind::SVG, "<svg xmlns=\"x\">\n<!-- made by coulter --></svg>"),
+            (
+                Kind::HTML,
+                "<!DOCTYPE html>\n<meta name=\"generator\" content=\"coulter\"><html></html>",
+            ),
             (Kind::STATISTICS, "{\"name\": \"a\", \"process_start_ticks\": 7}"),
             (Kind::SVG, ""),
         ] {
@@ -284,21 +296,27 @@ mod tests {
         assert_eq!(names(&directory), [""; 0]);
         // It came in the meantime.
         file(&directory, "new.svg", b"a store");
-        assert!(output.write(b"<svg>").is_err());
+        assert!(output.write(b"<svg><!-- made by coulter -->").is_err());
         assert_eq!(fs::read(&path).expect("it is there"), b"a store");
         fs::remove_file(&path).expect("it is ours");
-        output.write(b"<svg>").expect("the directory is writable");
-        assert_eq!(fs::read(&path).expect("it is there"), b"<svg>");
+        output.write(b"<svg><!-- made by coulter -->").expect("the directory is writable");
+        assert_eq!(fs::read(&path).expect("it is there"), b"<svg><!-- made by coulter -->");
     }
 
     #[test]
     fn links_are_judged_by_what_they_lead_to() {
         let directory = directory();
-        let (old, link) = (file(&directory, "old", b"<svg>"), directory.path().join("link"));
+        let (old, link) = (
+            file(&directory, "old", b"<svg><!-- made by coulter -->"),
+            directory.path().join("link"),
+        );
         symlink(&old, &link).expect("the directory is writable");
-        Output::check(&link, Kind::SVG).expect("a picture").write(b"<svg>2").expect("writable");
+        Output::check(&link, Kind::SVG)
+            .expect("a picture")
+            .write(b"<svg><!-- made by coulter -->2")
+            .expect("writable");
         assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
-        assert_eq!(fs::read(&old).expect("it is there"), b"<svg>2");
+        assert_eq!(fs::read(&old).expect("it is there"), b"<svg><!-- made by coulter -->2");
         fs::write(&old, b"a store").expect("it is ours");
         assert!(Output::check(&link, Kind::SVG).is_err());
         fs::remove_file(&old).expect("it is ours");

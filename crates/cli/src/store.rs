@@ -25,13 +25,23 @@ use std::time::Duration;
 /// Bytes of a file without a store that are read to find out whether it is blank.
 const BLANK_READ_MAX: u64 = 1 << 30;
 
+/// That there is nothing at `path`. Nobody keeps files in `/dev`, save in what it has for them.
+pub(crate) fn missing(path: &Path) -> StoreError {
+    let is_device = |path: PathBuf| path.starts_with("/dev") && !path.starts_with("/dev/shm");
+    let path = path.to_owned();
+    match std::path::absolute(&path).is_ok_and(is_device) {
+        true => StoreError::DeviceMissing { path },
+        false => StoreError::StoreMissing { path },
+    }
+}
+
 /// The absolute path of the store at `path`.
 ///
 /// # Errors
 /// [`StoreError::StoreMissing`] when nothing is there.
 pub(crate) fn existing(path: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => StoreError::StoreMissing { path: path.to_owned() }.into(),
+        std::io::ErrorKind::NotFound => missing(path).into(),
         _ => CliError::io("open", path, error),
     })
 }

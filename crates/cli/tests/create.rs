@@ -108,6 +108,20 @@ fn disk_on(file: &Path) -> String {
 }
 
 #[test]
+fn no_file_is_made_where_a_device_is_missing() {
+    let sandbox = Sandbox::new();
+    let device = "/dev/no-such-disk";
+    for arguments in
+        [&["create", device][..], &["create", device, "--size", "64M"], &["attach", device]]
+    {
+        let error = sandbox.fails(1, arguments);
+        assert!(error.contains("there is no such device"), "{error}");
+        assert!(!error.contains("--size"), "{error}");
+    }
+    assert!(!std::path::Path::new(device).exists());
+}
+
+#[test]
 fn a_store_is_not_formatted_again_by_mistake() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);

@@ -57,6 +57,17 @@ fn a_volume_without_a_file_system_is_not_mounted_and_not_left_attached() {
 }
 
 #[test]
+fn a_volume_that_is_only_read_gets_no_file_system() {
+    let Some(_right) = can_mount("a_volume_that_is_only_read_gets_no_file_system") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["create", "disk.img", "--size", "256M"]);
+    let error = sandbox.fails(2, &["mount", "disk.img", "mnt", "--mkfs", "ext4", "--read-only"]);
+    assert!(error.contains("open for reading only"), "{error}");
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+}
+
+#[test]
 fn a_busy_mount_point_names_who_uses_it() {
     let Some(_right) = can_mount("a_busy_mount_point_names_who_uses_it") else { return };
     let sandbox = Sandbox::new();

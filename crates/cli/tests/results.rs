@@ -73,7 +73,8 @@ fn daemon_of(directory: &Path) -> u32 {
 #[test]
 fn a_killed_demonstration_is_cleared_away_by_the_next_and_pictures_stay() {
     let sandbox = Sandbox::new();
-    std::fs::write(sandbox.path("p.svg"), b"<svg/>").expect("the directory is writable");
+    std::fs::write(sandbox.path("p.svg"), b"<svg><!-- made by coulter --></svg>")
+        .expect("the directory is writable");
     let mut killed = demo(&sandbox);
     let left = under_way(&sandbox, None);
     killed.kill().and_then(|()| killed.wait()).expect("it is our child");
@@ -87,5 +88,8 @@ fn a_killed_demonstration_is_cleared_away_by_the_next_and_pictures_stay() {
     send(next.id(), "INT");
     assert_eq!(next.wait().expect("it is our child").code(), Some(1));
     assert!(!own.exists());
-    assert_eq!(std::fs::read(sandbox.path("p.svg")).expect("it is there"), b"<svg/>");
+    assert_eq!(
+        std::fs::read(sandbox.path("p.svg")).expect("it is there"),
+        b"<svg><!-- made by coulter --></svg>"
+    );
 }

@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount};
+use sandbox::{Sandbox, can_mount, send};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -56,6 +56,25 @@ fn a_loop_device_that_became_another_files_is_neither_formatted_nor_taken_away()
     system("umount", &[theirs_mounted]);
     // It is still set up.
     system("losetup", &["--detach", &device]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--mkfs", "ext4"]);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn whoever_would_wait_for_a_stopped_daemon_is_told() {
+    let Some(_right) = can_mount("a stopped daemon") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
+    let pid = sandbox.pid_of("disk");
+    send(pid, "STOP");
+    let errors = ["mount disk.img mnt --mkfs ext4", "status disk"]
+        .map(|words| sandbox.fails(1, &words.split(' ').collect::<Vec<_>>()));
+    send(pid, "CONT");
+    for error in errors {
+        assert!(error.contains(&format!("kill -CONT {pid}")), "{error}");
+    }
     sandbox.ok(&["mount", "disk.img", "mnt", "--mkfs", "ext4"]);
     sandbox.ok(&["umount", "mnt"]);
 }

@@ -23,7 +23,7 @@ pub fn plot(report: &Report) -> String {
     let y = |times: f64| HEIGHT - BOTTOM - (times - 1.0) / (y_max - 1.0) * (HEIGHT - TOP - BOTTOM);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n\
+         font-family=\"sans-serif\" font-size=\"12\">\n<!-- made by coulter -->\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n\
          <text x=\"{LEFT}\" y=\"22\" font-size=\"14\">Write amplification over spare space</text>\n"
     );

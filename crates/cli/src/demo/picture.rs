@@ -256,7 +256,7 @@ fn header(caption: &Caption) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"Inter, 'Segoe UI', Helvetica, \
-         'DejaVu Sans', Arial, sans-serif\">\n{STYLE}\
+         'DejaVu Sans', Arial, sans-serif\">\n<!-- made by coulter -->\n{STYLE}\
          <rect class=\"b\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"H\" x=\"{LEFT}\" y=\"48\">Random writes in, one sequential log out</text>\n\
          <text class=\"w\" x=\"{LEFT}\" y=\"74\">{setting}</text>\n\

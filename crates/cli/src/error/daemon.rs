@@ -1,6 +1,7 @@
 //! About attach points and the processes that serve them.
 
 use super::report::{Report, fault, usage};
+use crate::state::Entry;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -37,7 +38,7 @@ pub(crate) enum DaemonError {
     /// The port for metrics cannot be had.
     Metrics { address: SocketAddr, reason: String, fault: MetricsFault },
     /// The daemon does not answer.
-    DaemonSilent { name: String, pid: u32 },
+    DaemonSilent { name: String, pid: u32, is_stopped: bool },
 }
 
 /// What is wrong with a port for metrics.
@@ -52,6 +53,15 @@ pub(crate) enum MetricsFault {
 }
 
 impl DaemonError {
+    /// The daemon of `entry` lives and does not answer.
+    pub(crate) fn silent(entry: &Entry) -> DaemonError {
+        DaemonError::DaemonSilent {
+            name: entry.name.clone(),
+            pid: entry.process.pid,
+            is_stopped: entry.process.is_stopped(),
+        }
+    }
+
     /// What, why, and what to do.
     pub(crate) fn report(&self) -> Report {
         match self {
@@ -133,12 +143,18 @@ impl DaemonError {
                     }
                 })
             }
-            DaemonError::DaemonSilent { name, pid } => fault(format!(
-                "the daemon of '{name}' (process {pid}) does not answer"
-            ))
-            .help(format!(
-                "look at its log, or end it with `kill -9 {pid}`; no flushed write is lost"
-            )),
+            DaemonError::DaemonSilent { name, pid, is_stopped } => {
+                let report =
+                    fault(format!("the daemon of '{name}' (process {pid}) does not answer"));
+                match is_stopped {
+                    true => report
+                        .why("it was stopped, by a signal or a debugger")
+                        .help(format!("let it go on with `kill -CONT {pid}`")),
+                    false => report.help(format!(
+                        "look at its log, or end it with `kill -9 {pid}`; no flushed write is lost"
+                    )),
+                }
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) enum MountError {
     VolumeHoldsData { store: PathBuf, device: String, what: &'static str },
     /// A volume with data on it, but no file system that is known.
     VolumeHoldsSomething { store: PathBuf, device: String, offset: u64 },
+    /// `--mkfs` on a volume that is open for reading only.
+    ReadOnlyVolume { store: PathBuf },
     /// `mkfs` gave up because of other devices of the machine, which lie on dead volumes.
     DeadLoopDevices { device: PathBuf, cause: Box<Report>, dead: Vec<DeadLoop> },
     /// The volume is reached over a socket, so that nothing can be mounted from it.
@@ -81,10 +83,15 @@ impl MountError {
             ))
             .why(format!("its volume at {device} holds data of an unknown kind (at byte {offset})"))
             .help(format!(
-                "run `coulter attach {}` and use the device that it prints: mount it there if \
-                         it is a file system; if it may be destroyed, make a new one there by hand",
+                "use the device of `coulter attach {}`: mount that if it is a file system; if what it \
+                 holds may be destroyed, `blkdiscard` makes it blank first",
                 store.display()
             )),
+            MountError::ReadOnlyVolume { store } => {
+                usage(format!("cannot make a file system in {}", store.display()))
+                    .why("its volume is open for reading only")
+                    .help("leave --read-only away; if it was attached so, detach it first")
+            }
             MountError::DeadLoopDevices { device, cause, dead } => {
                 let listed = dead.iter().map(DeadLoop::to_string).collect::<Vec<_>>().join(", ");
                 let remedy = dead.iter().map(DeadLoop::remedy).collect::<Vec<_>>().join("; ");

@@ -27,6 +27,8 @@ pub(crate) enum StoreError {
     Grow { path: PathBuf, reason: String, is_usage: bool },
     /// Neither a regular file nor a block device.
     NotAStorePath { path: PathBuf },
+    /// There is nothing at a path where only devices are.
+    DeviceMissing { path: PathBuf },
     /// There is no store to open at that path.
     StoreMissing { path: PathBuf },
     /// The library refused to format a store.
@@ -90,6 +92,9 @@ impl StoreError {
                     .why("it is neither a regular file nor a block device")
                     .help("name a file or a disk")
             }
+            StoreError::DeviceMissing { path } => fault(format!("cannot use {}", path.display()))
+                .why("there is no such device")
+                .help("`lsblk` shows the devices that there are"),
             StoreError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no such file or disk")
                 .help(format!("make a store with `coulter create {} --size 10G`", path.display())),

@@ -80,5 +80,5 @@ pub(crate) fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Resu
     if entry.process.wait_for_end(END_PATIENCE) {
         return Ok(());
     }
-    Err(DaemonError::DaemonSilent { name: entry.name.clone(), pid: entry.process.pid }.into())
+    Err(DaemonError::silent(entry).into())
 }

@@ -183,6 +183,9 @@ impl Mount {
             let (store, device) = (self.path.clone(), device.display().to_string());
             return Err(MountError::NoFileSystem { store, device }.into());
         };
+        if entry.read_only || self.opening.read_only {
+            return Err(MountError::ReadOnlyVolume { store: self.path.clone() }.into());
+        }
         kind.make(device, &[])?;
         Ok(kind.name())
     }
@@ -199,10 +202,7 @@ fn first_data(
     File::open(device).and_then(|device| device.sync_all()).map_err(failed)?;
     match control::ask(state, entry, &Request::FirstData)? {
         Reply::FirstData { byte } => Ok(byte),
-        _ => {
-            let (name, pid) = (entry.name.clone(), entry.process.pid);
-            Err(DaemonError::DaemonSilent { name, pid }.into())
-        }
+        _ => Err(DaemonError::silent(entry).into()),
     }
 }
 

@@ -136,8 +136,7 @@ fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Facts, CliError> {
         Reply::Status(status) => Ok(*status),
         // The daemon is another build, with other answers.
         Reply::Done | Reply::Settings(_) | Reply::FirstData { .. } | Reply::Failed(_) => {
-            let (name, pid) = (entry.name.clone(), entry.process.pid);
-            Err(DaemonError::DaemonSilent { name, pid }.into())
+            Err(DaemonError::silent(entry).into())
         }
     }
 }

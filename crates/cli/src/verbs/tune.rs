@@ -55,8 +55,7 @@ impl Tune {
         let entry = state.find(&self.volume)?;
         let request = Request::Tune { settings: self.settings.clone() };
         let Reply::Settings(settings) = control::ask(state, &entry, &request)? else {
-            let (name, pid) = (entry.name.clone(), entry.process.pid);
-            return Err(DaemonError::DaemonSilent { name, pid }.into());
+            return Err(DaemonError::silent(&entry).into());
         };
         if self.json {
             return terminal::print_json(&settings);

@@ -1,6 +1,7 @@
 //! `coulter umount`: takes back what `mount` did.
 
 use crate::attach_point;
+use crate::control::{self, Request};
 use crate::error::{CliError, DaemonError, MountError};
 use crate::file_system;
 use crate::mounts;
@@ -64,11 +65,19 @@ impl Umount {
 /// The entry whose device is `source`, stale ones included; not one whose device has become that of
 /// somebody else.
 fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliError> {
-    let mut entries = state.entries()?.into_iter();
-    Ok(entries.find(|entry| {
-        entry.device.as_deref().map(Path::new) == Some(source)
-            && attach_point::has_its_device(state, entry)
-    }))
+    for entry in state.entries()? {
+        if entry.device.as_deref().map(Path::new) != Some(source) {
+            continue;
+        }
+        if entry.process.is_alive() {
+            // Whoever does not answer does not say what lies below a device either.
+            control::ask(state, &entry, &Request::Status)?;
+        }
+        if attach_point::has_its_device(state, &entry) {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether `device` is a loop device of a daemon that has ended, and whose entry is gone. With its

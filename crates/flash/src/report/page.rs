@@ -24,7 +24,8 @@ pub fn page(setting: &Setting, outcomes: &[Outcome]) -> String {
     let count = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
     let _ = write!(
         html,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>The published \
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"generator\" content=\"coulter\"><title>The published \
          experiments, run again</title><style>{STYLE}</style></head><body>\n<h1>The published \
          experiments, run again</h1>\n<p>On emulated flash drives, in virtual time: nothing here depends \
          on the machine that made the page. Scale: {}; seed: {}. Of the experiments that can be compared, \
