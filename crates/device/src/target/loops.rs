@@ -62,7 +62,9 @@ pub(super) fn over(path: &Path) -> Option<String> {
     let mut devices = fs::read_dir("/sys/block").ok()?.flatten();
     let device = devices.find(|device| below(&device.path()).as_ref() == Some(&path))?;
     let name = device.file_name();
-    Some(format!("the loop device /dev/{}", name.to_string_lossy()))
+    let device = Path::new("/dev").join(name);
+    let device = device.display();
+    Some(format!("the loop device {device} (`losetup --detach {device}` takes it away)"))
 }
 
 /// The file below the loop device that the kernel describes in `directory`.
