@@ -2,6 +2,7 @@
 //!
 //! What cannot be read is left out: the answer explains a refusal, it does not decide one.
 
+use crate::loop_device::path_below;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -74,9 +75,8 @@ pub(crate) fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
     let mut devices: Vec<(PathBuf, PathBuf)> = entries
         .flatten()
         .filter_map(|entry| {
-            let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
             let device = Path::new("/dev").join(entry.file_name());
-            Some((device, PathBuf::from(file.trim_end_matches('\n'))))
+            path_below(&device).map(|file| (device, file))
         })
         .collect();
     devices.sort();

@@ -7,6 +7,7 @@
 //! This explains a failure; it takes nothing away, since the devices may be anybody's.
 
 use crate::mounts;
+use coulter_attach::loop_device;
 use nix::errno::Errno;
 use std::fmt;
 use std::fs;
@@ -50,22 +51,13 @@ pub(crate) fn blamed_by(output: &str) -> Vec<DeadLoop> {
 
 /// All dead loop devices of this machine, by name.
 fn dead_loops() -> Vec<DeadLoop> {
-    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let mut found: Vec<DeadLoop> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-            let file = PathBuf::from(file.trim_end_matches('\n'));
-            is_dead(&file).then(|| {
-                let device = Path::new("/dev").join(entry.file_name());
-                let mounts = mounts::mounts_of(&device).unwrap_or_default();
-                let mount_points = mounts.into_iter().map(|mount| mount.mount_point).collect();
-                DeadLoop { device, file, mount_points }
-            })
-        })
-        .collect();
-    found.sort_by(|a, b| a.device.cmp(&b.device));
-    found
+    let dead = loop_device::all().into_iter().filter(|(_, file)| is_dead(file));
+    dead.map(|(device, file)| {
+        let mounts = mounts::mounts_of(&device).unwrap_or_default();
+        let mount_points = mounts.into_iter().map(|mount| mount.mount_point).collect();
+        DeadLoop { device, file, mount_points }
+    })
+    .collect()
 }
 
 fn is_dead(file: &Path) -> bool {

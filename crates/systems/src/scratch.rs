@@ -10,7 +10,7 @@
 
 use crate::error::SystemsError;
 use coulter_attach::fuse::FILE_NAME;
-use coulter_attach::loop_device::cleanup_stale;
+use coulter_attach::loop_device::{self, cleanup_stale};
 use rustix::fs::FlockOperation;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
@@ -172,12 +172,8 @@ fn settle(mut holds: impl FnMut() -> bool) {
 
 /// Loop devices over files below `directory`.
 fn loop_devices_over(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let over = entries.filter(|entry| {
-        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-        Path::new(file.trim_end_matches('\n')).starts_with(directory)
-    });
-    over.map(|entry| Path::new("/dev").join(entry.file_name())).collect()
+    let over = loop_device::all().into_iter().filter(|(_, file)| file.starts_with(directory));
+    over.map(|(device, _)| device).collect()
 }
 
 fn is_dead(point: &Path) -> bool {

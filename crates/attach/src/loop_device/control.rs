@@ -124,8 +124,8 @@ pub(super) fn is_configured(device: &Path) -> bool {
     path_below(device).is_some()
 }
 
-/// The path of the file below the device, as the kernel sees it, if the device is set up.
-pub(super) fn path_below(device: &Path) -> Option<PathBuf> {
+/// The path of the file below a loop device, as the kernel sees it, if the device is set up.
+pub fn path_below(device: &Path) -> Option<PathBuf> {
     let name = device.file_name()?;
     let file = Path::new("/sys/block").join(name).join("loop/backing_file");
     let path = std::fs::read_to_string(file).ok()?;

@@ -23,7 +23,13 @@
 mod control;
 mod stale;
 
+pub use control::path_below;
 pub use stale::{Stale, cleanup_stale};
+
+/// All loop devices that are set up, with the paths of the files below them as the kernel names them.
+pub fn all() -> Vec<(PathBuf, PathBuf)> {
+    holders::loop_devices()
+}
 
 /// Whether `file`, which some process has mounted as a [`FuseFile`], lies below the loop device.
 /// It asks that process, so it waits while the process lives and does not answer.
@@ -41,7 +47,7 @@ use crate::claim::{claim, open};
 use crate::fuse::{FuseError, FuseFile, FuseOptions};
 use crate::holders;
 use crate::point::{AttachPoint, Detach, DetachError};
-use control::{BackingFile, LoopSetup, clear, configure, is_named, path_below};
+use control::{BackingFile, LoopSetup, clear, configure, is_named};
 use coulter::service::BlockService;
 use rustix::fs::OFlags;
 use rustix::io::Errno;

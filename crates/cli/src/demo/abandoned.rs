@@ -17,6 +17,7 @@ use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::tool;
+use coulter_attach::loop_device;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -126,12 +127,8 @@ fn unmount(mount_point: &Path) {
 
 /// Loop devices over files below `directory`.
 fn loops_over(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let over = entries.filter(|entry| {
-        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-        Path::new(file.trim_end_matches('\n')).starts_with(directory)
-    });
-    over.map(|entry| Path::new("/dev").join(entry.file_name())).collect()
+    let over = loop_device::all().into_iter().filter(|(_, file)| file.starts_with(directory));
+    over.map(|(device, _)| device).collect()
 }
 
 /// Waits for a while until something holds that the kernel brings about by itself.

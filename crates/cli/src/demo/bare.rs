@@ -58,8 +58,8 @@ pub(crate) struct BareSession {
     idle: Vec<usize>,
     /// What the device has completed, while it is looked at.
     done: Vec<coulter_device::Completion>,
-    /// The ends of requests that never reached the device.
-    refused: Vec<Completion>,
+    /// What is to be given out at the next call.
+    ended: Vec<Completion>,
 }
 
 struct Flight {
@@ -82,7 +82,7 @@ impl BareSession {
             flights: Vec::new(),
             idle: Vec::new(),
             done: Vec::new(),
-            refused: Vec::new(),
+            ended: Vec::new(),
         })
     }
 
@@ -126,7 +126,7 @@ impl Session for BareSession {
             _ => None,
         };
         if let Some(error) = refusal {
-            self.refused.push(Completion { tag, result: Err(error), buffer, extents: Vec::new() });
+            self.ended.push(Completion { tag, result: Err(error), buffer, extents: Vec::new() });
             return;
         }
         let slot = self.idle.pop().unwrap_or_else(|| {
@@ -145,14 +145,14 @@ impl Session for BareSession {
     }
 
     fn kick(&mut self) {
-        let mut out = std::mem::take(&mut self.refused);
+        let mut out = std::mem::take(&mut self.ended);
         self.take(&mut out, Wait::No);
-        self.refused = out;
+        self.ended = out;
     }
 
     fn complete(&mut self, out: &mut Vec<Completion>, timeout: Option<Duration>) {
         let before = out.len();
-        out.append(&mut self.refused);
+        out.append(&mut self.ended);
         if self.idle.len() == self.flights.len() {
             return;
         }
@@ -170,7 +170,7 @@ impl Session for BareSession {
     }
 
     fn completion_fd(&self) -> BorrowedFd<'_> {
-        if !self.refused.is_empty() {
+        if !self.ended.is_empty() {
             return self.ready.as_fd();
         }
         let mut device = self.device.borrow_mut();
@@ -181,7 +181,7 @@ impl Session for BareSession {
     }
 
     fn outstanding(&self) -> usize {
-        self.flights.len() - self.idle.len() + self.refused.len()
+        self.flights.len() - self.idle.len() + self.ended.len()
     }
 }
 

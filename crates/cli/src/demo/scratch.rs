@@ -16,6 +16,7 @@ use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::tool;
+use coulter_attach::loop_device::path_below;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -157,10 +158,7 @@ fn is_mounted(path: &Path) -> bool {
 
 /// Whether the loop device gives what is in the file.
 fn is_over(device: &Path, file: &Path) -> bool {
-    let name = device.file_name().unwrap_or_default();
-    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let backing = fs::read_to_string(backing).unwrap_or_default();
-    Path::new(backing.trim_end_matches('\n')) == file
+    path_below(device).is_some_and(|below| below == file)
 }
 
 /// Ends a process of ours, cleanly if it lets us.

@@ -10,6 +10,7 @@ use crate::state::{Entry, StateDirectory};
 use crate::verbs::detach::detach;
 use clap::Args;
 use coulter_attach::fuse::FILE_NAME;
+use coulter_attach::loop_device::path_below;
 use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
@@ -83,9 +84,6 @@ fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliE
 /// Whether `device` is a loop device of a daemon that has ended, and whose entry is gone. With its
 /// mount taken away, the kernel names the file below it by what is left of its path.
 fn is_left_over(state: &StateDirectory, device: &Path) -> bool {
-    let Some(name) = device.file_name() else { return false };
-    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let Ok(backing) = std::fs::read_to_string(backing) else { return false };
-    let backing = Path::new(backing.trim_end());
+    let Some(backing) = path_below(device) else { return false };
     backing == Path::new("/").join(FILE_NAME) || backing.starts_with(state.path())
 }
