@@ -121,6 +121,8 @@ pub struct Report {
     pub map_limit_bytes: u64,
     /// Most bytes that it held.
     pub map_peak_bytes: u64,
+    /// Lookups of the cleaner for which a map page had to be read, per block that the host wrote.
+    pub map_misses: f64,
     /// Seed of the workload.
     pub seed: u64,
     /// How often the volume was overwritten before measuring.
@@ -168,6 +170,7 @@ impl Report {
         self.written.add_to(&mut table);
         table
             .row("metadata", percent(self.metadata_fraction), "of the host's blocks")
+            .row("map pages waited for", percent(self.map_misses), "of the host's blocks")
             .row("victims", self.victims.count.to_string(), {
                 format!("{} valid on average", percent(self.victims.valid_share_mean))
             })
@@ -248,6 +251,7 @@ fn measure(options: &Options) -> Result<Report, BenchError> {
         room,
         map_limit_bytes: after.written.map_bytes_limit,
         map_peak_bytes: after.written.map_bytes_peak,
+        map_misses: after.map_misses_since(&before),
         seed: options.seed,
         warm_up_passes,
         passes: options.passes,
@@ -283,6 +287,11 @@ impl Moment {
     fn amplification_since(&self, before: &Moment) -> f64 {
         let host = self.written.user_blocks_written - before.written.user_blocks_written;
         (self.device_blocks - before.device_blocks) as f64 / host.max(1) as f64
+    }
+
+    fn map_misses_since(&self, before: &Moment) -> f64 {
+        let host = self.written.user_blocks_written - before.written.user_blocks_written;
+        (self.written.map.misses - before.written.map.misses) as f64 / host.max(1) as f64
     }
 }
 

@@ -124,6 +124,22 @@ fn the_sweep_of_a_small_volume_comes_to_rest() {
     }
 }
 
+/// A map for which a hundredth of its memory is lacking kept as few arrays that differ from their pages
+/// as one that lacks nearly all, and read pages all the time.
+#[test]
+fn a_map_that_hardly_lacks_memory_hardly_reads_pages() {
+    let shape = Shape {
+        blocks: 1 << 18,
+        segment_blocks: Some(2048),
+        spare: 1.0,
+        queue_depth: 256,
+        ..tiny().shape
+    };
+    let shape = Shape { map_memory: Some(8 * shape.blocks), ..shape };
+    let misses = run(&Options { shape, ..tiny() }).expect("the store works").map_misses;
+    assert!(misses < 0.25, "{misses} for each block of the host: 0.36 with few such arrays");
+}
+
 /// In step with the host the cleaner copies a few blocks at a time. A record for each few would cost
 /// as much as they do.
 #[test]

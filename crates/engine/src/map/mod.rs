@@ -28,9 +28,11 @@
 
 mod chain;
 mod directory;
+mod discard;
 mod frames;
 mod journal;
 mod load;
+mod memory;
 mod recovery_memory;
 mod sweep;
 
@@ -44,10 +46,10 @@ use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::RecoveryBudget;
 use coulter_format::{BlockPointer, Lba, Pba};
 use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
-use frames::{CHUNKS_PER_FRAME, Frames};
+use frames::Frames;
 pub(crate) use journal::RunBuilder;
 pub(crate) use load::{LoadPurpose, LoadStep};
-use recovery_memory::{PAGE_FRAMES_MIN, RecoveryMemory};
+use recovery_memory::RecoveryMemory;
 pub(crate) use sweep::PageWrite;
 
 /// Bytes of a frame.
@@ -370,41 +372,6 @@ impl Map {
         self.frames.pin(frame, !sings(Canary::PageEvictedEarly));
     }
 
-    /// Whether one more array may differ from its page. Where arrays for all leaves fit with something to
-    /// spare, all may; else an eighth, the rest being for pages that are read and for chains.
-    fn is_roomy(&self) -> bool {
-        self.frames.pinned_count() < self.changed_count_max() && self.may_pin()
-    }
-
-    /// Whether one more array may have to stay in memory, and still the sweep finds the frames that
-    /// are kept for it, and every promised chunk a place.
-    fn may_pin(&self) -> bool {
-        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        self.obtainable() > SWEEP_FRAMES + promised.div_ceil(CHUNKS_PER_FRAME)
-    }
-
-    fn changed_count_max(&self) -> usize {
-        let count = self.frames.count();
-        if self.is_recovering {
-            return count.saturating_sub(self.recovery.frames_max() + PAGE_FRAMES_MIN);
-        }
-        // Beside what calls for an urgent sweep, room for arrays that stay because of relocations, and for
-        // chains of leaves that find no frame.
-        let rest = (count / 32).max((8 * SWEEP_FRAMES).min(count / 2));
-        let fits = self.volume_leaves + rest <= count;
-        if fits { count - rest } else { count / 8 }
-    }
-
-    /// Frames that could be had now.
-    fn obtainable(&self) -> usize {
-        self.frames.free_count() + self.frames.evictable_count()
-    }
-
-    /// Whether there is memory enough for whoever wanted some.
-    pub(crate) fn has_room(&self) -> bool {
-        self.obtainable() > 3 * SWEEP_FRAMES
-    }
-
     /// Pins a leaf's array while it must stay.
     fn refresh_pin(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf(place);
@@ -477,102 +444,6 @@ impl Map {
         leaf.chain = chain;
         leaf.set(Flag::Changed, true);
         leaf.set(Flag::Touched, true);
-    }
-
-    /// Unmaps a whole leaf. Nothing is loaded: if the leaf page is only on the device, its
-    /// locations are released when it is looked at next.
-    pub(crate) fn discard_leaf(&mut self, segments: &mut Segments, key: u64, now: Sequence) {
-        let place = self.directory.place(key);
-        let leaf = *self.directory.leaf(place);
-        let loaded = self.directory.is_loaded(place);
-        // Also if nothing is mapped: see `discard_block`.
-        self.note_update(place, (key * ENTRIES_PER_PAGE as u64) << 1 | 1);
-        self.release_updates(segments, place, now);
-        let keep_released = if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
-            self.clear_array(segments, place, now);
-            self.give_up_cleared_array(place);
-            false
-        } else if leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped()) {
-            self.directory.leaf_mut(place).set(Flag::Cleared, true);
-            false
-        } else {
-            self.directory.leaf_mut(place).set(Flag::Dead, true);
-            true
-        };
-        self.keep_tombstones(place, keep_released);
-    }
-
-    /// Releases the locations of all updates in the chain.
-    fn release_updates(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
-        for update in self.frames.chain_updates(self.directory.leaf(place).chain) {
-            if update.pointer.is_mapped() {
-                segments.release(update.pointer.pba, now);
-            }
-        }
-    }
-
-    /// Releases what the array counts, save where the chain says that it was released before, and
-    /// fills the array with zeros.
-    fn clear_array(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
-        let leaf = *self.directory.leaf(place);
-        for index in 0..ENTRIES_PER_PAGE {
-            let old = self.frames.entry(leaf.frame, index);
-            let update = self.frames.chain_find(leaf.chain, index);
-            let counted = update.is_none_or(|(_, update)| !update.released);
-            if old.is_mapped() && counted {
-                segments.release(old.pba, now);
-            }
-            self.change_in_array(place, index, BlockPointer::NOWHERE);
-        }
-        let leaf = self.directory.leaf_mut(place);
-        leaf.set(Flag::Cleared, false);
-        leaf.set(Flag::Dead, false);
-    }
-
-    /// An array of zeros needs no memory: the leaf is cleared instead, if nothing on its way needs
-    /// the array.
-    fn give_up_cleared_array(&mut self, place: LeafPlace) {
-        let leaf = self.directory.leaf_mut(place);
-        if leaf.is(Flag::Writing) || leaf.relocating > 0 {
-            return;
-        }
-        leaf.set(Flag::Changed, false);
-        leaf.set(Flag::Cleared, true);
-        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
-        self.frames.release(frame);
-    }
-
-    /// Empties the chain, or keeps "unmapped" for addresses whose location in the leaf page is
-    /// already released, so that it is not released again.
-    fn keep_tombstones(&mut self, place: LeafPlace, keep_released: bool) {
-        let mut chain = self.directory.leaf(place).chain;
-        let mut kept = frames::ChunkIndex::NONE;
-        if keep_released {
-            let mut released = [false; ENTRIES_PER_PAGE];
-            for update in self.frames.chain_updates(chain) {
-                released[update.index] = update.released;
-            }
-            self.frames.chain_release(&mut chain);
-            for (index, _) in released.iter().enumerate().filter(|(_, released)| **released) {
-                let pointer = BlockPointer::NOWHERE;
-                self.frames.chain_add(&mut kept, Update { index, pointer, released: true });
-            }
-        } else {
-            self.frames.chain_release(&mut chain);
-        }
-        self.directory.leaf_mut(place).chain = kept;
-    }
-
-    /// Unmaps one block. If it is unmapped, only that it was discarded is noted: replay, which has
-    /// no pages at hand and so cannot tell, will take memory and journal for it, and both must count
-    /// it before it is accepted.
-    pub(crate) fn discard_block(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) {
-        if self.lookup(lba) == Lookup::Unmapped {
-            let place = self.directory.place(split(lba).0);
-            self.note_update(place, lba.0 << 1);
-        } else {
-            self.update(segments, lba, BlockPointer::NOWHERE, now);
-        }
     }
 
     /// Whether the journal has room for so many more updates and for all that was promised before.
@@ -675,44 +546,6 @@ impl Map {
         (stays_anyway || (self.may_pin() && self.obtainable() > SWEEP_FRAMES + 4))
             && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
             && !self.recovery.is_full(noted)
-    }
-
-    /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
-    /// The host's updates leave some to the cleaner's: it must get on while the sweep has no
-    /// segment to write to.
-    pub(crate) fn reserve(&mut self, blocks: usize) -> bool {
-        self.reserve_down_to(blocks, 2 * SWEEP_FRAMES)
-    }
-
-    fn reserve_down_to(&mut self, blocks: usize, kept: usize) -> bool {
-        let needed = self.reserved_chunks + blocks;
-        while self.frames.free_chunk_count()
-            + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * CHUNKS_PER_FRAME
-            < needed
-        {
-            if self.obtainable() <= kept || !self.evict_one() {
-                return false;
-            }
-        }
-        self.reserved_chunks = needed;
-        true
-    }
-
-    /// The updates have been made.
-    pub(crate) fn unreserve(&mut self, blocks: usize) {
-        self.reserved_chunks -= blocks;
-    }
-
-    /// Frees one frame; false if every array in memory must stay.
-    fn evict_one(&mut self) -> bool {
-        let Some(key) = self.frames.evict_candidate() else { return false };
-        let place = self.directory.find(key).expect("a leaf with a frame has a table");
-        let leaf = self.directory.leaf_mut(place);
-        assert!(!leaf.must_stay(), "an array that must stay is pinned");
-        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
-        self.frames.release(frame);
-        self.statistics.evictions += 1;
-        true
     }
 }
 

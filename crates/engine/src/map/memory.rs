@@ -1,0 +1,92 @@
+//! Who may have a frame.
+//!
+//! ```text
+//! arrays that differ from their page   at most `changed_count_max`; they stay until they are swept
+//! chunks                               promised before a record is sealed, so an update finds one
+//! pages that were read                 all the rest; what was not looked at lately goes first
+//! the sweep                            its frames are nobody else's
+//! ```
+
+use super::frames::{self, CHUNKS_PER_FRAME};
+use super::recovery_memory::PAGE_FRAMES_MIN;
+use super::{Map, SWEEP_FRAMES};
+
+impl Map {
+    /// Whether one more array may differ from its page.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.frames.pinned_count() < self.changed_count_max() && self.may_pin()
+    }
+
+    /// Whether one more array may have to stay in memory, and still the sweep finds the frames that
+    /// are kept for it, and every promised chunk a place.
+    pub(super) fn may_pin(&self) -> bool {
+        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
+        self.obtainable() > SWEEP_FRAMES + promised.div_ceil(CHUNKS_PER_FRAME)
+    }
+
+    /// How many arrays may differ from their pages: all, where there is a frame for each leaf and some to
+    /// spare. A leaf that has none gathers its updates in a chain, which takes two thirds of a frame when
+    /// the sweep comes by after 256 of them. That much is left to each of these, and seven eighths of all
+    /// frames at most, which are for chains and for pages that are read.
+    fn changed_count_max(&self) -> usize {
+        let count = self.frames.count();
+        if self.is_recovering {
+            return count.saturating_sub(self.recovery.frames_max() + PAGE_FRAMES_MIN);
+        }
+        // Beside what calls for an urgent sweep, room for arrays that stay because of relocations, and for
+        // chains of leaves that find no frame.
+        let rest = (count / 32).max((8 * SWEEP_FRAMES).min(count / 2));
+        let most = count - rest;
+        // With n arrays for L leaves, n + (L - n) * 2 / 3 = most.
+        let lacking = self.volume_leaves.saturating_sub(most);
+        most.saturating_sub(2 * lacking).max(count / 8)
+    }
+
+    /// Frames that could be had now.
+    pub(super) fn obtainable(&self) -> usize {
+        self.frames.free_count() + self.frames.evictable_count()
+    }
+
+    /// Whether there is memory enough for whoever wanted some.
+    pub(crate) fn has_room(&self) -> bool {
+        self.obtainable() > 3 * SWEEP_FRAMES
+    }
+
+    /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
+    /// The host's updates leave some to the cleaner's: it must get on while the sweep has no
+    /// segment to write to.
+    pub(crate) fn reserve(&mut self, blocks: usize) -> bool {
+        self.reserve_down_to(blocks, 2 * SWEEP_FRAMES)
+    }
+
+    pub(super) fn reserve_down_to(&mut self, blocks: usize, kept: usize) -> bool {
+        let needed = self.reserved_chunks + blocks;
+        while self.frames.free_chunk_count()
+            + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * CHUNKS_PER_FRAME
+            < needed
+        {
+            if self.obtainable() <= kept || !self.evict_one() {
+                return false;
+            }
+        }
+        self.reserved_chunks = needed;
+        true
+    }
+
+    /// The updates have been made.
+    pub(crate) fn unreserve(&mut self, blocks: usize) {
+        self.reserved_chunks -= blocks;
+    }
+
+    /// Frees one frame; false if every array in memory must stay.
+    pub(super) fn evict_one(&mut self) -> bool {
+        let Some(key) = self.frames.evict_candidate() else { return false };
+        let place = self.directory.find(key).expect("a leaf with a frame has a table");
+        let leaf = self.directory.leaf_mut(place);
+        assert!(!leaf.must_stay(), "an array that must stay is pinned");
+        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+        self.frames.release(frame);
+        self.statistics.evictions += 1;
+        true
+    }
+}
