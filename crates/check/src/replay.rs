@@ -57,8 +57,9 @@ struct Search<'a, 'w> {
     generation: u64,
 }
 
-/// Blocks of the longest record: so far behind the end of a walk the next header lies at most.
-const RECORD_BLOCKS_MAX: u32 = 1 + PAYLOAD_BLOCKS_MAX as u32;
+/// Blocks from the end of a walk on among which the next header lies, if there is one: behind a damaged
+/// header and the longest payload.
+const PROBE_BLOCKS: u32 = 1 + PAYLOAD_BLOCKS_MAX as u32 + 1;
 
 /// Finds the records that count, extends the segments by them, and collects their updates.
 pub(crate) fn read(
@@ -196,7 +197,7 @@ impl Search<'_, '_> {
     /// count, but what they say of durability does.
     fn probe(&mut self, layout: &Layout, walk: Walk) {
         let (store, epoch) = (self.store(), self.superblock.epoch);
-        let end = layout.segment_size().min(walk.offset.saturating_add(RECORD_BLOCKS_MAX));
+        let end = layout.segment_size().min(walk.offset.saturating_add(PROBE_BLOCKS));
         for offset in walk.offset..end {
             let pba = layout.start(walk.segment).plus(offset);
             let Ok(block) = self.window.sequential(pba, 1, end - offset) else { continue };

@@ -32,11 +32,23 @@ pub fn store(
     map: Option<u64>,
     runs: u32,
 ) -> Device {
-    let device_size = 256 * (segments + 1);
+    store_of(segments, 256, journal, volume, map, runs)
+}
+
+/// An empty store of segments of so many blocks.
+pub fn store_of(
+    segments: u64,
+    segment_size: u32,
+    journal: u32,
+    volume: Option<u64>,
+    map: Option<u64>,
+    runs: u32,
+) -> Device {
+    let device_size = u64::from(segment_size) * (segments + 1);
     let options = CreateOptions {
         device_size,
         volume_size: volume,
-        segment_size: 256,
+        segment_size,
         spare_percent: 20,
         store: StoreId { uuid: [6; 16], salt: 1 },
         label: [0; 64],

@@ -2,9 +2,11 @@
 //! reproduced.
 
 use coulter_engine::create::{CreateOptions, LayoutError, map_size_min, plan};
-use coulter_engine::{Command, Config, Phase, Request};
-use coulter_format::{Lba, Pba};
-use coulter_sim::hand::{Hand, small, store};
+use coulter_engine::{Command, Config, OpenError, Phase, Request};
+use coulter_format::record::RecordView;
+use coulter_format::{BLOCK_SIZE, Lba, Pba, StoreId};
+use coulter_sim::device::Device;
+use coulter_sim::hand::{Hand, small, store, store_of};
 use coulter_sim::random::Random;
 
 /// A record fails while another one fills: the writes in the filling one are never answered.
@@ -122,6 +124,46 @@ fn a_rotten_metadata_header_behind_the_checkpoint_is_not_a_torn_tail() {
         if o.engine.phase() == Phase::Running {
             assert_eq!(o.read(3), Some(Ok(9)), "flushed, and gone without a word");
         }
+    }
+}
+
+/// Where the record with so many blocks of payload lies.
+fn header_of(device: &Device, payload_size: u16) -> Pba {
+    let store = StoreId { uuid: [6; 16], salt: 1 };
+    let mut block = [[0; BLOCK_SIZE]];
+    let mut places = (0..device.size() as u32).map(Pba).filter(|pba| {
+        device.read(*pba, &mut block);
+        RecordView::decode(&block[0], &store, *pba)
+            .is_ok_and(|view| view.header().payload_size == payload_size)
+    });
+    let found = places.next_back();
+    found.expect("it was written")
+}
+
+/// The header of a flushed record is damaged, and a record behind it says that it was durable: the
+/// store is not opened, and the checker says why.
+fn is_missed(mut device: Device, payload_size: u16) {
+    device.flush_all();
+    device.corrupt(header_of(&device, payload_size), 50);
+    assert!(device.check().is_err(), "the checker misses {payload_size} blocks");
+    let phase = Hand::open(device, small()).engine.phase();
+    let is_missed = matches!(phase, Phase::Failed(OpenError::DurableRecordMissing { .. }));
+    assert!(
+        is_missed,
+        "{payload_size} blocks were flushed, and are gone without a word: {phase:?}"
+    );
+}
+
+/// Behind a damaged header the search ended a block too early to meet the next one, if the record
+/// was as long as can be.
+#[test]
+fn a_damaged_header_of_a_record_of_any_length_is_no_torn_tail() {
+    for count in [1, 100, 254, 255, 256] {
+        let mut h = Hand::open(store_of(24, 1024, 1024, None, None, 8), small());
+        assert!(h.write(0, count, 1));
+        assert_eq!(h.flush(), Some(Ok(())));
+        assert!(h.write(1000, 2, 2));
+        is_missed(h.device, count as u16);
     }
 }
 
@@ -285,7 +327,7 @@ fn opts(segments: u64, volume: Option<u64>) -> CreateOptions {
         volume_size: volume,
         segment_size: 256,
         spare_percent: 20,
-        store: coulter_format::StoreId { uuid: [6; 16], salt: 1 },
+        store: StoreId { uuid: [6; 16], salt: 1 },
         label: [0; 64],
         map_size: None,
         journal_size: Some(1024),

@@ -11,6 +11,10 @@ use coulter_format::checkpoint::Head;
 use coulter_format::record::RecordView;
 use coulter_format::{Block, Reason, Structure, checksum};
 
+/// Blocks searched from the end of a walk on: a header that is damaged, the longest payload that it can
+/// have, and the header behind that.
+const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
+
 impl Walk {
     fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
         let step = RECORD_BLOCKS as u32;
@@ -174,7 +178,7 @@ impl Engine {
         if goes_on {
             r.walks_waiting.push_back(index);
         } else if offset > 0 || self.may_have_been_opened(r, index) {
-            r.walks[index].probe = RECORD_BLOCKS as u32;
+            r.walks[index].probe = PROBE_BLOCKS;
             self.probe_on(r, index, &chunk[at as usize..]);
         }
     }
@@ -190,7 +194,7 @@ impl Engine {
 
     /// Behind the end of the log may lie records that cannot be reached, because a header before
     /// them is torn or damaged. If one of them says that what is missing was durable, it is damage.
-    /// A record is at most so long that the next header lies among the blocks searched.
+    /// A record is at most so long that the header behind it lies among the blocks searched.
     fn probe_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
         let walk = r.walks[index];
         let size = self.superblock.geometry.segment_size;
@@ -209,7 +213,8 @@ impl Engine {
         }
         let offset = walk.offset + searched as u32;
         let probe = walk.probe - searched as u32;
-        r.walks[index] = Walk { offset, probe, step: probe.max(1), ..walk };
+        let step = probe.clamp(1, RECORD_BLOCKS as u32);
+        r.walks[index] = Walk { offset, probe, step, ..walk };
         if probe > 0 && offset < size {
             r.walks_waiting.push_back(index);
         }
