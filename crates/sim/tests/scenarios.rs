@@ -167,6 +167,22 @@ fn a_damaged_header_of_a_record_of_any_length_is_no_torn_tail() {
     }
 }
 
+/// Whether anything had been written to the segments opened before was asked when only their first
+/// blocks had been looked at: from the eighth on none was searched.
+#[test]
+fn a_damaged_first_header_of_any_reserved_segment_is_no_torn_tail() {
+    for before in 0..14 {
+        let mut h = Hand::open(store(60, 8192, None, None, 8), small());
+        for segment in 0..before {
+            assert!(h.write(segment * 255, 255, 1), "a segment is full");
+        }
+        assert!(h.write(5000, 10, 2));
+        assert_eq!(h.flush(), Some(Ok(())));
+        assert!(h.write(6000, 2, 3));
+        is_missed(h.device, 10);
+    }
+}
+
 /// A segment is trimmed while a read of it is in flight.
 #[test]
 fn a_read_in_flight_is_not_trimmed_away() {

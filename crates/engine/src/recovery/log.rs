@@ -18,7 +18,7 @@ const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
 impl Walk {
     fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
         let step = RECORD_BLOCKS as u32;
-        Walk { segment, offset: 0, latest, step, anywhere: false, probe: 0 }
+        Walk { segment, offset: 0, latest, step, met: false, anywhere: false, probe: 0 }
     }
 }
 
@@ -143,7 +143,7 @@ impl Engine {
         let size = self.superblock.geometry.segment_size;
         let walk = r.walks[index];
         let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
-        let mut latest = walk.latest;
+        let (mut latest, mut met) = (walk.latest, walk.met);
         let mut at = 0;
         let goes_on = loop {
             if at == count {
@@ -162,6 +162,7 @@ impl Engine {
             if foreign || header.sequence <= latest || walk.offset + end > size {
                 break false;
             }
+            met = true;
             if end > count {
                 break true;
             }
@@ -171,7 +172,7 @@ impl Engine {
         };
         let step = RECORD_BLOCKS as u32;
         let offset = walk.offset + at;
-        r.walks[index] = Walk { offset, latest, step, ..walk };
+        r.walks[index] = Walk { offset, latest, step, met, ..walk };
         if offset == size {
             return;
         }
@@ -184,12 +185,13 @@ impl Engine {
     }
 
     /// Whether a reserved segment without a first record could have been a stream's next one: they
-    /// are opened in order, by as many streams as there are.
+    /// are opened in order, by as many streams as there are. Of those before it the first block has been
+    /// looked at, perhaps no more.
     fn may_have_been_opened(&self, r: &Recovery, index: usize) -> bool {
         let before = r.walks[index.saturating_sub(Stream::COUNT)..index].iter();
         let mut before = before.filter(|walk| !walk.anywhere);
         let reserved = index - (r.walks.len() - r.reserved.len());
-        reserved < Stream::COUNT || before.any(|walk| walk.offset > 0)
+        reserved < Stream::COUNT || before.any(|walk| walk.met)
     }
 
     /// Behind the end of the log may lie records that cannot be reached, because a header before

@@ -90,6 +90,8 @@ struct Walk {
     latest: Sequence,
     /// Blocks to read next: one to look whether there is anything, then whole chunks.
     step: u32,
+    /// The header of a record that may count was met.
+    met: bool,
     /// Any block may be a header: records lie in holes.
     anywhere: bool,
     /// Blocks behind the end still to be searched for a record that tells what was durable.
