@@ -84,7 +84,11 @@ impl Loads {
 impl Engine {
     /// Sees to it that a leaf comes into memory; `waiter` goes on when something has changed.
     pub(crate) fn load(&mut self, leaf: u64, waiter: Waiter) {
-        self.load_for(leaf, waiter, LoadPurpose::Lookup);
+        let purpose = match self.poisoned {
+            None => LoadPurpose::Lookup,
+            Some(_) => LoadPurpose::LastLookup,
+        };
+        self.load_for(leaf, waiter, purpose);
     }
 
     /// The same for a purpose. Returns whether the leaf is ready now.

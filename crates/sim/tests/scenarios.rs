@@ -2,6 +2,7 @@
 //! reproduced.
 
 use coulter_engine::create::{CreateOptions, LayoutError, map_size_min, plan};
+use coulter_engine::units::Stream;
 use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::record::RecordView;
 use coulter_format::{BLOCK_SIZE, Lba, Pba, StoreId};
@@ -429,4 +430,49 @@ fn a_full_volume_goes_on_however_blocks_are_placed_and_victims_chosen() {
             go_on(placement);
         }
     }
+}
+
+/// One record of leaf pages is long under way, and the sweep goes on until no frame is left. Then that
+/// record fails: the frames of pages that never arrive stayed taken, and reads waited for ever.
+#[test]
+fn with_little_map_memory_reads_go_on_after_a_failed_write() {
+    let mut was_full = 0;
+    for seed in [0, 3, 6, 15] {
+        let mut r = Random::new(seed);
+        let map = map_size_min(1200 * 256);
+        let mut h = Hand::open(store(1200, 1024, None, Some(map), 4), small());
+        let size = h.engine.geometry().volume_size;
+        for lba in (0..size - 128).step_by(128) {
+            assert!(h.write(lba, 128, 1));
+        }
+        let mut leaves = h.engine.statistics().leaf_blocks;
+        let (mut left, mut held, mut refused) = (r.below(150), None, 0);
+        while refused < 20 {
+            h.poll();
+            let leaves_before = std::mem::replace(&mut leaves, h.engine.statistics().leaf_blocks);
+            if held.is_none() && leaves > leaves_before {
+                left = u64::saturating_sub(left, 1);
+                let metadata = |command: &Command| {
+                    matches!(command, Command::Write { stream: Stream::Metadata, .. })
+                };
+                let mut out = h.out.iter().filter(|_| left == 0);
+                held = out.find(|(io, _)| metadata(&io.command)).map(|(io, _)| io.id);
+            }
+            if let Some(next) = h.out.iter().position(|(io, _)| Some(io.id) != held) {
+                h.complete(next, Ok(()));
+                refused = 0;
+            } else if h.try_write(r.below(size), 1, 2).is_none() {
+                refused += 1;
+            }
+        }
+        let statistics = h.engine.statistics();
+        was_full += u32::from(statistics.map_bytes + 4096 > statistics.map_bytes_limit);
+        let held = h.out.iter().position(|(io, _)| Some(io.id) == held);
+        h.complete(held.expect("it is under way"), Err(5));
+        h.run();
+        for lba in (0..size).step_by(512) {
+            assert!(h.read(lba).is_some_and(|read| read.is_ok()), "seed {seed}, {lba}");
+        }
+    }
+    assert!(was_full > 0, "there is a life in which all memory was taken");
 }

@@ -12,11 +12,17 @@ use coulter_format::{Block, BlockPointer, map_page};
 pub(crate) enum LoadPurpose {
     /// A lookup: nothing is needed of a leaf that is known to be unmapped.
     Lookup,
+    /// A lookup when nothing is written any more; may take what was kept for the sweep.
+    LastLookup,
     /// Settling what its page still counts.
     Clean,
-    /// Writing its page; may take the last frames.
+    /// Writing its page; may take the last frames but one.
     Sweep,
 }
+
+/// Frames that the sweep leaves: a page that it has written keeps its frame until it has arrived, and
+/// after a failed write none arrives any more. Then one frame is enough for all that is to be read.
+const FRAMES_KEPT_BY_SWEEP: usize = 1;
 
 /// What stands between a leaf and being in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +40,12 @@ pub(crate) enum LoadStep {
     },
     /// No memory can be had before the sweep has written something out.
     NoMemory,
+}
+
+impl LoadPurpose {
+    fn is_lookup(self) -> bool {
+        matches!(self, LoadPurpose::Lookup | LoadPurpose::LastLookup)
+    }
 }
 
 impl Map {
@@ -59,7 +71,7 @@ impl Map {
             || !leaf.disk.is_mapped()
             || leaf.is(Flag::Cleared)
             || leaf.is(Flag::Damaged)
-            || (leaf.is(Flag::Dead) && purpose == LoadPurpose::Lookup);
+            || (leaf.is(Flag::Dead) && purpose.is_lookup());
         if needless {
             return LoadStep::Ready;
         }
@@ -72,13 +84,17 @@ impl Map {
 
     /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
     /// Frames that promised chunks will need stay, and some for the sweep unless it is the sweep
-    /// that asks.
+    /// that asks, or nothing is swept any more.
     pub(super) fn take_frame(
         &mut self,
         key: u64,
         purpose: LoadPurpose,
     ) -> Option<frames::FrameIndex> {
-        let kept = if purpose == LoadPurpose::Sweep { 0 } else { super::SWEEP_FRAMES };
+        let kept = match purpose {
+            LoadPurpose::Lookup | LoadPurpose::Clean => super::SWEEP_FRAMES,
+            LoadPurpose::LastLookup => 0,
+            LoadPurpose::Sweep => FRAMES_KEPT_BY_SWEEP + self.promised_frames(),
+        };
         if self.obtainable() <= kept {
             return None;
         }
@@ -94,11 +110,16 @@ impl Map {
 
     /// A pinned frame, if one is free that no promised chunk may need and `kept` remain.
     pub(super) fn take_unpromised(&mut self, key: u64, kept: usize) -> Option<frames::FrameIndex> {
-        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        if self.frames.free_count() <= kept + promised.div_ceil(frames::CHUNKS_PER_FRAME) {
+        if self.frames.free_count() <= kept + self.promised_frames() {
             return None;
         }
         self.frames.take_free(key)
+    }
+
+    /// Frames that promised chunks may need.
+    fn promised_frames(&self) -> usize {
+        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
+        promised.div_ceil(frames::CHUNKS_PER_FRAME)
     }
 
     /// The root page arrived; `None` if it is damaged.
