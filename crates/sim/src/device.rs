@@ -46,6 +46,11 @@ impl Device {
         Device { blocks: vec![None; size as usize], unflushed: Vec::new() }
     }
 
+    /// So many blocks more, all zero.
+    pub fn grow(&mut self, blocks: u64) {
+        self.blocks.resize(self.blocks.len() + blocks as usize, None);
+    }
+
     /// Blocks.
     pub fn size(&self) -> u64 {
         self.blocks.len() as u64

@@ -14,8 +14,14 @@ const CUTS: u64 = 24;
 
 /// Keeps what is drawn for reclaiming apart from all else.
 const RECLAIMS: u64 = 0x686f_6c65_7321;
+/// Keeps what is drawn for other placements and for growth apart.
+const CHANGES: u64 = 0x6368_616e_6765_7321;
+
 /// Tells an operator's randomness from the rest of a life's.
 const OPERATOR: u64 = 0x6f70_6572_6174_6f72;
+
+/// Segments by which a store grows, about.
+const GROWTH_MAX: u64 = 40;
 
 /// Blocks that a leaf page maps.
 const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
@@ -39,8 +45,21 @@ pub fn plan(seed: u64) -> Plan {
     // One life in four has an operator, whose whims are apart from everything else.
     let operator = (seed % 4 == 3).then(|| Random::new(seed ^ OPERATOR));
     let switches = seed.is_multiple_of(2);
-    let steps = Vec::new();
-    let mut maker = Maker { random, reclaims, switches, operator, shape, volume, discards, steps };
+    // In one of eight, blocks are placed otherwise from time to time, and the store grows.
+    let changes = matches!(seed % 16, 7 | 8).then(|| Random::new(seed ^ CHANGES));
+    let (steps, growth) = (Vec::new(), 0);
+    let mut maker = Maker {
+        random,
+        reclaims,
+        changes,
+        switches,
+        operator,
+        shape,
+        volume,
+        growth,
+        discards,
+        steps,
+    };
     maker.life();
     Plan { shape, steps: maker.steps }
 }
@@ -94,14 +113,27 @@ pub fn volume_size(shape: &Shape) -> u64 {
     coulter_engine::create::plan(&options).map_or(0, |(geometry, _)| geometry.volume_size)
 }
 
+/// The same once the device has so many segments more.
+pub fn grown_volume_size(shape: &Shape, segments: u64) -> u64 {
+    if segments == 0 {
+        return volume_size(shape);
+    }
+    let larger = Shape { segments: shape.segments + segments, volume: 0, map: 0, ..*shape };
+    volume_size(&larger).max(volume_size(shape))
+}
+
 struct Maker {
     random: Random,
     reclaims: Random,
+    /// If it changes: what is drawn for that.
+    changes: Option<Random>,
     operator: Option<Random>,
     /// Whether the way to reclaim changes in the middle of its life.
     switches: bool,
     shape: Shape,
     volume: u64,
+    /// Segments by which it has grown.
+    growth: u64,
     /// Of a hundred requests, how many discard.
     discards: u64,
     steps: Vec<Step>,
@@ -132,9 +164,25 @@ impl Maker {
                 let reclaim = reclaim(&mut self.reclaims);
                 self.steps.push(Step::Reclaim(reclaim));
             }
+            let grows = self.grow();
             let cut = self.cut();
             self.steps.push(cut);
+            if grows {
+                self.volume = grown_volume_size(&self.shape, self.growth);
+            }
         }
+    }
+
+    /// A larger device, which the next opening takes in. Whether that is so.
+    fn grow(&mut self) -> bool {
+        let Some(changes) = self.changes.as_mut() else { return false };
+        let grows = self.growth < GROWTH_MAX && changes.chance(15);
+        if grows {
+            let segments = 1 + changes.below(12);
+            self.steps.push(Step::Grow(segments));
+            self.growth += segments;
+        }
+        grows
     }
 
     fn work(&mut self, requests: u64) {
@@ -149,6 +197,11 @@ impl Maker {
             {
                 let (_, setting) = SETTINGS[operator.below(SETTINGS.len() as u64) as usize];
                 self.steps.push(Step::Tune(setting));
+            }
+            if let Some(changes) = self.changes.as_mut()
+                && changes.chance(10)
+            {
+                self.steps.push(Step::Place(placement(changes)));
             }
             let together = (1 + self.random.below(burst)).min(left);
             left -= together;

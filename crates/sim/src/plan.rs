@@ -16,6 +16,8 @@
 //! tune idle            see Setting
 //! fault rot 3          see Fault
 //! reclaim hole-fill    space is reclaimed in another way from now on
+//! place mixed          which blocks share segments from now on
+//! grow 5               the device gets room for five segments more, taken in at the next opening
 //! shutdown
 //! cut sectors 99 17,3  the power goes; again after 17 and after 3 commands of opening
 //! ```
@@ -136,6 +138,10 @@ pub enum Step {
     Fault(Fault, u64),
     /// Space is reclaimed in another way.
     Reclaim(Reclaim),
+    /// Other blocks share segments.
+    Place(Placement),
+    /// The device becomes larger by so many segments, and the store by as much with the next opening.
+    Grow(u64),
     /// A shutdown in order, and opening anew.
     Shutdown,
     /// The power goes, and the store is opened anew.
@@ -149,6 +155,18 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// Where the blocks end that it asks for; 0 if it asks for none.
+    pub fn end(&self) -> u64 {
+        match *self {
+            Step::Write { lba, count, .. }
+            | Step::Discard { lba, count }
+            | Step::Read { lba, count } => lba + count,
+            _ => 0,
+        }
+    }
+}
+
 /// A whole plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -156,6 +174,14 @@ pub struct Plan {
     pub shape: Shape,
     /// The steps, in order.
     pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Segments by which the device grows in all.
+    pub fn growth(&self) -> u64 {
+        let segments = |step: &Step| if let Step::Grow(segments) = step { *segments } else { 0 };
+        self.steps.iter().map(segments).sum()
+    }
 }
 
 /// Why a text is no plan.
@@ -271,6 +297,8 @@ impl fmt::Display for Step {
             Step::Tune(setting) => write!(f, "tune {}", name_of(&SETTINGS, setting)),
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
             Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
+            Step::Place(placement) => write!(f, "place {}", name_of(&PLACEMENTS, placement)),
+            Step::Grow(segments) => write!(f, "grow {segments}"),
             Step::Shutdown => f.write_str("shutdown"),
             Step::Cut { loss, seed, again } => {
                 write!(f, "cut {} {seed}", name_of(&LOSSES, loss))?;
@@ -328,6 +356,8 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "tune" => Step::Tune(by_name(&SETTINGS, words.get(1)?)?),
         "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
         "reclaim" => Step::Reclaim(words.get(1)?.parse().ok()?),
+        "place" => Step::Place(by_name(&PLACEMENTS, words.get(1)?)?),
+        "grow" => Step::Grow(number(1)?),
         "shutdown" => Step::Shutdown,
         "cut" => {
             let again = words.get(3).map_or(Some(Vec::new()), |list| {

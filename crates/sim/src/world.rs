@@ -19,10 +19,12 @@ mod power;
 
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
+use crate::generate;
 use crate::oracle::{Floor, Operation, Oracle, Violation};
 use crate::plan::{Fault, Plan, Setting, Shape, Step};
 use crate::random::Random;
 use coulter_engine::create::{CreateOptions, create, map_size_min};
+use coulter_engine::grow::Growth;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{BufferRef, Config, Engine, Failure, Io, Request, RequestId};
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
@@ -35,6 +37,12 @@ const ERRNO_IO: i32 = 5;
 
 /// Blocks that cleaning may read when nothing else happens.
 const ALLOWANCE: u64 = 100;
+
+/// Spare space of a store that is as large as it can be.
+const SPARE_PERCENT: u32 = 20;
+
+/// Reads of a volume that has become read-only.
+const READS_ON: u64 = 30;
 
 /// Device commands without an end to a phase that must end: then it stands still, or runs in circles.
 const EVENTS_MAX: u64 = 200_000;
@@ -105,7 +113,7 @@ pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
         device_size,
         volume_size: Some(shape.volume).filter(|volume| *volume > 0),
         segment_size: shape.segment_size,
-        spare_percent: 20,
+        spare_percent: SPARE_PERCENT,
         store: StoreId { uuid: [5; 16], salt: 99 },
         label: [0; 64],
         map_size: map_size(shape),
@@ -163,7 +171,7 @@ impl Simulator {
         let config = config(&plan.shape);
         let memory = self.memory.take();
         let memory = memory.unwrap_or_else(|| Memory::new(config.record_count, config.page_count));
-        let mut world = World::new(plan.shape, memory, self.audit_data_every);
+        let mut world = World::new(plan, memory, self.audit_data_every);
         world.story = story.then(Vec::new);
         let result = world.live(&plan.steps);
         let outcome = world.outcome;
@@ -206,15 +214,16 @@ fn violation<T>(what: String) -> Result<T, Violation> {
 }
 
 impl World {
-    fn new(shape: Shape, memory: Memory, audit_data_every: u64) -> World {
+    fn new(plan: &Plan, memory: Memory, audit_data_every: u64) -> World {
+        let shape = plan.shape;
         let options = create_options(&shape);
-        let (superblock, blocks) = create(&options).expect("the plan's store can be laid out");
+        let (_, blocks) = create(&options).expect("the plan's store can be laid out");
         let mut device = Device::new(options.device_size);
         for (pba, block) in blocks {
             device.write(pba, &[block]);
         }
         device.flush_all();
-        let volume_size = superblock.geometry.volume_size;
+        let volume_size = generate::grown_volume_size(&shape, plan.growth());
         World {
             shape,
             config: config(&shape),
@@ -297,6 +306,18 @@ impl World {
                 self.engine().set_reclaim(*reclaim);
                 Ok(())
             }
+            Step::Place(placement) => {
+                self.config.placement = *placement;
+                self.engine().set_placement(*placement);
+                Ok(())
+            }
+            Step::Grow(segments) => {
+                self.device.grow(segments * u64::from(self.shape.segment_size));
+                let growth = Growth { volume_size: None, spare_percent: SPARE_PERCENT };
+                // A larger volume may need more map memory than it was opened with.
+                (self.config.growth, self.config.map_size) = (Some(growth), None);
+                Ok(())
+            }
             Step::Shutdown => {
                 self.shut_down()?;
                 self.leave();
@@ -304,11 +325,24 @@ impl World {
             }
             Step::Cut { loss, seed, again } => {
                 self.random = Random::new(*seed);
+                self.read_on()?;
                 self.cut(*loss);
                 self.audit()?;
                 self.reopen(again)
             }
         }
+    }
+
+    /// A volume that became read-only goes on to be read, and answers all that it was asked.
+    fn read_on(&mut self) -> Result<(), Violation> {
+        if self.engine().read_only().is_none() || self.tainted {
+            return Ok(());
+        }
+        for _ in 0..READS_ON {
+            let lba = self.random.below(self.volume_size);
+            self.submit(&Step::Read { lba, count: 1 })?;
+        }
+        self.drain()
     }
 
     /// The liveness phase: nothing goes wrong any more, so everything must come to its end, and half of the
@@ -351,6 +385,10 @@ impl World {
     // Requests.
 
     fn submit(&mut self, step: &Step) -> Result<(), Violation> {
+        // Of a plan that was made shorter the volume may no longer grow.
+        if step.end() > self.volume_size {
+            return Ok(());
+        }
         self.next_request += 1;
         let id = RequestId(self.next_request);
         let (request, buffer) = self.request(step);
