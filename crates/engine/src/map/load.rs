@@ -20,10 +20,6 @@ pub(crate) enum LoadPurpose {
     Sweep,
 }
 
-/// Frames that the sweep leaves: a page that it has written keeps its frame until it has arrived, and
-/// after a failed write none arrives any more. Then one frame is enough for all that is to be read.
-const FRAMES_KEPT_BY_SWEEP: usize = 1;
-
 /// What stands between a leaf and being in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadStep {
@@ -80,46 +76,6 @@ impl Map {
         leaf.frame = frame;
         leaf.set(Flag::Loading, true);
         LoadStep::ReadLeaf(leaf.disk)
-    }
-
-    /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
-    /// Frames that promised chunks will need stay, and some for the sweep unless it is the sweep
-    /// that asks, or nothing is swept any more.
-    pub(super) fn take_frame(
-        &mut self,
-        key: u64,
-        purpose: LoadPurpose,
-    ) -> Option<frames::FrameIndex> {
-        let kept = match purpose {
-            LoadPurpose::Lookup | LoadPurpose::Clean => super::SWEEP_FRAMES,
-            LoadPurpose::LastLookup => 0,
-            LoadPurpose::Sweep => FRAMES_KEPT_BY_SWEEP + self.promised_frames(),
-        };
-        if self.obtainable() <= kept {
-            return None;
-        }
-        loop {
-            if let Some(frame) = self.take_unpromised(key, 0) {
-                return Some(frame);
-            }
-            if !self.evict_one() {
-                return None;
-            }
-        }
-    }
-
-    /// A pinned frame, if one is free that no promised chunk may need and `kept` remain.
-    pub(super) fn take_unpromised(&mut self, key: u64, kept: usize) -> Option<frames::FrameIndex> {
-        if self.frames.free_count() <= kept + self.promised_frames() {
-            return None;
-        }
-        self.frames.take_free(key)
-    }
-
-    /// Frames that promised chunks may need.
-    fn promised_frames(&self) -> usize {
-        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        promised.div_ceil(frames::CHUNKS_PER_FRAME)
     }
 
     /// The root page arrived; `None` if it is damaged.

@@ -7,9 +7,13 @@
 //! the sweep                            its frames are nobody else's
 //! ```
 
-use super::frames::{self, CHUNKS_PER_FRAME};
+use super::frames::{CHUNKS_PER_FRAME, FrameIndex};
 use super::recovery_memory::PAGE_FRAMES_MIN;
-use super::{Map, SWEEP_FRAMES};
+use super::{LoadPurpose, Map, SWEEP_FRAMES};
+
+/// Frames that the sweep leaves: a page that it has written keeps its frame until it has arrived, and
+/// after a failed write none arrives any more. Then one frame is enough for all that is to be read.
+const FRAMES_KEPT_BY_SWEEP: usize = 1;
 
 impl Map {
     /// Whether one more array may differ from its page.
@@ -20,8 +24,7 @@ impl Map {
     /// Whether one more array may have to stay in memory, and still the sweep finds the frames that
     /// are kept for it, and every promised chunk a place.
     pub(super) fn may_pin(&self) -> bool {
-        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        self.obtainable() > SWEEP_FRAMES + promised.div_ceil(CHUNKS_PER_FRAME)
+        self.obtainable() > SWEEP_FRAMES + self.promised_frames()
     }
 
     /// How many arrays may differ from their pages: all, where there is a frame for each leaf and some to
@@ -50,6 +53,42 @@ impl Map {
     /// Whether there is memory enough for whoever wanted some.
     pub(crate) fn has_room(&self) -> bool {
         self.obtainable() > 3 * SWEEP_FRAMES
+    }
+
+    /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
+    /// Frames that promised chunks will need stay, and some for the sweep unless it is the sweep
+    /// that asks, or nothing is swept any more.
+    pub(super) fn take_frame(&mut self, key: u64, purpose: LoadPurpose) -> Option<FrameIndex> {
+        let kept = match purpose {
+            LoadPurpose::Lookup | LoadPurpose::Clean => SWEEP_FRAMES,
+            LoadPurpose::LastLookup => 0,
+            LoadPurpose::Sweep => FRAMES_KEPT_BY_SWEEP + self.promised_frames(),
+        };
+        if self.obtainable() <= kept {
+            return None;
+        }
+        loop {
+            if let Some(frame) = self.take_unpromised(key, 0) {
+                return Some(frame);
+            }
+            if !self.evict_one() {
+                return None;
+            }
+        }
+    }
+
+    /// A pinned frame, if one is free that no promised chunk may need and `kept` remain.
+    pub(super) fn take_unpromised(&mut self, key: u64, kept: usize) -> Option<FrameIndex> {
+        if self.frames.free_count() <= kept + self.promised_frames() {
+            return None;
+        }
+        self.frames.take_free(key)
+    }
+
+    /// Frames that promised chunks may need.
+    fn promised_frames(&self) -> usize {
+        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
+        promised.div_ceil(CHUNKS_PER_FRAME)
     }
 
     /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
@@ -84,7 +123,7 @@ impl Map {
         let place = self.directory.find(key).expect("a leaf with a frame has a table");
         let leaf = self.directory.leaf_mut(place);
         assert!(!leaf.must_stay(), "an array that must stay is pinned");
-        let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
+        let frame = core::mem::replace(&mut leaf.frame, FrameIndex::NONE);
         self.frames.release(frame);
         self.statistics.evictions += 1;
         true
