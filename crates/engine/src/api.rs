@@ -195,6 +195,18 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Blocks that it covers; none for a flush.
+    pub(crate) fn blocks(&self) -> u32 {
+        match *self {
+            Command::Read { count, .. }
+            | Command::Write { count, .. }
+            | Command::Discard { count, .. } => count,
+            Command::Flush => 0,
+        }
+    }
+}
+
 /// Memory that a device command reads or fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {

@@ -1,4 +1,11 @@
 //! Device commands: those that wait to be taken and those that are out.
+//!
+//! What the cleaner reads waits behind all others, and only so much of it is out at once: a device does
+//! what it was given in order, and where its bandwidth is capped, as in a cloud, two mebibytes that
+//! nobody waits for take longer than a write of the host.
+//!
+//! # Invariants
+//! - One command of the background may always be out, so who waits for it gets on.
 
 use crate::api::{Command, Io, IoId, RecordRef};
 use crate::units::SegmentIndex;
@@ -37,8 +44,17 @@ pub(crate) struct ReadPart {
     pub(crate) segment: SegmentIndex,
 }
 
+impl Purpose {
+    /// Whether the command may wait behind all others.
+    fn is_background(self) -> bool {
+        matches!(self, Purpose::Clean(_))
+    }
+}
+
 struct Slot {
     purpose: Option<Purpose>,
+    /// Blocks that it counts for in the background, from when it is taken on.
+    background: u32,
     /// Checksums that a host read expects.
     expected: Vec<u32>,
 }
@@ -48,16 +64,23 @@ pub(crate) struct Ios {
     slots: Vec<Slot>,
     free: Vec<IoId>,
     queue: VecDeque<Io>,
+    background: VecDeque<Io>,
+    /// Blocks of commands of the background that are out.
+    background_out: u32,
+    background_max: u32,
     out: usize,
 }
 
 impl Ios {
     pub(crate) fn new(capacity: usize) -> Ios {
-        let slot = |_| Slot { purpose: None, expected: Vec::new() };
+        let slot = |_| Slot { purpose: None, background: 0, expected: Vec::new() };
         Ios {
             slots: (0..capacity).map(slot).collect(),
             free: (0..capacity as u32).rev().map(IoId).collect(),
             queue: VecDeque::with_capacity(capacity),
+            background: VecDeque::with_capacity(capacity),
+            background_out: 0,
+            background_max: u32::MAX,
             out: 0,
         }
     }
@@ -65,12 +88,13 @@ impl Ios {
     /// Queues a command.
     pub(crate) fn start(&mut self, purpose: Purpose, command: Command) -> IoId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { purpose: None, expected: Vec::new() });
+            self.slots.push(Slot { purpose: None, background: 0, expected: Vec::new() });
             IoId(self.slots.len() as u32 - 1)
         });
         self.slots[id.0 as usize].purpose = Some(purpose);
         self.out += 1;
-        self.queue.push_back(Io { id, command });
+        let queue = if purpose.is_background() { &mut self.background } else { &mut self.queue };
+        queue.push_back(Io { id, command });
         id
     }
 
@@ -89,9 +113,10 @@ impl Ios {
 
     /// What a command was for. Its slot stays until [`Ios::recycle`].
     pub(crate) fn complete(&mut self, id: IoId) -> Purpose {
-        let purpose = self.slots[id.0 as usize].purpose.take();
+        let slot = &mut self.slots[id.0 as usize];
         self.out -= 1;
-        purpose.expect("a command completes once")
+        self.background_out -= core::mem::take(&mut slot.background);
+        slot.purpose.take().expect("a command completes once")
     }
 
     /// Frees the slot.
@@ -99,16 +124,75 @@ impl Ios {
         self.free.push(id);
     }
 
-    pub(crate) fn take(&mut self) -> Option<Io> {
-        self.queue.pop_front()
+    /// How many blocks of the background may be out when another of its commands is taken.
+    pub(crate) fn limit_background(&mut self, blocks: u32) {
+        self.background_max = blocks;
     }
 
+    pub(crate) fn take(&mut self) -> Option<Io> {
+        if let Some(io) = self.queue.pop_front() {
+            return Some(io);
+        }
+        if self.background_is_full() {
+            return None;
+        }
+        let io = self.background.pop_front()?;
+        let blocks = io.command.blocks();
+        self.slots[io.id.0 as usize].background = blocks;
+        self.background_out += blocks;
+        Some(io)
+    }
+
+    /// Whether there is nothing that may be taken now.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && (self.background.is_empty() || self.background_is_full())
+    }
+
+    fn background_is_full(&self) -> bool {
+        self.background_out > 0 && self.background_out >= self.background_max
     }
 
     /// Commands queued or out.
     pub(crate) fn out_count(&self) -> usize {
         self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Target;
+    use coulter_format::Pba;
+
+    fn read(count: u32) -> Command {
+        let target = Target::RecordPart { record: RecordRef(0), block: 0 };
+        Command::Read { pba: Pba(1), count, target }
+    }
+
+    #[test]
+    fn what_the_cleaner_reads_waits_behind_all_others_and_only_so_much_is_out() {
+        let mut ios = Ios::new(8);
+        ios.limit_background(64);
+        let cleaning: Vec<IoId> =
+            [60, 60, 60].map(|count| ios.start(Purpose::Clean(0), read(count))).into();
+        let load = ios.start(Purpose::Load(0), read(1));
+        let taken: Vec<IoId> = core::iter::from_fn(|| ios.take()).map(|io| io.id).collect();
+        assert_eq!(taken, [load, cleaning[0], cleaning[1]], "one command more than less than 64");
+        assert!(ios.is_empty(), "nothing may be taken now");
+        assert_eq!(ios.out_count(), 4);
+        ios.complete(cleaning[0]);
+        assert_eq!(ios.take().map(|io| io.id), Some(cleaning[2]));
+    }
+
+    #[test]
+    fn one_command_of_the_cleaner_may_always_be_out() {
+        let mut ios = Ios::new(8);
+        ios.limit_background(0);
+        let large = ios.start(Purpose::Clean(0), read(256));
+        let next = ios.start(Purpose::Clean(1), read(1));
+        assert_eq!(ios.take().map(|io| io.id), Some(large));
+        assert_eq!(ios.take(), None);
+        ios.complete(large);
+        assert_eq!(ios.take().map(|io| io.id), Some(next));
     }
 }

@@ -384,8 +384,13 @@ impl Engine {
         } else if !self.config.read_only && self.phase != Phase::Closed {
             self.pump_checkpoint(buffers);
             self.pump_sweep(buffers);
+            // What the host has waiting goes before what the cleaner copies, and what it then may.
+            self.seal_ready(buffers);
             self.pump_cleaner(buffers);
             self.seal_ready(buffers);
+            let host_waits = self.requests.count() > 0;
+            let most = if host_waits { self.pacing.cleaning_reads_max() } else { u32::MAX };
+            self.ios.limit_background(most);
         }
         self.pump_flush();
         self.apply_completed(buffers);

@@ -18,6 +18,13 @@ use crate::units::Stream;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
+/// Blocks of the cleaner's reads that a write of the host may have to wait behind: a command, which
+/// takes two milliseconds where a cloud gives 125 MiB a second.
+const CLEANING_READS: u32 = 64;
+
+/// How many more it may come to: two whole chunks.
+const CLEANING_READS_MORE: u64 = 512;
+
 /// Tokens that may gather: one full record, so that the host is never far ahead.
 const TOKENS_MAX: i64 = 4 * record::PAYLOAD_BLOCKS_MAX as i64;
 
@@ -213,10 +220,25 @@ impl Pacing {
         if self.empty >= self.marks.high {
             return 0;
         }
-        let steps = u64::from(self.marks.high - self.marks.low).max(1);
-        let depth = u64::from(self.marks.high.saturating_sub(self.empty)).min(steps);
+        let (depth, steps) = self.depth();
         let gain = u64::from(size.saturating_sub(valid)).max(1);
         blocks * u64::from(size) * 2 * depth / (gain * steps)
+    }
+
+    /// Blocks that the cleaner may have on their way from the device while the host waits for something:
+    /// few as long as it keeps up, and more the fewer segments are empty.
+    pub(crate) fn cleaning_reads_max(&self) -> u32 {
+        if self.scarce {
+            return u32::MAX;
+        }
+        let (depth, steps) = self.depth();
+        CLEANING_READS + (CLEANING_READS_MORE * depth / steps) as u32
+    }
+
+    /// How far the empty segments have fallen from the high mark, and how far it is to the low one.
+    fn depth(&self) -> (u64, u64) {
+        let steps = u64::from(self.marks.high - self.marks.low).max(1);
+        (u64::from(self.marks.high.saturating_sub(self.empty)).min(steps), steps)
     }
 
     pub(crate) fn kept_by_user(&self) -> usize {
