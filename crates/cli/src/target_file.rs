@@ -1,5 +1,5 @@
-//! A regular file that is to become a store: locked, made as long as that shall be, and taken back
-//! unless it has become one.
+//! A regular file that is to become a store, or a larger one: locked, made as long as that shall be,
+//! and taken back unless it has become one.
 //!
 //! Invariants:
 //! - the lock is held from before the file is looked at until it is a store, or is as it was: whoever
@@ -135,14 +135,21 @@ impl TargetFile {
         let device = store::open_locked_device(&self.path)?;
         if !self.is_at_its_path() {
             let source = io::Error::other("another file has taken its place");
-            return Err(CliError::io("format", &self.path, source));
+            return Err(CliError::io("open", &self.path, source));
         }
         Ok(device)
     }
 
     /// It is a store now, and stays.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn keep(&mut self) {
         self.before = Before::Store;
+    }
+
+    /// Makes it as short as it was, when the store in it has not grown after all.
+    pub(crate) fn cut(&self, length: u64) {
+        if let Err(error) = self.file.set_len(length) {
+            log::warn!(path:% = self.path.display(), error:%; "the file stays longer than it was");
+        }
     }
 
     fn is_at_its_path(&self) -> bool {

@@ -3,7 +3,8 @@
 mod sandbox;
 
 use sandbox::{Sandbox, can_mount};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::process::Command;
 
 fn with_store() -> Sandbox {
@@ -43,6 +44,69 @@ fn less_than_there_is_and_what_is_no_store_is_refused() {
     assert!(error.contains("no store here"), "{error}");
     assert_eq!(fs::metadata(sandbox.path("other")).expect("it is there").len(), 1 << 20);
     sandbox.fails(1, &["grow", "missing", "--size", "2M"]);
+}
+
+/// Whoever else writes to the file would lose what he appended meanwhile, if it were made longer and
+/// then cut again. Here it cannot be made longer.
+#[test]
+fn a_file_that_is_refused_is_not_touched() {
+    let sandbox = with_store();
+    fs::write(sandbox.path("other"), vec![7; 1 << 20]).expect("there is room");
+    sandbox.make_directory("directory");
+    let refusal = |name: &str| {
+        let mut command = Command::new("prlimit");
+        command.arg("--fsize=134217728").arg(sandbox.command(&[]).get_program());
+        command.args(["grow", name, "--size", "256M"]).current_dir(sandbox.path("."));
+        let output = command.env("COULTER_STATE_DIRECTORY", sandbox.path("state")).output();
+        let output = output.expect("it can be run");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let error = refusal("other");
+    assert!(error.contains("no store here"), "{error}");
+    // Another process lets it grow, or serves it.
+    let theirs = File::open(sandbox.path("disk.img")).expect("it is there");
+    theirs.lock_shared().expect("nobody has it");
+    let error = refusal("disk.img");
+    assert!(error.contains("in use"), "{error}");
+    let error = refusal("directory");
+    assert!(error.contains("neither a file nor a block device"), "{error}");
+}
+
+#[test]
+fn a_volume_of_no_size_is_refused_in_words() {
+    let sandbox = with_store();
+    let error = sandbox.fails(2, &["grow", "disk.img", "--size", "256M", "--volume-size", "0"]);
+    assert!(error.contains("the volume size must be"), "{error}");
+}
+
+#[test]
+fn a_store_on_a_full_disk_is_as_it_was_or_as_it_should_be() {
+    let Some(_right) = can_mount("a_store_on_a_full_disk_is_as_it_was_or_as_it_should_be") else {
+        return;
+    };
+    let sandbox = Sandbox::new();
+    let disk = sandbox.make_directory("disk");
+    let mount = ["-t", "tmpfs", "-o", "size=8M", "none"];
+    let mounted = Command::new("mount").args(mount).arg(&disk).status();
+    assert!(mounted.expect("it can be run").success());
+    // Sooner or later in growing, there is no room.
+    for free in (0..40 << 10).step_by(4096) {
+        sandbox.ok(&["create", "disk/a.img", "--size", "60M", "--segment-size", "2M"]);
+        let mut filling = File::create(disk.join("filling")).expect("the directory is writable");
+        while filling.write_all(&[1; 4096]).is_ok() {}
+        let full = filling.metadata().expect("it is there").len();
+        filling.set_len(full - free).expect("it is shorter");
+        let grown = sandbox.run(&["grow", "disk/a.img", "--size", "150M"]);
+        let error = String::from_utf8_lossy(&grown.stderr);
+        assert!(grown.status.success() || error.contains("o space left"), "{free}: {error}");
+        drop(filling);
+        fs::remove_file(disk.join("filling")).expect("it is ours");
+        sandbox.ok(&["check", "disk/a.img", "--data"]);
+        sandbox.ok(&["grow", "disk/a.img", "--size", "150M"]);
+        sandbox.ok(&["check", "disk/a.img", "--data"]);
+        fs::remove_file(disk.join("a.img")).expect("it is ours");
+    }
 }
 
 #[test]

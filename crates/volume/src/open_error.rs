@@ -123,6 +123,10 @@ fn reason_not_to_grow(error: GrowthError) -> String {
         GrowthError::Layout(LayoutError::DeviceTooLarge) => {
             "a store has at most 16 TiB and 262144 segments".to_string()
         }
+        GrowthError::Layout(LayoutError::VolumeEmpty) => {
+            "the volume size must be at least 4096 bytes".to_string()
+        }
+        GrowthError::Layout(other) => other.to_string(),
         other => format!("there is no such store: {other:?}"),
     }
 }

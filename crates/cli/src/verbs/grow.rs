@@ -4,12 +4,17 @@ use crate::error::{CliError, StoreError};
 use crate::size::Size;
 use crate::state::StateDirectory;
 use crate::store;
+use crate::target_file::TargetFile;
 use crate::terminal;
 use crate::verbs::create::parse_percent;
 use clap::Args;
-use coulter::{GrowError, GrowOptions};
+use coulter::service::BLOCK_SIZE;
+use coulter::{Geometry, GrowError, GrowOptions};
+use coulter_check::FileBlocks;
+use coulter_check::dump::{self, SuperblockState};
+use coulter_device::Device;
 use serde::Serialize;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -62,18 +67,16 @@ impl Grow {
         if let Some(entry) = state.attached()?.into_iter().find(|entry| entry.store == path) {
             return Err(StoreError::Attached { path, name: entry.name }.into());
         }
-        let extended = self.extend(&path)?;
-        let device = store::open_device(&path, false)?;
+        let place = self.find(&path)?;
         let options = GrowOptions {
             volume_size: self.volume_size.map(|size| size.0),
             spare_percent: self.spare,
         };
-        let geometry = coulter::grow(device, &options).map_err(|error| {
+        let geometry = place.grow(&options).map_err(|error| {
             let is_usage = matches!(&error, GrowError::Open(error)
                 if matches!(error.kind, coulter::OpenErrorKind::Growth { .. }));
             StoreError::Grow { path: path.clone(), reason: error.to_string(), is_usage }
         })?;
-        extended.keep();
         let grown = Grown {
             uuid: geometry.uuid_text(),
             store: path,
@@ -93,43 +96,65 @@ impl Grow {
         ))
     }
 
-    /// Makes the file as long as it should be.
-    fn extend(&self, path: &Path) -> Result<Extended, CliError> {
-        let failed = |source| CliError::io("extend", path, source);
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        let size = match self.size {
-            None => return Ok(Extended(None)),
-            Some(_) if metadata.file_type().is_block_device() => {
-                return Err(StoreError::SizeOfDisk { path: path.to_owned() }.into());
-            }
-            Some(size) => size.0,
-        };
-        let present = metadata.len();
+    /// What is at `path`, locked and as long as it should be.
+    fn find(&self, path: &Path) -> Result<Place, CliError> {
+        let metadata = fs::metadata(path).map_err(|source| CliError::io("open", path, source))?;
+        if metadata.file_type().is_block_device() && self.size.is_some() {
+            return Err(StoreError::SizeOfDisk { path: path.to_owned() }.into());
+        }
+        if !metadata.is_file() {
+            return Ok(Place { device: store::open_device(path, false)?, file: None });
+        }
+        let file = TargetFile::open(path)?;
+        let present = file.length()?;
+        let size = self.size.map_or(present, |size| size.0);
         if size < present {
             let path = path.to_owned();
             return Err(StoreError::Shrinks { path, size, present }.into());
         }
-        file.set_len(size).map_err(failed)?;
-        Ok(Extended(Some((file, present))))
-    }
-}
-
-/// A file that was made longer, and its length before: it is cut again unless the store has grown.
-struct Extended(Option<(File, u64)>);
-
-impl Extended {
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Extended {
-    fn drop(&mut self) {
-        if let Some((file, length)) = &self.0
-            && let Err(error) = file.set_len(*length)
-        {
-            log::warn!(error:%; "the file stays longer than it was");
+        // Else it is somebody's file, who may be writing to it; the library says what is wrong.
+        if store_length(file.file()).is_some() {
+            file.lengthen(size)?;
         }
+        let device = file.open_device()?;
+        Ok(Place { device, file: Some((file, present)) })
     }
+}
+
+/// Where a store is.
+struct Place {
+    device: Box<dyn Device>,
+    /// Of a file, the lock and the length before.
+    file: Option<(TargetFile, u64)>,
+}
+
+impl Place {
+    /// Lets the store grow. If it does not, its file is as long as before.
+    fn grow(self, options: &GrowOptions) -> Result<Geometry, GrowError> {
+        let Some((mut file, before)) = self.file else {
+            return coulter::grow(self.device, options);
+        };
+        // Before the first write: from then on, only the store itself says whether it has grown.
+        file.keep();
+        let grown = coulter::grow(self.device, options);
+        // What failed behind the write of a superblock reaches as far as that says, and may have its
+        // checkpoint there: cut, it would be lost.
+        let reaches = || store_length(file.file()).unwrap_or(u64::MAX);
+        if grown.is_err() && reaches() <= before {
+            file.cut(before);
+        }
+        grown
+    }
+}
+
+/// Bytes that the store in `file` has, by whichever of its superblocks claims more; `None` if there is
+/// none that can be read.
+fn store_length(file: &File) -> Option<u64> {
+    let mut blocks = FileBlocks::new(file.try_clone().ok()?).ok()?;
+    let copies = dump::superblock(&mut blocks).value.unwrap_or_default();
+    let claims = copies.iter().filter_map(|copy| match &copy.state {
+        SuperblockState::Valid(fields) => Some(fields.device_blocks),
+        SuperblockState::Damaged { .. } => None,
+    });
+    claims.max().map(|blocks| blocks * BLOCK_SIZE)
 }

@@ -25,6 +25,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
+/// Bytes behind the end of a file at which punching holes is tried.
+const PAST_THE_END: u64 = 1 << 30;
+
 /// A file or a disk, open and locked.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -327,9 +330,11 @@ fn failed(path: &Path, doing: &'static str, source: io::Error) -> OpenError {
     OpenError::Io { path: path.to_path_buf(), doing, source }
 }
 
-/// Whether ranges can be given back. Tried past the end, where there is nothing to lose.
+/// Whether ranges can be given back. Tried so far past the end that there is nothing to lose, even if
+/// the file is none of ours and somebody is just appending to it.
 fn punches_holes(file: &File, size: u64) -> bool {
-    let (Ok(offset), length) = (i64::try_from(size.next_multiple_of(ALIGNMENT_MAX)), 4096) else {
+    let offset = size.saturating_add(PAST_THE_END).next_multiple_of(ALIGNMENT_MAX);
+    let (Ok(offset), length) = (i64::try_from(offset), 4096) else {
         return false;
     };
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
