@@ -1,12 +1,13 @@
 //! The socket that a server listens on, and what it leaves in the file system.
 //!
 //! # Invariants
-//! - A socket file is removed only if nothing listens there any more, or if it is our own.
+//! - A socket file is removed only if nothing listens there any more, or if it is our own. Between
+//!   `bind` and `listen` nothing listens there yet: so servers that start take turns.
 //! - A TCP port beyond the loopback is opened only when the caller says so: there is no TLS.
 
 use super::address::Address;
 use super::server::ServeError;
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsStr;
@@ -15,9 +16,13 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
+/// How long another server may take to begin to listen, and how often it is looked after.
+const TURN_PATIENCE: Duration = Duration::from_secs(2);
+const TURN_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Listener {
     socket: OwnedFd,
@@ -94,6 +99,7 @@ impl Listener {
             .map_err(errno)?;
         // The file takes its permissions from the socket, so that it is never open to others.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(socket_mode)).map_err(errno)?;
+        let _turn = turn_in(path);
         match rustix::net::bind(&socket, &name) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => {
@@ -161,6 +167,26 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((status.st_dev, status.st_ino))
 }
 
+/// Waits until no other server is about to listen in the directory of `path`, and keeps others waiting
+/// until what is returned is dropped. A directory that cannot be locked, or that somebody holds for
+/// reasons of his own, is done without: then two that start at once may still be in each other's way.
+fn turn_in(path: &Path) -> Option<OwnedFd> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory =
+        rustix::fs::open(directory.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
+    let deadline = Instant::now() + TURN_PATIENCE;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(TURN_PAUSE);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
 /// Removes a socket file that a dead server left. Anything else in its place is an error.
 fn remove_stale(path: &Path, name: &SocketAddrUnix) -> io::Result<()> {
     let status = rustix::fs::lstat(path)?;
@@ -174,5 +200,40 @@ fn remove_stale(path: &Path, name: &SocketAddrUnix) -> io::Result<()> {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
         // Accepted, or the backlog is full: someone lives there.
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::Barrier;
+
+    /// The second would take the first for dead, and its clients with it, though it has said that it
+    /// listens.
+    #[test]
+    fn of_servers_that_start_at_once_one_listens() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("s");
+        for round in 0..500 {
+            if round % 2 == 0 {
+                drop(UnixListener::bind(&path).expect("the directory is writable"));
+            }
+            let start = Barrier::new(4);
+            let found = std::thread::scope(|scope| {
+                let bind = || {
+                    start.wait();
+                    Listener::bind(&Address::Unix(path.clone()), 0o600, false).ok()
+                };
+                let servers: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                let found =
+                    servers.into_iter().filter_map(|server| server.join().expect("no panic"));
+                found.collect::<Vec<Listener>>()
+            });
+            assert_eq!(found.len(), 1, "round {round}");
+            UnixStream::connect(&path).expect("it listens");
+            drop(found);
+            assert!(!path.exists(), "round {round}");
+        }
     }
 }
