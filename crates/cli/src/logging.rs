@@ -3,14 +3,18 @@
 //!
 //! It goes to standard error in the foreground, else to a file in the state directory. The file
 //! is cut in two when it grows past [`LOG_SIZE_MAX`], so that a long life cannot fill `/run`.
+//! Of a standard error that takes nothing (a pipe that nobody reads, a terminal that was stopped)
+//! lines are lost, and later counted: a volume does not wait for whoever reads of it.
 //! `COULTER_LOG` sets the level: error, warn, info (the default), debug or trace.
 
 use crate::error::CliError;
 use clap::ValueEnum;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
+use nix::poll::{PollFd, PollFlags, poll};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -42,11 +46,14 @@ impl Format {
     }
 }
 
-static LOGGER: Logger = Logger { destination: Mutex::new(Destination::StandardError) };
+/// How long a line waits for standard error to take it. While lines are lost, the next do not wait.
+const PATIENCE_MS: u8 = 100;
+
+static LOGGER: Logger = Logger { destination: Mutex::new(Destination::StandardError { lost: 0 }) };
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
 enum Destination {
-    StandardError,
+    StandardError { lost: u64 },
     File { path: PathBuf, file: File, size: u64 },
 }
 
@@ -95,8 +102,9 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl Destination {
     fn write(&mut self, line: &str) -> io::Result<()> {
-        let Destination::File { path, file, size } = self else {
-            return io::stderr().write_all(line.as_bytes());
+        let (path, file, size) = match self {
+            Destination::File { path, file, size } => (path, file, size),
+            Destination::StandardError { lost } => return write_or_lose(line, lost),
         };
         if *size + line.len() as u64 > LOG_SIZE_MAX {
             let mut old = path.clone().into_os_string();
@@ -112,6 +120,49 @@ impl Destination {
     }
 }
 
+/// Writes `line` to standard error if that does not block, and counts it among the lost if it does.
+fn write_or_lose(line: &str, lost: &mut u64) -> io::Result<()> {
+    let stderr = io::stderr();
+    let patience = if *lost == 0 { PATIENCE_MS } else { 0 };
+    if !takes(&stderr, patience) {
+        *lost += 1;
+        return Ok(());
+    }
+    let mut text = String::new();
+    if *lost > 0 {
+        let message = "standard error took nothing for a while, and lines were lost";
+        let pairs = [("lost", Value::from(std::mem::take(lost)))];
+        let mut record = Record::builder();
+        record.level(log::Level::Warn).target(module_path!()).key_values(&pairs);
+        text = self::line(format(), &now(), &record.args(format_args!("{message}")).build());
+    }
+    text += line;
+    // What is writable takes so much at once; a longer line is cut where it would block.
+    let mut pieces = text.as_bytes().chunks(libc::PIPE_BUF);
+    let first = pieces.next().unwrap_or_default();
+    stderr.lock().write_all(first)?;
+    for piece in pieces {
+        if !takes(&stderr, patience) {
+            *lost += 1;
+            return Ok(());
+        }
+        stderr.lock().write_all(piece)?;
+    }
+    Ok(())
+}
+
+/// Whether `stderr` takes some bytes within `patience` milliseconds, or fails at once.
+fn takes(stderr: &io::Stderr, patience: u8) -> bool {
+    let mut files = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    // What cannot be polled is written to as ever.
+    !poll(&mut files, patience).is_ok_and(|ready| ready == 0)
+}
+
+fn now() -> String {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    timestamp(time.as_secs(), time.subsec_millis())
+}
+
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
@@ -121,8 +172,7 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let line = line(format(), &timestamp(time.as_secs(), time.subsec_millis()), record);
+        let line = line(format(), &now(), record);
         let mut destination = self.destination.lock().unwrap_or_else(PoisonError::into_inner);
         // A log that cannot be written must not stop a volume that can.
         let _ = destination.write(&line);

@@ -5,6 +5,7 @@ mod sandbox;
 use sandbox::Sandbox;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 /// A sandbox with a store, and what `attach` with these words printed.
@@ -268,4 +269,37 @@ fn settings_are_shown_changed_and_refused() {
     let error = sandbox.fails(1, &["tune", "drive", "cleaning=paused"]);
     assert!(error.contains("no volume"), "{error}");
     sandbox.ok(&["detach", "drive"]);
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let socket = sandbox.path("s");
+    let mut serve = sandbox.command(&["serve", "disk.img", "--nbd", "unix:s"]);
+    let mut server = serve
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program can be started");
+    sandbox::wait_until("it listens", || UnixStream::connect(&socket).is_ok());
+    // Each client is worth two lines, and a pipe takes 64 KiB.
+    for number in 0..600 {
+        let mut client = UnixStream::connect(&socket).expect("it listens");
+        client.set_read_timeout(Some(sandbox::PATIENCE)).expect("it is no time of zero");
+        let greeted = client.read_exact(&mut [0; 18]);
+        if greeted.is_err() {
+            server.kill().expect("it is our child");
+        }
+        greeted.unwrap_or_else(|error| panic!("client {number} waits for the log: {error}"));
+    }
+    let mut log = server.stderr.take().expect("it is a pipe");
+    let mut seen = vec![0; 32 << 10];
+    log.read_exact(&mut seen).expect("it is full");
+    sandbox::send(server.id(), "TERM");
+    log.read_to_end(&mut seen).expect("a pipe can be read");
+    assert!(server.wait().expect("it is our child").success());
+    let text = String::from_utf8_lossy(&seen);
+    assert!(text.contains("lines were lost lost="), "{text}");
+    assert!(text.contains("ended cleanly"), "{text}");
 }
