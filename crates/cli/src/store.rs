@@ -46,6 +46,18 @@ pub(crate) fn existing(path: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
+/// The same of a store that is to be served: what is recorded of it is text.
+///
+/// # Errors
+/// [`StoreError::PathNotText`].
+pub(crate) fn existing_to_serve(path: &Path) -> Result<PathBuf, CliError> {
+    let path = existing(path)?;
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err(StoreError::PathNotText { path }.into()),
+    }
+}
+
 /// The file or disk at `path`, locked against others.
 ///
 /// # Errors

@@ -4,7 +4,9 @@ mod sandbox;
 
 use sandbox::{Sandbox, is_running, send, skipped, wait_until};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 
 fn with_store() -> Sandbox {
@@ -32,6 +34,20 @@ fn a_volume_is_listed_from_attach_to_detach() {
 
     sandbox.ok(&["detach", "disk"]);
     assert!(!is_running(pid), "detach came back before the daemon was gone");
+    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_store_whose_path_is_no_text_is_refused_in_words() {
+    let sandbox = with_store();
+    let name = OsStr::from_bytes(b"d\xff.img");
+    fs::rename(sandbox.path("disk.img"), sandbox.path("").join(name)).expect("it was made");
+    for words in [&["attach", "--via", "nbd-server"][..], &["serve", "--nbd", "unix:s"]] {
+        let output = sandbox.command(words).arg(name).output().expect("it can be started");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("not UTF-8") && error.contains("rename"), "{error}");
+    }
     assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
 }
 

@@ -29,6 +29,8 @@ pub(crate) enum StoreError {
     NotAStorePath { path: PathBuf },
     /// There is nothing at a path where only devices are.
     DeviceMissing { path: PathBuf },
+    /// A path that is no text, where text is needed.
+    PathNotText { path: PathBuf },
     /// There is no store to open at that path.
     StoreMissing { path: PathBuf },
     /// The library refused to format a store.
@@ -92,6 +94,9 @@ impl StoreError {
                     .why("it is neither a regular file nor a block device")
                     .help("name a file or a disk")
             }
+            StoreError::PathNotText { path } => usage(format!("cannot serve {}", path.display()))
+                .why("its path is not UTF-8, and the entry of an attached volume is")
+                .help("rename the file, or the directory that it lies in"),
             StoreError::DeviceMissing { path } => fault(format!("cannot use {}", path.display()))
                 .why("there is no such device")
                 .help("`lsblk` shows the devices that there are"),

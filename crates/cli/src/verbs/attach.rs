@@ -134,7 +134,7 @@ impl Options {
             ViaChoice::Loop => Point::Loop,
             ViaChoice::NbdServer | ViaChoice::Auto => Point::NbdInState,
         };
-        let source = Source::Store(crate::store::existing(path)?);
+        let source = Source::Store(crate::store::existing_to_serve(path)?);
         Ok(Job { source, point, opening: self.opening.clone(), recover: self.recover })
     }
 }

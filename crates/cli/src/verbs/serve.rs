@@ -85,7 +85,7 @@ impl Serve {
             }
         };
         let job = Job {
-            source: Source::Store(crate::store::existing(&self.path)?),
+            source: Source::Store(crate::store::existing_to_serve(&self.path)?),
             point: point.absolute(),
             opening: self.opening.clone(),
             recover: false,
