@@ -272,7 +272,8 @@ impl Engine {
         let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
         let best = best.filter(|(score, _)| *score > 0);
         if reason != Reason::Idle {
-            self.pacing.found_victim(best.is_some());
+            let found = best.is_some() || self.room_is_to_come(least_gain);
+            self.pacing.found_victim(found);
         }
         let Some((_, victim)) = best else {
             let usable = self.segments.usable_count();
@@ -305,6 +306,16 @@ impl Engine {
                 && !segment.watched
                 && segment.valid + least_gain <= size
         })
+    }
+
+    /// Whether what has been won, and is not to be had yet, will make room to clean with. Till then the
+    /// host waits, as while something is being cleaned: where it shares a head with the cleaner, it
+    /// would use up each time what the cleaner had won, and nothing would ever be left for metadata.
+    fn room_is_to_come(&self, least_gain: u32) -> bool {
+        let is_on_its_way = !self.log.is_quiet(Origin::Cleaning);
+        let waits_for_checkpoint =
+            self.segments.empty_count() as usize > self.segments.usable_count();
+        (is_on_its_way || waits_for_checkpoint) && self.any_is_worth_cleaning(least_gain)
     }
 
     fn begin_segment(&mut self, segment: SegmentIndex, task: Task) {

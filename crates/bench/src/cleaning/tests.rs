@@ -179,3 +179,23 @@ fn writing_into_holes_goes_on_for_ever() {
         assert!(report.write_amplification < 3.0, "{report:?}");
     }
 }
+
+/// Where the host writes to the very head that the cleaner writes to, it used up each time what had just
+/// been won, in the moment when the cleaner had no room for another victim. Nothing was left for
+/// metadata, and with the segment that this took in the end the engine stood still.
+#[test]
+fn a_volume_goes_on_where_host_and_cleaner_share_a_head() {
+    let shape = Shape {
+        blocks: 1 << 16,
+        segment_blocks: Some(512),
+        spare: 0.18,
+        reserve: Reserve::Segments(1),
+        ..tiny().shape
+    };
+    let config =
+        Config { placement: Placement::Mixed, victims: VictimPolicy::Greedy, ..Config::default() };
+    let workload = Pattern::HotCold { hot_percent: 10, access_percent: 90 };
+    let options = Options { workload, shape, config, warm_up: 1, ..tiny() };
+    let report = run(&options).expect("it goes on");
+    assert!(report.write_amplification < 8.0, "{report:?}");
+}
