@@ -23,6 +23,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bytes after which a log file becomes `NAME.log.1` and a new one is begun.
 const LOG_SIZE_MAX: u64 = 1 << 20;
 
+/// What sets the level.
+const LEVEL_VARIABLE: &str = "COULTER_LOG";
+
 /// What tells a daemon the format of its log.
 pub(crate) const FORMAT_VARIABLE: &str = "COULTER_LOG_FORMAT";
 
@@ -67,6 +70,10 @@ pub(crate) fn start(default: LevelFilter, format: Format) {
     log::set_max_level(chosen_level().unwrap_or(default));
     // Fails only when a logger is set already, and this is the only place that sets one.
     let _ = log::set_logger(&LOGGER);
+    if let Some(word) = std::env::var_os(LEVEL_VARIABLE).filter(|_| chosen_level().is_none()) {
+        let word = word.to_string_lossy();
+        log::warn!("{LEVEL_VARIABLE}={word} is no level: error, warn, info, debug, trace or off");
+    }
 }
 
 /// The format of this process's log.
@@ -75,7 +82,7 @@ pub(crate) fn format() -> Format {
 }
 
 fn chosen_level() -> Option<LevelFilter> {
-    std::env::var("COULTER_LOG").ok()?.parse().ok()
+    std::env::var(LEVEL_VARIABLE).ok()?.parse().ok()
 }
 
 /// From now on logs to the file at `path`, what a daemon has to say in the usual course of things

@@ -111,6 +111,16 @@ fn every_structure_is_dumped_as_text_and_as_json() {
     let records = records.as_array().expect("records come as an array");
     assert!(!records.is_empty());
     assert!(records.iter().all(|record| record["segment"] == 0));
+    let error = sandbox.fails(2, &["dump", "disk.img", "records", "--segment", "9999"]);
+    assert!(error.contains("its segments are 0 to "), "{error}");
+}
+
+#[test]
+fn a_level_of_the_log_that_is_none_is_named() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.command(&["list"]).env("COULTER_LOG", "loud").output();
+    let error = String::from_utf8(output.expect("it runs").stderr).expect("it is text");
+    assert!(error.contains("COULTER_LOG=loud is no level"), "{error}");
 }
 
 #[test]

@@ -314,3 +314,14 @@ fn nobody_is_told_to_format_what_may_have_been_a_store() {
     assert!(error.contains("`coulter create "), "{error}");
     assert!(error.contains("makes one"), "{error}");
 }
+
+#[test]
+fn what_is_longer_than_any_store_is_said_to_be() {
+    let sandbox = Sandbox::new();
+    for more in [&[][..], &["--segment-size", "1G"]] {
+        let words = [&["create", "disk.img", "--size", "17T"], more].concat();
+        let error = sandbox.fails(2, &words);
+        assert!(error.contains("a store can have 16 TiB at most"), "{error}");
+        assert!(!sandbox.path("disk.img").exists(), "nothing is left of it");
+    }
+}

@@ -109,6 +109,9 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Addresses on the device are 32 bits of blocks.
+const DEVICE_SIZE_MAX: u64 = 16 << 40;
+
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -129,10 +132,15 @@ impl fmt::Display for CreateError {
                 Bytes(*segment_size),
                 Bytes(*size_min)
             ),
+            CreateError::DeviceTooLarge { size, .. } if *size > DEVICE_SIZE_MAX => write!(
+                f,
+                "the device has {}: a store can have {} at most; use a part of it",
+                Bytes(*size),
+                Bytes(DEVICE_SIZE_MAX)
+            ),
             CreateError::DeviceTooLarge { size, segment_size } => write!(
                 f,
-                "the device has {}, too much for segments of {}: use larger segments, and at most \
-                 16 TiB",
+                "the device has {}, too much for segments of {}: use larger segments",
                 Bytes(*size),
                 Bytes(*segment_size)
             ),

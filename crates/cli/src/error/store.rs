@@ -17,6 +17,8 @@ pub(crate) enum StoreError {
     SizeNeeded { path: PathBuf },
     /// `--size` with a disk.
     SizeOfDisk { path: PathBuf },
+    /// `dump --segment` of none that there is.
+    NoSuchSegment { path: PathBuf, segment: u32, count: u32 },
     /// `--size` smaller than the file that is there.
     SizeShrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` to less than there is.
@@ -71,6 +73,10 @@ impl StoreError {
             StoreError::SizeOfDisk { path } => usage(format!("cannot resize {}", path.display()))
                 .why("--size is for files; a disk is used whole")
                 .help("leave --size away; --volume-size makes the volume smaller"),
+            StoreError::NoSuchSegment { path, segment, count } => {
+                usage(format!("cannot show segment {segment} of {}", path.display()))
+                    .why(format!("its segments are 0 to {}", count.saturating_sub(1)))
+            }
             StoreError::SizeShrinks { path, size, present } => {
                 usage(format!("will not shrink {} to {}", path.display(), Size(*size)))
                     .why(format!("it is {} long", Size(*present)))

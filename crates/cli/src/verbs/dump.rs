@@ -5,7 +5,7 @@ use crate::error::{CliError, StoreError};
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, Rows};
 use clap::{Args, ValueEnum};
-use coulter_check::dump::{self, MapRange, Outcome};
+use coulter_check::dump::{self, MapRange, Outcome, SuperblockState};
 use coulter_check::{FileBlocks, Finding, Severity};
 use serde::Serialize;
 use std::fmt::Display;
@@ -97,9 +97,28 @@ impl Dump {
                 let range = self.blocks.unwrap_or(MapRange::ALL);
                 self.rows(blocks, |blocks, rows| dump::map(blocks, range, |row| rows.show(row)))
             }
-            Structure::Records => self.rows(blocks, |blocks, rows| {
-                dump::records(blocks, self.segment, |row| rows.show(row))
-            }),
+            Structure::Records => {
+                self.check_segment(blocks)?;
+                self.rows(blocks, |blocks, rows| {
+                    dump::records(blocks, self.segment, |row| rows.show(row))
+                })
+            }
+        }
+    }
+
+    /// That there is such a segment. If no superblock tells, what is read next says so.
+    fn check_segment(&self, blocks: &mut FileBlocks) -> Result<(), CliError> {
+        let Some(segment) = self.segment else { return Ok(()) };
+        let copies = dump::superblock(blocks).value.unwrap_or_default();
+        let count = copies.iter().find_map(|copy| match &copy.state {
+            SuperblockState::Valid(fields) if fields.newest => Some(fields.segments),
+            _ => None,
+        });
+        match count {
+            Some(count) if segment >= count => {
+                Err(StoreError::NoSuchSegment { path: self.path.clone(), segment, count }.into())
+            }
+            _ => Ok(()),
         }
     }
 
