@@ -124,7 +124,7 @@ impl Ios {
         self.free.push(id);
     }
 
-    /// How many blocks of the background may be out when another of its commands is taken.
+    /// How many blocks of the background may be out, unless it is one command.
     pub(crate) fn limit_background(&mut self, blocks: u32) {
         self.background_max = blocks;
     }
@@ -133,7 +133,7 @@ impl Ios {
         if let Some(io) = self.queue.pop_front() {
             return Some(io);
         }
-        if self.background_is_full() {
+        if !self.background_goes_on() {
             return None;
         }
         let io = self.background.pop_front()?;
@@ -145,11 +145,13 @@ impl Ios {
 
     /// Whether there is nothing that may be taken now.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && (self.background.is_empty() || self.background_is_full())
+        self.queue.is_empty() && !self.background_goes_on()
     }
 
-    fn background_is_full(&self) -> bool {
-        self.background_out > 0 && self.background_out >= self.background_max
+    fn background_goes_on(&self) -> bool {
+        let next = self.background.front().map(|io| io.command.blocks());
+        let is_within = |blocks| blocks <= self.background_max.saturating_sub(self.background_out);
+        next.is_some_and(|blocks| self.background_out == 0 || is_within(blocks))
     }
 
     /// Commands queued or out.
@@ -172,12 +174,12 @@ mod tests {
     #[test]
     fn what_the_cleaner_reads_waits_behind_all_others_and_only_so_much_is_out() {
         let mut ios = Ios::new(8);
-        ios.limit_background(64);
+        ios.limit_background(128);
         let cleaning: Vec<IoId> =
-            [60, 60, 60].map(|count| ios.start(Purpose::Clean(0), read(count))).into();
+            [64, 64, 64].map(|count| ios.start(Purpose::Clean(0), read(count))).into();
         let load = ios.start(Purpose::Load(0), read(1));
         let taken: Vec<IoId> = core::iter::from_fn(|| ios.take()).map(|io| io.id).collect();
-        assert_eq!(taken, [load, cleaning[0], cleaning[1]], "one command more than less than 64");
+        assert_eq!(taken, [load, cleaning[0], cleaning[1]]);
         assert!(ios.is_empty(), "nothing may be taken now");
         assert_eq!(ios.out_count(), 4);
         ios.complete(cleaning[0]);

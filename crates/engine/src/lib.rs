@@ -388,8 +388,7 @@ impl Engine {
             self.seal_ready(buffers);
             self.pump_cleaner(buffers);
             self.seal_ready(buffers);
-            let host_waits = self.requests.count() > 0;
-            let most = if host_waits { self.pacing.cleaning_reads_max() } else { u32::MAX };
+            let most = self.cleaning_reads_max();
             self.ios.limit_background(most);
         }
         self.pump_flush();

@@ -22,8 +22,8 @@ use coulter_format::{map_page, record, run};
 /// takes two milliseconds where a cloud gives 125 MiB a second.
 const CLEANING_READS: u32 = 64;
 
-/// How many more it may come to: two whole chunks.
-const CLEANING_READS_MORE: u64 = 512;
+/// How many more it may come to: half of the two chunks that are in hand at most.
+const CLEANING_READS_MORE: u64 = 256;
 
 /// Tokens that may gather: one full record, so that the host is never far ahead.
 const TOKENS_MAX: i64 = 4 * record::PAYLOAD_BLOCKS_MAX as i64;
@@ -225,8 +225,8 @@ impl Pacing {
         blocks * u64::from(size) * 2 * depth / (gain * steps)
     }
 
-    /// Blocks that the cleaner may have on their way from the device while the host waits for something:
-    /// few as long as it keeps up, and more the fewer segments are empty.
+    /// Blocks that the cleaner may have on their way from the device: few as long as it keeps up with
+    /// the host, and more the fewer segments are empty.
     pub(crate) fn cleaning_reads_max(&self) -> u32 {
         if self.scarce {
             return u32::MAX;

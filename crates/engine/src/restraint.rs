@@ -124,6 +124,13 @@ impl Engine {
         self.restraint.waits
     }
 
+    /// Blocks that the cleaner may have on their way from the device. Many, where nobody waits behind them
+    /// or somebody has said that cleaning is what counts.
+    pub(crate) fn cleaning_reads_max(&self) -> u32 {
+        let hastens = self.restraint.host_is_idle || self.cleaning == CleaningMode::Drain;
+        if hastens { u32::MAX } else { self.pacing.cleaning_reads_max() }
+    }
+
     /// Why the cleaner should take its next step, if it should and may. `paced` says whether it should
     /// for the host's writes alone.
     pub(crate) fn reason_to_clean(&mut self, paced: bool) -> Option<Reason> {

@@ -51,7 +51,7 @@ const WARM_UP_TIMES_MAX: u32 = 3;
 /// How near to the spare space asked for garbage must come, as shares of the volume, and within how
 /// many rounds, of which the first are brief.
 const GARBAGE_WITHIN: f64 = 0.0005;
-const ROUNDS_MAX: u32 = 6;
+const ROUNDS_MAX: u32 = 10;
 const ROUNDS_BRIEF: u32 = 2;
 
 /// What the first round begins with.

@@ -29,8 +29,8 @@ impl Map {
 
     /// How many arrays may differ from their pages: all, where there is a frame for each leaf and some to
     /// spare. A leaf that has none gathers its updates in a chain, which takes two thirds of a frame when
-    /// the sweep comes by after 256 of them. That much is left to each of these, and seven eighths of all
-    /// frames at most, which are for chains and for pages that are read.
+    /// the sweep comes by after 256 of them, and some take more. Three quarters are left to each of these, and
+    /// seven eighths of all frames at most, which are for chains and for pages that are read.
     fn changed_count_max(&self) -> usize {
         let count = self.frames.count();
         if self.is_recovering {
@@ -40,9 +40,9 @@ impl Map {
         // chains of leaves that find no frame.
         let rest = (count / 32).max((8 * SWEEP_FRAMES).min(count / 2));
         let most = count - rest;
-        // With n arrays for L leaves, n + (L - n) * 2 / 3 = most.
+        // With n arrays for L leaves, n + (L - n) * 3 / 4 = most.
         let lacking = self.volume_leaves.saturating_sub(most);
-        most.saturating_sub(2 * lacking).max(count / 8)
+        most.saturating_sub(3 * lacking).max(count / 8)
     }
 
     /// Frames that could be had now.
