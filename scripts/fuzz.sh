@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 readonly host=$(rustc -vV | awk '/^host:/ {print $2}')
 readonly seconds=${1:-60}
-readonly all=(superblock record map_page checkpoint run segment_table store
+readonly all=(superblock record map_page checkpoint run segment_table store crafted
   nbd_handshake nbd_transmission nbd_client fuse_message engine)
 shift || true
 targets=("$@")

@@ -3,14 +3,13 @@
 use crate::finding::Finding;
 use crate::report::Report;
 use crate::window::Window;
-use coulter_format::address::LBA_LIMIT;
 use coulter_format::checkpoint::{BodyView, CheckpointHeader, Head, RunHeader};
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::PAYLOAD_BLOCKS_MAX;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Superblock;
-use coulter_format::{BLOCK_SIZE, BlockPointer, Pba, Structure};
+use coulter_format::{BLOCK_SIZE, BlockPointer, NUMBER_LIMIT_AT_OPENING, Pba, Structure};
 
 /// Streams that format version 1 has.
 pub(crate) const STREAM_COUNT: usize = 7;
@@ -118,11 +117,27 @@ impl Verifier<'_> {
         if header.sequence != self.superblock.checkpoint.sequence {
             self.contradiction("sequence", header.sequence);
         }
+        self.verify_numbers(&header);
         self.verify_lists(&checkpoint);
         self.verify_segments(&mut checkpoint);
         self.verify_roots(&mut checkpoint);
         self.verify_runs(&mut checkpoint);
         checkpoint
+    }
+
+    /// Numbers that go up by one at a time.
+    fn verify_numbers(&mut self, header: &CheckpointHeader) {
+        let numbers = [
+            ("next_run", header.next_run, 1 << (62 - RUN_KEY_SHIFT)),
+            ("sweep_cycle", header.sweep.cycle, NUMBER_LIMIT_AT_OPENING),
+            ("write_clock", header.write_clock, NUMBER_LIMIT_AT_OPENING),
+        ];
+        for (field, value, limit) in numbers {
+            if value >= limit {
+                let (structure, pba) = (Structure::Checkpoint, self.pba);
+                self.report.add(Finding::NumberSpent { structure, pba, field, value });
+            }
+        }
     }
 
     fn verify_lists(&mut self, checkpoint: &Checkpoint) {
@@ -164,9 +179,10 @@ impl Verifier<'_> {
         }
     }
 
-    /// Roots: by key, and of the host's space.
+    /// Roots: by key, and of the volume.
     fn verify_roots(&mut self, checkpoint: &mut Checkpoint) {
-        let limit = LBA_LIMIT / (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
+        let per_root = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
+        let limit = self.superblock.geometry.volume_size.div_ceil(per_root);
         let mut next = 0;
         checkpoint.roots.retain(|(key, _)| {
             let possible = *key >= next && *key < limit;

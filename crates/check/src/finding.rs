@@ -368,6 +368,29 @@ pub enum Finding {
         #[serde(serialize_with = "as_block")]
         second: Pba,
     },
+    /// A record that counts says what none can.
+    RecordContradicts {
+        /// Its header.
+        #[serde(serialize_with = "as_block")]
+        pba: Pba,
+        /// The field.
+        field: &'static str,
+        /// The value that cannot be.
+        value: u64,
+    },
+    /// A number that only goes up has come so far that no writer opens the store.
+    NumberSpent {
+        /// What says so.
+        #[serde(serialize_with = "as_text")]
+        structure: Structure,
+        /// Where.
+        #[serde(serialize_with = "as_block")]
+        pba: Pba,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
     /// A relocation names a source at which the block never was.
     RelocationUnfounded {
         /// The record's sequence.
@@ -442,7 +465,7 @@ impl Finding {
             | F::CleanButWritten { .. }
             | F::NeedsRecovery { .. } => Structure::Superblock,
             F::CheckpointDamaged { .. } | F::CheckpointContradicts { .. } => Structure::Checkpoint,
-            F::Unreadable { structure, .. } => *structure,
+            F::Unreadable { structure, .. } | F::NumberSpent { structure, .. } => *structure,
             F::MetadataDamaged { owner, .. } => owner.structure(),
             F::RunUnsorted { .. } => Structure::Run,
             F::PointerOutside { .. }
@@ -455,6 +478,7 @@ impl Finding {
             | F::ChainBroken { .. }
             | F::DurableRecordMissing { .. }
             | F::SequenceTwice { .. }
+            | F::RecordContradicts { .. }
             | F::RelocationUnfounded { .. }
             | F::TornTail { .. } => Structure::RecordHeader,
             F::ValidTooLow { .. } | F::ValidTooHigh { .. } | F::SegmentContradicts { .. } => {
@@ -482,6 +506,8 @@ impl Finding {
             | F::PointerMismatch { pba, .. }
             | F::RecordMissing { pba, .. }
             | F::ChainBroken { pba, .. }
+            | F::RecordContradicts { pba, .. }
+            | F::NumberSpent { pba, .. }
             | F::RelocationUnfounded { pba, .. }
             | F::DataDamaged { pba, .. } => Some(*pba),
             F::SequenceTwice { second, .. } => Some(*second),

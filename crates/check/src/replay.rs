@@ -10,15 +10,17 @@ use crate::report::Report;
 use crate::segments::Segments;
 use crate::updates::{Updates, UpdatesBuilder};
 use crate::window::Window;
-use coulter_format::checksum;
+use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{Entry, PAYLOAD_BLOCKS_MAX, RecordHeader, RecordView};
 use coulter_format::superblock::Superblock;
-use coulter_format::{Pba, StoreId};
+use coulter_format::{NUMBER_LIMIT_AT_OPENING, Pba, StoreId, Structure};
+use std::collections::BTreeMap;
 
 /// A header that was found after the checkpoint.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     sequence: u64,
+    stream: u8,
     pba: Pba,
     segment: u32,
     /// Where the record ends in its segment.
@@ -55,6 +57,8 @@ struct Search<'a, 'w> {
     durable: u64,
     /// The newest superblock that some header knows of.
     generation: u64,
+    /// The highest epoch of any header, and where it is.
+    epoch: Option<(u64, Pba)>,
 }
 
 /// Blocks from the end of a walk on among which the next header lies, if there is one: behind a damaged
@@ -72,13 +76,15 @@ pub(crate) fn read(
     // The checkpoint's own records lie behind it and were durable before the superblock was.
     let durable = superblock.checkpoint.sequence.max(superblock.durable_sequence);
     let found = Vec::new();
-    let mut search = Search { window, superblock, report, found, durable, generation: 0 };
+    let mut search =
+        Search { window, superblock, report, found, durable, generation: 0, epoch: None };
     search.walk_all(checkpoint, &segments.layout);
     search.found.sort_by_key(|found| found.sequence);
     search.report_twins();
     let accepted = search.accept();
     let mut updates = UpdatesBuilder::default();
     let mut sequence = superblock.checkpoint.sequence;
+    search.check_streams(&accepted, checkpoint);
     for found in &accepted {
         if !found.scattered {
             segments.extend(found.segment, found.end);
@@ -121,6 +127,12 @@ impl Search<'_, '_> {
             self.report.complete = false;
             self.report.add(Finding::SuperblockLost { generation, found });
         }
+        if let Some((value, pba)) = self.epoch
+            && value >= NUMBER_LIMIT_AT_OPENING
+        {
+            let (structure, field) = (Structure::RecordHeader, "epoch");
+            self.report.add(Finding::NumberSpent { structure, pba, field, value });
+        }
     }
 
     /// Notes the headers of a segment from an offset on, as long as they can follow the checkpoint.
@@ -142,7 +154,7 @@ impl Search<'_, '_> {
             };
             let Ok(view) = RecordView::decode(block, &store, pba) else { break };
             let header = view.header();
-            self.generation = self.generation.max(header.generation);
+            self.meet(&header);
             let end = walk.offset + header.span();
             let ours = self.is_ours(&header) && header.scattered.is_none();
             if !ours || header.sequence <= walk.latest || end > size {
@@ -154,15 +166,23 @@ impl Search<'_, '_> {
         walk
     }
 
+    /// What any header tells, whether its record counts or not.
+    fn meet(&mut self, header: &RecordHeader) {
+        self.generation = self.generation.max(header.generation);
+        if self.epoch.is_none_or(|(epoch, _)| header.epoch > epoch) {
+            self.epoch = Some((header.epoch, header.pba));
+        }
+    }
+
     fn is_ours(&self, header: &RecordHeader) -> bool {
         header.epoch == self.superblock.epoch && usize::from(header.stream) < STREAM_COUNT
     }
 
     fn note(&mut self, segment: u32, end: u32, header: &RecordHeader) {
         self.durable = self.durable.max(header.durable_sequence);
-        let RecordHeader { sequence, goes_on, pba, .. } = *header;
+        let RecordHeader { sequence, stream, goes_on, pba, .. } = *header;
         let scattered = header.scattered.is_some();
-        self.found.push(Candidate { sequence, pba, segment, end, scattered, goes_on });
+        self.found.push(Candidate { sequence, stream, pba, segment, end, scattered, goes_on });
     }
 
     /// Notes the scattered records of a segment that can follow the checkpoint, wherever they are.
@@ -184,7 +204,7 @@ impl Search<'_, '_> {
                 continue;
             };
             let header = view.header();
-            self.generation = self.generation.max(header.generation);
+            self.meet(&header);
             let end = offset + header.span();
             let follows = header.sequence > self.superblock.checkpoint.sequence && end <= size;
             if header.scattered.is_some() && follows && self.is_ours(&header) {
@@ -204,7 +224,7 @@ impl Search<'_, '_> {
             let Some(block) = block.first() else { continue };
             let Ok(view) = RecordView::decode(block, &store, pba) else { continue };
             let header = view.header();
-            self.generation = self.generation.max(header.generation);
+            self.meet(&header);
             if header.epoch == epoch && header.sequence > walk.latest {
                 self.durable = self.durable.max(header.durable_sequence);
             }
@@ -268,6 +288,19 @@ impl Search<'_, '_> {
         accepted
     }
 
+    /// In a segment that is not patched all records that count are of one stream.
+    fn check_streams(&mut self, accepted: &[Candidate], checkpoint: &Checkpoint) {
+        let heads = (0..).zip(&checkpoint.heads);
+        let mut streams: BTreeMap<u32, u8> =
+            heads.filter_map(|(stream, head)| Some(((*head)?.segment, stream))).collect();
+        for found in accepted.iter().filter(|found| !found.scattered) {
+            if *streams.entry(found.segment).or_insert(found.stream) != found.stream {
+                let (pba, value) = (found.pba, u64::from(found.stream));
+                self.report.add(Finding::RecordContradicts { pba, field: "stream", value });
+            }
+        }
+    }
+
     fn payload_is_intact(&mut self, found: &Candidate) -> bool {
         let (_, damaged) = self.compare(found);
         damaged.is_some_and(|damaged| damaged.iter().all(|entry| entry.relocated))
@@ -311,7 +344,16 @@ impl Search<'_, '_> {
             Err(_) => Vec::new(),
         };
         let lost = self.lost_relocations(found, &entries);
+        let volume_size = self.superblock.geometry.volume_size;
         for mut entry in entries {
+            let is_host = matches!(entry.kind, Kind::Data | Kind::Remote | Kind::Discard);
+            let end = entry.key.saturating_add(u64::from(entry.count));
+            if is_host && end > volume_size {
+                let (pba, value) = (found.pba, entry.key);
+                self.report.complete = false;
+                self.report.add(Finding::RecordContradicts { pba, field: "key", value });
+                continue;
+            }
             // What did not arrive still tells that its address lay at the source then.
             if entry.relocated && lost.contains(&entry.pba) {
                 entry.pba = entry.word.address;

@@ -6,11 +6,11 @@ use crate::layout::Layout;
 use crate::report::Report;
 use crate::segments::read_metadata;
 use crate::window::Window;
-use coulter_format::Lba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::run::{self, RunEntry};
+use coulter_format::{Lba, Reason};
 
 const PER_LEAF: u64 = ENTRIES_PER_PAGE as u64;
 
@@ -69,7 +69,15 @@ impl<'a> RunCursor<'a> {
         let owner = Owner::new(Kind::Run, self.run.key(index));
         if let Some(block) = read_metadata(window, layout, owner, pointer, report) {
             match run::decode(block) {
-                Ok(entries) => self.entries.extend(entries),
+                Ok(entries) => {
+                    self.entries.extend(entries);
+                    let leaves = layout.geometry.volume_size.div_ceil(PER_LEAF);
+                    if self.entries.iter().any(|entry| entry.lba.0 / PER_LEAF >= leaves) {
+                        let (pba, reason) = (pointer.pba, Reason::Field("lba"));
+                        self.entries.clear();
+                        report.add(Finding::MetadataDamaged { owner, pba, reason });
+                    }
+                }
                 Err(corrupt) => {
                     let (pba, reason) = (pointer.pba, corrupt.reason);
                     report.add(Finding::MetadataDamaged { owner, pba, reason });

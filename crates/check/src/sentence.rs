@@ -33,6 +33,8 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::ChainBroken { .. }
         | Finding::DurableRecordMissing { .. }
         | Finding::SequenceTwice { .. }
+        | Finding::RecordContradicts { .. }
+        | Finding::NumberSpent { .. }
         | Finding::RelocationUnfounded { .. } => write_record(finding, f),
         Finding::ValidTooLow { .. }
         | Finding::ValidTooHigh { .. }
@@ -256,6 +258,18 @@ fn write_record(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "the records at blocks {} and {} both claim sequence {sequence}: which of them was \
              written cannot be told; please report this, with the output of `coulter dump`",
             first.0, second.0,
+        ),
+        Finding::RecordContradicts { pba, field, value } => write!(
+            f,
+            "the record at block {} has {value} for its {field}, which no record can have: the store \
+             refuses to open; coulter did not write this, and a backup is the way back",
+            pba.0,
+        ),
+        Finding::NumberSpent { structure, pba, field, value } => write!(
+            f,
+            "the {structure} at block {} has {value} for its {field}, which no store lives long enough \
+             to reach: the store opens only read-only; copy the volume to another store",
+            pba.0,
         ),
         Finding::RelocationUnfounded { sequence, lba, pba } => write!(
             f,

@@ -4,7 +4,7 @@ use crate::finding::{Copy, Finding};
 use crate::report::Report;
 use crate::window::Window;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
-use coulter_format::{Corrupt, Pba, Reason, Structure};
+use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
 
 /// What lies where a superblock may lie.
 #[derive(Debug)]
@@ -78,7 +78,23 @@ pub(crate) fn check(window: &mut Window<'_>, report: &mut Report) -> Option<Supe
             report.add(Finding::SuperblocksDisagree { field: "second_superblock" });
         }
     }
+    check_numbers(&newest, report);
     Some(newest)
+}
+
+/// Numbers that go up by one at a time.
+fn check_numbers(newest: &Superblock, report: &mut Report) {
+    let numbers = [
+        ("generation", newest.generation),
+        ("epoch", newest.epoch),
+        ("checkpoint_sequence", newest.checkpoint.sequence),
+    ];
+    for (field, value) in numbers {
+        if value >= NUMBER_LIMIT_AT_OPENING {
+            let (structure, pba) = (Structure::Superblock, newest.location());
+            report.add(Finding::NumberSpent { structure, pba, field, value });
+        }
+    }
 }
 
 /// One of the two places where a copy of this store belongs.

@@ -49,6 +49,13 @@ pub type Block = [u8; BLOCK_SIZE];
 /// The format version that this crate writes and the highest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Numbers that only go up (generations, epochs, sequences) lie below this: so none ever overflows.
+pub const NUMBER_LIMIT: u64 = 1 << 62;
+
+/// A store of which such a number has come so far is not opened for writing: no writer takes so many
+/// steps that it could come to the limit, and write what no reader accepts.
+pub const NUMBER_LIMIT_AT_OPENING: u64 = NUMBER_LIMIT / 2;
+
 /// Which structure a piece of bytes was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

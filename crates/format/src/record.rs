@@ -43,7 +43,7 @@
 use crate::bytes::{Reader, Writer, at, put, u16_at, u32_at, u64_at};
 use crate::checksum::{self, Kind};
 use crate::places::{PLACES_SIZE, Places};
-use crate::{BLOCK_SIZE, Block, Corrupt, Pba, Reason, StoreId, Structure};
+use crate::{BLOCK_SIZE, Block, Corrupt, NUMBER_LIMIT, Pba, Reason, StoreId, Structure};
 
 const MAGIC: [u8; 8] = *b"CRECORD\0";
 const VERSION: u16 = 1;
@@ -70,7 +70,8 @@ pub const DISCARD_BLOCKS_MAX: u16 = u16::MAX;
 /// The fixed part of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// The log head that the record was appended to.
+    /// The log head that the record was appended to. All records of a segment are of one, save
+    /// scattered ones.
     pub stream: u8,
     /// The store's epoch.
     pub epoch: u64,
@@ -317,9 +318,19 @@ impl<'a> RecordView<'a> {
         }
     }
 
-    /// The extents must be known, fit the block, and have as many payload blocks as the header
-    /// says.
+    /// The numbers must be below their limit; the extents must be known, fit the block, and have as
+    /// many payload blocks as the header says.
     fn check(&self) -> Result<(), &'static str> {
+        let RecordHeader { epoch, sequence, durable_sequence, generation, .. } = self.header;
+        let numbers = [
+            (epoch, "epoch"),
+            (sequence, "sequence"),
+            (durable_sequence, "durable_sequence"),
+            (generation, "generation"),
+        ];
+        if let Some((_, name)) = numbers.into_iter().find(|(number, _)| *number >= NUMBER_LIMIT) {
+            return Err(name);
+        }
         let scattered = self.header.scattered;
         let room = if scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
         if self.extent_count * EXTENT_SIZE > room {
@@ -568,6 +579,8 @@ mod tests {
             }
             block[62] &= 0x7f;
             block[63] = 0;
+            // The generation is one that can be.
+            block[71] &= 0x3f;
             block[11] = state as u8 & 3;
             put::<0, 8>(&mut block, MAGIC);
             put::<8, 2>(&mut block, VERSION.to_le_bytes());

@@ -37,7 +37,9 @@
 //! ```
 
 use crate::bytes::{at, put, u32_at, u64_at};
-use crate::{Block, Corrupt, FORMAT_VERSION, Pba, Reason, StoreId, Structure, checksum};
+use crate::{
+    Block, Corrupt, FORMAT_VERSION, NUMBER_LIMIT, Pba, Reason, StoreId, Structure, checksum,
+};
 
 /// The first bytes of a store.
 pub const MAGIC: [u8; 8] = *b"COULTER\0";
@@ -229,12 +231,13 @@ impl Superblock {
         let second = geometry.second_superblock;
         check(second.0 > 0 && second < geometry.first_segment, "second_superblock")?;
         check(geometry.volume_size > 0 && geometry.volume_size < log, "volume_size")?;
-        check((1..=1 << 20).contains(&self.budget.journal_size), "journal_size")?;
-        check((1..=4096).contains(&self.budget.run_count_limit), "run_count_limit")?;
+        // Of fewer updates than a checkpoint itself writes there would be checkpoints without end.
+        check((1024..=1 << 20).contains(&self.budget.journal_size), "journal_size")?;
+        check((2..=4096).contains(&self.budget.run_count_limit), "run_count_limit")?;
         check(self.budget.map_size <= 1 << 40, "map_size")?;
-        // Numbers that go up by one at a time never come near this; so none overflows.
-        let numbers = [self.generation, self.epoch, self.checkpoint.sequence];
-        check(numbers.iter().all(|number| *number < 1 << 62), "generation, epoch or sequence")?;
+        check(self.generation < NUMBER_LIMIT, "generation")?;
+        check(self.epoch < NUMBER_LIMIT, "epoch")?;
+        check(self.checkpoint.sequence < NUMBER_LIMIT, "checkpoint_sequence")?;
         let body = self.checkpoint;
         let blocks = u64::from(body.size).div_ceil(crate::BLOCK_SIZE as u64);
         check(body.size > 0 && body.size <= crate::checkpoint::BODY_SIZE_MAX, "checkpoint_size")?;
@@ -259,7 +262,7 @@ pub(crate) mod tests {
                 first_segment: Pba(256),
                 second_superblock: Pba(128),
             },
-            budget: RecoveryBudget { map_size: 1 << 20, journal_size: 100, run_count_limit: 8 },
+            budget: RecoveryBudget { map_size: 1 << 20, journal_size: 1024, run_count_limit: 8 },
             epoch: 2,
             checkpoint: CheckpointLocation {
                 sequence: 99,

@@ -18,7 +18,8 @@ use coulter_format::superblock::{
     CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
 };
 use coulter_format::{
-    BLOCK_SIZE, Block, BlockPointer, Lba, Pba, StoreId, map_page, record, run, segment_table,
+    BLOCK_SIZE, Block, BlockPointer, Lba, NUMBER_LIMIT, Pba, StoreId, map_page, record, run,
+    segment_table,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -48,7 +49,7 @@ fn block() -> impl Strategy<Value = Box<Block>> {
 fn superblock() -> impl Strategy<Value = Superblock> {
     let sizes = (8u32..=18, 2u32..1000, 0u64..1_000_000, any::<prop::sample::Index>());
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>());
-    let budget = (0..=1u64 << 40, 1u32..=1 << 20, 1u32..=4096);
+    let budget = (0..=1u64 << 40, 1024u32..=1 << 20, 2u32..=4096);
     (store_id(), sizes, numbers, budget, any::<[[u8; 32]; 2]>()).prop_map(
         |(store, sizes, numbers, budget, label)| {
             let (shift, segment_count, extra, volume) = sizes;
@@ -125,7 +126,8 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
                     named.push(BlockWord { checksum, address });
                 }
             }
-            let [epoch, sequence, durable_sequence, generation] = numbers;
+            let [epoch, sequence, durable_sequence, generation] =
+                numbers.map(|number: u64| number % NUMBER_LIMIT);
             let (pba, payload_size) = (Pba(pba), payload as u16);
             let mut places = Places::default();
             let step = 256 / payload.max(1) as u32;

@@ -10,6 +10,7 @@
 //! What it does not do: decide what is right. Decoders check themselves, and have properties of
 //! their own; the engine is compared with a map.
 
+mod crafted;
 mod decoders;
 mod engine;
 mod input;
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "run", run: decoders::run, size_max: 4200 },
     Target { name: "segment_table", run: decoders::segment_table, size_max: 4200 },
     Target { name: "store", run: store::damaged, size_max: 512 },
+    Target { name: "crafted", run: crafted::store, size_max: 256 },
     Target { name: "nbd_handshake", run: coulter_attach::fuzz::nbd_handshake, size_max: 4096 },
     Target { name: "nbd_transmission", run: nbd_transmission, size_max: 16_384 },
     Target { name: "nbd_client", run: coulter_attach::fuzz::nbd_client, size_max: 16_384 },

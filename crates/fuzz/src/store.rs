@@ -34,13 +34,18 @@ fn used() -> Device {
 
 fn make_used() -> Device {
     let mut hand = Hand::open(empty(), small());
+    write_over(&mut hand);
+    hand.device.flush_all();
+    hand.device
+}
+
+/// Writes three times as many blocks as there are.
+pub(crate) fn write_over(hand: &mut Hand) {
     let mut random = Random::new(1);
     let size = hand.engine.geometry().volume_size;
     for number in 0..3 * size {
         assert!(hand.write(random.below(size), 1, number as u8), "there is always room");
     }
-    hand.device.flush_all();
-    hand.device
 }
 
 /// One of each structure, as the engine wrote it.

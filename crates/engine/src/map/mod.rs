@@ -150,6 +150,16 @@ impl Map {
         })
     }
 
+    /// Roots that the volume can have.
+    pub(crate) fn root_count_max(&self) -> u64 {
+        self.volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64)
+    }
+
+    /// Whether an address belongs to a leaf that the volume can have.
+    pub(crate) fn has_leaf_of(&self, lba: Lba) -> bool {
+        split(lba).0 < self.volume_leaves as u64
+    }
+
     /// Bytes in use: arrays, chains, directory.
     pub(crate) fn size(&self) -> u64 {
         let frames = (self.frames.count() - self.frames.free_count()) as u64;

@@ -12,7 +12,9 @@ use coulter_format::checkpoint::BodyView;
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::run::RunEntry;
 use coulter_format::segment_table::{self, SegmentState};
-use coulter_format::{Block, BlockPointer, Pba, Reason, Structure, run};
+use coulter_format::{
+    Block, BlockPointer, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
+};
 
 impl Engine {
     pub(super) fn read_body(
@@ -58,17 +60,21 @@ impl Engine {
         // A store that was last written when there were fewer streams has no heads for the others.
         check((Stream::COUNT_MIN..=Stream::COUNT).contains(&r.heads.len()), "stream_count")?;
         r.heads.resize(Stream::COUNT, None);
+        // No segment is listed twice: two streams would write to one place.
+        let mut listed = alloc::vec![false; geometry.segment_count as usize];
+        let mut is_new = |segment: u32| {
+            let entry = listed.get_mut(segment as usize);
+            entry.is_some_and(|entry| !core::mem::replace(entry, true))
+        };
         for head in r.heads.iter().flatten() {
-            check(head.segment < geometry.segment_count, "head")?;
-            check(head.offset <= geometry.segment_size, "head")?;
-            check(body.reserved().all(|reserved| reserved != head.segment), "head")?;
+            check(is_new(head.segment) && head.offset <= geometry.segment_size, "head")?;
         }
+        check(body.reserved().chain(body.reserved_holes()).all(is_new), "reserved")?;
         r.reserved = body.reserved().map(SegmentIndex).collect();
-        check(r.reserved.iter().all(|s| s.0 < geometry.segment_count), "reserved")?;
         r.holes = body.reserved_holes().map(SegmentIndex).collect();
-        check(r.holes.iter().all(|s| s.0 < geometry.segment_count), "reserved")?;
-        let root_key_limit = coulter_format::address::LBA_LIMIT >> 18;
-        check(body.roots().all(|(key, p)| key < root_key_limit && inside(&p)), "root")?;
+        // Each has 12 KiB of directory: more than the volume can have would be more than was allowed.
+        let root_count = self.map.root_count_max();
+        check(body.roots().all(|(key, p)| key < root_count && inside(&p)), "root")?;
         body.roots().for_each(|(key, pointer)| self.map.restore_root(key, pointer));
         let table: Vec<_> = body.table().collect();
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
@@ -86,8 +92,13 @@ impl Engine {
         }
         check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
-        check(header.sweep.cycle < 1 << 62, "sweep_cycle")?;
-        check(header.write_clock < 1 << 62, "write_clock")?;
+        check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
+        check(header.write_clock < NUMBER_LIMIT, "write_clock")?;
+        if !self.config.read_only {
+            check(header.next_run < 1 << (62 - RUN_KEY_SHIFT), "next_run")?;
+            check(header.sweep.cycle < NUMBER_LIMIT_AT_OPENING, "sweep_cycle")?;
+            check(header.write_clock < NUMBER_LIMIT_AT_OPENING, "write_clock")?;
+        }
         self.checkpointer.runs = runs;
         self.checkpointer.table = table;
         self.checkpointer.next_run = header.next_run;
@@ -162,6 +173,9 @@ impl Engine {
             let somewhere = entry.pointer.is_mapped() && !entry.pointer.is_lost();
             if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
                 return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
+            }
+            if !self.map.has_leaf_of(entry.lba) {
+                return Err(damaged(Structure::Run, Reason::Field("lba"), pba));
             }
             if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {
                 return Err(damaged(Structure::Run, Reason::Field("count"), pba));

@@ -8,8 +8,8 @@ use crate::segments::State;
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
-use coulter_format::record::RecordView;
-use coulter_format::{Block, Reason, Structure, checksum};
+use coulter_format::record::{RecordHeader, RecordView};
+use coulter_format::{Block, NUMBER_LIMIT_AT_OPENING, Reason, Structure, checksum};
 
 /// Blocks searched from the end of a walk on: a header that is damaged, the longest payload that it can
 /// have, and the header behind that.
@@ -23,6 +23,14 @@ impl Walk {
 }
 
 impl Recovery {
+    /// What any header tells, whether its record counts or not.
+    fn meet(&mut self, header: &RecordHeader) {
+        self.generation = self.generation.max(header.generation);
+        if header.epoch > self.epoch {
+            (self.epoch, self.epoch_pba) = (header.epoch, header.pba);
+        }
+    }
+
     /// Notes a record that may count. Its blocks are those from its header on; `end` is where it ends
     /// in the chunk that the walk is in.
     fn take_record(&mut self, view: &RecordView<'_>, walk: &Walk, end: u32, blocks: &[Block]) {
@@ -48,6 +56,7 @@ impl Recovery {
         self.found.push(Found {
             sequence: header.sequence,
             stream: header.stream,
+            pba: header.pba,
             segment: walk.segment,
             end: walk.offset + end,
             scattered: header.scattered.is_some(),
@@ -153,8 +162,7 @@ impl Engine {
                 break false;
             };
             let header = view.header();
-            r.generation = r.generation.max(header.generation);
-            r.epoch = r.epoch.max(header.epoch);
+            r.meet(&header);
             let end = at + header.span();
             let foreign = header.epoch != epoch
                 || usize::from(header.stream) >= Stream::COUNT
@@ -190,7 +198,10 @@ impl Engine {
     fn may_have_been_opened(&self, r: &Recovery, index: usize) -> bool {
         let before = r.walks[index.saturating_sub(Stream::COUNT)..index].iter();
         let mut before = before.filter(|walk| !walk.anywhere);
-        let reserved = index - (r.walks.len() - r.reserved.len());
+        // The heads' segments were opened, be their offset what it may.
+        let Some(reserved) = index.checked_sub(r.walks.len() - r.reserved.len()) else {
+            return true;
+        };
         reserved < Stream::COUNT || before.any(|walk| walk.met)
     }
 
@@ -206,8 +217,7 @@ impl Engine {
             let place = start.plus(offset as u32);
             if let Ok(view) = RecordView::decode(block, &self.superblock.store, place) {
                 let header = view.header();
-                r.generation = r.generation.max(header.generation);
-                r.epoch = r.epoch.max(header.epoch);
+                r.meet(&header);
                 if header.epoch == self.superblock.epoch && header.sequence > walk.latest {
                     r.durable = r.durable.max(header.durable_sequence);
                 }
@@ -240,8 +250,7 @@ impl Engine {
                 continue;
             };
             let header = view.header();
-            r.generation = r.generation.max(header.generation);
-            r.epoch = r.epoch.max(header.epoch);
+            r.meet(&header);
             let end = at + header.span();
             let ours = header.epoch == epoch
                 && usize::from(header.stream) < Stream::COUNT
@@ -283,10 +292,13 @@ impl Engine {
         if r.generation > self.superblock.generation {
             return Err(OpenError::SuperblockLost { generation: r.generation });
         }
+        if r.epoch >= NUMBER_LIMIT_AT_OPENING && !self.config.read_only {
+            return Err(damaged(Structure::RecordHeader, Reason::Field("epoch"), r.epoch_pba));
+        }
         self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
         self.log.next_sequence = last + 1;
         self.log.durable = self.superblock.checkpoint.sequence;
-        self.log.epoch = self.superblock.epoch.max(r.epoch).saturating_add(1);
+        self.log.epoch = self.superblock.epoch.max(r.epoch) + 1;
         if sings(Canary::EpochNotBumped) {
             self.log.epoch = self.superblock.epoch;
         }
@@ -297,9 +309,27 @@ impl Engine {
         self.count_listed()
     }
 
+    /// In a segment that is not patched all records that count are of one stream. Were they not, the
+    /// segment would be the head of two.
+    fn check_streams(&self, r: &Recovery) -> Result<(), OpenError> {
+        let mut streams = alloc::vec![None; self.superblock.geometry.segment_count as usize];
+        for (stream, head) in (0..).zip(&r.heads) {
+            if let Some(head) = head {
+                streams[head.segment as usize] = Some(stream);
+            }
+        }
+        for found in r.found[..r.accepted].iter().filter(|found| !found.scattered) {
+            if *streams[found.segment.index()].get_or_insert(found.stream) != found.stream {
+                return Err(damaged(Structure::RecordHeader, Reason::Field("stream"), found.pba));
+            }
+        }
+        Ok(())
+    }
+
     fn restore_heads(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
         let queued: Vec<_> = self.segments.queue().collect();
         let clock = self.log.write_clock;
+        self.check_streams(r)?;
         for stream in Stream::ALL {
             let mut head = r.heads[stream.index()];
             let records = r.found[..r.accepted].iter().filter(|f| f.stream == stream as u8);

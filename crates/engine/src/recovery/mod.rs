@@ -103,6 +103,7 @@ struct Walk {
 struct Found {
     sequence: Sequence,
     stream: u8,
+    pba: Pba,
     segment: SegmentIndex,
     end: u32,
     /// It lies in holes, and no head goes on behind it.
@@ -138,8 +139,10 @@ pub(crate) struct Recovery {
     durable: Sequence,
     /// The newest superblock that any record knows of.
     generation: u64,
-    /// The highest epoch of any record seen: of a recovery that did not get to its end, too.
+    /// The highest epoch of any record seen: of a recovery that did not get to its end, too; and where
+    /// it was seen.
     epoch: u64,
+    epoch_pba: Pba,
     /// Records of `found`, in order, that replay takes.
     accepted: usize,
 }
@@ -172,6 +175,7 @@ impl Recovery {
             durable: 0,
             generation: 0,
             epoch: 0,
+            epoch_pba: Pba::NOWHERE,
             accepted: 0,
         }
     }

@@ -17,6 +17,14 @@ impl Engine {
         for found in r.found[..r.accepted].iter() {
             let entries = found.first_entry..found.first_entry + found.entry_count;
             for entry in &r.entries[entries] {
+                // Metadata has other keys. Behind the end of the volume an update would take memory
+                // that nobody allowed.
+                let is_host = matches!(entry.kind, Kind::Data | Kind::Remote | Kind::Discard);
+                let end = entry.key + u64::from(entry.count);
+                if is_host && end > self.superblock.geometry.volume_size {
+                    let key = Reason::Field("key");
+                    return Err(damaged(Structure::RecordHeader, key, found.pba));
+                }
                 self.replay_entry(entry)?;
             }
             self.segments.record_applied(found.segment, self.log.now());

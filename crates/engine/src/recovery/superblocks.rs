@@ -1,13 +1,13 @@
 //! The superblocks: both copies are looked for, and the newest valid one is adopted.
 
-use super::{JobKind, Recovery, SuperblockError};
+use super::{JobKind, Recovery, SuperblockError, damaged};
 use crate::Engine;
 use crate::api::{Buffers, OpenError, PageRef, Target};
 use crate::map::Map;
 use crate::pacing::{Pacing, Watermarks};
 use crate::segments::Segments;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
-use coulter_format::{Corrupt, Pba, Reason};
+use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
 
 /// Where superblock B lies for every segment size that there can be.
 const SECOND_SUPERBLOCKS: [Pba; 11] = {
@@ -69,6 +69,18 @@ impl Engine {
             + u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
         if end > self.device_size {
             return Err(OpenError::Truncated { needed: end, found: self.device_size });
+        }
+        if !self.config.read_only {
+            let numbers = [
+                (superblock.generation, "generation"),
+                (superblock.epoch, "epoch"),
+                (superblock.checkpoint.sequence, "checkpoint_sequence"),
+            ];
+            let spent = numbers.iter().find(|(number, _)| *number >= NUMBER_LIMIT_AT_OPENING);
+            if let Some((_, name)) = spent {
+                let place = superblock.location();
+                return Err(damaged(Structure::Superblock, Reason::Field(name), place));
+            }
         }
         self.superblock = superblock;
         let needed = superblock.budget.map_size;
