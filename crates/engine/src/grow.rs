@@ -42,6 +42,11 @@ pub enum GrowthError {
         /// Blocks that it has.
         present: u64,
     },
+    /// The map memory that was allowed is less than recovery of the larger volume may need.
+    MapMemory {
+        /// Bytes needed.
+        needed: u64,
+    },
     /// There is no such store.
     Layout(LayoutError),
 }
@@ -59,7 +64,7 @@ impl Engine {
         let geometry = self.grown_geometry(growth)?;
         let old = self.superblock.geometry.volume_size;
         assert!(geometry.volume_size >= old, "no address is lost");
-        let budget = &mut self.superblock.budget;
+        let mut budget = self.superblock.budget;
         // A store that was made to have its whole map in memory stays one.
         let whole = budget.map_size >= old * POINTER_SIZE;
         let needed = if whole { map_size_default } else { map_size_min }(geometry.volume_size);
@@ -67,7 +72,13 @@ impl Engine {
         // leave the next opening less of them.
         let kept = budget.map_size + directory_size(geometry.volume_size) - directory_size(old);
         budget.map_size = kept.max(needed);
+        // The next opening would be refused.
+        if self.config.map_size.is_some_and(|allowed| allowed < budget.map_size) {
+            return Err(GrowthError::MapMemory { needed: budget.map_size });
+        }
+        self.superblock.budget = budget;
         self.superblock.geometry = geometry;
+        self.map.grow(geometry.volume_size, self.map_size());
         self.segments.grow(geometry);
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
         assert!(pages >= self.checkpointer.table.len(), "no page is given up");

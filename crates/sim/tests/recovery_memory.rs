@@ -2,8 +2,8 @@
 //! of it.
 
 use coulter_engine::create::map_size_min;
-use coulter_engine::grow::Growth;
-use coulter_engine::{Command, Config, Phase, Request};
+use coulter_engine::grow::{Growth, GrowthError};
+use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::Lba;
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store};
@@ -151,4 +151,34 @@ fn a_store_that_grew_has_no_less_for_updates_than_before() {
     let h = Hand::open(h.device, small());
     assert_eq!(h.engine.geometry().volume_size, 450_000);
     assert!(need(&h).1 >= most);
+}
+
+/// A gibibyte takes 12 KiB of directory as soon as a block of it is written. As long as the volume is open
+/// all of it must stay below what was allowed, as after the next opening.
+#[test]
+fn a_volume_that_has_just_grown_keeps_to_the_map_memory_that_was_allowed() {
+    let blocks = 1 << 18;
+    let small_map = map_size_min(blocks);
+    let mut device = store(2400, 1024, Some(blocks), Some(small_map), 16);
+    device.grow(16 * blocks);
+    let volume_size = Some(12 * blocks);
+    let growth = Growth { volume_size, spare_percent: 20 };
+    let open =
+        |device, map_size| Hand::open(device, Config { growth: Some(growth), map_size, ..small() });
+    let h = open(device.clone(), Some(small_map));
+    let Phase::Failed(OpenError::Growth(GrowthError::MapMemory { needed })) = h.engine.phase()
+    else {
+        panic!("{:?}: the next opening would not be one", h.engine.phase());
+    };
+    let mut h = open(device, Some(needed));
+    for lba in (0..400 * LEAF).step_by(LEAF as usize).chain((0..12).map(|root| root * blocks)) {
+        assert!(h.write(lba, 1, 7));
+    }
+    let statistics = h.engine.statistics();
+    assert!(statistics.map_bytes_peak <= statistics.map_bytes_limit, "{statistics:?}");
+    assert_eq!(statistics.map_bytes_limit, needed);
+    h.submit(Request::Shutdown).expect("a shutdown is accepted");
+    h.run();
+    let h = Hand::open(h.device, Config { map_size: Some(needed), ..small() });
+    assert_eq!(h.engine.phase(), Phase::Running);
 }

@@ -116,6 +116,11 @@ fn reason_not_to_grow(error: GrowthError) -> String {
         GrowthError::VolumeShrinks { present } => {
             format!("the volume has {} bytes already; a volume never shrinks", bytes(present))
         }
+        GrowthError::MapMemory { needed } => {
+            format!(
+                "so large a volume may need {needed} bytes of map memory to be opened: allow as much"
+            )
+        }
         GrowthError::Layout(LayoutError::VolumeTooLarge { limit }) => format!(
             "so large a volume leaves too little spare space: at most {} bytes on this device",
             bytes(limit)

@@ -148,6 +148,14 @@ impl Directory {
         Directory { roots: (0..dense).map(Root::empty).collect(), dense, leaf_tables: 0 }
     }
 
+    /// The volume has addresses of so many blocks from now on.
+    pub(crate) fn grow(&mut self, volume_size: u64) {
+        let grown = Directory::new(volume_size);
+        assert_eq!(self.roots.len() as u64, self.dense, "there are no roots behind the volume");
+        self.roots.extend(grown.roots.into_iter().skip(self.dense as usize));
+        self.dense = grown.dense;
+    }
+
     pub(crate) fn roots(&self) -> &[Root] {
         &self.roots
     }

@@ -81,6 +81,8 @@ pub(crate) struct Frames {
     leaf_count: usize,
     pinned_count: usize,
     hand: usize,
+    /// Frames that nobody gets any more.
+    retired_count: usize,
 }
 
 impl Frames {
@@ -94,11 +96,20 @@ impl Frames {
             leaf_count: 0,
             pinned_count: 0,
             hand: 0,
+            retired_count: 0,
         }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.uses.len()
+        self.uses.len() - self.retired_count
+    }
+
+    /// Gives free frames up for good, until there are so many: those that were never used first, for
+    /// which the system has given no memory yet.
+    pub(crate) fn retire_down_to(&mut self, count: usize) {
+        let surplus = self.count().saturating_sub(count).min(self.free.len());
+        self.free.drain(..surplus);
+        self.retired_count += surplus;
     }
 
     pub(crate) fn free_count(&self) -> usize {

@@ -150,6 +150,17 @@ impl Map {
         })
     }
 
+    /// The volume is larger from now on, before anything is written to it. Its directory takes memory that
+    /// frames had. They are free: the new size is one that recovery could do with, directory and all, and
+    /// all that was restored was let in by the old one.
+    pub(crate) fn grow(&mut self, volume_size: u64, map_size: u64) {
+        let frames = map_size.saturating_sub(directory_size(volume_size)) / FRAME_SIZE;
+        self.frames.retire_down_to(frames as usize);
+        self.directory.grow(volume_size);
+        self.volume_size = volume_size;
+        self.volume_leaves = volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize;
+    }
+
     /// Roots that the volume can have.
     pub(crate) fn root_count_max(&self) -> u64 {
         self.volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64)
