@@ -61,11 +61,13 @@ pub enum Canary {
     RecordPassedOver,
     /// A buffer is used again while a read that nobody wants any more still fills it.
     AbandonedBufferReused,
+    /// A flush that failed is tried again.
+    FlushRetried,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 24] = [
+    pub const ALL: [Canary; 25] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -90,6 +92,7 @@ impl Canary {
         Canary::RecoveryOverfilled,
         Canary::RecordPassedOver,
         Canary::AbandonedBufferReused,
+        Canary::FlushRetried,
     ];
 }
 

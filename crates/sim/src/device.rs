@@ -38,6 +38,21 @@ struct Write {
     pba: u32,
     before: Vec<Option<Rc<Block>>>,
     after: Vec<Option<Rc<Block>>>,
+    /// A flush failed, and the device will not keep it, though reads may show it for a while.
+    doomed: bool,
+}
+
+impl Write {
+    /// A later write is durable: where it lies, taking this one back does not bring back what was there
+    /// before.
+    fn survives_below(&mut self, later: &Write) {
+        for (place, before) in (self.pba..).zip(&mut self.before) {
+            let offset = place.wrapping_sub(later.pba) as usize;
+            if let Some(after) = later.after.get(offset) {
+                before.clone_from(after);
+            }
+        }
+    }
 }
 
 impl Device {
@@ -80,7 +95,7 @@ impl Device {
             std::mem::replace(place, block.clone())
         };
         let before = places.iter_mut().zip(&after).map(exchange).collect();
-        self.unflushed.push(Write { pba: pba.0, before, after });
+        self.unflushed.push(Write { pba: pba.0, before, after, doomed: false });
     }
 
     /// Forgets blocks; they read as zeros.
@@ -93,9 +108,53 @@ impl Device {
         self.unflushed.len()
     }
 
-    /// A flush that covers the first `mark` of the writes that were unflushed when it began.
-    pub fn flush(&mut self, mark: usize) {
-        self.unflushed.drain(..mark.min(self.unflushed.len()));
+    /// A flush that covers the first `mark` of the writes that were unflushed when it began, but for
+    /// those that the device will not keep: it has forgotten that they are to be written. Returns how
+    /// many are durable now.
+    pub fn flush(&mut self, mark: usize) -> usize {
+        let rest = self.unflushed.split_off(mark.min(self.unflushed.len()));
+        let flushed = std::mem::replace(&mut self.unflushed, rest);
+        let count = flushed.len();
+        let mut kept: Vec<Write> = Vec::new();
+        for write in flushed {
+            if write.doomed {
+                kept.push(write);
+            } else {
+                kept.iter_mut().for_each(|doomed| doomed.survives_below(&write));
+            }
+        }
+        let durable = count - kept.len();
+        self.unflushed.splice(..0, kept);
+        durable
+    }
+
+    /// A flush has failed: of what was not flushed, the device will not keep some writes, or all. Reads
+    /// show them until [`Device::forget_doomed`].
+    pub fn doom(&mut self, random: &mut Random) {
+        let all = random.chance(30);
+        for write in &mut self.unflushed {
+            write.doomed |= all || random.chance(50);
+        }
+    }
+
+    /// From now on reads do not show what the device will not keep.
+    pub fn forget_doomed(&mut self) {
+        if !self.unflushed.iter().any(|write| write.doomed) {
+            return;
+        }
+        let writes = self.revert();
+        for mut write in writes {
+            let start = write.pba as usize;
+            let places = &mut self.blocks[start..start + write.after.len()];
+            write.before = places.to_vec();
+            if write.doomed {
+                write.after.clone_from(&write.before);
+            } else {
+                places.clone_from_slice(&write.after);
+            }
+            // It stays in the list, so that flushes that are under way cover what they did.
+            self.unflushed.push(Write { doomed: false, ..write });
+        }
     }
 
     /// Makes everything durable, to set a scene.
@@ -105,6 +164,7 @@ impl Device {
 
     /// Cuts the power.
     pub fn cut(&mut self, loss: Loss, random: &mut Random) {
+        self.forget_doomed();
         if loss == Loss::Nothing {
             return;
         }
@@ -204,5 +264,39 @@ impl Device {
     pub fn written(&self) -> impl Iterator<Item = Pba> + '_ {
         let blocks = (0..).zip(&self.blocks);
         blocks.filter(|(_, block)| block.is_some()).map(|(pba, _)| Pba(pba))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first_bytes(device: &Device) -> Vec<u8> {
+        let mut blocks = vec![[0; BLOCK_SIZE]; device.size() as usize];
+        device.read(Pba(0), &mut blocks);
+        blocks.iter().map(|block| block[0]).collect()
+    }
+
+    #[test]
+    fn what_a_failed_flush_has_doomed_no_later_flush_makes_durable() {
+        let mut random = Random::new(1);
+        for number in 0..50u8 {
+            let mut device = Device::new(3);
+            device.write(Pba(0), &[[1; BLOCK_SIZE]; 3]);
+            device.flush_all();
+            device.write(Pba(0), &[[2; BLOCK_SIZE]; 2]);
+            device.doom(&mut random);
+            let doomed = device.unflushed[0].doomed;
+            // It came later, and lies over a part of it.
+            device.write(Pba(1), &[[3; BLOCK_SIZE]]);
+            assert_eq!(first_bytes(&device), [2, 3, 1], "reads show all of it");
+            if number.is_multiple_of(2) {
+                device.forget_doomed();
+                assert_eq!(first_bytes(&device), [if doomed { 1 } else { 2 }, 3, 1]);
+            }
+            device.flush(2);
+            device.cut(Loss::Everything, &mut random);
+            assert_eq!(first_bytes(&device), [if doomed { 1 } else { 2 }, 3, 1]);
+        }
     }
 }

@@ -6,7 +6,9 @@
 use crate::device::Loss;
 use crate::plan::{Fault, Plan, SETTINGS, Shape, Step};
 use crate::random::Random;
+use coulter_engine::named::Named;
 use coulter_engine::placement::Placement;
+use coulter_engine::policy::VictimPolicy;
 use coulter_engine::reclaim::Reclaim;
 
 /// Power cuts in a life.
@@ -16,6 +18,9 @@ const CUTS: u64 = 24;
 const RECLAIMS: u64 = 0x686f_6c65_7321;
 /// Keeps what is drawn for other placements and for growth apart.
 const CHANGES: u64 = 0x6368_616e_6765_7321;
+
+/// Keeps what is drawn for forgetful devices and for other configurations apart.
+const FORGETS: u64 = 0x666f_7267_6574_7321;
 
 /// Tells an operator's randomness from the rest of a life's.
 const OPERATOR: u64 = 0x6f70_6572_6174_6f72;
@@ -47,11 +52,15 @@ pub fn plan(seed: u64) -> Plan {
     let switches = seed.is_multiple_of(2);
     // In one of eight, blocks are placed otherwise from time to time, and the store grows.
     let changes = matches!(seed % 16, 7 | 8).then(|| Random::new(seed ^ CHANGES));
+    // In another of eight, the device forgets what a flush that fails did not cover, and the store is
+    // opened with other memory and other habits.
+    let forgets = matches!(seed % 16, 2 | 15).then(|| Random::new(seed ^ FORGETS));
     let (steps, growth) = (Vec::new(), 0);
     let mut maker = Maker {
         random,
         reclaims,
         changes,
+        forgets,
         switches,
         operator,
         shape,
@@ -127,6 +136,8 @@ struct Maker {
     reclaims: Random,
     /// If it changes: what is drawn for that.
     changes: Option<Random>,
+    /// If the device forgets: what is drawn for that.
+    forgets: Option<Random>,
     operator: Option<Random>,
     /// Whether the way to reclaim changes in the middle of its life.
     switches: bool,
@@ -157,6 +168,7 @@ impl Maker {
             if failing && self.random.chance(40) {
                 self.fail();
             }
+            self.forget_and_configure();
             if self.random.chance(6) {
                 self.steps.push(Step::Shutdown);
             }
@@ -170,6 +182,23 @@ impl Maker {
             if grows {
                 self.volume = grown_volume_size(&self.shape, self.growth);
             }
+        }
+    }
+
+    /// A flush fails and what it should have covered is gone; or the store is opened otherwise from now on.
+    fn forget_and_configure(&mut self) {
+        let Some(forgets) = self.forgets.as_mut() else { return };
+        if forgets.chance(25) {
+            let frames = if forgets.chance(50) { 0 } else { forgets.below(600) };
+            let records = 12 + forgets.below(5) as u16;
+            let victims = VictimPolicy::NAMED[forgets.below(3) as usize].1;
+            self.steps.push(Step::Configure { frames, records, victims });
+        }
+        if forgets.chance(25) {
+            let fault = if forgets.chance(50) { Fault::Forgets } else { Fault::ForgetsLater };
+            let number = 1 + forgets.below(5);
+            self.steps.push(Step::Fault(fault, number));
+            self.work(20);
         }
     }
 

@@ -17,6 +17,8 @@
 //! fault rot 3          see Fault
 //! reclaim hole-fill    space is reclaimed in another way from now on
 //! place mixed          which blocks share segments from now on
+//! configure 100 14 greedy   from the next opening on: frames of the map besides what recovery may
+//!                      need, record buffers, how the cleaner chooses
 //! grow 5               the device gets room for five segments more, taken in at the next opening
 //! shutdown
 //! cut sectors 99 17,3  the power goes; again after 17 and after 3 commands of opening
@@ -24,6 +26,7 @@
 
 use crate::device::Loss;
 use coulter_engine::placement::Placement;
+use coulter_engine::policy::VictimPolicy;
 use coulter_engine::reclaim::Reclaim;
 use std::fmt;
 
@@ -62,6 +65,10 @@ pub enum Fault {
     WriteError,
     /// The n-th flush from now fails.
     FlushError,
+    /// The n-th flush from now fails, and some of what no flush has covered is gone.
+    Forgets,
+    /// The same, but reads show it until the engine ends.
+    ForgetsLater,
     /// The n-th write from now is acknowledged and never arrives: later reads return stale blocks.
     Lost,
     /// The n-th write from now goes to another place.
@@ -140,6 +147,15 @@ pub enum Step {
     Reclaim(Reclaim),
     /// Other blocks share segments.
     Place(Placement),
+    /// The store is opened otherwise from the next time on.
+    Configure {
+        /// Frames of map memory beside what recovery may need.
+        frames: u64,
+        /// Record buffers.
+        records: u16,
+        /// How the cleaner chooses.
+        victims: VictimPolicy,
+    },
     /// The device becomes larger by so many segments, and the store by as much with the next opening.
     Grow(u64),
     /// A shutdown in order, and opening anew.
@@ -231,10 +247,12 @@ const LOSSES: [(&str, Loss); 5] = [
     ("sectors", Loss::SomeSectors),
 ];
 
-const FAULTS: [(&str, Fault); 6] = [
+const FAULTS: [(&str, Fault); 8] = [
     ("read-error", Fault::ReadError),
     ("write-error", Fault::WriteError),
     ("flush-error", Fault::FlushError),
+    ("forgets", Fault::Forgets),
+    ("forgets-later", Fault::ForgetsLater),
     ("lost", Fault::Lost),
     ("misdirected", Fault::Misdirected),
     ("rot", Fault::Rot),
@@ -298,6 +316,9 @@ impl fmt::Display for Step {
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
             Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
             Step::Place(placement) => write!(f, "place {}", name_of(&PLACEMENTS, placement)),
+            Step::Configure { frames, records, victims } => {
+                write!(f, "configure {frames} {records} {victims}")
+            }
             Step::Grow(segments) => write!(f, "grow {segments}"),
             Step::Shutdown => f.write_str("shutdown"),
             Step::Cut { loss, seed, again } => {
@@ -357,6 +378,11 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
         "reclaim" => Step::Reclaim(words.get(1)?.parse().ok()?),
         "place" => Step::Place(by_name(&PLACEMENTS, words.get(1)?)?),
+        "configure" => Step::Configure {
+            frames: number(1)?,
+            records: number(2)?.try_into().ok()?,
+            victims: words.get(3)?.parse().ok()?,
+        },
         "grow" => Step::Grow(number(1)?),
         "shutdown" => Step::Shutdown,
         "cut" => {

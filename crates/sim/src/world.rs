@@ -41,6 +41,10 @@ const ALLOWANCE: u64 = 100;
 /// Spare space of a store that is as large as it can be.
 const SPARE_PERCENT: u32 = 20;
 
+/// Record buffers that an engine has at first, and at most later on.
+const RECORDS: u16 = Config::RECORD_COUNT_MIN;
+const RECORDS_MAX: u16 = 16;
+
 /// Reads of a volume that has become read-only.
 const READS_ON: u64 = 30;
 
@@ -134,7 +138,7 @@ fn map_size(shape: &Shape) -> Option<u64> {
 fn config(shape: &Shape) -> Config {
     Config {
         map_size: map_size(shape),
-        record_count: 12,
+        record_count: RECORDS,
         page_count: 16,
         request_count: 64,
         trim: shape.trim,
@@ -170,7 +174,7 @@ impl Simulator {
     pub fn tell(&mut self, plan: &Plan, story: bool) -> (Result<Outcome, Violation>, Vec<String>) {
         let config = config(&plan.shape);
         let memory = self.memory.take();
-        let memory = memory.unwrap_or_else(|| Memory::new(config.record_count, config.page_count));
+        let memory = memory.unwrap_or_else(|| Memory::new(RECORDS_MAX, config.page_count));
         let mut world = World::new(plan, memory, self.audit_data_every);
         world.story = story.then(Vec::new);
         let result = world.live(&plan.steps);
@@ -200,6 +204,8 @@ struct World {
     tainted: bool,
     /// It reported an error: requests may fail, and the volume may be read-only.
     failed: bool,
+    /// What was not flushed is gone in part: until the next opening reads may find that.
+    forgotten: bool,
     /// Nothing but processes died since the last opening.
     lossless: bool,
     /// References that the engine gave up because only damage could have left them.
@@ -242,6 +248,7 @@ impl World {
             audit_data_every,
             tainted: false,
             failed: false,
+            forgotten: false,
             lossless: false,
             references_lost: 0,
             recovery_chunks: None,
@@ -311,6 +318,16 @@ impl World {
                 self.engine().set_placement(*placement);
                 Ok(())
             }
+            Step::Configure { frames, records, victims } => {
+                self.config.record_count = (*records).clamp(RECORDS, RECORDS_MAX);
+                self.config.victims = *victims;
+                // What a store that grows will need is known when it has grown.
+                if self.config.growth.is_none() {
+                    let needed = self.engine().superblock().budget.map_size;
+                    self.config.map_size = Some(needed + frames * BLOCK_SIZE as u64);
+                }
+                Ok(())
+            }
             Step::Grow(segments) => {
                 self.device.grow(segments * u64::from(self.shape.segment_size));
                 let growth = Growth { volume_size: None, spare_percent: SPARE_PERCENT };
@@ -369,6 +386,8 @@ impl World {
             Fault::ReadError => self.armed.read_error = Some(number),
             Fault::WriteError => self.armed.write_error = Some(number),
             Fault::FlushError => self.armed.flush_error = Some(number),
+            Fault::Forgets => self.armed.forgets = Some(number),
+            Fault::ForgetsLater => self.armed.forgets_later = Some(number),
             Fault::Lost => self.armed.lost = Some(number),
             Fault::Misdirected => self.armed.misdirected = Some(number),
             Fault::Rot => {
@@ -476,7 +495,9 @@ impl World {
         if let Expected::Read { buffer, .. } = expected {
             self.memory.take_host(*buffer);
         }
-        if self.tainted || (self.failed && !matches!(failure, Failure::Corrupt(_))) {
+        let may_be_corrupt = self.forgotten && matches!(expected, Expected::Read { .. });
+        let is_corrupt = matches!(failure, Failure::Corrupt(_));
+        if self.tainted || (self.failed && (!is_corrupt || may_be_corrupt)) {
             return Ok(());
         }
         violation(format!("a request failed: {failure:?}"))

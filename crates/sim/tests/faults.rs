@@ -4,6 +4,7 @@
 
 use coulter_engine::{Command, Failure, Phase, Request};
 use coulter_format::Pba;
+use coulter_sim::Simulator;
 use coulter_sim::device::Loss;
 use coulter_sim::random::Random;
 use coulter_sim::scene::Scene;
@@ -209,5 +210,35 @@ fn a_rotten_block_that_was_moved_costs_no_later_write() {
     let mut reopened = Scene::open(scene.device.clone());
     for lba in written {
         assert_eq!(reopened.try_read(lba), Ok(3), "block {lba}");
+    }
+}
+
+/// The n-th flush fails, and the device has forgotten some of what it should have covered: reads show that
+/// at once, or not before the engine has ended.
+#[test]
+fn a_flush_that_fails_and_forgets_loses_nothing_that_was_flushed() {
+    let mut simulator = Simulator::default();
+    for (fault, loss) in
+        [("forgets", "nothing"), ("forgets-later", "nothing"), ("forgets", "blocks")]
+    {
+        for number in 1..10 {
+            let mut text = "coulter-sim plan 1\nstore segments=28 segment_size=256 volume=0 \
+                            journal=1024 runs=4 map=0 trim=1\n"
+                .to_owned();
+            for round in 0..12 {
+                text += &format!("write {} 250\nwrite 7 3\ndrain\nflush\n", 250 * round);
+                text += &format!("write {} 4 fua\ndiscard {round} 40\n", 9 * round);
+                if round == 4 {
+                    text += &format!("fault {fault} {number}\n");
+                }
+                text += &format!("run {} {number}\n", 5 * round);
+            }
+            text += &format!(
+                "drain\ncut {loss} {number}\nwrite 0 200\nflush\ndrain\ncut everything 1\n"
+            );
+            let plan = text.parse().expect("a plan of this version");
+            let outcome = simulator.run(&plan);
+            assert!(outcome.is_ok(), "{fault} {number}: {:?}", outcome.err());
+        }
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Armed {
     pub(super) read_error: Option<u64>,
     pub(super) write_error: Option<u64>,
     pub(super) flush_error: Option<u64>,
+    pub(super) forgets: Option<u64>,
+    pub(super) forgets_later: Option<u64>,
     pub(super) lost: Option<u64>,
     pub(super) misdirected: Option<u64>,
 }
@@ -91,15 +93,31 @@ impl World {
                 if strikes(&mut self.armed.flush_error) {
                     return self.fails("a flush");
                 }
-                self.device.flush(flush_mark);
+                let now = strikes(&mut self.armed.forgets);
+                if now || strikes(&mut self.armed.forgets_later) {
+                    self.forget(now);
+                    return self.fails("a flush, with what it should have covered,");
+                }
+                let durable = self.device.flush(flush_mark);
                 // Later flushes counted the writes that are durable now.
                 for other in &mut self.pending {
-                    other.flush_mark = other.flush_mark.saturating_sub(flush_mark);
+                    other.flush_mark = other.flush_mark.saturating_sub(durable);
                 }
             }
             Command::Discard { pba, count } => self.device.discard(pba, count),
         }
         Ok(())
+    }
+
+    /// The device gives up writes that no flush has covered; reads show that now, or when the engine has
+    /// ended.
+    fn forget(&mut self, now: bool) {
+        self.device.doom(&mut self.random);
+        self.lossless = false;
+        if now {
+            self.device.forget_doomed();
+            self.forgotten = true;
+        }
     }
 
     fn fails(&mut self, what: &str) -> IoResult {

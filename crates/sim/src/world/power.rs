@@ -18,10 +18,14 @@ impl World {
             if !matches!(engine.phase(), Phase::Opening | Phase::Failed(_)) {
                 // What was on its way when the device failed is no longer counted.
                 let all = engine.read_only().is_some();
-                self.recovery_chunks = Some(match all {
+                let counted = match all {
                     true => statistics.recovery_chunks_max,
                     false => statistics.recovery_chunks,
-                });
+                };
+                // The superblock that an opening has found may be gone after the next cut, for it was never
+                // flushed. Then the older one counts again, and what was counted for that.
+                let before = self.recovery_chunks.filter(|_| engine.phase() == Phase::Recovered);
+                self.recovery_chunks = Some(before.map_or(counted, |before| before.max(counted)));
             }
         }
         self.pending.clear();
@@ -69,7 +73,7 @@ impl World {
     /// Opens the store after a cut, the power going again and again, and compares what it holds.
     pub(super) fn reopen(&mut self, again: &[u32]) -> Result<(), Violation> {
         for after in again {
-            self.engine = Some(Engine::open(self.config, self.device.size()));
+            self.begin_to_open();
             for _ in 0..*after {
                 if !self.turn()? || matches!(self.engine().phase(), Phase::Failed(_)) {
                     break;
@@ -84,10 +88,17 @@ impl World {
         self.open()
     }
 
+    /// An engine comes up. Whatever was left over from a flush that failed is shown no more.
+    fn begin_to_open(&mut self) {
+        self.device.forget_doomed();
+        self.forgotten = false;
+        self.engine = Some(Engine::open(self.config, self.device.size()));
+    }
+
     /// Opens the store and compares what it holds.
     pub(super) fn open(&mut self) -> Result<(), Violation> {
         self.failed = false;
-        self.engine = Some(Engine::open(self.config, self.device.size()));
+        self.begin_to_open();
         let mut events = 0;
         loop {
             self.poll();
