@@ -268,6 +268,7 @@ fn finish(
         epoch: 1,
         checkpoint: CheckpointLocation { sequence, pba, size: size as u32, checksum },
         durable_sequence: sequence,
+        epoch_max: 0,
         clean: true,
         patched: false,
         label: [0; LABEL_SIZE],

@@ -87,6 +87,7 @@ fn check_numbers(newest: &Superblock, report: &mut Report) {
     let numbers = [
         ("generation", newest.generation),
         ("epoch", newest.epoch),
+        ("epoch_max", newest.epoch_max),
         ("checkpoint_sequence", newest.checkpoint.sequence),
     ];
     for (field, value) in numbers {

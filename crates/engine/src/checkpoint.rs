@@ -98,8 +98,8 @@ pub(crate) struct Checkpointer {
     next_superblock: Option<Superblock>,
     /// It is the second copy that is being written.
     is_second: bool,
-    /// The superblock found at opening, if the other copy does not lead where it does.
-    pub(crate) unpaired: Option<Superblock>,
+    /// The superblock found at opening, until the other copy leads where it does and tells the epoch.
+    pub(crate) unannounced: Option<Superblock>,
     /// A checkpoint must be written even if nothing calls for it.
     pub(crate) wanted: bool,
     shutdown: Option<RequestId>,
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     pub(crate) fn pump_checkpoint(&mut self, buffers: &mut impl Buffers) {
-        if self.checkpointer.stage == Stage::Idle && self.mirror_unpaired(buffers) {
+        if self.checkpointer.stage == Stage::Idle && self.announce_epoch(buffers) {
             return;
         }
         if self.checkpointer.stage == Stage::Idle && self.checkpoint_is_due() {
@@ -570,6 +570,7 @@ impl Engine {
         let superblock = Superblock {
             generation: self.superblock.generation + 1,
             epoch: self.log.epoch,
+            epoch_max: self.log.epoch,
             checkpoint: self.checkpointer.new_location.expect("the body was written"),
             clean: self.checkpointer.cut.clean,
             patched: self.checkpointer.cut.patched,
@@ -580,19 +581,23 @@ impl Engine {
         self.put_superblock(superblock, buffers);
     }
 
-    /// At opening: before anything is written, the other copy of the superblock leads to the same
-    /// checkpoint. Whether there was need for it.
+    /// At opening: before anything else is written, the other copy of the superblock leads to the same
+    /// checkpoint, and says which epoch this opening takes. Whether that was still to be done.
+    ///
+    /// So every epoch under which a record may lie anywhere is in a superblock, and no later opening
+    /// takes it again: it could take records that an earlier one had left for its own.
     ///
     /// The copy found may not be durable, if only the process died. No flush is needed before: all that
     /// it leads to was durable before it was written. Should the power go now, each copy is what it
     /// was or what it is now, and of the checkpoint that an older one leads to nothing was used again.
-    fn mirror_unpaired(&mut self, buffers: &mut impl Buffers) -> bool {
-        let Some(found) = self.checkpointer.unpaired.filter(|_| self.phase == Phase::Recovered)
+    fn announce_epoch(&mut self, buffers: &mut impl Buffers) -> bool {
+        let Some(found) = self.checkpointer.unannounced.filter(|_| self.phase == Phase::Recovered)
         else {
             return false;
         };
         self.checkpointer.is_second = true;
-        self.put_superblock(Superblock { generation: found.generation + 1, ..found }, buffers);
+        let (generation, epoch_max) = (found.generation + 1, self.log.epoch);
+        self.put_superblock(Superblock { generation, epoch_max, ..found }, buffers);
         true
     }
 
@@ -606,7 +611,7 @@ impl Engine {
         }
         // What records know of is the first of the two: the other one will do as well.
         self.log.generation = written.generation - u64::from(self.checkpointer.is_second);
-        if self.checkpointer.unpaired.take().is_some() {
+        if self.checkpointer.unannounced.take().is_some() {
             // Its sizes are what they were, even if the store is to grow.
             self.superblock.generation = written.generation;
             self.checkpointer.stage = Stage::Idle;

@@ -32,7 +32,8 @@
 //!    128    4 checkpoint_checksum    CRC-32C of those bytes
 //!    132    4 zero
 //!    136    8 durable_sequence       every record up to this one was durable when this was written
-//!    144   48 zero
+//!    144    8 epoch_max              no record is of a higher epoch, unless that is below `epoch`
+//!    152   40 zero
 //!    192   64 label                  UTF-8, padded with zeros
 //! ```
 
@@ -113,6 +114,9 @@ pub struct Superblock {
     /// Every record up to this sequence was durable when the superblock was written: the
     /// checkpoint's own records among them, which lie behind its sequence.
     pub durable_sequence: u64,
+    /// No record is of a higher epoch than this and [`Superblock::epoch`]: an opening says here which
+    /// one it takes before it writes any record. Zero in stores from before there was this.
+    pub epoch_max: u64,
     /// Whether nothing was written after the checkpoint.
     pub clean: bool,
     /// Whether there may be scattered records, in patched segments.
@@ -156,6 +160,7 @@ impl Superblock {
         put::<124, 4>(block, self.checkpoint.size.to_le_bytes());
         put::<128, 4>(block, self.checkpoint.checksum.to_le_bytes());
         put::<136, 8>(block, self.durable_sequence.to_le_bytes());
+        put::<144, 8>(block, self.epoch_max.to_le_bytes());
         put::<192, LABEL_SIZE>(block, self.label);
         let sum = checksum::sealed::<12>(block, 0);
         put::<12, 4>(block, sum.to_le_bytes());
@@ -212,6 +217,7 @@ impl Superblock {
                 checksum: u32_at::<128>(block),
             },
             durable_sequence: u64_at::<136>(block),
+            epoch_max: u64_at::<144>(block),
             clean: u32_at::<68>(block) & FLAG_CLEAN != 0,
             patched: u32_at::<44>(block) & FEATURE_HOLES != 0,
             label: at::<192, LABEL_SIZE>(block),
@@ -237,6 +243,7 @@ impl Superblock {
         check(self.budget.map_size <= 1 << 40, "map_size")?;
         check(self.generation < NUMBER_LIMIT, "generation")?;
         check(self.epoch < NUMBER_LIMIT, "epoch")?;
+        check(self.epoch_max < NUMBER_LIMIT, "epoch_max")?;
         check(self.checkpoint.sequence < NUMBER_LIMIT, "checkpoint_sequence")?;
         let body = self.checkpoint;
         let blocks = u64::from(body.size).div_ceil(crate::BLOCK_SIZE as u64);
@@ -271,6 +278,7 @@ pub(crate) mod tests {
                 checksum: 0xabcd,
             },
             durable_sequence: 105,
+            epoch_max: 3,
             clean: true,
             patched: true,
             label: [b'x'; LABEL_SIZE],

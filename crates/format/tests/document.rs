@@ -112,6 +112,7 @@ fn superblock_part(body: &[u8]) -> Part {
             checksum: crc32c(body),
         },
         durable_sequence: 45,
+        epoch_max: 3,
         clean: true,
         patched: false,
         label,
@@ -143,6 +144,7 @@ fn superblock_part(body: &[u8]) -> Part {
     of.u32("checkpoint_size", 124, body.len() as u32);
     of.sum("checkpoint_checksum", 128, crc32c(body));
     of.u64("durable_sequence", 136, 45);
+    of.u64("epoch_max", 144, 3);
     of.add("label", 192, b"example\0", "\"example\", 57 zero bytes more");
     Part { title: "Superblock B, generation 7", bytes: block.to_vec(), fields: of.fields }
 }

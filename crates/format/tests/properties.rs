@@ -77,6 +77,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 },
                 epoch,
                 durable_sequence: sequence.wrapping_add(u64::from(checksum)),
+                epoch_max: epoch / 2,
                 checkpoint: CheckpointLocation {
                     sequence,
                     pba: Pba(segment_size + 1),

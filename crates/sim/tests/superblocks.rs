@@ -2,6 +2,7 @@
 
 use coulter_engine::{Command, Config, Phase, Request};
 use coulter_format::Pba;
+use coulter_format::record::RecordView;
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
 
@@ -50,4 +51,41 @@ pub(crate) fn either_copy_of_the_superblock_leads_to_all_that_was_acknowledged()
             hand = Hand::open(hand.device, config);
         }
     }
+}
+
+/// Of an opening that is cut off nothing may be found again but what a flush has covered: the announcement
+/// of its epoch. The next one must not begin that epoch.
+#[test]
+fn no_epoch_is_begun_twice_be_its_records_met_or_not() {
+    let mut device = Hand::open(store(28, 1024, None, None, 4), small()).device;
+    device.flush_all();
+    let mut highest = 0;
+    for _ in 0..5 {
+        let mut hand = Hand::begin(device.clone(), small());
+        let mut kept = device.clone();
+        // Up to the first record.
+        let epoch = loop {
+            hand.poll();
+            let (io, data) = hand.out.first().expect("opening goes on");
+            match io.command {
+                Command::Write { pba, .. } if pba.0 >= 256 => {
+                    let store = hand.engine.superblock().store;
+                    let view = RecordView::decode(&data[0], &store, pba).expect("a record");
+                    break view.header().epoch;
+                }
+                // What is durable before that.
+                Command::Flush => {
+                    kept = hand.device.clone();
+                    kept.flush_all();
+                }
+                _ => {}
+            }
+            hand.complete(0, Ok(()));
+        };
+        assert!(epoch > highest, "epoch {epoch} after {highest}");
+        highest = epoch;
+        device = kept;
+    }
+    let hand = Hand::open(device, small());
+    assert_eq!(hand.engine.superblock().epoch, highest + 1);
 }

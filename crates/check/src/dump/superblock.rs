@@ -79,6 +79,8 @@ pub struct SuperblockFields {
     pub checkpoint_sequence: u64,
     /// Every record up to this sequence was durable when the superblock was written.
     pub durable_sequence: u64,
+    /// No record is of a higher epoch than this and `epoch`.
+    pub epoch_max: u64,
     /// The first block of the checkpoint's body.
     pub checkpoint_block: u32,
     /// Bytes of the body.
@@ -140,6 +142,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         runs_max: budget.run_count_limit,
         checkpoint_sequence: checkpoint.sequence,
         durable_sequence: superblock.durable_sequence,
+        epoch_max: superblock.epoch_max,
         checkpoint_block: checkpoint.pba.0,
         checkpoint_bytes: checkpoint.size,
         checkpoint_checksum: checkpoint.checksum,
@@ -191,6 +194,7 @@ impl fmt::Display for SuperblockFields {
         row("runs at most", &self.runs_max)?;
         row("checkpoint sequence", &self.checkpoint_sequence)?;
         row("durable sequence", &self.durable_sequence)?;
+        row("highest epoch", &self.epoch_max)?;
         let (block, bytes) = (self.checkpoint_block, self.checkpoint_bytes);
         row("checkpoint body", &format_args!("block {block}, {bytes} bytes"))?;
         row("checkpoint checksum", &format_args!("{:#010x}", self.checkpoint_checksum))

@@ -148,6 +148,7 @@ impl Model {
             store: StoreId { uuid: *b"a model of store", salt: 0x5a17_c0de },
             generation: 0,
             durable_sequence: 0,
+            epoch_max: 0,
             geometry,
             budget: RecoveryBudget { map_size: 1 << 20, journal_size: 1024, run_count_limit: 16 },
             epoch: 1,

@@ -298,13 +298,15 @@ impl Engine {
         self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
         self.log.next_sequence = last + 1;
         self.log.durable = self.superblock.checkpoint.sequence;
-        self.log.epoch = self.superblock.epoch.max(r.epoch) + 1;
+        // Of an opening that was cut off, records may be left that no walk comes to; but before the first
+        // of them it announced its epoch.
+        let epoch_max = self.superblock.epoch.max(self.superblock.epoch_max);
+        self.log.epoch = epoch_max.max(r.epoch) + 1;
         if sings(Canary::EpochNotBumped) {
             self.log.epoch = self.superblock.epoch;
         }
-        // With either copy found alone, what records say must hold.
-        let has_twin = self.checkpointer.unpaired.is_none();
-        self.log.generation = self.superblock.generation - u64::from(has_twin);
+        // With either copy found alone, what records say must hold: the other will be the next one.
+        self.log.generation = self.superblock.generation;
         self.restore_heads(r)?;
         self.count_listed()
     }

@@ -123,8 +123,6 @@ pub(crate) struct Recovery {
     /// Jobs whose results are taken in order.
     in_order: VecDeque<u32>,
     newest: Option<Superblock>,
-    /// The other copy.
-    older: Option<Superblock>,
     superblock_errors: Vec<SuperblockError>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
@@ -161,7 +159,6 @@ impl Recovery {
             jobs: Vec::with_capacity(usize::from(record_count)),
             in_order: VecDeque::new(),
             newest: None,
-            older: None,
             superblock_errors: Vec::new(),
             heads: Vec::new(),
             reserved: Vec::new(),

@@ -46,8 +46,9 @@ impl Engine {
                         continue;
                     }
                     let newer = r.newest.is_none_or(|best| superblock.generation > best.generation);
-                    let older = if newer { r.newest.replace(superblock) } else { Some(superblock) };
-                    r.older = older.or(r.older);
+                    if newer {
+                        r.newest = Some(superblock);
+                    }
                 }
             }
         }
@@ -55,10 +56,7 @@ impl Engine {
             return Ok(false);
         }
         let Some(superblock) = r.newest else { return Err(no_superblock(r)) };
-        let twin = r.older.map(|older| Superblock { generation: older.generation + 1, ..older });
-        if twin != Some(superblock) {
-            self.checkpointer.unpaired = Some(superblock);
-        }
+        self.checkpointer.unannounced = Some(superblock);
         self.adopt(superblock)?;
         Ok(true)
     }
@@ -74,6 +72,7 @@ impl Engine {
             let numbers = [
                 (superblock.generation, "generation"),
                 (superblock.epoch, "epoch"),
+                (superblock.epoch_max, "epoch_max"),
                 (superblock.checkpoint.sequence, "checkpoint_sequence"),
             ];
             let spent = numbers.iter().find(|(number, _)| *number >= NUMBER_LIMIT_AT_OPENING);
