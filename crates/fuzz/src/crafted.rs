@@ -374,7 +374,7 @@ impl Crafted {
                 self.device.write(twin_place, &[other]);
             }
         }
-        self.device.write(if twin % 4 == 0 { newest } else { place }, &[self.block]);
+        self.device.write(if twin.is_multiple_of(4) { newest } else { place }, &[self.block]);
         self.device.flush_all();
     }
 }
