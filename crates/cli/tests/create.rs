@@ -3,7 +3,9 @@
 mod sandbox;
 
 use sandbox::{Sandbox, can_mount, skipped};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,6 +24,21 @@ fn a_new_file_is_sparse_private_and_as_large_as_was_asked() {
     assert!((500 << 20..900 << 20).contains(&volume), "{volume}");
     let uuid = made["uuid"].as_str().expect("a text");
     assert_eq!(uuid.len(), 36, "{uuid}");
+}
+
+#[test]
+fn what_json_cannot_name_is_refused_before_anything_is_made() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("").join(OsStr::from_bytes(b"d\xff.img"));
+    let words = ["create", "--size", "256M", "--segment-size", "2M"];
+    let output = sandbox.command(&words).arg("--json").arg(&path).output();
+    let output = output.expect("it can be started");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("without --json"), "{error}");
+    assert!(!path.exists());
+    let made = sandbox.command(&words).arg(&path).status().expect("it can be started");
+    assert!(made.success() && path.exists());
 }
 
 #[test]

@@ -50,6 +50,11 @@ pub enum OpenErrorKind {
         /// The sequence up to which all were durable.
         durable: u64,
     },
+    /// The newest superblock was lost, and the older one leads to a state that is long over.
+    SuperblockLost {
+        /// The generation that the superblock in use should at least have.
+        generation: u64,
+    },
     /// The map memory allowed is less than opening needs.
     MapMemory {
         /// Bytes needed.
@@ -96,6 +101,9 @@ impl OpenErrorKind {
             }
             engine::OpenError::DurableRecordMissing { sequence, durable } => {
                 OpenErrorKind::DurableRecordMissing { sequence, durable }
+            }
+            engine::OpenError::SuperblockLost { generation } => {
+                OpenErrorKind::SuperblockLost { generation }
             }
             engine::OpenError::Device(errno) => OpenErrorKind::Device { errno },
             engine::OpenError::MapMemory { needed } => OpenErrorKind::MapMemory { needed },
@@ -174,6 +182,12 @@ impl fmt::Display for OpenErrorKind {
                  has lost what it had confirmed, and opening would lose it for good; `coulter \
                  check` says what is left"
             ),
+            OpenErrorKind::SuperblockLost { generation } => write!(
+                f,
+                "its newest superblock is gone: records were written after generation {generation}, \
+                 and the copy that is left is older and leads to a state that is long over; \
+                 restore the store from a backup, `coulter check` says what is left"
+            ),
             OpenErrorKind::MapMemory { needed } => {
                 write!(f, "opening may need {needed} bytes of map memory: allow at least so much")
             }
@@ -201,5 +215,17 @@ impl std::error::Error for OpenError {
             OpenErrorKind::Resources(source) => Some(source),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_superblock_is_told_in_words() {
+        let kind = OpenErrorKind::of(engine::OpenError::SuperblockLost { generation: 7 });
+        let text = kind.to_string();
+        assert!(text.contains("after generation 7") && !text.contains("SuperblockLost"), "{text}");
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum StoreError {
     DeviceMissing { path: PathBuf },
     /// A path that is no text, where text is needed.
     PathNotText { path: PathBuf },
+    /// A path that is no text, for output that can only name text.
+    PathNotInJson { path: PathBuf },
     /// There is no store to open at that path.
     StoreMissing { path: PathBuf },
     /// The library refused to format a store.
@@ -103,6 +105,11 @@ impl StoreError {
             StoreError::PathNotText { path } => usage(format!("cannot serve {}", path.display()))
                 .why("its path is not UTF-8, and the entry of an attached volume is")
                 .help("rename the file, or the directory that it lies in"),
+            StoreError::PathNotInJson { path } => {
+                usage(format!("cannot print as JSON what is made of {}", path.display()))
+                    .why("its path is not UTF-8")
+                    .help("do without --json, or choose another name")
+            }
             StoreError::DeviceMissing { path } => fault(format!("cannot use {}", path.display()))
                 .why("there is no such device")
                 .help("`lsblk` shows the devices that there are"),

@@ -1,7 +1,7 @@
 //! `coulter create`: formats a file or a disk as a store.
 
 use crate::demo::Interrupt;
-use crate::error::CliError;
+use crate::error::{CliError, StoreError};
 use crate::format_store::{self, Target};
 use crate::size::Size;
 use crate::terminal;
@@ -81,6 +81,9 @@ pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
 
 impl Create {
     pub(crate) fn run(&self) -> Result<(), CliError> {
+        if self.json && self.path.to_str().is_none() {
+            return Err(StoreError::PathNotInJson { path: self.path.clone() }.into());
+        }
         let mut target = Target::prepare(&self.path, &self.shape, self.force)?;
         if self.shape.preallocate {
             // It may take long, and a file that is only half made is not to stay behind.

@@ -15,6 +15,9 @@ use std::time::Instant;
 /// Plans that are run to make a failing one short.
 const SHRINK_RUNS: usize = 2000;
 
+/// Lives, and the seed of the first one, at most: their sum is a seed too.
+const SEEDS_MAX: u64 = u64::MAX / 2;
+
 /// Letters of a plan at most, in an exhaustive search without an end.
 const LENGTH_MAX: u32 = 12;
 
@@ -34,11 +37,12 @@ Examples:
 pub(crate) struct Sim {
     /// Number of lives
     #[arg(long, default_value = "100", conflicts_with_all = ["seed", "plan", "exhaustive"])]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     pub(crate) seeds: u64,
 
     /// Seed of the first life
     #[arg(long, default_value = "0", conflicts_with_all = ["seed", "plan", "exhaustive"])]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=SEEDS_MAX))]
     pub(crate) first: u64,
 
     /// Run the life of this seed only
@@ -122,7 +126,7 @@ impl Sim {
     fn run_seeds(&self, interrupt: &Interrupt) -> Result<(), CliError> {
         let bar = terminal::progress("simulating", self.seeds);
         let (start, mut latest) = (Instant::now(), self.first);
-        let seeds = self.first..self.first.saturating_add(self.seeds);
+        let seeds = self.first..self.first + self.seeds;
         let total = lives::run_seeds(seeds, 1, |seed, total| {
             bar.set_position(total.seeds);
             latest = seed;

@@ -4,6 +4,8 @@
 //! Requests of all shapes overlap in a few blocks, so that merging, guarding and waiting happen all
 //! the time. A seed decides everything: a failure is repeated by its seed.
 
+mod power_cuts;
+
 use super::{Driver, Finished};
 use crate::buffer::Buffer;
 use crate::counters::RequestCounts;
@@ -11,6 +13,7 @@ use crate::create::{CreateOptions, create};
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::service::{Operation, RequestError};
+use coulter_device::wrap::CutHandle;
 use coulter_device::{
     Command, CommandKind, Completion, Device, MemoryDevice, MemoryStore, Properties, Region, Wait,
     Waker,
@@ -38,13 +41,13 @@ impl Random {
 }
 
 /// A device that executes its commands one at a time, in an order of its own.
-struct Shuffled {
-    inner: MemoryDevice,
+struct Shuffled<D> {
+    inner: D,
     waiting: Vec<Command>,
     random: Random,
 }
 
-impl Device for Shuffled {
+impl<D: Device> Device for Shuffled<D> {
     fn properties(&self) -> &Properties {
         self.inner.properties()
     }
@@ -83,12 +86,20 @@ struct Version {
     value: u64,
     begun: u64,
     ended: Option<u64>,
+    fua: bool,
+}
+
+impl Version {
+    /// What a new volume holds.
+    const ZEROS: Version = Version { value: 0, begun: 0, ended: Some(0), fua: false };
 }
 
 /// What each sector may hold.
 struct Oracle {
     sectors: Vec<Vec<Version>>,
     step: u64,
+    /// What had ended before this step was flushed.
+    assured: u64,
 }
 
 /// A request that was accepted.
@@ -102,13 +113,14 @@ struct Asked {
 
 impl Oracle {
     fn new() -> Oracle {
-        let zeros = Version { value: 0, begun: 0, ended: Some(0) };
-        Oracle { sectors: vec![vec![zeros]; SECTORS as usize], step: 1 }
+        let sectors = vec![vec![Version::ZEROS]; SECTORS as usize];
+        Oracle { sectors, step: 1, assured: 0 }
     }
 
     fn begin(&mut self, asked: &Asked) {
         if changes(asked.operation) {
-            let version = Version { value: asked.value, begun: asked.begun, ended: None };
+            let fua = is_fua(asked.operation);
+            let version = Version { value: asked.value, begun: asked.begun, ended: None, fua };
             for sector in asked.first..asked.first + asked.count {
                 self.sectors[sector as usize].push(version);
             }
@@ -139,6 +151,16 @@ impl Oracle {
     }
 }
 
+fn is_fua(operation: Operation) -> bool {
+    matches!(operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true })
+}
+
+/// What all words of a sector say.
+fn value_of(bytes: &[u8]) -> Option<u64> {
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().all(|word| *word == words[0]).then(|| u64::from_le_bytes(words[0]))
+}
+
 fn changes(operation: Operation) -> bool {
     !matches!(operation, Operation::Read | Operation::Flush | Operation::Extents)
 }
@@ -150,6 +172,8 @@ struct Scene {
     asked: HashMap<u64, Asked>,
     next_tag: u64,
     seed: u64,
+    /// If the power may be cut.
+    power: Option<CutHandle>,
 }
 
 impl Scene {
@@ -165,7 +189,8 @@ impl Scene {
         let driver = Driver::new(Box::new(device), config).and_then(Driver::recover);
         let driver = driver.unwrap_or_else(|error| panic!("{error}"));
         let random = Random(seed);
-        Scene { driver, oracle: Oracle::new(), random, asked: HashMap::new(), next_tag: 1, seed }
+        let (oracle, asked) = (Oracle::new(), HashMap::new());
+        Scene { driver, oracle, random, asked, next_tag: 1, seed, power: None }
     }
 
     fn range(&mut self) -> (u64, u64) {
@@ -224,17 +249,21 @@ impl Scene {
     fn check(&mut self, finished: Finished) {
         let completion = finished.completion;
         let asked = self.asked.remove(&completion.tag).expect("each is finished once");
+        if self.power.as_ref().is_some_and(CutHandle::is_cut) && completion.result.is_err() {
+            return;
+        }
         assert_eq!(completion.result, Ok(()), "seed {}", self.seed);
         if changes(asked.operation) {
             self.oracle.end(&asked);
             return;
         }
+        if asked.operation == Operation::Flush {
+            self.oracle.assured = self.oracle.assured.max(asked.begun);
+        }
         let sectors = completion.buffer.chunks_exact(SECTOR);
         for (sector, bytes) in (asked.first..).zip(sectors) {
-            let (words, _) = bytes.as_chunks::<8>();
-            let value = u64::from_le_bytes(words[0]);
             let seed = self.seed;
-            assert!(words.iter().all(|word| *word == words[0]), "seed {seed}: {sector} is torn");
+            let value = value_of(bytes).unwrap_or_else(|| panic!("seed {seed}: {sector} is torn"));
             let is_right = self.oracle.allows(sector, value, asked.begun);
             let versions = &self.oracle.sectors[sector as usize];
             assert!(is_right, "seed {seed}: sector {sector} reads {value}: {versions:?}");
@@ -368,7 +397,7 @@ fn the_same_seed_gives_the_same_commands() {
         let driver = driver.unwrap_or_else(|error| panic!("{error}"));
         let (oracle, random) = (Oracle::new(), Random(3));
         let asked = HashMap::new();
-        let mut scene = Scene { driver, oracle, random, asked, next_tag: 1, seed: 3 };
+        let mut scene = Scene { driver, oracle, random, asked, next_tag: 1, seed: 3, power: None };
         for _ in 0..300 {
             scene.submit_any();
             scene.turn(Wait::No);
