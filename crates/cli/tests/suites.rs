@@ -121,10 +121,18 @@ fn on_device(fsx: &Fsx<'_>) {
 /// the system or in stress-ng.
 const HARMLESS: [i32; 3] = [0, 3, 4];
 
+/// Not run: they are about other file systems; fanotify is told of all that happens on the machine, and
+/// hardly ends while much does.
+const STRESSORS_EXCLUDED: &str = "binderfs,procfs,verity,fanotify";
+
+/// Seconds that the stressors may take, of which each gets one.
+const STRESS_MAX: &str = "900";
+
 /// Runs the stressors of file systems; how many of them there were.
 fn stress(directory: &Path) -> usize {
-    let mut stress = Command::new("stress-ng");
-    stress.args(["--class", "filesystem", "--exclude", "binderfs,procfs,verity"]);
+    let mut stress = Command::new("timeout");
+    stress.args(["--kill-after=10", STRESS_MAX, "stress-ng"]);
+    stress.args(["--class", "filesystem", "--exclude", STRESSORS_EXCLUDED]);
     stress.args(["--sequential", "2", "--timeout", "1s", "--verify", "--metrics-brief"]);
     stress.arg("--temp-path").arg(directory);
     let output = stress.output().expect("it can be run");
