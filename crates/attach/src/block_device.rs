@@ -1,11 +1,12 @@
 //! What devices of the ublk driver and of the kernel's NBD client have in common: they are the
 //! kernel's, and outlive the process that serves them.
 
+use crate::apart;
 use crate::claim::claim;
 use crate::point::{Detach, DetachError};
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,8 @@ pub(crate) fn detach(device: &mut impl Surviving, how: Detach) -> Result<(), Det
         Detach::IfIdle => Some(claim(&path)?),
         Detach::Always => None,
     };
-    let flushed = claim.as_ref().map_or(Ok(()), rustix::fs::fsync);
+    let flush = |claim: &OwnedFd| apart::run(&[claim.as_fd()], || rustix::fs::fsync(claim));
+    let flushed = claim.as_ref().map_or(Ok(()), flush);
     device.take_away(claim)?;
     let address = path.display().to_string();
     flushed.map_err(|error| DetachError::Unflushed { address, source: error.into() })

@@ -21,6 +21,7 @@ pub mod nbd_device;
 pub mod point;
 pub mod ublk;
 
+mod apart;
 mod claim;
 mod holders;
 mod hosting;

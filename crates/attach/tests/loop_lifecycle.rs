@@ -6,15 +6,32 @@ use coulter_attach::harden::harden_process;
 use coulter_attach::loop_device::{LoopDevice, LoopError, LoopOptions, cleanup_stale, lies_over};
 use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use rustix::mount::UnmountFlags;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod support;
 
 const SIZE: u64 = 64 << 20;
+/// What a slow device takes for each request, and how long nobody takes to die.
+const SLOW: Duration = Duration::from_millis(1500);
+const PATIENCE: Duration = Duration::from_secs(10);
 const DIRECTORY: &str = "COULTER_TEST_DIRECTORY";
+
+/// Not a test: attaches a device that takes its time, and lets it go at once.
+#[test]
+#[ignore = "run by other tests"]
+fn child_attaches_and_detaches_slowly() {
+    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let options = MemoryOptions { latency: SLOW, ..MemoryOptions::new(SIZE) };
+    let service = MemoryService::new(options);
+    let directory = Path::new(&directory);
+    let mut device = LoopDevice::attach(&service, directory, &LoopOptions::default()).unwrap();
+    println!("\nattached {}", device.address());
+    device.detach(Detach::IfIdle).unwrap();
+}
 
 /// Not a test: what [`spawn_attached`] runs in a process of its own.
 #[test]
@@ -42,8 +59,12 @@ struct Killed {
 
 /// A process that attaches a loop device, to be killed.
 fn spawn_attached(directory: &Path) -> Killed {
+    spawn(directory, "child_attaches_and_waits")
+}
+
+fn spawn(directory: &Path, what: &str) -> Killed {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_attaches_and_waits", "--ignored", "--nocapture"])
+        .args(["--exact", what, "--ignored", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -61,7 +82,19 @@ impl Killed {
     fn kill(&mut self) {
         // SIGKILL; it cannot tidy up.
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        assert!(self.has_ended(), "what is killed ends");
+    }
+
+    /// Whether the process ends before long.
+    fn has_ended(&mut self) -> bool {
+        let limit = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() >= limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
     }
 }
 
@@ -69,6 +102,10 @@ impl Drop for Killed {
     /// A test that fails leaves nothing behind either.
     fn drop(&mut self) {
         let _ = self.child.kill();
+        if !self.has_ended() {
+            // It waits for itself. Who ends its mount answers for it.
+            let _ = rustix::mount::unmount(&self.directory, UnmountFlags::FORCE);
+        }
         let _ = self.child.wait();
         let _ = cleanup_stale(Some(&self.directory));
     }
@@ -114,6 +151,24 @@ fn what_a_killed_process_leaves_is_cleaned_up() {
     let mut second = spawn_attached(&directory);
     second.kill();
     assert_eq!(cleanup_stale(Some(&directory)).unwrap().len(), 1);
+}
+
+/// A process that sleeps until it has answered itself could not be killed, and its store would be
+/// locked until the machine starts anew.
+#[test]
+fn a_process_that_is_killed_while_it_flushes_its_own_device_ends() {
+    if !support::may_mount() {
+        return;
+    }
+    let temporary = support::scratch();
+    let directory = temporary.path("point");
+    for part in [1, 3, 6] {
+        let mut killed = spawn(&directory, "child_attaches_and_detaches_slowly");
+        std::thread::sleep(SLOW / 10 * part);
+        killed.kill();
+        drop(killed);
+        assert!(!is_mounted(&directory));
+    }
 }
 
 #[test]

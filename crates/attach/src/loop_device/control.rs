@@ -1,11 +1,12 @@
 //! The loop driver's own calls, as far as they are needed here.
 
+use crate::apart;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 const LOOP_CLR_FD: Opcode = 0x4c01;
@@ -97,9 +98,12 @@ pub(super) fn configure(setup: &LoopSetup<'_>) -> io::Result<PathBuf> {
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let access = if setup.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let device = open(&path, access)?;
-        // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`, whose layout `LoopConfig` has.
-        let outcome = unsafe { ioctl(&device, Setter::<LOOP_CONFIGURE, _>::new(config)) };
-        match outcome {
+        let set_up = || {
+            // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`, whose layout `LoopConfig` has.
+            unsafe { ioctl(&device, Setter::<LOOP_CONFIGURE, _>::new(config)) }
+        };
+        // It may look for partitions, by reading the file.
+        match apart::run(&[device.as_fd(), setup.backing.as_fd()], set_up) {
             Ok(()) => return Ok(path),
             // Taken meanwhile.
             Err(Errno::BUSY) => {}
@@ -110,12 +114,12 @@ pub(super) fn configure(setup: &LoopSetup<'_>) -> io::Result<PathBuf> {
 }
 
 /// Clears the device, once nobody has it open.
-pub(super) fn clear(device: &OwnedFd) -> io::Result<()> {
+pub(super) fn clear(device: &OwnedFd) -> rustix::io::Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
     match unsafe { ioctl(device, NoArg::<LOOP_CLR_FD>::new()) } {
         // Cleared already.
         Ok(()) | Err(Errno::NXIO) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 
@@ -156,6 +160,18 @@ impl BackingFile {
     pub(super) fn of_file(file: &OwnedFd) -> io::Result<BackingFile> {
         let stat = rustix::fs::fstat(file)?;
         Ok(BackingFile { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// That it is what lies below the loop device.
+    ///
+    /// # Errors
+    /// [`Errno::NODEV`] when nothing does, or something else; others when that is not to be known.
+    pub(super) fn check_below(self, device: &OwnedFd) -> rustix::io::Result<()> {
+        match status(device) {
+            Ok(info) if self == (BackingFile { device: info.device, inode: info.inode }) => Ok(()),
+            Ok(_) | Err(Errno::NXIO) => Err(Errno::NODEV),
+            Err(error) => Err(error),
+        }
     }
 
     /// What is below the loop device, if it is set up.

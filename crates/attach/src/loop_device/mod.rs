@@ -12,6 +12,7 @@
 //! - The device has a volatile write cache in the kernel's eyes, so that flushes reach the service.
 //! - A device is ours as long as our file lies below it, and nothing is done to one that is not:
 //!   whoever may detach it (`losetup`) may have set its number up for another file since.
+//! - Nothing in this process waits for the device: such steps are taken apart (see `apart`).
 //! - Teardown goes down from the top: device, mount, thread, directory. Each step only begins when
 //!   nothing above is left.
 //!
@@ -43,18 +44,18 @@ pub fn lies_over(device: &Path, file: &Path) -> bool {
     }
 }
 
+use crate::apart;
 use crate::claim::{claim, open};
 use crate::fuse::{FuseError, FuseFile, FuseOptions};
 use crate::holders;
 use crate::point::{AttachPoint, Detach, DetachError};
 use control::{BackingFile, LoopSetup, clear, configure, is_named};
 use coulter::service::BlockService;
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
-
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -199,31 +200,45 @@ impl LoopDevice {
 
     fn tune(&self, read_only: bool) -> io::Result<()> {
         let queue = self.queue();
-        // Both only make it quicker. There is no use in sorting what becomes sequential anyway.
-        let _ = std::fs::write(queue.join("max_sectors_kb"), REQUEST_KIB_MAX.to_string());
-        let _ = std::fs::write(queue.join("scheduler"), "none");
-        if !read_only {
-            let cache = std::fs::read_to_string(queue.join("write_cache"))?;
-            if cache.trim_end() != "write back" {
-                std::fs::write(queue.join("write_cache"), "write back")?;
-            }
-        }
+        let (largest, order) = (queue.join("max_sectors_kb"), queue.join("scheduler"));
+        let cache = queue.join("write_cache");
+        let is_cached = read_only || std::fs::read_to_string(&cache)?.trim_end() == "write back";
+        let kib_max = REQUEST_KIB_MAX.to_string();
+        // Each waits for what is on its way to the device.
+        apart::run(&[], || {
+            // Both only make it quicker. There is no use in sorting what becomes sequential anyway.
+            let _ = set(&largest, &kib_max);
+            let _ = set(&order, "none");
+            if is_cached { Ok(()) } else { set(&cache, "write back") }
+        })?;
         Ok(())
     }
 
     /// Whether our file lies below the device that is open as `handle`.
     fn is_over_our_file(&self, handle: &OwnedFd) -> bool {
-        match BackingFile::below(handle) {
-            Ok(found) => found.is_some() && found == self.backing,
+        self.is_ours(&[handle.as_fd()], |backing| backing.check_below(handle))
+    }
+
+    /// Whether the device is there, and ours. Even to close it may mean to wait for it.
+    fn is_set_up(&self) -> bool {
+        self.is_ours(&[], |backing| {
+            let handle = rustix::fs::open(&self.device, OFlags::RDONLY, Mode::empty());
+            backing.check_below(&handle.map_err(|_| Errno::NODEV)?)
+        })
+    }
+
+    fn is_ours(
+        &self,
+        kept: &[BorrowedFd<'_>],
+        look: impl Fn(BackingFile) -> Result<(), Errno>,
+    ) -> bool {
+        let Some(backing) = self.backing else { return false };
+        match apart::run(kept, || look(backing)) {
+            Ok(()) => true,
+            Err(Errno::NODEV) => false,
             // The file does not say what it is any more. The kernel still says where it was.
             Err(_) => path_below(&self.device).is_some_and(|path| path == self.file.path()),
         }
-    }
-
-    /// Whether the device is there, and ours.
-    fn is_set_up(&self) -> bool {
-        self.backing.is_some()
-            && open(&self.device, OFlags::RDONLY).is_ok_and(|handle| self.is_over_our_file(&handle))
     }
 
     /// Clears the device if nobody uses it; whether what the kernel held of it could be flushed.
@@ -233,9 +248,8 @@ impl LoopDevice {
             return Ok(Ok(()));
         }
         // It needs the thread below. Its failure must not keep a broken device for ever.
-        let flushed = rustix::fs::fsync(&claim);
-        clear(&claim).map_err(|error| self.failed("clear", error))?;
-        drop(claim);
+        let flushed = apart::run(&[claim.as_fd()], || rustix::fs::fsync(&claim));
+        apart::run_and_close(claim, clear).map_err(|error| self.failed("clear", error.into()))?;
         let limit = Instant::now() + CLEAR_PATIENCE;
         while self.is_set_up() {
             if Instant::now() >= limit {
@@ -254,12 +268,18 @@ impl LoopDevice {
         if !self.is_over_our_file(&handle) {
             return Ok(());
         }
-        clear(&handle).map_err(|error| self.failed("clear", error))
+        apart::run_and_close(handle, clear).map_err(|error| self.failed("clear", error.into()))
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> DetachError {
         DetachError::System { step, target: self.address(), source }
     }
+}
+
+/// Writes an attribute of a device.
+fn set(path: &Path, value: &str) -> Result<(), Errno> {
+    let file = rustix::fs::open(path, OFlags::WRONLY, Mode::empty())?;
+    rustix::io::write(&file, value.as_bytes()).map(|_| ())
 }
 
 impl AttachPoint for LoopDevice {
