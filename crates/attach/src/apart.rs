@@ -12,16 +12,34 @@
 //!   held any lock, the allocator's too.
 //! - Where no other process can be had, the step is taken here.
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Descriptors that a step needs at most.
 const KEPT_MAX: usize = 2;
 
 /// How a step ends.
 type Outcome = Result<(), Errno>;
+
+/// Writes out the file system that is mounted on `directory`, from a device of this process.
+///
+/// # Errors
+/// As the system says.
+pub fn write_out(directory: &Path) -> io::Result<()> {
+    // Made here, since the step is not to allocate.
+    let directory = CString::new(directory.as_os_str().as_bytes())?;
+    let step = || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        rustix::fs::syncfs(rustix::fs::open(directory.as_c_str(), flags, Mode::empty())?)
+    };
+    Ok(run(&[], step)?)
+}
 
 /// Takes `step` in another process, which has only the descriptors `kept`, and waits for its end.
 pub(crate) fn run(kept: &[BorrowedFd<'_>], step: impl Fn() -> Outcome) -> Outcome {

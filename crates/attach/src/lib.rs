@@ -9,6 +9,7 @@
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
 
+pub mod apart;
 pub mod block_device;
 pub mod conformance;
 pub mod fuse;
@@ -21,7 +22,6 @@ pub mod nbd_device;
 pub mod point;
 pub mod ublk;
 
-mod apart;
 mod claim;
 mod holders;
 mod hosting;

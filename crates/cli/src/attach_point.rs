@@ -159,7 +159,7 @@ fn ublk(job: &Job, entry: &Entry, service: &dyn BlockService) -> Result<Box<dyn 
         store: entry.store.clone(),
         reason: error.to_string(),
     };
-    let identity = ublk_identity(&entry.uuid);
+    let identity = ublk_identity(entry);
     let options = UblkOptions { read_only: entry.read_only, identity, copy: None };
     let waiting = ublk::waiting().map_err(failed)?;
     let device = match waiting.into_iter().find(|waiting| waiting.identity == identity) {
@@ -179,7 +179,7 @@ fn nbd(
     entry: &Entry,
     service: Arc<dyn BlockService>,
 ) -> Result<Box<dyn Inner>, CliError> {
-    let identity = nbd_identity(&entry.uuid);
+    let identity = nbd_identity(entry);
     let address = Address::Unix(state.file(&entry.name, "nbd"));
     let (export, server) = nbd_server(entry, service);
     let mut options = NbdDeviceOptions::new(export, address, identity.clone());
@@ -234,15 +234,19 @@ fn nbd_server(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, ServerO
     (export, ServerOptions { observer, ..ServerOptions::default() })
 }
 
-/// What the kernel keeps with a ublk device of the store with this identity.
-fn ublk_identity(uuid: &str) -> u64 {
-    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or_default()
+/// What the kernel keeps with a ublk device of this entry's store: a copy of it is another store.
+fn ublk_identity(entry: &Entry) -> u64 {
+    let digits: String = entry.uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    let (device, inode) = entry.store_identity.map_or((0, 0), |file| (file.device, file.inode));
+    let place =
+        device.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ inode.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    u64::from_str_radix(&digits, 16).unwrap_or_default() ^ place
 }
 
-/// What the kernel keeps with an NBD device of the store with this identity.
-fn nbd_identity(uuid: &str) -> String {
-    format!("coulter:{uuid}")
+/// What the kernel keeps with an NBD device of this entry's store.
+fn nbd_identity(entry: &Entry) -> String {
+    let (device, inode) = entry.store_identity.map_or((0, 0), |file| (file.device, file.inode));
+    format!("coulter:{}:{device:x}:{inode:x}", entry.uuid)
 }
 
 /// Whether the device that `entry` names is still its own: one that somebody has detached by other
@@ -254,8 +258,8 @@ pub(crate) fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
             let file = state.file(&entry.name, "mount").join(FILE_NAME);
             loop_device::lies_over(device, &file)
         }
-        Via::Ublk => ublk::identity_of(device) == Some(ublk_identity(&entry.uuid)),
-        Via::Nbd => nbd_device::is_of(device, &nbd_identity(&entry.uuid)),
+        Via::Ublk => ublk::identity_of(device) == Some(ublk_identity(entry)),
+        Via::Nbd => nbd_device::is_of(device, &nbd_identity(entry)),
         Via::NbdServer => true,
     }
 }
@@ -297,13 +301,13 @@ pub(crate) fn waiting_device(entry: &Entry) -> Option<PathBuf> {
     }
     match entry.via {
         Via::Ublk => {
-            let identity = ublk_identity(&entry.uuid);
+            let identity = ublk_identity(entry);
             let waiting = ublk::waiting().unwrap_or_default().into_iter();
             waiting
                 .map(|waiting| (waiting.identity, waiting.device))
                 .find_map(|(found, device)| (found == identity).then_some(device))
         }
-        Via::Nbd => nbd_device::find(&nbd_identity(&entry.uuid)).map(nbd_device::device_path),
+        Via::Nbd => nbd_device::find(&nbd_identity(entry)).map(nbd_device::device_path),
         Via::Loop | Via::NbdServer => None,
     }
 }
@@ -316,14 +320,14 @@ pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), CliError> {
     let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
     match entry.via {
         Via::Ublk => {
-            let identity = ublk_identity(&entry.uuid);
+            let identity = ublk_identity(entry);
             let waiting = ublk::waiting().unwrap_or_default().into_iter();
             for waiting in waiting.filter(|waiting| waiting.identity == identity) {
                 ublk::remove(waiting.id).map_err(|error| failed(error.to_string()))?;
             }
         }
         Via::Nbd => {
-            if let Some(index) = nbd_device::find(&nbd_identity(&entry.uuid)) {
+            if let Some(index) = nbd_device::find(&nbd_identity(entry)) {
                 nbd_device::remove(index).map_err(|error| failed(error.to_string()))?;
             }
         }

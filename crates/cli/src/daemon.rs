@@ -20,6 +20,7 @@ mod protect;
 mod scrapes;
 mod serving;
 
+use crate::attach_point;
 use crate::control::Reply;
 use crate::emulated::Emulation;
 use crate::error::CliError;
@@ -165,6 +166,13 @@ pub(crate) fn run(
         log::error!(name = entry.name, error:%; "could not become another program");
         resumed = Some(handover);
     };
+    if !served && entry.via == Via::Loop {
+        // What was handed over, and cannot go on, is dead; so is what could not be made whole.
+        let leftovers = attach_point::release_leftovers(&state.file(&entry.name, "mount"));
+        if let Err(error) = leftovers {
+            log::error!(error:%; "cannot clear away the device");
+        }
+    }
     let released = match waiting {
         // It goes on waiting, for another attempt.
         Some(waiting) if !served => claim::publish(state, &waiting),

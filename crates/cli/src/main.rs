@@ -82,7 +82,7 @@ fn main() -> ExitCode {
 fn run(line: CommandLine) -> Result<(), CliError> {
     let state = || StateDirectory::open(line.state_directory.clone());
     match &line.verb {
-        Verb::Create(verb) => verb.run(),
+        Verb::Create(verb) => verb.run(state().ok().as_ref()),
         Verb::Attach(verb) => verb.run(&state()?),
         Verb::Detach(verb) => verb.run(&state()?),
         Verb::List(verb) => verb.run(&state()?),
@@ -93,8 +93,8 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Status(verb) => verb.run(&state()?),
         Verb::Tune(verb) => verb.run(&state()?),
         Verb::Grow(verb) => verb.run(&state()?),
-        Verb::Check(verb) => verb.run(),
-        Verb::Dump(verb) => verb.run(),
+        Verb::Check(verb) => verb.run(state().ok().as_ref()),
+        Verb::Dump(verb) => verb.run(state().ok().as_ref()),
         Verb::Bench(verb) => verb.run(),
         Verb::Flash(verb) => verb.run(state),
         Verb::Replay(verb) => verb.run(),

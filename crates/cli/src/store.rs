@@ -6,7 +6,7 @@ use crate::format_store::Made;
 use crate::opening::{Opening, Trim};
 use crate::size::Size;
 use crate::sparse::{self, Content};
-use crate::state::Entry;
+use crate::state::{Entry, StateDirectory};
 use crate::status::{Facts, Status, facts_of};
 use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
@@ -87,8 +87,27 @@ pub(crate) fn lock_file(file: &File, path: &Path) -> Result<(), CliError> {
 fn not_opened(path: &Path, error: &OpenError) -> CliError {
     // It names the path, as the report around it does.
     let text = error.to_string();
-    let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
-    StoreError::Open { path: path.to_owned(), reason: reason.to_owned() }.into()
+    let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text).to_owned();
+    let path = path.to_owned();
+    match error {
+        OpenError::InUse { .. } => StoreError::InUse { path, reason }.into(),
+        _ => StoreError::Open { path, reason }.into(),
+    }
+}
+
+/// That no daemon serves the store at `path`, which was just locked: one that becomes another program
+/// has it unlocked for a moment.
+///
+/// # Errors
+/// [`StoreError::InUse`].
+pub(crate) fn refuse_attached(path: &Path, state: Option<&StateDirectory>) -> Result<(), CliError> {
+    let attached = state.and_then(|state| state.attached().ok()).unwrap_or_default();
+    let Some(entry) = attached.into_iter().find(|entry| entry.is_of(path) == Some(true)) else {
+        return Ok(());
+    };
+    let pid = entry.process.pid;
+    let reason = format!("in use by process {pid} (coulter); stop or detach that first");
+    Err(StoreError::InUse { path: path.to_owned(), reason }.into())
 }
 
 /// What `shape` asks for.
@@ -154,9 +173,13 @@ impl LockedBlocks {
     /// Opens the store at `path` for reading only.
     ///
     /// # Errors
-    /// [`StoreError::Open`], for one when it is attached.
-    pub(crate) fn open(path: &Path) -> Result<LockedBlocks, CliError> {
+    /// [`StoreError::Open`]; [`StoreError::InUse`], for one when it is attached.
+    pub(crate) fn open(
+        path: &Path,
+        state: Option<&StateDirectory>,
+    ) -> Result<LockedBlocks, CliError> {
         let device = open_device(path, true)?;
+        refuse_attached(path, state)?;
         let blocks = FileBlocks::open(path).map_err(|e| CliError::io("read", path, e))?;
         Ok(LockedBlocks { blocks, device })
     }

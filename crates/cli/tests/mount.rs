@@ -2,12 +2,13 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, mounts_below, skipped};
+use sandbox::{Sandbox, can_mount, is_running, mounts_below, send, skipped, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn write_and_sync(path: &Path, content: &[u8]) {
     let mut file = File::create(path).expect("the file system is writable");
@@ -232,4 +233,52 @@ fn a_volume_with_data_of_an_unknown_kind_gets_no_file_system() {
     assert!(discard.expect("blkdiscard is there").success());
     sandbox.ok(&mkfs);
     sandbox.ok(&["umount", "mnt"]);
+}
+
+/// A daemon that slept until it had answered itself could not be killed, and its store stayed locked
+/// until the machine started anew.
+#[test]
+fn a_daemon_that_is_killed_while_it_writes_out_its_own_file_system_ends() {
+    let Some(_right) =
+        can_mount("a_daemon_that_is_killed_while_it_writes_out_its_own_file_system_ends")
+    else {
+        return;
+    };
+    for (way, wait) in [("TERM", 20), ("TERM", 100), ("detach", 60)] {
+        let sandbox = Sandbox::new();
+        let directory = sandbox.make_directory("mnt");
+        sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+        let pid = sandbox.pid_of("disk");
+        fs::write(directory.join("file"), vec![7; 150 << 20]).expect("there is room");
+        let detach = match way {
+            "detach" => {
+                let mut detach = sandbox.command(&["detach", "disk", "--force"]);
+                Some(detach.stderr(Stdio::null()).spawn().expect("it can be run"))
+            }
+            signal => {
+                send(pid, signal);
+                None
+            }
+        };
+        std::thread::sleep(Duration::from_millis(wait));
+        let _ = Command::new("kill").args(["-s", "KILL", &pid.to_string()]).output();
+        if let Err(error) = std::panic::catch_unwind(|| {
+            wait_until("a killed daemon is gone", || !is_running(pid));
+        }) {
+            // Whoever ends its mount answers for it.
+            let mount = sandbox.path("state").join("disk.mount");
+            let _ = Command::new("umount").arg("--force").arg(mount).output();
+            std::panic::resume_unwind(error);
+        }
+        if let Some(mut detach) = detach {
+            detach.wait().expect("it ends, too");
+        }
+        wait_until("the dead file system is unmounted", || {
+            !mounts_below(&directory).iter().any(|mount| mount.point == directory)
+                || Command::new("umount").arg(&directory).output().is_ok_and(|o| o.status.success())
+        });
+        sandbox.ok(&["mount", "disk.img", "mnt"]);
+        sandbox.ok(&["umount", "mnt"]);
+        sandbox.ok(&["check", "disk.img"]);
+    }
 }

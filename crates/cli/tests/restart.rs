@@ -163,3 +163,66 @@ fn a_server_takes_the_socket_that_is_passed_and_tells_when_it_is_ready() {
     assert!(server.wait().expect("it ends").success());
     assert!(socket.exists(), "the socket belongs to whoever passed it");
 }
+
+#[test]
+fn nobody_gets_hold_of_a_store_whose_daemon_becomes_another_program() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let stop = AtomicBool::new(false);
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for words in [&["check", "disk.img", "--data"][..], &["dump", "disk.img", "map"]] {
+            let (sandbox, stop, refused) = (&sandbox, &stop, &refused);
+            scope.spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let output = sandbox.run(words);
+                    let error = String::from_utf8_lossy(&output.stderr);
+                    // Without an end of the loop a failure would be waited for.
+                    if output.status.success() || !error.contains("in use by process") {
+                        return Err(format!("{words:?}: {error}"));
+                    }
+                    refused.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(())
+            });
+        }
+        let restarts: Vec<_> = (0..12).map(|_| sandbox.run(&["restart", "disk"])).collect();
+        stop.store(true, Ordering::SeqCst);
+        for restart in restarts {
+            let error = String::from_utf8_lossy(&restart.stderr);
+            assert!(restart.status.success(), "{error}");
+        }
+    });
+    assert!(refused.load(Ordering::SeqCst) > 10, "they have tried");
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["check", "disk.img", "--data"]);
+}
+
+#[test]
+fn what_an_attach_leaves_that_fails_half_way_is_in_nobodys_way() {
+    let Some(_right) = can_mount("what_an_attach_leaves_that_fails_half_way_is_in_nobodys_way")
+    else {
+        return;
+    };
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let mut failed = 0;
+    for descriptors in 9..16 {
+        let attach = sandbox.command(&["attach", "disk.img", "--via", "loop"]);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("ulimit -n {descriptors}; exec \"$@\""), "sh"]);
+        limited.arg(attach.get_program()).args(attach.get_args());
+        limited.current_dir(attach.get_current_dir().expect("it is the sandbox"));
+        limited.envs(attach.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = limited.output().expect("it can be run");
+        failed += u32::from(!output.status.success());
+        if output.status.success() {
+            sandbox.ok(&["detach", "disk"]);
+        }
+        assert!(sandbox::mounts_below(&sandbox.path("state")).is_empty(), "{descriptors}");
+    }
+    assert!(failed > 2, "with few descriptors it cannot be attached");
+    sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
+    sandbox.ok(&["detach", "disk"]);
+}

@@ -1,6 +1,6 @@
 //! Taking a name for a store in the state directory, and giving it back.
 
-use super::{Job, Source};
+use super::{Job, Point, Source};
 use crate::attach_point;
 use crate::error::{CliError, StateError};
 use crate::file_identity::FileIdentity;
@@ -99,6 +99,10 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
         }
     };
     state.check_name(&name)?;
+    if job.point == Point::Loop {
+        // Of a daemon whose entry is gone already.
+        attach_point::release_leftovers(&state.file(&name, "mount"))?;
+    }
     match state.foreign_file(&name) {
         Some(path) => Err(StateError::ForeignFile { name, path }.into()),
         None => Ok(name),

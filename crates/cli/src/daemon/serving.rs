@@ -6,20 +6,24 @@ use super::{Job, claim, first_data, handover};
 use crate::attach_point::AttachPoint;
 use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
-use crate::error::{CliError, DaemonError};
+use crate::error::{CliError, DaemonError, StoreError};
 use crate::mounts;
 use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
-use std::fs::File;
+use coulter_attach::apart;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long a program that goes on waits for a store that others look at; its hosts wait too.
+const REOPEN_PATIENCE: Duration = Duration::from_secs(60);
+const REOPEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a service is to end.
 pub(super) enum End {
@@ -63,7 +67,10 @@ impl Serving {
         let missing = wanted.filter(|address| !scrapes::is_answering(*address));
         let port = missing.map(Port::take).transpose()?;
         let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
-        let backing = backing::open(job, trace.as_ref())?;
+        let backing = match descriptor {
+            None => backing::open(job, trace.as_ref())?,
+            Some(_) => open_again(job, trace.as_ref())?,
+        };
         let since = Instant::now();
         let service = backing.service(trace.as_ref());
         entry.uuid = backing.uuid();
@@ -230,9 +237,8 @@ impl Serving {
         for mount in mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default() {
             let path = mount.mount_point;
             log::warn!(path:% = path.display(); "taking the device away under a file system");
-            let synced =
-                File::open(&path).and_then(|directory| Ok(nix::unistd::syncfs(directory)?));
-            if let Err(error) = synced {
+            // The pages come to this very process.
+            if let Err(error) = apart::write_out(&path) {
                 log::error!(path:% = path.display(), error:%; "cannot write out a file system");
             }
         }
@@ -248,6 +254,20 @@ impl Serving {
         let detached = self.point.detach(true);
         let closed = self.backing.close(&self.entry, self.since.elapsed());
         detached.and(closed)
+    }
+}
+
+/// Opens what the program before has just closed. Meanwhile somebody else may have got hold of it, who
+/// will find in the state directory that it is not for him.
+fn open_again(job: &Job, trace: Option<&Arc<Recorder>>) -> Result<Box<dyn Backing>, CliError> {
+    let limit = Instant::now() + REOPEN_PATIENCE;
+    loop {
+        match backing::open(job, trace) {
+            Err(CliError::Store(StoreError::InUse { .. })) if Instant::now() < limit => {
+                std::thread::sleep(REOPEN_PAUSE);
+            }
+            outcome => return outcome,
+        }
     }
 }
 

@@ -231,7 +231,7 @@ pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Status, CliErro
 /// When it cannot be read.
 pub(crate) fn is_sound(store: &Path) -> Result<bool, CliError> {
     announce("the store checked, with all data");
-    let report = check::check(store, true)?;
+    let report = check::check(store, None, true)?;
     let wrong = report.findings.iter().filter(|finding| finding.severity() != Severity::Info);
     wrong.for_each(|finding| terminal::note(&check::line(finding)));
     Ok(report.is_sound() && report.complete)

@@ -23,6 +23,8 @@ pub(crate) enum StoreError {
     SizeShrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` to less than there is.
     Shrinks { path: PathBuf, size: u64, present: u64 },
+    /// Somebody else has the store.
+    InUse { path: PathBuf, reason: String },
     /// What cannot be done to a store that is attached.
     Attached { path: PathBuf, name: String },
     /// The library refused to let a store grow.
@@ -121,7 +123,7 @@ impl StoreError {
                 let report = if *is_usage { usage(what) } else { fault(what) };
                 report.why(reason.as_str())
             }
-            StoreError::Open { path, reason } => {
+            StoreError::Open { path, reason } | StoreError::InUse { path, reason } => {
                 fault(format!("cannot open {}", path.display())).why(reason.as_str())
             }
             StoreError::Blank { path } => fault(format!("cannot open {}", path.display()))

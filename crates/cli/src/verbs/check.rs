@@ -2,6 +2,7 @@
 
 use crate::error::{CliError, StoreError};
 use crate::size::Size;
+use crate::state::StateDirectory;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::Args;
@@ -36,8 +37,8 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
-        let report = check(&self.path, self.data)?;
+    pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let report = check(&self.path, state, self.data)?;
         if self.json {
             terminal::print_json(&report)?;
         } else {
@@ -80,8 +81,12 @@ impl Check {
 ///
 /// # Errors
 /// When it cannot be opened, or is attached.
-pub(crate) fn check(path: &Path, data: bool) -> Result<Report, CliError> {
-    let mut blocks = LockedBlocks::open(&store::existing(path)?)?;
+pub(crate) fn check(
+    path: &Path,
+    state: Option<&StateDirectory>,
+    data: bool,
+) -> Result<Report, CliError> {
+    let mut blocks = LockedBlocks::open(&store::existing(path)?, state)?;
     let bar = terminal::progress("", 1);
     let mut phase = None;
     let mut show = |progress: Progress| advance(&bar, &mut phase, progress);

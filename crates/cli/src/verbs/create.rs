@@ -4,6 +4,8 @@ use crate::demo::Interrupt;
 use crate::error::{CliError, StoreError};
 use crate::format_store::{self, Target};
 use crate::size::Size;
+use crate::state::StateDirectory;
+use crate::store;
 use crate::terminal;
 use clap::Args;
 use std::path::PathBuf;
@@ -80,11 +82,12 @@ pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
 }
 
 impl Create {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
         if self.json && self.path.to_str().is_none() {
             return Err(StoreError::PathNotInJson { path: self.path.clone() }.into());
         }
         let mut target = Target::prepare(&self.path, &self.shape, self.force)?;
+        store::refuse_attached(&self.path, state)?;
         if self.shape.preallocate {
             // It may take long, and a file that is only half made is not to stay behind.
             target = target.heeding(Interrupt::take_over()?);

@@ -2,6 +2,7 @@
 
 use super::check;
 use crate::error::{CliError, StoreError};
+use crate::state::StateDirectory;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, Rows};
 use clap::{Args, ValueEnum};
@@ -67,8 +68,8 @@ fn parse_range(text: &str) -> Result<MapRange, String> {
 }
 
 impl Dump {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
-        let mut locked = LockedBlocks::open(&store::existing(&self.path)?)?;
+    pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let mut locked = LockedBlocks::open(&store::existing(&self.path)?, state)?;
         let blocks = &mut locked.blocks;
         match self.structure {
             Structure::Superblock => {
