@@ -5,14 +5,21 @@
 //! its partial blocks from admission to its end:
 //! - a later write that touches a guarded block is *blocked* until the guard is gone;
 //! - the guarding request reads only when the earlier writes that touch its guarded blocks have
-//!   ended.
+//!   ended;
+//! - a request of several blocks that is blocked is *overtaken* by every later one that is given a
+//!   guard among them. Only so often: one or another of its blocks might be guarded for ever.
 //!
-//! Everybody waits only for requests that were admitted earlier, so nobody waits for ever.
+//! Everybody waits for requests that were admitted or blocked earlier, and for so many later ones at
+//! most, so nobody waits for ever.
 //!
 //! While no guard is held a write pays for an empty list and for noting its range.
 
 use super::jobs::JobIndex;
 use super::span::Span;
+
+/// How often a blocked request is overtaken. More than never, because of writes that follow one another
+/// and share their edges: every other one goes ahead.
+const OVERTAKEN_MAX: u32 = 16;
 
 /// A request that holds blocks against all others.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +36,23 @@ impl Guard {
     }
 }
 
-/// A write that was admitted.
+/// A write that was admitted, or is to be.
 #[derive(Clone, Copy, Debug, Default)]
 struct Admitted {
-    /// Empty for none.
+    /// Its place among all; zero for none.
+    ticket: u64,
+    /// Empty until it is admitted.
     span: Span,
     /// Whether a guard waits for its end.
     is_awaited: bool,
+}
+
+/// A write of several blocks that was not admitted.
+#[derive(Clone, Copy, Debug)]
+struct Blocked {
+    ticket: u64,
+    span: Span,
+    overtaken: u32,
 }
 
 /// What a write may do.
@@ -54,26 +71,71 @@ pub(super) enum Admission {
 pub(super) struct Conflicts {
     /// By job.
     admitted: Vec<Admitted>,
+    last_ticket: u64,
     guards: Vec<Guard>,
+    /// In the order in which they came. Not those of a single block: they go on as soon as it is
+    /// guarded no longer.
+    blocked: Vec<Blocked>,
     /// The canary: a bug that the tests of the driver must catch.
     #[cfg(test)]
     pub(super) forgets_guards: bool,
 }
 
 impl Conflicts {
-    /// Admits a write over `span` unless it touches a guarded block.
+    /// Admits a write over `span` unless it touches a guarded block, or would overtake another once
+    /// too often.
     pub(super) fn try_enter(&mut self, job: JobIndex, span: Span) -> Admission {
-        if self.guards.iter().any(|guard| guard.touches(&span)) {
+        let ticket = self.ticket(job);
+        if self.guards.iter().any(|guard| guard.touches(&span)) || !self.try_overtake(ticket, span)
+        {
             return Admission::Blocked;
         }
+        let waits = !span.is_whole() && self.guard(job, span);
+        self.admitted[job.0 as usize] = Admitted { ticket, span, is_awaited: false };
+        if waits { Admission::Waits } else { Admission::Free }
+    }
+
+    /// A job's place among all, which it has from when it first came.
+    fn ticket(&mut self, job: JobIndex) -> u64 {
         let index = job.0 as usize;
         if self.admitted.len() <= index {
             self.admitted.resize(index + 1, Admitted::default());
         }
-        assert!(self.admitted[index].span.is_empty(), "a job is admitted once");
-        let waits = !span.is_whole() && self.guard(job, span);
-        self.admitted[index] = Admitted { span, is_awaited: false };
-        if waits { Admission::Waits } else { Admission::Free }
+        let known = &mut self.admitted[index];
+        assert!(known.span.is_empty(), "a job is admitted once");
+        if known.ticket == 0 {
+            self.last_ticket += 1;
+            known.ticket = self.last_ticket;
+        }
+        known.ticket
+    }
+
+    /// Lines up a write that was blocked and will come again, before all that come later.
+    pub(super) fn line_up(&mut self, job: JobIndex, span: Span) {
+        let ticket = self.admitted[job.0 as usize].ticket;
+        if span.count() > 1 && self.blocked.iter().all(|blocked| blocked.ticket != ticket) {
+            self.blocked.push(Blocked { ticket, span, overtaken: 0 });
+        }
+    }
+
+    /// Whether a write that finds none of its blocks guarded may go ahead of those that came earlier
+    /// and are blocked. If so it is not blocked itself any longer.
+    fn try_overtake(&mut self, ticket: u64, span: Span) -> bool {
+        let guards_in = |blocked: &Blocked| {
+            blocked.ticket < ticket && span.edges().any(|block| blocked.span.contains(block))
+        };
+        if self
+            .blocked
+            .iter()
+            .any(|blocked| blocked.overtaken == OVERTAKEN_MAX && guards_in(blocked))
+        {
+            return false;
+        }
+        for blocked in self.blocked.iter_mut().filter(|blocked| guards_in(blocked)) {
+            blocked.overtaken += 1;
+        }
+        self.blocked.retain(|blocked| blocked.ticket != ticket);
+        true
     }
 
     /// Guards the partial blocks of `span`; whether earlier writes must end first.
@@ -99,7 +161,7 @@ impl Conflicts {
     /// whether guards are gone, so that blocked requests may come again.
     pub(super) fn leave(&mut self, job: JobIndex, freed: &mut Vec<JobIndex>) -> bool {
         let Some(slot) = self.admitted.get_mut(job.0 as usize) else { return false };
-        let Admitted { span, is_awaited } = std::mem::take(slot);
+        let Admitted { span, is_awaited, .. } = std::mem::take(slot);
         if is_awaited {
             for guard in &mut self.guards {
                 // Its own guards have waited for none of it.
@@ -166,6 +228,56 @@ mod tests {
         assert_eq!(enter(&mut conflicts, 1, 8192, SECTOR), Admission::Free);
         assert_eq!(leave(&mut conflicts, 0), (true, vec![]));
         assert_eq!(enter(&mut conflicts, 0, 4096, SECTOR), Admission::Free);
+    }
+
+    #[test]
+    fn a_blocked_write_of_several_blocks_is_overtaken_only_so_often() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, SECTOR, SECTOR), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, 0, 12288), Admission::Blocked);
+        conflicts.line_up(JobIndex(1), Span::of(0, 12288));
+        for _ in 0..OVERTAKEN_MAX {
+            assert_eq!(enter(&mut conflicts, 2, 4096, SECTOR), Admission::Free);
+            assert_eq!(leave(&mut conflicts, 2), (true, vec![]));
+        }
+        assert_eq!(enter(&mut conflicts, 2, 4096, SECTOR), Admission::Blocked);
+        // Neither beside it, nor without a guard.
+        assert_eq!(enter(&mut conflicts, 3, 12288, SECTOR), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 4, 8192, 4096), Admission::Free);
+        assert_eq!(leave(&mut conflicts, 0), (true, vec![]));
+        assert_eq!(enter(&mut conflicts, 1, 0, 12288), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 2, 4096, SECTOR), Admission::Waits);
+    }
+
+    /// It would not be told when the other one goes on, which need not hold a guard.
+    #[test]
+    fn nobody_waits_for_a_blocked_write_that_came_later() {
+        let mut conflicts = Conflicts::default();
+        assert_eq!(enter(&mut conflicts, 0, SECTOR, SECTOR), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 1, SECTOR, SECTOR), Admission::Blocked);
+        conflicts.line_up(JobIndex(1), Span::of(SECTOR, SECTOR));
+        assert_eq!(enter(&mut conflicts, 2, 0, 8192), Admission::Blocked);
+        conflicts.line_up(JobIndex(2), Span::of(0, 8192));
+        for _ in 0..OVERTAKEN_MAX {
+            assert_eq!(enter(&mut conflicts, 3, 4096, SECTOR), Admission::Free);
+            assert_eq!(leave(&mut conflicts, 3), (true, vec![]));
+        }
+        assert_eq!(leave(&mut conflicts, 0), (true, vec![]));
+        assert_eq!(enter(&mut conflicts, 1, SECTOR, SECTOR), Admission::Free);
+    }
+
+    #[test]
+    fn of_writes_that_share_their_edges_every_other_one_goes_ahead() {
+        let mut conflicts = Conflicts::default();
+        for job in 0..10 {
+            let offset = u64::from(job) * 4096 + SECTOR;
+            let goes_ahead = job % 2 == 0;
+            let wanted = if goes_ahead { Admission::Free } else { Admission::Blocked };
+            assert_eq!(enter(&mut conflicts, job, offset, 4096), wanted);
+            if !goes_ahead {
+                conflicts.line_up(JobIndex(job), Span::of(offset, 4096));
+            }
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub(crate) struct Driver {
     prompt: VecDeque<JobIndex>,
     /// Writes that the engine has yet to take, in order.
     writes: VecDeque<JobIndex>,
-    /// Writes that touch a guarded block.
+    /// Writes that touch a guarded block, or have to let another one go first.
     blocked: VecDeque<JobIndex>,
     /// Parts of writes that the engine has taken and not answered.
     write_parts: u32,
@@ -272,7 +272,7 @@ impl Driver {
 
     // Writes.
 
-    /// Lets a write go on unless a block that it touches is guarded.
+    /// Lets a write go on unless another one is in its way.
     fn admit(&mut self, index: JobIndex) {
         let span = self.jobs.job(index).span;
         match self.conflicts.try_enter(index, span) {
@@ -280,6 +280,7 @@ impl Driver {
                 self.counters.requests.blocked += 1;
                 self.jobs.job(index).stage = Stage::Blocked;
                 self.blocked.push_back(index);
+                self.conflicts.line_up(index, span);
             }
             Admission::Waits => self.jobs.job(index).stage = Stage::Guarding,
             Admission::Free => self.start_write(index),

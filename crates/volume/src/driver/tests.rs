@@ -332,6 +332,29 @@ fn reads_overtake_writes_that_the_engine_cannot_take() {
 }
 
 #[test]
+fn a_wide_write_is_not_kept_waiting_by_partial_ones_that_come_after_it() {
+    for operation in [Operation::Discard, Operation::Write { fua: false }] {
+        let mut scene = Scene::new(1);
+        scene.submit(Operation::Write { fua: false }, 1, 1);
+        let wide = scene.next_tag;
+        scene.submit(operation, 0, 16);
+        // One of the two blocks is guarded whenever the guard of the other is given up.
+        for _ in 0..1000 {
+            for sector in [1, 9] {
+                let partial = |asked: &&Asked| asked.first == sector;
+                let count = scene.asked.values().filter(partial).count();
+                for _ in count..4 {
+                    scene.submit(Operation::Write { fua: false }, sector, 1);
+                }
+            }
+            scene.turn(Wait::No);
+        }
+        assert!(!scene.asked.contains_key(&wide), "{operation:?} waits for ever");
+        scene.drain();
+    }
+}
+
+#[test]
 fn abandoning_finishes_every_request_whatever_its_stage() {
     for seed in 0..40 {
         let mut scene = Scene::new(seed);
