@@ -291,6 +291,7 @@ impl Engine {
         let chunk = &mut self.cleaner.chunks.slots[slot];
         chunk.outstanding -= 1;
         chunk.has_failed |= result.is_err();
+        self.cleaner.unreadable = result.err().or(self.cleaner.unreadable);
         self.segments.segment_mut(chunk.segment).readers -= 1;
         if chunk.outstanding > 0 {
             return;

@@ -90,6 +90,8 @@ pub(crate) struct Cleaner {
     pub(crate) doubtful: bool,
     /// The chunk was read a second time, because a block did not match its checksum.
     again: bool,
+    /// The error number of the latest read that failed: its segment was left as it is.
+    pub(crate) unreadable: Option<i32>,
     pub(crate) parked: bool,
     credit: u64,
     /// Valid blocks of the latest victim, for the credit.
@@ -123,6 +125,17 @@ impl Cleaner {
 }
 
 impl Engine {
+    /// Stops writing if segments that cannot be read may be why nothing gets on: they keep what they
+    /// have, so there may be none left to be won. To be called when somebody waits and nothing is on its
+    /// way. False if that is not why.
+    pub fn give_up_for_want_of_room(&mut self) -> bool {
+        let Some(errno) = self.cleaner.unreadable.filter(|_| self.poisoned.is_none()) else {
+            return false;
+        };
+        self.poison(errno);
+        true
+    }
+
     pub(crate) fn pump_cleaner(&mut self, buffers: &mut impl Buffers) {
         let is_apart = self.placer.splits_user_data();
         self.pacing.update(self.segments.empty_count(), is_apart);

@@ -18,6 +18,7 @@ for_both_kinds!(
     after_a_failed_write_the_volume_is_read_only_and_says_why,
     after_a_failed_flush_the_volume_is_read_only,
     a_failed_read_fails_alone,
+    where_too_much_cannot_be_read_to_win_room_the_volume_is_read_only,
     damaged_data_is_an_error_and_never_wrong_bytes,
     a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing,
     failing_any_one_command_loses_nothing_that_was_flushed,
@@ -95,6 +96,38 @@ fn a_failed_read_fails_alone<V: AnyVolume>() {
     assert_eq!(volume.write_at(512, &[2; 512]), Ok(()));
     assert_eq!(volume.state(), State::Running);
     volume.close().expect("the device works");
+}
+
+fn where_too_much_cannot_be_read_to_win_room_the_volume_is_read_only<V: AnyVolume>() {
+    let store = small_store(96 * MIB);
+    let (volume, handle) = faulty::<V>(&store);
+    let blocks = volume.size() / BLOCK;
+    (0..blocks).for_each(|block| volume.write_at(block * BLOCK, &[1; 4096]).expect("room"));
+    volume.flush().expect("the device works");
+    // More of the segments than are spare.
+    let range = Some(32 * MIB..96 * MIB);
+    handle
+        .add(Fault { range, ..Fault::every(CommandKind::Read, Effect::Fail { errno: libc::EIO }) });
+    let mut random = Random(3);
+    let mut overwritten = None;
+    let outcome = (0..4 * blocks).try_for_each(|_| {
+        let block = random.below(blocks);
+        volume.write_at(block * BLOCK, &[2; 4096])?;
+        overwritten = Some(block);
+        Ok(())
+    });
+    assert_eq!(outcome, Err(RequestError::ReadOnly));
+    assert_eq!(volume.state(), FAILED);
+    handle.clear();
+    let mut bytes = [0; 4096];
+    let last = overwritten.expect("there was room for some") * BLOCK;
+    volume.read_at(last, &mut bytes).expect("reading goes on");
+    assert_eq!(bytes, [2; 4096]);
+    assert_eq!(volume.close(), Err(CloseError::Device { errno: libc::EIO }));
+    let volume = open::<V>(&store);
+    volume.read_at(last, &mut bytes).expect("in range");
+    assert_eq!(bytes, [2; 4096]);
+    volume.write_at(last, &[3; 4096]).expect("the device can be read again");
 }
 
 fn damaged_data_is_an_error_and_never_wrong_bytes<V: AnyVolume>() {

@@ -130,8 +130,8 @@ impl Driver {
     /// Does all that can be done without waiting for the device.
     ///
     /// # Panics
-    /// When requests are left and nothing is on its way that could help them. That is a bug in the
-    /// engine, and better told than slept over.
+    /// When requests are left and nothing is on its way that could help them, though the device can
+    /// be read. That is a bug in the engine, and better told than slept over.
     pub(crate) fn work(&mut self) {
         let mut idle_turns = 0;
         while idle_turns < IDLE_TURNS_MAX {
@@ -148,6 +148,9 @@ impl Driver {
                 idle_turns = 0;
             } else if self.is_stuck() {
                 idle_turns += 1;
+                if idle_turns == IDLE_TURNS_MAX && self.engine.give_up_for_want_of_room() {
+                    idle_turns = 0;
+                }
             } else {
                 return;
             }
