@@ -32,6 +32,8 @@ struct Load {
     key: u64,
     pointer: BlockPointer,
     segment: SegmentIndex,
+    /// Only a read of the host asked for it, and is told if it fails.
+    for_host: bool,
     /// It is read a second time, because it did not match its checksum.
     again: bool,
 }
@@ -42,7 +44,7 @@ pub(crate) struct Loads {
     waiters: Vec<(u16, Waiter)>,
     /// Waiters for which no memory, buffer or table entry was free.
     starved: Vec<Waiter>,
-    /// Reads of pages that failed in a row.
+    /// Reads of pages, other than for the host, that failed in a row.
     failures: u32,
     scratch: Vec<Waiter>,
 }
@@ -108,8 +110,12 @@ impl Engine {
                 self.loads.starve(waiter);
                 return false;
             }
-            LoadStep::ReadRoot(key, pointer) => self.start_load(slot, Kind::Root, key, pointer),
-            LoadStep::ReadLeaf(pointer) => self.start_load(slot, Kind::Leaf, leaf, pointer),
+            LoadStep::ReadRoot(key, pointer) => {
+                self.start_load(slot, Kind::Root, key, pointer, purpose)
+            }
+            LoadStep::ReadLeaf(pointer) => {
+                self.start_load(slot, Kind::Leaf, leaf, pointer, purpose)
+            }
             LoadStep::Wait { root: true } => {
                 self.loads.find(Kind::Root, root_key).expect("a root being loaded is listed")
             }
@@ -123,11 +129,18 @@ impl Engine {
         false
     }
 
-    fn start_load(&mut self, slot: u16, kind: Kind, key: u64, pointer: BlockPointer) -> u16 {
+    fn start_load(
+        &mut self,
+        slot: u16,
+        kind: Kind,
+        key: u64,
+        pointer: BlockPointer,
+        purpose: LoadPurpose,
+    ) -> u16 {
         let segment = self.segments.of(pointer.pba);
         self.segments.segment_mut(segment).readers += 1;
-        let again = false;
-        let load = Load { kind, key, pointer, segment, again };
+        let (for_host, again) = (purpose.is_lookup(), false);
+        let load = Load { kind, key, pointer, segment, for_host, again };
         self.loads.slots[usize::from(slot)] = Some(load);
         let target = Target::Page(PageRef(slot));
         self.ios.start(Purpose::Load(slot), Command::Read { pba: pointer.pba, count: 1, target });
@@ -178,13 +191,14 @@ impl Engine {
     }
 
     /// A page could not be read. The reads that wait for it fail; the sweep and the cleaner try again,
-    /// until it has failed so often that nothing can be expected of the device any more.
+    /// until that has failed so often that nothing can be expected of the device any more. How often the
+    /// host tries says nothing.
     fn load_failed(&mut self, load: Load, slot: u16, errno: i32) {
         match load.kind {
             Kind::Root => self.map.forget_root_load(load.key),
             _ => self.map.forget_leaf_load(load.key),
         }
-        self.loads.failures += 1;
+        self.loads.failures += u32::from(!load.for_host);
         if self.loads.failures >= FAILURES_MAX {
             self.poison(errno);
         }

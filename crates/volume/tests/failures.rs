@@ -4,20 +4,22 @@ mod common;
 
 use common::*;
 use coulter::service::{Operation, RequestError};
-use coulter::{CloseError, OpenOptions, ReadOnlyReason, State};
+use coulter::{CloseError, CreateOptions, OpenOptions, ReadOnlyReason, State, create};
 use coulter_device::wrap::{Effect, Fault, FaultHandle, FaultRates, FaultyDevice};
 use coulter_device::{
-    Command, CommandKind, Completion, Device, MemoryStore, Properties, Region, Wait, Waker,
+    Command, CommandKind, Completion, Device, DeviceError, MemoryStore, Properties, Region, Wait,
+    Waker,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 for_both_kinds!(
     after_a_failed_write_the_volume_is_read_only_and_says_why,
     after_a_failed_flush_the_volume_is_read_only,
     a_failed_read_fails_alone,
+    a_map_page_that_cannot_be_read_fails_the_reads_below_it_alone,
     where_too_much_cannot_be_read_to_win_room_the_volume_is_read_only,
     damaged_data_is_an_error_and_never_wrong_bytes,
     a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing,
@@ -95,6 +97,95 @@ fn a_failed_read_fails_alone<V: AnyVolume>() {
     assert_eq!(volume.write_at(512, &[2; 512]), failed);
     assert_eq!(volume.write_at(512, &[2; 512]), Ok(()));
     assert_eq!(volume.state(), State::Running);
+    volume.close().expect("the device works");
+}
+
+/// A device that tells where single blocks were read, and cannot read one of them.
+struct BadBlock {
+    inner: Box<dyn Device>,
+    state: Arc<BadBlockState>,
+    /// Of commands that were never begun.
+    failed: Vec<Completion>,
+}
+
+#[derive(Default)]
+struct BadBlockState {
+    reads: Mutex<Vec<u64>>,
+    bad: AtomicU64,
+}
+
+impl Device for BadBlock {
+    fn properties(&self) -> &Properties {
+        self.inner.properties()
+    }
+    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.inner.register(regions) }
+    }
+    unsafe fn submit(&mut self, command: Command) {
+        if command.kind == CommandKind::Read && command.length == BLOCK {
+            self.state.reads.lock().expect("no panic").push(command.offset);
+            if command.offset == self.state.bad.load(Ordering::Relaxed) {
+                let result = Err(DeviceError::from_errno(libc::EIO));
+                self.failed.push(Completion { tag: command.tag, result });
+                return;
+            }
+        }
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.inner.submit(command) }
+    }
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let wait = if self.failed.is_empty() { wait } else { Wait::No };
+        out.append(&mut self.failed);
+        self.inner.poll(out, wait)
+    }
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if !self.failed.is_empty() {
+            self.inner.waker().wake();
+        }
+        self.inner.arm()
+    }
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+fn a_map_page_that_cannot_be_read_fails_the_reads_below_it_alone<V: AnyVolume>() {
+    const LEAF: u64 = 512 * BLOCK;
+    let store = MemoryStore::sparse(1300 * MIB);
+    let options = CreateOptions {
+        segment_size: Some(2 * MIB),
+        volume_size: Some(1024 * MIB),
+        map_memory: Some(MIB),
+        ..CreateOptions::default()
+    };
+    create(device(&store), &options).expect("it fits");
+    let state = Arc::<BadBlockState>::default();
+    let device = BadBlock { inner: device(&store), state: state.clone(), failed: Vec::new() };
+    let options = OpenOptions { map_memory: Some(MIB), ..OpenOptions::default() };
+    let volume = V::open_with(Box::new(device), options).expect("it is intact");
+    // So much of each leaf that the map does not fit into memory. Zeros take none of the machine's.
+    for round in 0..16 {
+        for leaf in 0..512 {
+            volume.write_at(leaf * LEAF + (round << 16), &[0; 1 << 16]).expect("in range");
+        }
+    }
+    let read = |leaf| volume.read_at(leaf * LEAF, &mut [0; 8192]);
+    let pages_read_for = |leaf| {
+        state.reads.lock().expect("no panic").clear();
+        read(leaf).expect("the device works");
+        state.reads.lock().expect("no panic").clone()
+    };
+    let found = (0..512).find_map(|leaf| Some((leaf, *pages_read_for(leaf).first()?)));
+    let (leaf, page) = found.expect("not all of the map is in memory");
+    state.bad.store(page, Ordering::Relaxed);
+    (0..512).filter(|other| *other != leaf).for_each(|other| read(other).expect("it is intact"));
+    let failed = Err(RequestError::Device { errno: libc::EIO });
+    (0..40).for_each(|_| assert_eq!(read(leaf), failed));
+    assert_eq!(volume.state(), State::Running);
+    volume.write_at(600 * LEAF / 2, &[8; 4096]).expect("writing goes on");
+    state.bad.store(0, Ordering::Relaxed);
+    read(leaf).expect("it can be read again");
     volume.close().expect("the device works");
 }
 

@@ -39,7 +39,7 @@ pub(crate) enum LoadStep {
 }
 
 impl LoadPurpose {
-    fn is_lookup(self) -> bool {
+    pub(crate) fn is_lookup(self) -> bool {
         matches!(self, LoadPurpose::Lookup | LoadPurpose::LastLookup)
     }
 }
