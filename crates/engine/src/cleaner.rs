@@ -94,6 +94,8 @@ pub(crate) struct Cleaner {
     pub(crate) unreadable: Option<i32>,
     pub(crate) parked: bool,
     credit: u64,
+    /// Whether one of the segments that are left to metadata may be taken for this victim.
+    borrows: bool,
     /// Valid blocks of the latest victim, for the credit.
     latest_valid: u32,
 }
@@ -111,6 +113,7 @@ impl Cleaner {
     /// A range of host blocks is being read into `buffer`, to be relocated to `stream`.
     pub(crate) fn begin_range(&mut self, buffer: RecordRef, stream: Stream, time: u64) {
         assert!(self.segment.is_none(), "one chunk at a time");
+        self.borrows = false;
         self.task = Task::Clean;
         self.chunks.take_range(buffer);
         (self.stream, self.time) = (Some(stream), time);
@@ -267,23 +270,31 @@ impl Engine {
         let room = self.room_for_relocations();
         // With few segments to spare, one that waits is too much of them.
         let can_wait = !at_floor && self.pacing.marks().spare >= SPARE_SEGMENTS_MIN;
-        let candidates = self.segments.iter().filter(|(_, segment)| {
-            segment.state == State::Closed
-                && !segment.exhausted
-                && !segment.watched
-                && segment.pending == 0
-                && segment.valid + least_gain <= size
-                && u64::from(segment.valid + headers_for(segment.valid)) <= room
-        });
-        let scored = candidates.map(|(index, segment)| {
-            let age = clock.saturating_sub(segment.clock);
-            let score = policy.score(Candidate { valid: segment.valid, size, age });
-            let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
-            (if empties_by_itself { policy::postponed(score) } else { score }, index)
-        });
-        // The lowest index wins a tie, so that the choice is the same on every run.
-        let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
-        let best = best.filter(|(score, _)| *score > 0);
+        let best_within = |room: u64| {
+            let candidates = self.segments.iter().filter(|(_, segment)| {
+                segment.state == State::Closed
+                    && !segment.exhausted
+                    && !segment.watched
+                    && segment.pending == 0
+                    && segment.valid + least_gain <= size
+                    && u64::from(segment.valid + headers_for(segment.valid)) <= room
+            });
+            let scored = candidates.map(|(index, segment)| {
+                let age = clock.saturating_sub(segment.clock);
+                let score = policy.score(Candidate { valid: segment.valid, size, age });
+                let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
+                (if empties_by_itself { policy::postponed(score) } else { score }, index)
+            });
+            // The lowest index wins a tie, so that the choice is the same on every run.
+            let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
+            best.filter(|(score, _)| *score > 0)
+        };
+        let mut best = best_within(room);
+        let borrows = best.is_none() && self.may_borrow();
+        if borrows {
+            best = best_within(room + u64::from(size));
+        }
+        self.cleaner.borrows = borrows;
         if reason != Reason::Idle {
             let found = best.is_some() || self.room_is_to_come(least_gain);
             self.pacing.found_victim(found);
@@ -308,6 +319,24 @@ impl Engine {
             self.seal_all_of(Origin::Cleaning, buffers);
         }
         true
+    }
+
+    /// Whether the cleaner may take one of the segments that it leaves to metadata, if a victim fits then.
+    /// It always has a head with room, or a segment for one, and wins more than it takes; but where the
+    /// placement was changed, the head that it had is the host's alone. Nothing else would ever be won,
+    /// and there is one more segment than a checkpoint takes.
+    fn may_borrow(&self) -> bool {
+        let usable = self.segments.usable_count();
+        usable == self.pacing.kept_by_cleaning()
+            && usable == self.segments.empty_count() as usize
+            && self.segments.gone_through_count() == 0
+            && self.log.is_quiet(Origin::Cleaning)
+            && !self.checkpointer.is_active()
+    }
+
+    /// Segments that the cleaner leaves to metadata.
+    fn kept_by_cleaner(&self) -> usize {
+        self.pacing.kept_by_cleaning() - usize::from(self.cleaner.borrows)
     }
 
     /// Whether there is a victim, room for what is valid in it or not.
@@ -559,7 +588,7 @@ impl Engine {
             return Some(record);
         }
         self.seal(stream, buffers);
-        let keep = self.pacing.kept_by_cleaning();
+        let keep = self.kept_by_cleaner();
         let begin = |engine: &mut Engine, stream| {
             engine.log.begin(&mut engine.segments, stream, Origin::Cleaning, 1, keep)
         };
@@ -632,7 +661,7 @@ impl Engine {
         let size = self.superblock.geometry.segment_size;
         let mut streams = self.placer.cleaning_streams().iter();
         let segments_are_short = !streams.any(|stream| self.log.head_takes(*stream, size, 1))
-            && self.segments.usable_count() <= self.pacing.kept_by_cleaning();
+            && self.segments.usable_count() <= self.kept_by_cleaner();
         if segments_are_short && self.defrag.has_chunk {
             self.drop_range();
         } else if segments_are_short {

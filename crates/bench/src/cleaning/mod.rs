@@ -366,4 +366,6 @@ impl Bench<'_> {
 #[cfg(test)]
 mod room_tests;
 #[cfg(test)]
+mod switching_tests;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 use super::*;
 
-fn tiny() -> Options {
+pub(super) fn tiny() -> Options {
     let shape = Shape {
         blocks: 40_000,
         segment_blocks: Some(256),
