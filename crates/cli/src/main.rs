@@ -18,6 +18,7 @@ mod demo;
 mod emulated;
 mod error;
 mod file_identity;
+mod file_size;
 mod file_system;
 mod format_store;
 mod holders;
@@ -53,6 +54,7 @@ use state::StateDirectory;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    file_size::make_excess_an_error();
     let line = CommandLine::parse();
     let level = match &line.verb {
         Verb::Serve(_) => LevelFilter::Info,

@@ -49,6 +49,18 @@ fn two_stores_differ_in_identity() {
 }
 
 #[test]
+fn a_file_that_may_not_become_so_large_is_refused_in_words_and_not_left() {
+    let sandbox = Sandbox::new();
+    let words = ["create", "disk.img", "--size", "64M", "--segment-size", "2M"];
+    let output = sandbox.command_with_file_limit(1 << 20, &words).output();
+    let output = output.expect("the shell can be started");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{:?}: {error}", output.status);
+    assert!(error.contains("file too large") && error.contains("`ulimit -f`"), "{error}");
+    assert!(!sandbox.path("disk.img").exists());
+}
+
+#[test]
 fn preallocation_reserves_the_space() {
     let sandbox = Sandbox::new();
     let size = ["--size", "128M", "--segment-size", "2M"];

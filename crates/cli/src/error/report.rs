@@ -75,6 +75,11 @@ pub(super) fn help_on(error: &io::Error, path: &Path) -> Option<String> {
             Some(format!("check the permissions of {}, or run as root", path.display()))
         }
         libc::ENOSPC | libc::EDQUOT => Some("free space on the file system below it".to_owned()),
+        libc::EFBIG => Some(
+            "raise the limit on the size of files (`ulimit -f`, LimitFSIZE= of a unit), or use a file \
+             system that allows larger ones"
+                .to_owned(),
+        ),
         libc::EROFS => Some("it is on a file system that is mounted read-only".to_owned()),
         libc::EBUSY => Some("something else uses it; unmount or detach it first".to_owned()),
         _ => None,

@@ -67,6 +67,20 @@ impl Sandbox {
         command
     }
 
+    /// The program, which may not write behind this byte of any file.
+    pub(crate) fn command_with_file_limit(&self, size: u64, arguments: &[&str]) -> Command {
+        let program = self.command(arguments);
+        let mut command = Command::new("sh");
+        // In a shell that keeps to POSIX the limit counts blocks of 512 bytes.
+        let script = format!("ulimit -f {}; exec \"$0\" \"$@\"", size / 512);
+        command.args(["-c", &script]).arg(program.get_program()).args(program.get_args());
+        command
+            .current_dir(self.scratch.directory())
+            .env("COULTER_STATE_DIRECTORY", self.path("state"))
+            .stdin(Stdio::null());
+        command
+    }
+
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the program can be started")
     }
