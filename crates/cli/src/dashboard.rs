@@ -64,9 +64,9 @@ fn bar(share: f64) -> String {
     format!("[{}{}]", "█".repeat(filled), "·".repeat(BAR_WIDTH - filled))
 }
 
-/// All that is attached, as lines.
-pub(crate) fn draw(facts: &[(&Facts, &History)]) -> Vec<String> {
-    if facts.is_empty() {
+/// All that is attached, as lines; `silent` says who does not answer.
+pub(crate) fn draw(facts: &[(&Facts, &History)], silent: &[String]) -> Vec<String> {
+    if facts.is_empty() && silent.is_empty() {
         return vec!["nothing is attached".to_owned()];
     }
     let mut lines = Vec::new();
@@ -81,6 +81,7 @@ pub(crate) fn draw(facts: &[(&Facts, &History)]) -> Vec<String> {
             state(&mut lines, status);
         }
     }
+    lines.extend(silent.iter().map(|words| format!("{BAD}{words}{BAD:#}")));
     lines
 }
 
@@ -249,7 +250,7 @@ mod tests {
     }
 
     fn drawn(history: &History) -> String {
-        without_colours(&draw(&[(&facts(), history)]).join("\n"))
+        without_colours(&draw(&[(&facts(), history)], &[]).join("\n"))
     }
 
     #[test]
@@ -266,6 +267,16 @@ mod tests {
         assert_eq!(curve.chars().count(), CURVE_WIDTH, "{writes}");
         assert!(curve.ends_with('█') && curve.starts_with('▆'), "from 70 to 99: {writes}");
         assert!(!text.contains('\u{1b}'), "no colour is left");
+    }
+
+    #[test]
+    fn who_does_not_answer_is_named_below_the_others() {
+        let silent = ["the daemon of 'other' (process 7) does not answer".to_owned()];
+        let lines = draw(&[(&facts(), &History::default())], &silent);
+        assert!(lines[0].contains("disk"), "{lines:?}");
+        assert!(lines.last().is_some_and(|line| line.contains("'other'")), "{lines:?}");
+        assert_eq!(draw(&[], &silent).len(), 1);
+        assert_eq!(draw(&[], &[]), ["nothing is attached"]);
     }
 
     #[test]

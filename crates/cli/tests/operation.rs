@@ -138,6 +138,41 @@ fn a_watch_ends_when_nobody_reads_it() {
 }
 
 #[test]
+fn a_daemon_that_does_not_answer_hides_none_of_the_others() {
+    let (sandbox, _) = attached(&[]);
+    sandbox.ok(&["create", "other.img", "--size", "256M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "other.img", "--via", "nbd-server"]);
+    let pid = sandbox.pid_of("other");
+    sandbox::send(pid, "STOP");
+    let start = |words: &[&str]| {
+        let mut command = sandbox.command(words);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the program can be started")
+    };
+    let (text, json) = (start(&["status"]), start(&["status", "--json"]));
+    let mut watch = start(&["status", "--watch", "--json"]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("it is a pipe")).lines();
+    let watched = [lines.next(), lines.next()];
+    drop(lines);
+    let outputs = [text, json, watch].map(|child| child.wait_with_output().expect("it ends"));
+    sandbox::send(pid, "CONT");
+    for line in watched {
+        let line = line.expect("it goes on").expect("it is text");
+        assert!(line.contains("\"name\":\"disk\""), "{line}");
+    }
+    let codes = outputs.each_ref().map(|output| output.status.code());
+    assert_eq!(codes, [Some(1), Some(1), Some(0)]);
+    for output in &outputs {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(error.matches(&format!("kill -CONT {pid}")).count(), 1, "{error}");
+    }
+    assert!(String::from_utf8_lossy(&outputs[0].stdout).starts_with("disk "));
+    let array: Vec<serde_json::Value> =
+        serde_json::from_slice(&outputs[1].stdout).expect("an array");
+    assert_eq!(array.iter().map(|status| &status["name"]).collect::<Vec<_>>(), ["disk"]);
+}
+
+#[test]
 fn whoever_waits_for_a_stopped_daemon_is_told() {
     let (sandbox, _) = attached(&[]);
     let pid = sandbox.pid_of("disk");

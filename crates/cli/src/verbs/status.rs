@@ -11,6 +11,8 @@ use crate::terminal;
 use clap::Args;
 use serde::Serialize;
 use std::collections::HashMap;
+use std::mem;
+use std::thread;
 use std::time::Duration;
 
 /// Show what attached volumes are doing: rates, write amplification by cause, free space, map
@@ -39,16 +41,39 @@ pub(crate) struct StatusOf {
 /// Time between two looks of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// What came of asking.
+#[derive(Default)]
+struct Heard {
+    /// Of the volumes whose daemon answered.
+    statuses: Vec<Facts>,
+    /// Those whose daemon lives and did not.
+    silent: Vec<Silent>,
+}
+
+/// A daemon that did not answer.
+struct Silent {
+    process: Process,
+    error: CliError,
+}
+
 impl StatusOf {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         if self.watch {
             return self.watch(state);
         }
-        let statuses = self.statuses(state)?;
+        let Heard { statuses, mut silent } = self.hear(state, Vec::new())?;
+        self.print(&statuses, silent.is_empty())?;
+        // All are told; the last of them is the error of the command.
+        let last = silent.pop();
+        silent.iter().for_each(Silent::tell);
+        last.map_or(Ok(()), |silent| Err(silent.error))
+    }
+
+    fn print(&self, statuses: &[Facts], is_all: bool) -> Result<(), CliError> {
         match (&self.volume, self.json) {
             (Some(_), true) => statuses.iter().try_for_each(terminal::print_json),
             (None, true) => terminal::print_json(&statuses),
-            (_, false) if statuses.is_empty() => {
+            (_, false) if statuses.is_empty() && is_all => {
                 terminal::note("nothing is attached");
                 Ok(())
             }
@@ -58,27 +83,57 @@ impl StatusOf {
         }
     }
 
-    /// The status of the volume that was named, or of all.
-    fn statuses(&self, state: &StateDirectory) -> Result<Vec<Facts>, CliError> {
+    /// The status of the volume that was named, or of all. Who was silent `before` is not asked
+    /// again while it is stopped.
+    fn hear(&self, state: &StateDirectory, before: Vec<Silent>) -> Result<Heard, CliError> {
         let entries = match &self.volume {
             Some(volume) => vec![state.find(volume)?],
             None => state.attached()?,
         };
-        entries.iter().map(|entry| status_of(state, entry)).collect()
+        let is_stopped = |silent: &Silent| silent.process.is_stopped();
+        let mut heard =
+            Heard { silent: before.into_iter().filter(is_stopped).collect(), ..Heard::default() };
+        let asked = entries.iter().filter(|entry| !heard.has_silent(entry.process));
+        let asked: Vec<&Entry> = asked.collect();
+        // Side by side: each that does not answer may take as long as anybody waits for it.
+        let answers: Vec<Result<Facts, CliError>> = thread::scope(|scope| {
+            let ask = |entry| scope.spawn(move || status_of(state, entry));
+            let asking: Vec<_> = asked.iter().copied().map(ask).collect();
+            asking.into_iter().map(|asking| asking.join().expect("it does not panic")).collect()
+        });
+        for (entry, answer) in asked.into_iter().zip(answers) {
+            let process = entry.process;
+            match answer {
+                Ok(status) => heard.statuses.push(status),
+                // It was detached in the meantime.
+                Err(_) if self.volume.is_none() && !process.is_alive() => {}
+                Err(error) => heard.silent.push(Silent { process, error }),
+            }
+        }
+        Ok(heard)
     }
 
     /// Shows rates until interrupted, until the volume is gone or nobody reads: drawn on a terminal,
-    /// else line by line.
+    /// else line by line. Daemons that do not answer are told of, and the others are shown.
     fn watch(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let mut before = self.statuses(state)?;
+        let mut before = self.hear(state, Vec::new())?;
+        if self.volume.is_some()
+            && let Some(silent) = before.silent.pop()
+        {
+            return Err(silent.error);
+        }
         if !self.json && terminal::can_draw() {
             return self.draw(state, before);
         }
+        before.silent.iter().for_each(Silent::tell);
         // Where nobody reads any more, nobody watches.
         while !terminal::reader_leaves_within(INTERVAL) {
-            let after = self.statuses(state)?;
-            for status in &after {
-                let Some(rates) = rates_since(&before, status) else { continue };
+            let known: Vec<Process> = before.silent.iter().map(|silent| silent.process).collect();
+            let after = self.hear(state, mem::take(&mut before.silent))?;
+            let is_news = |silent: &&Silent| !known.contains(&silent.process);
+            after.silent.iter().filter(is_news).for_each(Silent::tell);
+            for status in &after.statuses {
+                let Some(rates) = rates_since(&before.statuses, status) else { continue };
                 if self.json {
                     terminal::print_json_line(&Watched { status, rates })?;
                 } else {
@@ -90,30 +145,50 @@ impl StatusOf {
         Ok(())
     }
 
-    fn draw(&self, state: &StateDirectory, mut before: Vec<Facts>) -> Result<(), CliError> {
+    fn draw(&self, state: &StateDirectory, mut before: Heard) -> Result<(), CliError> {
         let interrupt = Interrupt::take_over()?;
         let failed = |source| CliError::io("write to", "the terminal".as_ref(), source);
         let mut screen = Screen::take_over().map_err(failed)?;
         let mut histories: HashMap<Process, History> = HashMap::new();
         loop {
-            histories.retain(|process, _| before.iter().any(|s| s.entry().process == *process));
-            for status in &before {
+            histories.retain(|process, _| before.has(*process));
+            for status in &before.statuses {
                 histories.entry(status.entry().process).or_default();
             }
+            let history = |status: &Facts| &histories[&status.entry().process];
             let shown: Vec<_> =
-                before.iter().map(|status| (status, &histories[&status.entry().process])).collect();
-            screen.show(&dashboard::draw(&shown)).map_err(failed)?;
+                before.statuses.iter().map(|status| (status, history(status))).collect();
+            let silent: Vec<String> =
+                before.silent.iter().map(|silent| silent.error.to_string()).collect();
+            screen.show(&dashboard::draw(&shown, &silent)).map_err(failed)?;
             if interrupt.sleep(INTERVAL).is_err() {
                 return Ok(());
             }
-            let after = self.statuses(state)?;
-            for status in &after {
-                if let Some(rates) = rates_since(&before, status) {
+            let after = self.hear(state, mem::take(&mut before.silent))?;
+            for status in &after.statuses {
+                if let Some(rates) = rates_since(&before.statuses, status) {
                     histories.entry(status.entry().process).or_default().push(rates);
                 }
             }
             before = after;
         }
+    }
+}
+
+impl Heard {
+    fn has_silent(&self, process: Process) -> bool {
+        self.silent.iter().any(|silent| silent.process == process)
+    }
+
+    fn has(&self, process: Process) -> bool {
+        let answered = self.statuses.iter().any(|status| status.entry().process == process);
+        answered || self.has_silent(process)
+    }
+}
+
+impl Silent {
+    fn tell(&self) {
+        terminal::print_error(&self.error.report());
     }
 }
 
