@@ -62,12 +62,19 @@ pub enum OpenErrorKind {
     },
     /// The device cannot be written to, and the store was not to be opened read-only.
     ReadOnlyDevice,
-    /// An option is outside its bounds; its name and the least value.
+    /// An option is below its bounds; its name and the least value.
     Option {
         /// Which.
         name: &'static str,
         /// The least value that it may have.
         min: u64,
+    },
+    /// An option is above its bounds; its name and the greatest value.
+    OptionTooLarge {
+        /// Which.
+        name: &'static str,
+        /// The greatest value that it may have.
+        max: u64,
     },
     /// The store cannot grow as it should.
     Growth {
@@ -195,6 +202,9 @@ impl fmt::Display for OpenErrorKind {
                 write!(f, "the device is read-only: open the store read-only too")
             }
             OpenErrorKind::Option { name, min } => write!(f, "`{name}` must be at least {min}"),
+            OpenErrorKind::OptionTooLarge { name, max } => {
+                write!(f, "`{name}` must be at most {max}")
+            }
             OpenErrorKind::Growth { reason } => f.write_str(reason),
             OpenErrorKind::Device { errno } => {
                 write!(f, "the device failed: {}", io::Error::from_raw_os_error(*errno))

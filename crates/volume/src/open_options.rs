@@ -9,6 +9,9 @@ use coulter_engine::Config;
 /// Fewest requests that the engine has places for.
 const REQUEST_COUNT_MIN: u32 = 16;
 
+/// Most requests that memory is set aside for at open: some megabytes for what no host has under way.
+const REQUEST_COUNT_MAX: u32 = 1 << 16;
+
 /// How to open a store. None of it changes what is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
@@ -22,7 +25,7 @@ pub struct OpenOptions {
     pub batch_depth: u32,
     /// Buffers for records, of about 1 MiB each.
     pub record_count: u16,
-    /// Requests that are worked on at once; others wait.
+    /// Requests that are worked on at once; others wait. From 16 to 65,536.
     pub request_count: u32,
     /// What [`Volume::tune`](crate::Volume::tune) changes, changed from the beginning: before the
     /// first request is served and before anything is cleaned.
@@ -62,6 +65,10 @@ impl OpenOptions {
             if value < min {
                 return Err(OpenErrorKind::Option { name, min });
             }
+        }
+        if self.request_count > REQUEST_COUNT_MAX {
+            let (name, max) = ("request_count", REQUEST_COUNT_MAX.into());
+            return Err(OpenErrorKind::OptionTooLarge { name, max });
         }
         let config = Config {
             map_size: self.map_memory,

@@ -266,6 +266,12 @@ fn options_that_cannot_work_are_refused<V: AnyVolume>() {
     let options = OpenOptions { record_count: 3, ..OpenOptions::default() };
     let kind = open_error::<V>(&store, options);
     assert!(matches!(kind, OpenErrorKind::Option { name: "record_count", .. }), "{kind}");
+    let options = OpenOptions { request_count: u32::MAX, ..OpenOptions::default() };
+    let kind = open_error::<V>(&store, options);
+    assert_eq!(kind.to_string(), "`request_count` must be at most 65536");
+    let options = OpenOptions { request_count: 1 << 16, ..OpenOptions::default() };
+    let volume = V::open_with(device(&store), options).expect("it may be so many");
+    volume.close().expect("nothing fails");
     let options = OpenOptions { map_memory: Some(4096), ..OpenOptions::default() };
     let kind = open_error::<V>(&store, options);
     assert!(matches!(kind, OpenErrorKind::MapMemory { needed } if needed > 4096), "{kind}");
