@@ -9,7 +9,7 @@ pub(crate) use drive::DriveStatus;
 
 use crate::size::Size;
 use crate::state::Entry;
-use crate::terminal::BOLD;
+use crate::terminal::{self, BOLD};
 use drive::Flash;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -259,7 +259,7 @@ impl fmt::Display for Status {
             process.pid,
             self.state,
             Age(self.uptime_seconds as u64),
-            store.display()
+            terminal::path(store)
         )?;
         let number = |group, counter| self.number(&[group, counter]);
         let causes = self.write_amplification_by_cause;

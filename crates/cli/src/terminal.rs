@@ -13,6 +13,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Errors.
@@ -43,6 +44,17 @@ pub(crate) fn print_error(report: &Report) {
 /// Tells what happens now, for a person who waits; not part of any result.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// A path as part of a line: a control character in it, which could end the line or move the cursor,
+/// is shown by its escape.
+pub(crate) fn path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// Prints a line of a result.
@@ -191,6 +203,12 @@ mod tests {
         let begin = Instant::now();
         assert!(leaves_within(writer.as_fd(), Duration::from_secs(60)));
         assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_path_is_on_one_line_and_else_as_it_is() {
+        let hostile = Path::new("/a b/\u{fc}\\\nfast  64 MiB\r\u{1b}[2J");
+        assert_eq!(path(hostile), "/a b/\u{fc}\\\\nfast  64 MiB\\r\\u{1b}[2J");
     }
 
     #[test]

@@ -52,6 +52,26 @@ fn a_store_whose_path_is_no_text_is_refused_in_words() {
 }
 
 #[test]
+fn a_path_of_several_lines_is_one_line_of_text() {
+    let sandbox = Sandbox::new();
+    let store = "a\nforged  64 MiB  ublk\u{1b}[2K.img";
+    sandbox.ok(&["create", store, "--size", "256M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", store, "--via", "nbd-server", "--name", "disk"]);
+    let shown = "/a\\nforged  64 MiB  ublk\\u{1b}[2K.img";
+    for (words, lines) in [(["list"], 2), (["status"], 6)] {
+        let text = sandbox.ok(&words);
+        assert!(text.contains(shown), "{text}");
+        assert_eq!(text.lines().count(), lines, "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+    for verb in ["list", "status"] {
+        let listed = sandbox.json(&[verb, "--json"]);
+        assert!(listed[0]["store"].as_str().is_some_and(|path| path.ends_with(store)), "{listed}");
+    }
+    sandbox.ok(&["detach", store]);
+}
+
+#[test]
 fn a_volume_answers_to_its_name_its_store_and_its_device() {
     let sandbox = with_store();
     for way in ["blue", "disk.img", "DEVICE"] {

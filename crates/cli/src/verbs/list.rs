@@ -50,12 +50,12 @@ impl List {
                 entry.via.to_string(),
                 entry.device.clone().unwrap_or_default(),
                 if *waiting { "ended".to_owned() } else { pid },
-                format!("{}{}", entry.store.display(), fate_of_path(entry)),
+                format!("{}{}", terminal::path(&entry.store), fate_of_path(entry)),
             ]);
         }
         terminal::print(table.to_string().trim_end())?;
         for Listed { entry, .. } in listed.iter().filter(|listed| listed.waiting) {
-            let (name, store) = (&entry.name, entry.store.display());
+            let (name, store) = (&entry.name, terminal::path(&entry.store));
             terminal::note(&format!(
                 "'{name}' waits for a daemon: `coulter attach --recover {store}`"
             ));
