@@ -19,6 +19,8 @@ pub(crate) enum StoreError {
     SizeOfDisk { path: PathBuf },
     /// `dump --segment` of none that there is.
     NoSuchSegment { path: PathBuf, segment: u32, count: u32 },
+    /// `dump` with an option for another structure.
+    NoSuchPart { option: &'static str, of: &'static str, structure: &'static str },
     /// `--size` smaller than the file that is there.
     SizeShrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` to less than there is.
@@ -80,6 +82,11 @@ impl StoreError {
             StoreError::NoSuchSegment { path, segment, count } => {
                 usage(format!("cannot show segment {segment} of {}", path.display()))
                     .why(format!("its segments are 0 to {}", count.saturating_sub(1)))
+            }
+            StoreError::NoSuchPart { option, of, structure } => {
+                usage(format!("cannot dump a part of the {structure} by {option}"))
+                    .why(format!("{option} is for the {of}"))
+                    .help(format!("leave {option} away, or dump the {of}"))
             }
             StoreError::SizeShrinks { path, size, present } => {
                 usage(format!("will not shrink {} to {}", path.display(), Size(*size)))

@@ -57,6 +57,19 @@ pub(crate) enum Structure {
     Records,
 }
 
+impl Structure {
+    /// As it is written on the command line.
+    fn word(self) -> &'static str {
+        match self {
+            Structure::Superblock => "superblock",
+            Structure::Checkpoint => "checkpoint",
+            Structure::Segments => "segments",
+            Structure::Map => "map",
+            Structure::Records => "records",
+        }
+    }
+}
+
 fn parse_range(text: &str) -> Result<MapRange, String> {
     let (first, end) = text.split_once("..").ok_or("write it as FIRST..END, such as 0..1024")?;
     let number = |text: &str, default| match text {
@@ -69,6 +82,7 @@ fn parse_range(text: &str) -> Result<MapRange, String> {
 
 impl Dump {
     pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        self.check_parts()?;
         let mut locked = LockedBlocks::open(&store::existing(&self.path)?, state)?;
         let blocks = &mut locked.blocks;
         match self.structure {
@@ -105,6 +119,19 @@ impl Dump {
                 })
             }
         }
+    }
+
+    /// That what is printed has the part that was asked for.
+    fn check_parts(&self) -> Result<(), CliError> {
+        let parts = [
+            ("--blocks", self.blocks.is_some(), Structure::Map),
+            ("--segment", self.segment.is_some(), Structure::Records),
+        ];
+        let misplaced = parts.iter().find(|(_, is_given, of)| *is_given && *of != self.structure);
+        misplaced.map_or(Ok(()), |(option, _, of)| {
+            let (of, structure) = (of.word(), self.structure.word());
+            Err(StoreError::NoSuchPart { option, of, structure }.into())
+        })
     }
 
     /// That there is such a segment. If no superblock tells, what is read next says so.
@@ -150,6 +177,14 @@ impl Dump {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn structures_are_called_what_they_are_written_as() {
+        for structure in Structure::value_variants() {
+            let value = structure.to_possible_value().expect("none is hidden");
+            assert_eq!(value.get_name(), structure.word());
+        }
+    }
 
     #[test]
     fn ranges_may_be_open_at_either_end_and_never_empty() {
