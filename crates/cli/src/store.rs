@@ -16,7 +16,8 @@ use coulter::{CreateError, CreateOptions, OpenErrorKind, State, Volume};
 use coulter_check::FileBlocks;
 use coulter_device::wrap::{TraceRecord, TracedDevice};
 use coulter_device::{CommandKind, Device, OpenError, OpenOptions};
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub(crate) fn missing(path: &Path) -> StoreError {
 /// [`StoreError::StoreMissing`] when nothing is there.
 pub(crate) fn existing(path: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => missing(path).into(),
+        io::ErrorKind::NotFound => missing(path).into(),
         _ => CliError::io("open", path, error),
     })
 }
@@ -268,23 +269,28 @@ impl Backing for OpenStore {
     }
 }
 
-/// Whether there is no store because there is nothing at all. Of a disk that is not known: where only
-/// its ends are blank, it may have been a store.
+/// Whether there is no store because there is nothing at all.
 fn is_blank_file(kind: &OpenErrorKind, path: &Path) -> bool {
-    let content = || {
-        let file = File::open(path)?;
-        match file.metadata()? {
-            metadata if metadata.is_file() => {
-                sparse::content(&file, metadata.len(), BLANK_READ_MAX)
-            }
-            _ => Ok(Content::ZerosSoFar),
-        }
-    };
-    matches!(kind, OpenErrorKind::NotAStore) && matches!(content(), Ok(Content::Zeros))
+    matches!(kind, OpenErrorKind::NotAStore) && matches!(is_blank(path), Ok(true))
+}
+
+/// Whether a regular file is at `path` that holds nothing but zeros. Of a disk that is not known:
+/// where only its ends are blank, it may have been a store.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
+    // Nothing else is opened: a pipe would wait for somebody to write.
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Ok(false);
+    }
+    let content = sparse::content(&File::open(path)?, metadata.len(), BLANK_READ_MAX)?;
+    Ok(content == Content::Zeros)
 }
 
 fn trims(trim: Trim, path: &Path) -> bool {
-    let is_disk = || std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    let is_disk = || fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     match trim {
         Trim::Yes => true,
         Trim::No => false,

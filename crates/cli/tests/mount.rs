@@ -5,7 +5,7 @@ mod sandbox;
 use sandbox::{Sandbox, can_mount, is_running, mounts_below, send, skipped, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -66,6 +66,53 @@ fn a_volume_that_is_only_read_gets_no_file_system() {
     let error = sandbox.fails(2, &["mount", "disk.img", "mnt", "--mkfs", "ext4", "--read-only"]);
     assert!(error.contains("open for reading only"), "{error}");
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+}
+
+#[test]
+fn a_store_that_is_only_read_is_not_made() {
+    let Some(_right) = can_mount("a_store_that_is_only_read_is_not_made") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let words = "mount disk.img mnt --read-only --size 256M --mkfs ext4";
+    let error = sandbox.fails(2, &words.split(' ').collect::<Vec<_>>());
+    assert!(error.contains("there is no store yet"), "{error}");
+    assert!(!sandbox.path("disk.img").exists());
+}
+
+#[test]
+fn a_blank_file_becomes_a_store_as_none_does_and_nothing_else_is_formatted() {
+    let Some(_right) = can_mount("a_blank_file_becomes_a_store") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let words = ["mount", "disk.img", "mnt", "--mkfs", "ext4"];
+    let with_size = [&words[..], &["--size", "256M"]].concat();
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(sandbox.path("disk.img"));
+    let file = file.expect("the directory is writable");
+    for at in [0, 5 << 20, (256 << 20) - 1] {
+        file.set_len(0).and_then(|()| file.set_len(256 << 20)).expect("there is room");
+        file.write_all_at(b"x", at).expect("there is room");
+        sandbox.fails(1, &with_size);
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("it is there");
+        assert_eq!(&byte, b"x");
+    }
+    for length in [256 << 20, 1 << 20, 0] {
+        file.set_len(0).and_then(|()| file.set_len(length)).expect("there is room");
+        let error = sandbox.fails(1, &words);
+        let reason = if length > 0 { "nothing but zeros" } else { "it has 0 bytes" };
+        assert!(error.contains(reason), "{error}");
+        sandbox.fails(2, &[&with_size[..], &["--read-only"]].concat());
+        let now = file.metadata().expect("it is there");
+        assert_eq!((now.len(), now.blocks()), (length, 0));
+        sandbox.ok(&with_size);
+        fs::write(sandbox.path("mnt/file"), b"kept").expect("it is mounted");
+        sandbox.ok(&["umount", "mnt"]);
+        // What is a store by now is mounted, not made again.
+        sandbox.ok(&with_size);
+        assert_eq!(fs::read(sandbox.path("mnt/file")).expect("it is there"), b"kept");
+        sandbox.ok(&["umount", "mnt"]);
+    }
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(crate) enum MountError {
     VolumeHoldsSomething { store: PathBuf, device: String, offset: u64 },
     /// `--mkfs` on a volume that is open for reading only.
     ReadOnlyVolume { store: PathBuf },
+    /// `--read-only` of a store that would have to be made.
+    ReadOnlyNewStore { store: PathBuf },
     /// `mkfs` gave up because of other devices of the machine, which lie on dead volumes.
     DeadLoopDevices { device: PathBuf, cause: Box<Report>, dead: Vec<DeadLoop> },
     /// The volume is reached over a socket, so that nothing can be mounted from it.
@@ -91,6 +93,11 @@ impl MountError {
                 usage(format!("cannot make a file system in {}", store.display()))
                     .why("its volume is open for reading only")
                     .help("leave --read-only away; if it was attached so, detach it first")
+            }
+            MountError::ReadOnlyNewStore { store } => {
+                usage(format!("cannot mount {}", store.display()))
+                    .why("there is no store yet, and a new one holds nothing that could be read")
+                    .help("leave --read-only away, or name a store that holds a file system")
             }
             MountError::DeadLoopDevices { device, cause, dead } => {
                 let listed = dead.iter().map(DeadLoop::to_string).collect::<Vec<_>>().join(", ");

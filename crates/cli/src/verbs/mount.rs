@@ -12,6 +12,7 @@ use crate::format_store::{self, Target};
 use crate::mounts;
 use crate::opening::Opening;
 use crate::state::{Entry, StateDirectory};
+use crate::store;
 use crate::terminal;
 use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 /// Mount a file system that lies on a volume.
 ///
-/// The store is made if it does not exist (with --size), attached if it is not, and gets a file
+/// The store is made if it does not exist or the file is blank (with --size), attached if it is not, and gets a file
 /// system if its volume is blank (with --mkfs). `coulter umount` takes all of that back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -64,7 +65,10 @@ impl Mount {
             let help = "run it with sudo, or use `coulter serve`, which needs no root";
             return Err(CliError::needs_root("mounting", help));
         }
-        if !self.path.exists() {
+        if self.is_to_be_made()? {
+            if self.opening.read_only {
+                return Err(MountError::ReadOnlyNewStore { store: self.path.clone() }.into());
+            }
             let target = Target::prepare(&self.path, &self.shape, false)?;
             format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
@@ -80,6 +84,17 @@ impl Mount {
             return terminal::print_json(&entry);
         }
         Ok(())
+    }
+
+    /// Whether there is no store yet: no file, or, with --size, one that holds nothing, as it is left
+    /// when this is ended between making a file and formatting it. What looks blank is looked at once
+    /// more, all of it and locked, before it is formatted.
+    fn is_to_be_made(&self) -> Result<bool, CliError> {
+        if !self.path.exists() {
+            return Ok(true);
+        }
+        let failed = |source| CliError::io("look at", &self.path, source);
+        Ok(self.shape.size.is_some() && store::is_blank(&self.path).map_err(failed)?)
     }
 
     /// The directory, absolute, if something may be mounted there.
