@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 fn with_store() -> Sandbox {
     let sandbox = Sandbox::new();
@@ -118,6 +119,22 @@ fn a_killed_daemon_leaves_nothing_in_the_way() {
     assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn an_attach_that_was_killed_on_its_way_stands_in_nobodys_way() {
+    let sandbox = with_store();
+    let words = ["attach", "disk.img", "--via", "nbd-server"];
+    for delay in [1, 2, 3, 5, 8, 12] {
+        let mut first = sandbox.command(&words).spawn().expect("the program can be started");
+        std::thread::sleep(Duration::from_millis(delay));
+        first.kill().and_then(|()| first.wait()).expect("it is our child");
+        // It is refused only if the first had come to its end, and then that one serves.
+        let second = sandbox.run(&words);
+        let error = String::from_utf8_lossy(&second.stderr);
+        assert!(second.status.success() || error.contains("it is served as 'disk'"), "{error}");
+        sandbox.ok(&["detach", "disk"]);
+    }
 }
 
 #[test]

@@ -2,13 +2,15 @@
 
 use super::{Job, Point, Source};
 use crate::attach_point;
+use crate::control::{self, Request};
 use crate::error::{CliError, StateError};
 use crate::file_identity::FileIdentity;
 use crate::process::Process;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory, StateLock, name_of_store};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What a daemon has to its name.
 pub(super) struct Claim {
@@ -18,6 +20,14 @@ pub(super) struct Claim {
     pub(super) waiting: Option<Entry>,
 }
 
+/// How long another daemon is waited for that has not told yet that it serves the store: the one of a
+/// command that was killed finds out then that nobody listens, and ends. As long as for the store's
+/// own lock.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often is looked in that time.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// Records that this process is about to serve the store of `job`. What ended daemons have left is
 /// cleared away first, save devices that wait for a daemon.
 ///
@@ -25,6 +35,33 @@ pub(super) struct Claim {
 /// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
 /// [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over.
 pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
+    claim_within(state, job, PATIENCE)
+}
+
+fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result<Claim, CliError> {
+    let start = Instant::now();
+    loop {
+        match try_claim(state, job) {
+            Err(CliError::State(StateError::AlreadyAttached { name, .. }))
+                if start.elapsed() < patience && !is_settled(state, &name) =>
+            {
+                thread::sleep(PAUSE);
+            }
+            claimed => return claimed,
+        }
+    }
+}
+
+/// Whether the daemon of `name` has told that it serves: only after that it answers. One that is
+/// stopped stays as it is.
+fn is_settled(state: &StateDirectory, name: &str) -> bool {
+    let entries = state.entries().unwrap_or_default();
+    let Some(entry) = entries.iter().find(|entry| entry.name == name) else { return false };
+    entry.process.is_stopped()
+        || entry.device.is_some() && control::ask(state, entry, &Request::Status).is_ok()
+}
+
+fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     let lock = state.lock()?;
     let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
         state.entries()?.into_iter().partition(|entry| entry.process.is_alive());
@@ -164,6 +201,24 @@ mod tests {
         assert!(matches!(again, Err(CliError::State(StateError::AlreadyAttached { .. }))));
         release(&state, &first).expect("it was claimed");
         claim(&state, &job("/srv/a.img", Some("b"))).expect("it was released");
+    }
+
+    #[test]
+    fn a_daemon_that_has_not_served_yet_is_waited_for() {
+        let (_parent, state) = directory();
+        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
+        let process = Process::with_pid(other.id()).expect("it runs");
+        publish(&state, &Entry { process, ..first }).expect("the directory is writable");
+        let impatient = claim_within(&state, &job("/srv/a.img", None), Duration::ZERO);
+        assert!(matches!(impatient, Err(CliError::State(StateError::AlreadyAttached { .. }))));
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            other.kill().and_then(|()| other.wait())
+        });
+        let claimed = claim_within(&state, &job("/srv/a.img", None), Duration::from_secs(60));
+        killer.join().expect("no panic").expect("it was killed");
+        assert_eq!(claimed.expect("it has ended").entry.name, "a");
     }
 
     #[test]
