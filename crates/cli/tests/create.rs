@@ -61,6 +61,25 @@ fn a_file_that_may_not_become_so_large_is_refused_in_words_and_not_left() {
 }
 
 #[test]
+fn root_is_told_of_files_that_even_root_cannot_change() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("disk.img");
+    fs::write(&path, b"").expect("the directory is writable");
+    let chattr = |attribute| {
+        let status = Command::new("chattr").arg(attribute).arg(&path).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !chattr("+i") {
+        skipped("immutable files: needs root, chattr and a file system that has them");
+        return;
+    }
+    let error = sandbox.fails(1, &["create", "disk.img", "--size", "64M"]);
+    assert!(chattr("-i"), "the file is still immutable");
+    assert!(error.contains("`lsattr -d disk.img`"), "{error}");
+    assert!(!error.contains("run as root"), "{error}");
+}
+
+#[test]
 fn preallocation_reserves_the_space() {
     let sandbox = Sandbox::new();
     let size = ["--size", "128M", "--segment-size", "2M"];

@@ -1,5 +1,6 @@
 //! An error in words, and the phrases that the kinds of error share.
 
+use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -71,6 +72,11 @@ pub(crate) fn reason_of(error: &io::Error) -> String {
 
 pub(super) fn help_on(error: &io::Error, path: &Path) -> Option<String> {
     match error.raw_os_error()? {
+        libc::EACCES | libc::EPERM if Uid::effective().is_root() => Some(format!(
+            "root may do that to most files: `lsattr -d {}` shows whether this one is immutable (`i`) \
+             or may only grow (`a`)",
+            path.display()
+        )),
         libc::EACCES | libc::EPERM => {
             Some(format!("check the permissions of {}, or run as root", path.display()))
         }
