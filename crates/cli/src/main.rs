@@ -51,11 +51,15 @@ use command::{CommandLine, Verb};
 use error::CliError;
 use log::LevelFilter;
 use state::StateDirectory;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     file_size::make_excess_an_error();
-    let line = CommandLine::parse();
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(words) => return answer(&words),
+    };
     let level = match &line.verb {
         Verb::Serve(_) => LevelFilter::Info,
         Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
@@ -78,6 +82,20 @@ fn main() -> ExitCode {
             }
             ExitCode::from(report.exit_code)
         }
+    }
+}
+
+/// Says what is wrong with the command line, or the help or the version that it asks for.
+fn answer(words: &clap::Error) -> ExitCode {
+    // It is 0 or 2.
+    let code = words.exit_code() as u8;
+    match words.print().and_then(|()| io::stdout().flush()) {
+        Err(error) if code == 0 && error.kind() != io::ErrorKind::BrokenPipe => {
+            let error = CliError::io("write to", "standard output".as_ref(), error);
+            terminal::print_error(&error.report());
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(code),
     }
 }
 

@@ -117,6 +117,23 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
 }
 
 #[test]
+fn help_that_cannot_be_written_is_an_error_and_that_nobody_reads_is_none() {
+    let sandbox = Sandbox::new();
+    for words in [&["--help"][..], &["--version"], &["create", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("it is there");
+        let output = sandbox.command(words).stdout(full).stderr(Stdio::piped()).output();
+        let output = output.expect("the program can be started");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("cannot write to standard output"), "{error}");
+        let (reader, writer) = std::io::pipe().expect("there can be a pipe");
+        drop(reader);
+        let status = sandbox.command(words).stdout(writer).status();
+        assert_eq!(status.expect("the program can be started").code(), Some(0));
+    }
+}
+
+#[test]
 fn a_watch_ends_when_nobody_reads_it() {
     let (sandbox, _) = attached(&[]);
     for words in [&["status", "--watch"][..], &["status", "disk", "--watch", "--json"]] {
