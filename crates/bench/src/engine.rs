@@ -17,6 +17,7 @@
 //! `standin`.
 
 use crate::error::BenchError;
+use crate::least_size::too_small;
 use crate::metadata::{MetadataShares, write_amplification};
 use crate::progress::Progress;
 use crate::standin::{Data, Rig, StandinDevice};
@@ -233,6 +234,29 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// How a store for a volume of `size` bytes is made.
+fn store(options: &Options, size: u64, spare_percent: u32) -> CreateOptions {
+    let volume_size = size / BLOCK;
+    let wanted = u128::from(volume_size) * u128::from(100 + spare_percent) / 100;
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    let suited = segment_size_default(wanted);
+    let segment_size = options.segment_size.map_or(suited, |size| size / BLOCK as u32);
+    let segment = u64::from(segment_size);
+    CreateOptions {
+        device_size: wanted.next_multiple_of(segment.max(1)) + segment,
+        volume_size: Some(volume_size),
+        segment_size,
+        spare_percent,
+        store: StoreId { uuid: *b"bench of engine!", salt: 1 },
+        label: [0; 64],
+        map_size: None,
+        journal_size: None,
+        run_count_limit: None,
+    }
+}
+
 struct Bench {
     rig: Rig,
     volume_size: u64,
@@ -241,28 +265,13 @@ struct Bench {
 
 impl Bench {
     fn new(options: &Options, spare_percent: u32) -> Result<Bench, BenchError> {
-        let block = BLOCK_SIZE as u64;
-        let volume_size = options.size / block;
-        let wanted = u128::from(volume_size) * u128::from(100 + spare_percent) / 100;
-        let suited = segment_size_default(u64::try_from(wanted).unwrap_or(u64::MAX));
-        let segment_size = options.segment_size.map_or(suited, |size| size / BLOCK_SIZE as u32);
-        let device_size = u64::try_from(wanted)
-            .unwrap_or(u64::MAX)
-            .next_multiple_of(u64::from(segment_size).max(1))
-            + u64::from(segment_size);
-        let create_options = CreateOptions {
-            device_size,
-            volume_size: Some(volume_size),
-            segment_size,
-            spare_percent,
-            store: StoreId { uuid: *b"bench of engine!", salt: 1 },
-            label: [0; 64],
-            map_size: None,
-            journal_size: None,
-            run_count_limit: None,
-        };
+        let create_options = store(options, options.size, spare_percent);
+        let (device_size, volume_size) = (create_options.device_size, options.size / BLOCK);
         let (_, blocks) = create(&create_options).map_err(|error| {
-            BenchError::option(format!("no store of this size can be laid out: {error}"))
+            let fits = |size| create(&store(options, size, spare_percent)).is_ok();
+            too_small(options.size, spare_percent, fits).unwrap_or_else(|| {
+                BenchError::option(format!("no store of this size can be laid out: {error}"))
+            })
         })?;
         let device = StandinDevice::with_store(device_size, &blocks);
         let config = Config { request_count: DEPTH, trim: true, ..Config::default() };
@@ -397,5 +406,16 @@ mod tests {
         ] {
             assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
         }
+    }
+
+    #[test]
+    fn the_least_size_that_an_error_names_can_be_measured() {
+        let spare = Options::default().spare_percent;
+        let bench = |size| Bench::new(&Options { size, ..Options::default() }, spare);
+        let error = bench(128 << 20).err().expect("it is too small").to_string();
+        let named = error.split("it must be ").nth(1).and_then(|rest| rest.split(" MiB").next());
+        let named: u64 = named.and_then(|text| text.parse().ok()).expect("whole MiB");
+        assert!(bench((named - 1) << 20).is_err(), "{error}");
+        bench(named << 20).expect("it fits");
     }
 }

@@ -22,6 +22,7 @@
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::least_size::too_small;
 use crate::limits::Limits;
 use crate::progress::Progress;
 use crate::side::{self, Access, Limit, Load, Outcome, Versions, VolumeSide};
@@ -30,7 +31,7 @@ use crate::timing::{Latencies, median};
 use crate::written::WrittenShares;
 use coulter::statistics::WrittenBytes;
 use coulter::tuning::{CleaningMode, Retuning};
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::{CreateOptions, OpenOptions, Volume, check_create, create};
 use coulter_engine::create::segment_size_default;
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
 use serde::Serialize;
@@ -306,6 +307,22 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
+/// The size of a store for a volume of `size` bytes, and how it is made.
+fn store(options: &Options, size: u64) -> (u64, CreateOptions) {
+    let spare = size / 100 * u64::from(options.spare_percent);
+    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64);
+    let suited = u64::from(suited) * BLOCK_SIZE as u64;
+    let segment = options.segment_size.unwrap_or(suited);
+    let create_options = CreateOptions {
+        volume_size: Some(size),
+        segment_size: Some(segment),
+        spare_percent: options.spare_percent,
+        map_memory: options.map_memory,
+        ..CreateOptions::default()
+    };
+    ((size + spare).next_multiple_of(segment) + segment, create_options)
+}
+
 /// The rate of device bytes in intervals against that of one in which nothing was cleaned.
 fn versus_amplification(paused: &Interval, steady: &[Interval]) -> f64 {
     let rate = |interval: &Interval| interval.outcome.per_second() * interval.amplification();
@@ -343,18 +360,15 @@ impl Bench {
     fn new(options: &Options) -> Result<Bench, BenchError> {
         let progress = &options.progress;
         let blocks = options.size / BLOCK_SIZE as u64 * u64::from(options.full_percent) / 100;
-        let spare = options.size / 100 * u64::from(options.spare_percent);
-        let suited = segment_size_default((options.size + spare) / BLOCK_SIZE as u64);
-        let suited = u64::from(suited) * BLOCK_SIZE as u64;
-        let segment = options.segment_size.unwrap_or(suited);
-        let create_options = CreateOptions {
-            volume_size: Some(options.size),
-            segment_size: Some(segment),
-            spare_percent: options.spare_percent,
-            map_memory: options.map_memory,
-            ..CreateOptions::default()
-        };
-        let store_size = (options.size + spare).next_multiple_of(segment) + segment;
+        let (store_size, create_options) = store(options, options.size);
+        if let Err(error) = check_create(store_size, &create_options) {
+            let fits = |size| {
+                let (store_size, create_options) = store(options, size);
+                check_create(store_size, &create_options).is_ok()
+            };
+            let too_small = too_small(options.size, options.spare_percent, fits);
+            return Err(too_small.unwrap_or(BenchError::Create(error)));
+        }
         let path = place(options.backing.as_deref(), "store")?;
         let told = |share| progress.report("writing the store's file", share);
         let file = ScratchFile::new(&path, store_size, told)?;
@@ -522,5 +536,12 @@ mod tests {
         ] {
             assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
         }
+    }
+
+    #[test]
+    fn a_volume_that_is_too_small_is_refused_with_the_least_size() {
+        let refused = run(&Options { size: 128 * MIB, ..Options::default() });
+        let error = refused.expect_err("it is too small").to_string();
+        assert!(error.contains("it must be ") && error.contains("MiB at least"), "{error}");
     }
 }

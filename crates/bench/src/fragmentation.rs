@@ -6,11 +6,12 @@
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::least_size::too_small;
 use crate::progress::Progress;
 use crate::side::{self, Access, LARGE_SLOTS, Limit, Load, REQUEST_SIZE_MAX, Versions, VolumeSide};
 use crate::table::{Table, bytes};
 use coulter::tuning::Retuning;
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::{CreateOptions, OpenOptions, Volume, check_create, create};
 use coulter_engine::create::segment_size_default;
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
 use serde::Serialize;
@@ -167,18 +168,31 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     })
 }
 
-/// The file must live as long as the volume.
-fn open(options: &Options) -> Result<(ScratchFile, VolumeSide), BenchError> {
-    let spare = options.size / 100 * u64::from(options.spare_percent);
-    let suited = segment_size_default((options.size + spare) / BLOCK_SIZE as u64);
+/// The size of a store for a volume of `size` bytes, and how it is made.
+fn store(size: u64, spare_percent: u32) -> (u64, CreateOptions) {
+    let spare = size / 100 * u64::from(spare_percent);
+    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64);
     let segment = u64::from(suited) * BLOCK_SIZE as u64;
-    let create_options = CreateOptions {
-        volume_size: Some(options.size),
+    let options = CreateOptions {
+        volume_size: Some(size),
         segment_size: Some(segment),
-        spare_percent: options.spare_percent,
+        spare_percent,
         ..CreateOptions::default()
     };
-    let store_size = (options.size + spare).next_multiple_of(segment) + segment;
+    ((size + spare).next_multiple_of(segment) + segment, options)
+}
+
+/// The file must live as long as the volume.
+fn open(options: &Options) -> Result<(ScratchFile, VolumeSide), BenchError> {
+    let (store_size, create_options) = store(options.size, options.spare_percent);
+    if let Err(error) = check_create(store_size, &create_options) {
+        let fits = |size| {
+            let (store_size, create_options) = store(size, options.spare_percent);
+            check_create(store_size, &create_options).is_ok()
+        };
+        let too_small = too_small(options.size, options.spare_percent, fits);
+        return Err(too_small.unwrap_or(BenchError::Create(error)));
+    }
     let path = place(options.backing.as_deref(), "store")?;
     let told = |share| options.progress.report("writing the store's file", share);
     let file = ScratchFile::new(&path, store_size, told)?;
@@ -248,5 +262,15 @@ mod tests {
             let refused = run(&Options { size, ..Options::default() });
             assert!(matches!(refused, Err(BenchError::Option { .. })), "{size}");
         }
+    }
+
+    #[test]
+    fn the_least_size_that_an_error_names_can_be_measured() {
+        let options = |size| Options { size, ..Options::default() };
+        let error = open(&options(128 * MIB)).err().expect("it is too small").to_string();
+        let named = error.split("it must be ").nth(1).and_then(|rest| rest.split(" MiB").next());
+        let named: u64 = named.and_then(|text| text.parse().ok()).expect("whole MiB");
+        assert!(open(&options((named - 1) * MIB)).is_err(), "{error}");
+        open(&options(named * MIB)).expect("it fits");
     }
 }

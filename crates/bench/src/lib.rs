@@ -24,6 +24,7 @@ pub mod engine;
 mod error;
 pub mod fill;
 pub mod fragmentation;
+mod least_size;
 mod limits;
 mod metadata;
 mod model_store;
