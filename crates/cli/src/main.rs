@@ -101,8 +101,9 @@ fn answer(words: &clap::Error) -> ExitCode {
 
 fn run(line: CommandLine) -> Result<(), CliError> {
     let state = || StateDirectory::open(line.state_directory.clone());
+    let known_state = || StateDirectory::find_existing(line.state_directory.clone());
     match &line.verb {
-        Verb::Create(verb) => verb.run(state().ok().as_ref()),
+        Verb::Create(verb) => verb.run(known_state().as_ref()),
         Verb::Attach(verb) => verb.run(&state()?),
         Verb::Detach(verb) => verb.run(&state()?),
         Verb::List(verb) => verb.run(&state()?),
@@ -113,8 +114,8 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Status(verb) => verb.run(&state()?),
         Verb::Tune(verb) => verb.run(&state()?),
         Verb::Grow(verb) => verb.run(&state()?),
-        Verb::Check(verb) => verb.run(state().ok().as_ref()),
-        Verb::Dump(verb) => verb.run(state().ok().as_ref()),
+        Verb::Check(verb) => verb.run(known_state().as_ref()),
+        Verb::Dump(verb) => verb.run(known_state().as_ref()),
         Verb::Bench(verb) => verb.run(),
         Verb::Flash(verb) => verb.run(state),
         Verb::Replay(verb) => verb.run(),

@@ -157,6 +157,16 @@ impl StateDirectory {
         let path = path.unwrap_or_else(default_path);
         let failed = |source| CliError::io("use the state directory", &path, source);
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+        StateDirectory::adopt(&path)
+    }
+
+    /// The same, if it is there: for whoever only looks into it.
+    pub(crate) fn find_existing(path: Option<PathBuf>) -> Option<StateDirectory> {
+        StateDirectory::adopt(&path.unwrap_or_else(default_path)).ok()
+    }
+
+    fn adopt(path: &Path) -> Result<StateDirectory, CliError> {
+        let failed = |source| CliError::io("use the state directory", path, source);
         let path = path.canonicalize().map_err(failed)?;
         let owner = fs::metadata(&path).map_err(failed)?.uid();
         if owner != Uid::effective().as_raw() {

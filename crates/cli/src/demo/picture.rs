@@ -49,7 +49,10 @@ pub(crate) fn draw(trace: &Trace, caption: &Caption) -> String {
     let mut svg = header(caption);
     let upper = Panel::new(UPPER_TOP, &window, caption.volume_size);
     let lower = Panel::new(LOWER_TOP, &window, caption.store_size);
-    upper.frame(&mut svg, "What the host wrote", &host_words(&host), "host address");
+    let is_part = window.end - window.start == WINDOW_NS_MAX;
+    let title =
+        if is_part { "What the host wrote in the busiest second" } else { "What the host wrote" };
+    upper.frame(&mut svg, title, &host_words(&host), "host address");
     dots(&mut svg, &upper, &host);
     lower.frame(
         &mut svg,
