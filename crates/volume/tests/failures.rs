@@ -5,15 +5,16 @@ mod common;
 use common::*;
 use coulter::service::{Operation, RequestError};
 use coulter::{CloseError, CreateOptions, OpenOptions, ReadOnlyReason, State, create};
-use coulter_device::wrap::{Effect, Fault, FaultHandle, FaultRates, FaultyDevice};
+use coulter_device::wrap::{
+    Effect, Fault, FaultHandle, FaultRates, FaultyDevice, TraceLog, TracedDevice,
+};
 use coulter_device::{
-    Command, CommandKind, Completion, Device, DeviceError, MemoryStore, Properties, Region, Wait,
-    Waker,
+    Command, CommandKind, Completion, Device, MemoryStore, Properties, Region, Wait, Waker,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 for_both_kinds!(
     after_a_failed_write_the_volume_is_read_only_and_says_why,
@@ -100,56 +101,6 @@ fn a_failed_read_fails_alone<V: AnyVolume>() {
     volume.close().expect("the device works");
 }
 
-/// A device that tells where single blocks were read, and cannot read one of them.
-struct BadBlock {
-    inner: Box<dyn Device>,
-    state: Arc<BadBlockState>,
-    /// Of commands that were never begun.
-    failed: Vec<Completion>,
-}
-
-#[derive(Default)]
-struct BadBlockState {
-    reads: Mutex<Vec<u64>>,
-    bad: AtomicU64,
-}
-
-impl Device for BadBlock {
-    fn properties(&self) -> &Properties {
-        self.inner.properties()
-    }
-    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
-        // SAFETY: the caller's promises are the same.
-        unsafe { self.inner.register(regions) }
-    }
-    unsafe fn submit(&mut self, command: Command) {
-        if command.kind == CommandKind::Read && command.length == BLOCK {
-            self.state.reads.lock().expect("no panic").push(command.offset);
-            if command.offset == self.state.bad.load(Ordering::Relaxed) {
-                let result = Err(DeviceError::from_errno(libc::EIO));
-                self.failed.push(Completion { tag: command.tag, result });
-                return;
-            }
-        }
-        // SAFETY: the caller's promises are the same.
-        unsafe { self.inner.submit(command) }
-    }
-    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let wait = if self.failed.is_empty() { wait } else { Wait::No };
-        out.append(&mut self.failed);
-        self.inner.poll(out, wait)
-    }
-    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
-        if !self.failed.is_empty() {
-            self.inner.waker().wake();
-        }
-        self.inner.arm()
-    }
-    fn waker(&self) -> Waker {
-        self.inner.waker()
-    }
-}
-
 fn a_map_page_that_cannot_be_read_fails_the_reads_below_it_alone<V: AnyVolume>() {
     const LEAF: u64 = 512 * BLOCK;
     let store = MemoryStore::sparse(1300 * MIB);
@@ -160,8 +111,8 @@ fn a_map_page_that_cannot_be_read_fails_the_reads_below_it_alone<V: AnyVolume>()
         ..CreateOptions::default()
     };
     create(device(&store), &options).expect("it fits");
-    let state = Arc::<BadBlockState>::default();
-    let device = BadBlock { inner: device(&store), state: state.clone(), failed: Vec::new() };
+    let log = TraceLog::new(100_000);
+    let (device, handle) = FaultyDevice::new(TracedDevice::new(device(&store), log.clone()), 1);
     let options = OpenOptions { map_memory: Some(MIB), ..OpenOptions::default() };
     let volume = V::open_with(Box::new(device), options).expect("it is intact");
     // So much of each leaf that the map does not fit into memory. Zeros take none of the machine's.
@@ -172,19 +123,22 @@ fn a_map_page_that_cannot_be_read_fails_the_reads_below_it_alone<V: AnyVolume>()
     }
     let read = |leaf| volume.read_at(leaf * LEAF, &mut [0; 8192]);
     let pages_read_for = |leaf| {
-        state.reads.lock().expect("no panic").clear();
+        log.take();
         read(leaf).expect("the device works");
-        state.reads.lock().expect("no panic").clone()
+        log.take().into_iter().filter(|seen| seen.kind == CommandKind::Read && seen.length == BLOCK)
     };
-    let found = (0..512).find_map(|leaf| Some((leaf, *pages_read_for(leaf).first()?)));
+    let found = (0..512).find_map(|leaf| Some((leaf, pages_read_for(leaf).next()?.offset)));
     let (leaf, page) = found.expect("not all of the map is in memory");
-    state.bad.store(page, Ordering::Relaxed);
+    let range = Some(page..page + BLOCK);
+    handle
+        .add(Fault { range, ..Fault::every(CommandKind::Read, Effect::Fail { errno: libc::EIO }) });
     (0..512).filter(|other| *other != leaf).for_each(|other| read(other).expect("it is intact"));
     let failed = Err(RequestError::Device { errno: libc::EIO });
     (0..40).for_each(|_| assert_eq!(read(leaf), failed));
     assert_eq!(volume.state(), State::Running);
     volume.write_at(600 * LEAF / 2, &[8; 4096]).expect("writing goes on");
-    state.bad.store(0, Ordering::Relaxed);
+    assert!(handle.injected() > 0);
+    handle.clear();
     read(leaf).expect("it can be read again");
     volume.close().expect("the device works");
 }
