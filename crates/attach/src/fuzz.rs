@@ -43,7 +43,7 @@ pub fn nbd_handshake(mut bytes: &[u8]) {
 pub fn nbd_transmission(bytes: &[u8], piece: usize) {
     let mut export = export("");
     export.read_only = bytes.first().is_some_and(|first| first.is_multiple_of(8));
-    drive_transmission(&export, bytes, piece.max(1));
+    drive_transmission(&export, bytes, piece.max(1), bytes.len().is_multiple_of(2));
 }
 
 /// What a server answers to our own NBD client, after a negotiation that went well.

@@ -8,7 +8,7 @@
 //!   block into one of a block, the rest into one of the largest size. A single block goes on as it
 //!   is, and so does what is large, once its first block is put in front. What is between the two
 //!   is copied, so that it does not hold a large buffer.
-//! - Buffers held never exceed [`MEMORY_MAX`] plus one message; then the kernel waits.
+//! - All buffers are there from the start ([`STOCK`]), since most messages come when memory is short.
 //! - Every message that wants a reply gets one, unless the mount is gone.
 
 use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
@@ -28,11 +28,11 @@ use std::time::Duration;
 
 /// Requests with the session at a time.
 const REQUEST_COUNT_MAX: usize = 512;
-/// Bytes of buffers held at which no more messages are taken: sixteen of the largest, or all that
-/// a loop device has of 128 KiB. When memory is short, the kernel sends as much as is taken.
-const MEMORY_MAX: usize = 16 << 20;
-/// Bytes of idle buffers kept for the next messages: all, so that nothing is asked for twice.
-const IDLE_BYTES_MAX: usize = MEMORY_MAX;
+/// Buffers that there are: 16 MiB, among them ten for the largest message and the two that the next
+/// one is read into. While there is no large one no message is taken, since any may need it; then
+/// the kernel waits.
+const STOCK: [(usize, usize); 4] =
+    [(FIRST_SIZE, 129), (64 << 10, 40), (256 << 10, 12), (WRITE_SIZE_MAX, 11)];
 /// Messages taken before completions are looked at.
 const BATCH_MAX: usize = 64;
 /// Bytes of replies that are sent in one piece: those to writes.
@@ -50,7 +50,6 @@ pub(super) struct Pump {
     place: Place,
     nodes: Nodes,
     pool: BufferPool,
-    memory_held: usize,
     /// Where the first block of the next message's payload goes.
     first: Buffer,
     /// Where the rest of it goes, behind room for the first block.
@@ -96,16 +95,17 @@ impl Pump {
         nodes: Nodes,
     ) -> Pump {
         let nothing = Pending { unique: 0, reply: ReplyBody::Nothing };
+        let mut pool = BufferPool::stocked(&STOCK);
+        let (first, staging) = (pool.take(FIRST_SIZE), pool.take(WRITE_SIZE_MAX));
         Pump {
             device,
             stop,
             session,
             place,
             nodes,
-            pool: BufferPool::new(IDLE_BYTES_MAX),
-            memory_held: 0,
-            first: Buffer::zeroed(FIRST_SIZE),
-            staging: Buffer::zeroed(WRITE_SIZE_MAX),
+            pool,
+            first,
+            staging,
             pending: vec![nothing; REQUEST_COUNT_MAX],
             idle_tags: (0..REQUEST_COUNT_MAX as u64).rev().collect(),
             completions: Vec::with_capacity(REQUEST_COUNT_MAX),
@@ -144,7 +144,7 @@ impl Pump {
     }
 
     fn has_room(&self) -> bool {
-        !self.idle_tags.is_empty() && self.memory_held < MEMORY_MAX
+        !self.idle_tags.is_empty() && self.pool.can_take(WRITE_SIZE_MAX)
     }
 
     /// Sleeps until there is something to do; whether that is to stop.
@@ -319,7 +319,6 @@ impl Pump {
         let Some(tag) = self.idle_tags.pop() else {
             unreachable!("room was checked before the message was taken")
         };
-        self.memory_held += buffer.capacity();
         self.pending[tag as usize] = Pending { unique: header.unique, reply };
         self.submitted += 1;
         let (offset, length) = (range.start, range.end - range.start);
@@ -347,7 +346,6 @@ impl Pump {
             (Ok(()), ReplyBody::Content(range)) => self.send(pending.unique, 0, &buffer[range]),
             (Ok(()), ReplyBody::Written(size)) => self.send(pending.unique, 0, &write_body(size)),
         }
-        self.memory_held -= buffer.capacity();
         self.pool.give(buffer);
     }
 

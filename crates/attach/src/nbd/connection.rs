@@ -8,7 +8,7 @@ use super::handshake::{Agreement, Handshake, Step};
 use super::outgoing::SLICES_MAX;
 use super::server::{CloseReason, ServerOptions};
 use super::socket::{self, timespec};
-use super::transmission::{Limits, Transmission};
+use super::transmission::{Memory, Transmission};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,9 +38,12 @@ pub(super) fn serve(socket: &OwnedFd, context: &Context) -> CloseReason {
     let deadline = Instant::now() + context.options.handshake_timeout;
     match negotiate(socket, context, deadline) {
         Ok((agreement, leftover)) => {
-            let limits = Limits { memory_max: context.options.connection_memory_max };
+            let memory = match context.options.own_kernel {
+                true => Memory::Stock,
+                false => Memory::OnDemand(context.options.connection_memory_max),
+            };
             let export = &context.exports[agreement.export];
-            let transmission = Transmission::new(export, agreement, &leftover, limits);
+            let transmission = Transmission::new(export, agreement, &leftover, &memory);
             let (readable, writable, hung_up) = (true, true, false);
             Connection { socket, context, transmission, readable, writable, hung_up }.run()
         }

@@ -7,6 +7,7 @@
 //!   no room for yet.
 
 use super::wire::{Malformed, REQUEST_HEADER_SIZE, RequestHeader};
+use crate::pool::touch;
 use coulter::buffer::Buffer;
 use std::io::IoSliceMut;
 
@@ -32,6 +33,8 @@ impl Receiver {
     pub(super) fn new(leftover: &[u8]) -> Receiver {
         assert!(leftover.len() <= SHARED_SIZE, "the handshake reads less than fits here");
         let mut shared = vec![0; SHARED_SIZE].into_boxed_slice();
+        // The client may be the kernel.
+        touch(&mut shared);
         shared[..leftover.len()].copy_from_slice(leftover);
         Receiver { shared, start: 0, end: leftover.len(), payload: None, skip: 0 }
     }

@@ -38,6 +38,10 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// Bytes of buffers held for one client; [`REQUEST_SIZE_MAX`] at least.
     pub connection_memory_max: usize,
+    /// The clients are the kernel that this process runs on, which sends most when it is short of
+    /// memory. Each has 4 MiB of buffers, all of them from the start, instead of
+    /// `connection_memory_max` as they are needed.
+    pub own_kernel: bool,
     /// Time that a client has to choose an export.
     pub handshake_timeout: Duration,
     /// Time that a client has to take its last replies when the server ends.
@@ -55,6 +59,7 @@ impl Default for ServerOptions {
         ServerOptions {
             connections_max: 64,
             connection_memory_max: 64 << 20,
+            own_kernel: false,
             handshake_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(5),
             allow_remote: false,

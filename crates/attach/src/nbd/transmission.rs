@@ -4,7 +4,7 @@
 //! # Invariants
 //! - No bytes make it panic. A request that cannot be served is answered with an error and the
 //!   stream stays in step, unless the protocol leaves no way; then [`Malformed`] ends it.
-//! - Buffers held for the client never exceed [`Limits::memory_max`], nor requests
+//! - Buffers held for the client never exceed what its [`Memory`] allows, nor requests
 //!   [`REQUEST_COUNT_MAX`]. At a limit the socket is not read, which stops the client.
 //! - Every submitted request is answered once.
 
@@ -32,10 +32,28 @@ const REPLY_HEADERS_MAX: usize = 256 << 10;
 const EXTENT_COUNT_MAX: usize = 4096;
 /// Bytes of idle buffers that a connection keeps for its next requests.
 const IDLE_BYTES_MAX: usize = 8 << 20;
+/// What a connection to this kernel's own client has: 4 MiB, mostly for large requests, since those
+/// are what it sends when memory is short. Each device has several connections.
+const STOCK: [(usize, usize); 4] = [(4 << 10, 64), (64 << 10, 12), (256 << 10, 4), (1 << 20, 2)];
 
-pub(super) struct Limits {
-    /// Bytes of buffers held for a client, [`REQUEST_SIZE_MAX`] at least.
-    pub(super) memory_max: usize,
+/// Where the memory for a client's data is from.
+pub(super) enum Memory {
+    /// Made as requests come, up to so many bytes, [`REQUEST_SIZE_MAX`] at least.
+    OnDemand(usize),
+    /// All of it there when the connection begins.
+    Stock,
+}
+
+impl Memory {
+    fn pool(&self) -> BufferPool {
+        match *self {
+            Memory::OnDemand(bytes_max) => {
+                assert!(bytes_max as u64 >= REQUEST_SIZE_MAX, "one request always fits");
+                BufferPool::on_demand(bytes_max, IDLE_BYTES_MAX)
+            }
+            Memory::Stock => BufferPool::stocked(&STOCK),
+        }
+    }
 }
 
 pub(super) struct Transmission {
@@ -43,8 +61,6 @@ pub(super) struct Transmission {
     pub(super) replies: Outgoing,
     session: Box<dyn Session>,
     pool: BufferPool,
-    memory_max: usize,
-    memory_held: usize,
     size: u64,
     refuses_writes: bool,
     structured_replies: bool,
@@ -78,9 +94,8 @@ impl Transmission {
         export: &Export,
         agreement: Agreement,
         leftover: &[u8],
-        limits: Limits,
+        memory: &Memory,
     ) -> Transmission {
-        assert!(limits.memory_max as u64 >= REQUEST_SIZE_MAX, "one request always fits");
         let nothing = Pending {
             cookie: 0,
             operation: Operation::Flush,
@@ -92,9 +107,7 @@ impl Transmission {
             receiver: Receiver::new(leftover),
             replies: Outgoing::default(),
             session: export.service.connect(),
-            pool: BufferPool::new(IDLE_BYTES_MAX),
-            memory_max: limits.memory_max,
-            memory_held: 0,
+            pool: memory.pool(),
             size: export.service.size(),
             refuses_writes: export.refuses_writes(),
             structured_replies: agreement.structured_replies,
@@ -129,7 +142,7 @@ impl Transmission {
         self.ended = true;
         self.arriving = None;
         if let Some(buffer) = self.receiver.abandon_payload() {
-            self.release(buffer);
+            self.pool.give(buffer);
         }
     }
 
@@ -178,11 +191,8 @@ impl Transmission {
 
     /// Takes note of `count` bytes of replies sent.
     pub(super) fn handle_sent(&mut self, count: usize) {
-        let (pool, held) = (&mut self.pool, &mut self.memory_held);
-        self.replies.sent(count, |_, buffer| {
-            *held -= buffer.capacity();
-            pool.give(buffer);
-        });
+        let pool = &mut self.pool;
+        self.replies.sent(count, |_, buffer| pool.give(buffer));
     }
 
     /// The session, for a caller that sleeps until it has something to say.
@@ -204,10 +214,10 @@ impl Transmission {
     fn has_room_for(&self, header: &RequestHeader) -> bool {
         let carries = matches!(header.command, command::READ | command::WRITE);
         let legal = u64::from(header.length) <= REQUEST_SIZE_MAX;
-        let cost = if carries && legal { BufferPool::cost(header.length as usize) } else { 0 };
+        let length = if carries && legal { header.length as usize } else { 0 };
         !self.idle_tags.is_empty()
             && self.replies.header_bytes() < REPLY_HEADERS_MAX
-            && self.memory_held + cost <= self.memory_max
+            && self.pool.can_take(length)
     }
 
     fn begin(&mut self, header: RequestHeader) -> Result<(), Malformed> {
@@ -221,7 +231,6 @@ impl Transmission {
                     matches!(pending.operation, Operation::Read | Operation::Write { .. });
                 let length = if carries { header.length as usize } else { 0 };
                 let buffer = self.pool.take(length);
-                self.memory_held += buffer.capacity();
                 if matches!(pending.operation, Operation::Write { .. }) {
                     self.receiver.begin_payload(buffer);
                     self.arriving = Some(pending);
@@ -335,7 +344,7 @@ impl Transmission {
                 self.push_error(cookie, number, &error.to_string());
             }
         }
-        self.release(buffer);
+        self.pool.give(buffer);
     }
 
     fn push_extents(&mut self, pending: Pending, extents: &[Extent]) {
@@ -369,19 +378,16 @@ impl Transmission {
             reply::push_simple(&mut self.replies, cookie, error);
         }
     }
-
-    fn release(&mut self, buffer: Buffer) {
-        self.memory_held -= buffer.capacity();
-        self.pool.give(buffer);
-    }
 }
 
 /// Runs `bytes` through the transmission phase of a connection to `export`, as though they had
-/// come in pieces of `piece` bytes; all replies. For tests that have no socket.
-pub(crate) fn drive(export: &Export, bytes: &[u8], piece: usize) -> Vec<u8> {
+/// come in pieces of `piece` bytes, with memory of either kind; all replies. For tests that have no
+/// socket.
+pub(crate) fn drive(export: &Export, bytes: &[u8], piece: usize, stock: bool) -> Vec<u8> {
     let agreement = Agreement { export: 0, structured_replies: true, block_status: true };
-    let limits = Limits { memory_max: 2 * REQUEST_SIZE_MAX as usize };
-    let mut transmission = Transmission::new(export, agreement, &[], limits);
+    let on_demand = Memory::OnDemand(2 * REQUEST_SIZE_MAX as usize);
+    let memory = if stock { Memory::Stock } else { on_demand };
+    let mut transmission = Transmission::new(export, agreement, &[], &memory);
     let mut output = Vec::new();
     for mut piece in bytes.chunks(piece) {
         while !piece.is_empty() && !transmission.ended {
@@ -402,7 +408,7 @@ pub(crate) fn drive(export: &Export, bytes: &[u8], piece: usize) -> Vec<u8> {
     transmission.end_input();
     transmission.drain(&mut output);
     assert!(transmission.is_finished(), "every request is answered");
-    assert_eq!(transmission.memory_held, 0, "every buffer comes back");
+    assert_eq!(transmission.pool.held_bytes(), 0, "every buffer comes back");
     output
 }
 

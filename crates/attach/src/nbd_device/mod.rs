@@ -46,7 +46,7 @@ pub struct NbdDeviceOptions {
     pub export: Export,
     /// Where the server below listens; a unix socket.
     pub address: Address,
-    /// The server's.
+    /// The server's, but for its memory.
     pub server: ServerOptions,
     /// Kept by the kernel with the device, so that whoever takes it over knows whose it is.
     pub identity: String,
@@ -276,6 +276,7 @@ fn make(options: NbdDeviceOptions) -> Result<Made, NbdDeviceError> {
     check()?;
     let netlink = Netlink::open().map_err(NbdDeviceError::NoDriver)?;
     let NbdDeviceOptions { export, address, server, .. } = options;
+    let server = ServerOptions { own_kernel: true, ..server };
     let name = export.name.clone();
     let server = Server::start(&address, vec![export], server).map_err(NbdDeviceError::Server)?;
     let mut sockets = Vec::with_capacity(CONNECTION_COUNT);

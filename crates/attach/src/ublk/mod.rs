@@ -19,7 +19,6 @@ mod error;
 mod queue;
 mod rehearsal;
 mod stale;
-mod stock;
 
 pub use error::UblkError;
 pub use rehearsal::Rehearsal;

@@ -19,8 +19,8 @@ use super::abi::{
     IO_COMMIT_AND_FETCH, IO_F_FUA, IO_FETCH, IO_RESULT_OK, IoCommand, IoDescriptor, OP_DISCARD,
     OP_FLUSH, OP_MASK, OP_READ, OP_WRITE, OP_WRITE_ZEROES, data_position,
 };
-use super::stock::Stock;
 use crate::hosting::Place;
+use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, SECTOR_SIZE, Session};
 use io_uring::{Builder, IoUring, opcode, squeue, types};
@@ -37,6 +37,11 @@ use std::time::Duration;
 const BATCH_SIZE: usize = 16;
 /// Set in the user data of polls; the descriptor is in the bits below. A slot's is its tag.
 const POLL_MARK: u64 = 1 << 32;
+/// Bytes of the buffers of which each slot can have one at any time, so that small requests never
+/// wait, where the daemon copies.
+const SMALL_SIZE: usize = 64 << 10;
+/// Buffers for the largest request. With a request of that size eight keep any device busy.
+const LARGE_COUNT: usize = 8;
 /// Different descriptors that a session may ask to be polled.
 const POLL_COUNT_MAX: u32 = 8;
 
@@ -79,7 +84,7 @@ pub(super) struct Queue {
     /// By tag; a request's buffer is with the session while the session has the request.
     slots: Vec<Slot>,
     /// Where the daemon copies.
-    stock: Stock,
+    pool: BufferPool,
     /// Slots whose requests wait for a buffer of it, the longest waiting first.
     waiting: VecDeque<u16>,
     completions: Vec<Completion>,
@@ -129,9 +134,13 @@ impl Queue {
     ) -> io::Result<Queue> {
         let ring = ring(shape.depth)?;
         let slots = (0..shape.depth).map(|_| Slot::new(shape)).collect();
-        let stock = match shape.copy {
-            Copy::ByDriver => Stock::empty(),
-            Copy::ByDaemon => Stock::new(shape.depth, shape.io_size_max as usize),
+        let pool = match shape.copy {
+            // Each slot has its own.
+            Copy::ByDriver => BufferPool::stocked(&[]),
+            Copy::ByDaemon => BufferPool::stocked(&[
+                (SMALL_SIZE, usize::from(shape.depth)),
+                (shape.io_size_max as usize, LARGE_COUNT),
+            ]),
         };
         let mut queue = Queue {
             ring,
@@ -141,7 +150,7 @@ impl Queue {
             place,
             shape,
             slots,
-            stock,
+            pool,
             waiting: VecDeque::with_capacity(usize::from(shape.depth)),
             completions: Vec::with_capacity(usize::from(shape.depth)),
             polled: Vec::with_capacity(POLL_COUNT_MAX as usize),
@@ -272,7 +281,8 @@ impl Queue {
         }
         let buffer = match self.shape.copy {
             Copy::ByDriver => Some(std::mem::take(&mut self.slots[usize::from(tag)].buffer)),
-            Copy::ByDaemon => self.stock.try_take(length),
+            Copy::ByDaemon if self.pool.can_take(length) => Some(self.pool.take(length)),
+            Copy::ByDaemon => None,
         };
         let Some(mut buffer) = buffer else { return Ok(None) };
         buffer.set_length(length);
@@ -280,7 +290,7 @@ impl Queue {
             && operation != Operation::Read
             && let Err(errno) = self.fetch_data(tag, &mut buffer)
         {
-            self.stock.give(buffer);
+            self.pool.give(buffer);
             return Err(errno);
         }
         Ok(Some((operation, buffer)))
@@ -316,7 +326,7 @@ impl Queue {
                 {
                     result = -errno;
                 }
-                self.stock.give(completion.buffer);
+                self.pool.give(completion.buffer);
             }
         }
         self.push(IO_COMMIT_AND_FETCH, tag, result);
