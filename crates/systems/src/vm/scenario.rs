@@ -84,6 +84,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("2 kills under load on nbd", "kills nbd 2", Set::Long, 300),
     ublk("want of memory on ublk", "memory ublk 64", Set::Long, 180),
     any("want of memory on nbd", "memory nbd 160", Set::Long, 180),
+    any("want of memory on loop", "memory loop 64", Set::Long, 180),
     ublk("removal of ublk", "removal ublk", Set::Short, 60),
     any("removal of nbd", "removal nbd", Set::Long, 90),
     ublk("a device of ublk that waits", "waiting ublk", Set::Short, 60),
