@@ -15,7 +15,6 @@
 //!   last relocation arrives, nothing of the victim is counted (save a checkpoint's body, which
 //!   the next checkpoint replaces).
 
-use crate::Engine;
 use crate::api::{Buffers, Phase, RecordRef};
 use crate::canary::{Canary, sings};
 use crate::chunk::{Block, Chunks};
@@ -28,6 +27,7 @@ use crate::restraint::Reason;
 use crate::segments::State;
 use crate::tuning::CleaningMode;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
+use crate::{ERRNO_DAMAGED, Engine};
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent};
 use coulter_format::{BlockPointer, Lba};
@@ -128,15 +128,26 @@ impl Cleaner {
 }
 
 impl Engine {
-    /// Stops writing if segments that cannot be read may be why nothing gets on: they keep what they
-    /// have, so there may be none left to be won. To be called when somebody waits and nothing is on its
-    /// way. False if that is not why.
+    /// Stops writing if segments that cannot be emptied may be why nothing gets on: those that cannot be
+    /// read, and those whose headers are damaged, keep what they have, so there may be none left to be
+    /// won. To be called when somebody waits and nothing is on its way. False if that is not why.
     pub fn give_up_for_want_of_room(&mut self) -> bool {
-        let Some(errno) = self.cleaner.unreadable.filter(|_| self.poisoned.is_none()) else {
-            return false;
-        };
-        self.poison(errno);
-        true
+        let damaged = self.has_damaged_headers().then_some(ERRNO_DAMAGED);
+        let errno = self.cleaner.unreadable.or(damaged).filter(|_| self.poisoned.is_none());
+        if let Some(errno) = errno {
+            self.poison(errno);
+        }
+        errno.is_some()
+    }
+
+    /// Whether the cleaner went through a segment, nothing is on its way, and blocks are left in it that
+    /// no header told it of. (In one of metadata a checkpoint's body may be left.)
+    fn has_damaged_headers(&self) -> bool {
+        self.log.is_quiet(Origin::Cleaning)
+            && self.segments.iter().any(|(_, segment)| {
+                let is_data = segment.stream != Stream::Metadata as u8;
+                is_data && segment.state == State::Closed && segment.exhausted && segment.valid > 0
+            })
     }
 
     pub(crate) fn pump_cleaner(&mut self, buffers: &mut impl Buffers) {

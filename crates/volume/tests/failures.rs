@@ -22,6 +22,7 @@ for_both_kinds!(
     a_failed_read_fails_alone,
     a_map_page_that_cannot_be_read_fails_the_reads_below_it_alone,
     where_too_much_cannot_be_read_to_win_room_the_volume_is_read_only,
+    where_too_many_headers_rotted_to_win_room_the_volume_is_read_only,
     damaged_data_is_an_error_and_never_wrong_bytes,
     a_device_that_vanishes_fails_everything_that_needs_it_and_hangs_nothing,
     failing_any_one_command_loses_nothing_that_was_flushed,
@@ -173,6 +174,39 @@ fn where_too_much_cannot_be_read_to_win_room_the_volume_is_read_only<V: AnyVolum
     volume.read_at(last, &mut bytes).expect("in range");
     assert_eq!(bytes, [2; 4096]);
     volume.write_at(last, &[3; 4096]).expect("the device can be read again");
+}
+
+fn where_too_many_headers_rotted_to_win_room_the_volume_is_read_only<V: AnyVolume>() {
+    let store = small_store(96 * MIB);
+    let volume = open::<V>(&store);
+    let blocks = volume.size() / BLOCK;
+    (0..blocks).for_each(|block| volume.write_at(block * BLOCK, &[1; 4096]).expect("room"));
+    volume.close().expect("the device works");
+    // What lies in these segments is whole, and can be read; but nothing says what it is.
+    let mut block = [0; 4096];
+    for place in (32 * MIB..96 * MIB).step_by(4096) {
+        store.read_at(place, &mut block).expect("nothing has it open");
+        if block.starts_with(b"CRECORD\0") {
+            store.write_at(place + 100, &[block[100] ^ 4]).expect("nothing has it open");
+        }
+    }
+    let volume = open::<V>(&store);
+    let mut random = Random(3);
+    let mut overwritten = std::collections::BTreeSet::new();
+    let outcome = (0..4 * blocks).try_for_each(|_| {
+        let block = random.below(blocks);
+        volume.write_at(block * BLOCK, &[2; 4096])?;
+        overwritten.insert(block);
+        Ok(())
+    });
+    assert_eq!(outcome, Err(RequestError::ReadOnly));
+    assert!(matches!(volume.state(), State::ReadOnly(ReadOnlyReason::Failed { .. })));
+    let mut bytes = [0; 4096];
+    for block in 0..blocks {
+        volume.read_at(block * BLOCK, &mut bytes).expect("reading goes on");
+        assert_eq!(bytes, [1 + u8::from(overwritten.contains(&block)); 4096], "block {block}");
+    }
+    assert!(volume.close().is_err(), "what it could not write is not on the device");
 }
 
 fn damaged_data_is_an_error_and_never_wrong_bytes<V: AnyVolume>() {
