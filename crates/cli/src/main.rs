@@ -32,6 +32,7 @@ mod opening;
 mod output;
 mod process;
 mod reclaim;
+mod room;
 mod setting;
 mod signatures;
 mod size;

@@ -27,6 +27,34 @@ fn a_new_file_is_sparse_private_and_as_large_as_was_asked() {
 }
 
 #[test]
+fn a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it() {
+    let test = "a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    let disk = sandbox.make_directory("disk");
+    let mount = ["-t", "tmpfs", "-o", "size=64M", "none"];
+    let mounted = Command::new("mount").args(mount).arg(&disk).status();
+    assert!(mounted.expect("it can be run").success());
+    let note = |words: &[&str]| {
+        let output = sandbox.run(words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{error}");
+        error
+    };
+    let create = |size| note(&["create", "disk/a.img", "--size", size, "--segment-size", "2M"]);
+    assert_eq!(create("60M"), "");
+    fs::remove_file(disk.join("a.img")).expect("it is ours");
+    let told = create("128M");
+    assert!(told.contains("disk/a.img may grow by") && told.contains("read-only"), "{told}");
+    let told = note(&["attach", "disk/a.img", "--via", "nbd-server"]);
+    assert!(told.contains("may grow by"), "{told}");
+    note(&["detach", "a"]);
+    let told = note(&["attach", "disk/a.img", "--via", "nbd-server", "--read-only"]);
+    assert_eq!(told, "");
+    note(&["detach", "a"]);
+}
+
+#[test]
 fn what_json_cannot_name_is_refused_before_anything_is_made() {
     let sandbox = Sandbox::new();
     let path = sandbox.path("").join(OsStr::from_bytes(b"d\xff.img"));

@@ -4,6 +4,7 @@ use crate::attach_point;
 use crate::daemon::{self, Job, Point, Source, launch};
 use crate::error::{CliError, DaemonError};
 use crate::opening::Opening;
+use crate::room;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::terminal;
 use clap::{Args, ValueEnum};
@@ -172,6 +173,9 @@ impl Attach {
         let job = options.job(&self.path)?;
         if let Some(why) = why {
             terminal::note(&why);
+        }
+        if !options.opening.read_only {
+            room::note_if_short(&self.path);
         }
         if self.foreground {
             return daemon::run(state, job, &mut |entry| self.tell(entry)).map(|_| ());

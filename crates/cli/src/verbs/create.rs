@@ -3,6 +3,7 @@
 use crate::demo::Interrupt;
 use crate::error::{CliError, StoreError};
 use crate::format_store::{self, Target};
+use crate::room;
 use crate::size::Size;
 use crate::state::StateDirectory;
 use crate::store;
@@ -93,6 +94,7 @@ impl Create {
             target = target.heeding(Interrupt::take_over()?);
         }
         let made = format_store::format(target, &self.shape, self.map_memory)?;
+        room::note_if_short(&self.path);
         if self.json {
             return terminal::print_json(&made);
         }

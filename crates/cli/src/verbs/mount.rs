@@ -11,6 +11,7 @@ use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
 use crate::mounts;
 use crate::opening::Opening;
+use crate::room;
 use crate::state::{Entry, StateDirectory};
 use crate::store;
 use crate::terminal;
@@ -73,6 +74,9 @@ impl Mount {
             format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
         let (entry, attached_here) = self.attached(state)?;
+        if attached_here && !self.opening.read_only {
+            room::note_if_short(&self.path);
+        }
         let mounted = self.mount(state, &entry, &directory);
         if let (Err(_), true) = (&mounted, attached_here)
             && let Err(error) = detach(state, &entry, false)

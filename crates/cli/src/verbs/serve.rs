@@ -3,6 +3,7 @@
 use crate::daemon::{self, Job, Point, Source};
 use crate::error::{CliError, DaemonError};
 use crate::opening::Opening;
+use crate::room;
 use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
@@ -90,6 +91,9 @@ impl Serve {
             opening: self.opening.clone(),
             recover: false,
         };
+        if !self.opening.read_only {
+            room::note_if_short(&self.path);
+        }
         daemon::run(state, job, &mut |entry| {
             if self.json {
                 return terminal::print_json(entry);

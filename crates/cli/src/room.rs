@@ -1,0 +1,51 @@
+//! Whether the file system below a store has room for what the store may still take of it.
+
+use crate::size::Size;
+use crate::terminal;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Bytes of a unit of [`MetadataExt::blocks`], whatever the file system's blocks are.
+const SECTOR_SIZE: u64 = 512;
+
+/// Tells, as a note, if the file at `path` is sparse and its file system has less left than its holes
+/// take. That is how many use sparse files, and no error; but few expect what comes of it.
+pub(crate) fn note_if_short(path: &Path) {
+    // Whoever cannot be asked will be met by the one who opens it.
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    let Ok(system) = nix::sys::statvfs::statvfs(path) else { return };
+    let left = system.blocks_available() * system.fragment_size();
+    let holes = holes_of(&metadata);
+    if holes > left {
+        let path = terminal::path(path);
+        terminal::note(&format!(
+            "{path} may grow by {}, and its file system has {} left: once that is full, the volume \
+             becomes read-only",
+            Size(holes),
+            Size(left)
+        ));
+    }
+}
+
+/// Bytes of a regular file that have no space of their own.
+fn holes_of(metadata: &Metadata) -> u64 {
+    let allocated = metadata.blocks().saturating_mul(SECTOR_SIZE);
+    if metadata.is_file() { metadata.len().saturating_sub(allocated) } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_what_has_no_space() {
+        let file = tempfile::NamedTempFile::new().expect("room");
+        file.as_file().set_len(1 << 30).expect("it can be extended");
+        assert_eq!(holes_of(&file.as_file().metadata().expect("it is there")), 1 << 30);
+        std::fs::write(file.path(), vec![1; 1 << 20]).expect("room");
+        file.as_file().sync_all().expect("it works");
+        assert_eq!(holes_of(&file.as_file().metadata().expect("it is there")), 0);
+        assert_eq!(holes_of(&std::fs::metadata("/dev/null").expect("Linux has it")), 0);
+    }
+}
