@@ -15,25 +15,18 @@
 //!   last relocation arrives, nothing of the victim is counted (save a checkpoint's body, which
 //!   the next checkpoint replaces).
 
+use crate::Engine;
 use crate::api::{Buffers, Phase, RecordRef};
 use crate::canary::{Canary, sings};
 use crate::chunk::{Block, Chunks};
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose as Purpose, Lookup, Settled};
-use crate::placement::SPARE_SEGMENTS_MIN;
-use crate::policy::{self, Candidate, VictimPolicy};
-use crate::reclaim::Reclaim;
 use crate::restraint::Reason;
 use crate::segments::State;
-use crate::tuning::CleaningMode;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
-use crate::{ERRNO_DAMAGED, Engine};
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{BlockWord, Extent};
 use coulter_format::{BlockPointer, Lba};
-
-/// Records that are applied before all segments are looked at again for one that may have holes.
-const RECORDS_BETWEEN_SEARCHES: Sequence = 64;
 
 /// Relocations that wait for more while the cleaner rests: enough for a header to weigh little, and
 /// no more than a device takes at once without a write of the host waiting for long.
@@ -83,9 +76,9 @@ pub(crate) struct Cleaner {
     /// Whether the segment before this one was searched, not cleaned.
     has_searched: bool,
     /// When to look again for a segment that may have holes, if there was none.
-    search_again: Sequence,
+    pub(crate) search_again: Sequence,
     /// When no victim was found: applied sequence, usable segments, least gain.
-    fruitless: Option<(Sequence, usize, u32)>,
+    pub(crate) fruitless: Option<(Sequence, usize, u32)>,
     /// Some block's address lies below a damaged map page: whether the block is current is not known.
     pub(crate) doubtful: bool,
     /// The chunk was read a second time, because a block did not match its checksum.
@@ -95,7 +88,7 @@ pub(crate) struct Cleaner {
     pub(crate) parked: bool,
     credit: u64,
     /// Whether one of the segments that are left to metadata may be taken for this victim.
-    borrows: bool,
+    pub(crate) borrows: bool,
     /// Valid blocks of the latest victim, for the credit.
     latest_valid: u32,
 }
@@ -128,28 +121,6 @@ impl Cleaner {
 }
 
 impl Engine {
-    /// Stops writing if segments that cannot be emptied may be why nothing gets on: those that cannot be
-    /// read, and those whose headers are damaged, keep what they have, so there may be none left to be
-    /// won. To be called when somebody waits and nothing is on its way. False if that is not why.
-    pub fn give_up_for_want_of_room(&mut self) -> bool {
-        let damaged = self.has_damaged_headers().then_some(ERRNO_DAMAGED);
-        let errno = self.cleaner.unreadable.or(damaged).filter(|_| self.poisoned.is_none());
-        if let Some(errno) = errno {
-            self.poison(errno);
-        }
-        errno.is_some()
-    }
-
-    /// Whether the cleaner went through a segment, nothing is on its way, and blocks are left in it that
-    /// no header told it of. (In one of metadata a checkpoint's body may be left.)
-    fn has_damaged_headers(&self) -> bool {
-        self.log.is_quiet(Origin::Cleaning)
-            && self.segments.iter().any(|(_, segment)| {
-                let is_data = segment.stream != Stream::Metadata as u8;
-                is_data && segment.state == State::Closed && segment.exhausted && segment.valid > 0
-            })
-    }
-
     pub(crate) fn pump_cleaner(&mut self, buffers: &mut impl Buffers) {
         let is_apart = self.placer.splits_user_data();
         self.pacing.update(self.segments.empty_count(), is_apart);
@@ -238,7 +209,7 @@ impl Engine {
     fn begin_step(&mut self, reason: Reason, buffers: &mut impl Buffers) -> bool {
         match reason {
             Reason::Defrag => self.gather_range(),
-            _ => self.choose_victim(reason, buffers),
+            _ => self.begin_victim(reason, buffers),
         }
     }
 
@@ -254,121 +225,19 @@ impl Engine {
         self.reason_to_clean(paced)
     }
 
-    /// Whether all segments have been looked at since something was applied or opened, and none was
-    /// worth it.
-    pub(crate) fn nothing_is_worth_cleaning(&self, reason: Reason) -> bool {
-        self.cleaner.stage == Stage::Idle && self.search_is_fruitless(reason)
-    }
-
-    fn search_is_fruitless(&self, reason: Reason) -> bool {
-        let least_gain = self.superblock.geometry.segment_size / reason.least_gain();
-        let now = (self.log.applied, self.segments.usable_count());
-        self.cleaner
-            .fruitless
-            .is_some_and(|(applied, usable, gain)| (applied, usable) == now && gain <= least_gain)
-    }
-
-    fn choose_victim(&mut self, reason: Reason, buffers: &mut impl Buffers) -> bool {
-        // All segments are looked at: not again before something has been applied or opened.
-        if self.search_is_fruitless(reason) {
-            return false;
-        }
-        let size = self.superblock.geometry.segment_size;
-        let clock = self.log.write_clock;
-        let at_floor = reason == Reason::Floor;
-        let policy = if at_floor { VictimPolicy::Greedy } else { self.config.victims };
-        let least_gain = size / reason.least_gain();
-        let room = self.room_for_relocations();
-        // With few segments to spare, one that waits is too much of them.
-        let can_wait = !at_floor && self.pacing.marks().spare >= SPARE_SEGMENTS_MIN;
-        let best_within = |room: u64| {
-            let candidates = self.segments.iter().filter(|(_, segment)| {
-                segment.state == State::Closed
-                    && !segment.exhausted
-                    && !segment.watched
-                    && segment.pending == 0
-                    && segment.valid + least_gain <= size
-                    && u64::from(segment.valid + headers_for(segment.valid)) <= room
-            });
-            let scored = candidates.map(|(index, segment)| {
-                let age = clock.saturating_sub(segment.clock);
-                let score = policy.score(Candidate { valid: segment.valid, size, age });
-                let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
-                (if empties_by_itself { policy::postponed(score) } else { score }, index)
-            });
-            // The lowest index wins a tie, so that the choice is the same on every run.
-            let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
-            best.filter(|(score, _)| *score > 0)
-        };
-        let mut best = best_within(room);
-        let borrows = best.is_none() && self.may_borrow();
-        if borrows {
-            best = best_within(room + u64::from(size));
-        }
-        self.cleaner.borrows = borrows;
-        if reason != Reason::Idle {
-            let found = best.is_some() || self.room_is_to_come(least_gain);
-            self.pacing.found_victim(found);
-        }
-        let Some((_, victim)) = best else {
-            let usable = self.segments.usable_count();
-            self.cleaner.fruitless = Some((self.log.applied, usable, least_gain));
-            // Those whose holes wait to be filled are not to be had. Better they than none.
-            if self.pacing.is_scarce() && !self.any_is_worth_cleaning(least_gain) {
-                self.segments.give_up_holes(self.log.now());
-                self.log.close_patches(&mut self.segments, &[]);
-            }
-            return false;
-        };
+    fn begin_victim(&mut self, reason: Reason, buffers: &mut impl Buffers) -> bool {
+        let Some(victim) = self.choose_victim(reason) else { return false };
         self.statistics.victims_ahead += u64::from(reason == Reason::Idle);
         self.cleaner.latest_valid = self.segments.segment(victim).valid;
         self.begin_segment(victim, Task::Clean);
         self.cleaner.time = self.segments.mean_time(victim);
+        let clock = self.log.write_clock;
         let stream = self.placer.cleaning_stream(clock.saturating_sub(self.cleaner.time));
         // What was begun for another one would wait for long, and its victim with it.
         if self.cleaner.stream.replace(stream).is_some_and(|before| before != stream) {
             self.seal_all_of(Origin::Cleaning, buffers);
         }
         true
-    }
-
-    /// Whether the cleaner may take one of the segments that it leaves to metadata, if a victim fits then.
-    /// It always has a head with room, or a segment for one, and wins more than it takes; but where the
-    /// placement was changed, the head that it had is the host's alone. Nothing else would ever be won,
-    /// and there is one more segment than a checkpoint takes.
-    fn may_borrow(&self) -> bool {
-        let usable = self.segments.usable_count();
-        usable == self.pacing.kept_by_cleaning()
-            && usable == self.segments.empty_count() as usize
-            && self.segments.gone_through_count() == 0
-            && self.log.is_quiet(Origin::Cleaning)
-            && !self.checkpointer.is_active()
-    }
-
-    /// Segments that the cleaner leaves to metadata.
-    fn kept_by_cleaner(&self) -> usize {
-        self.pacing.kept_by_cleaning() - usize::from(self.cleaner.borrows)
-    }
-
-    /// Whether there is a victim, room for what is valid in it or not.
-    fn any_is_worth_cleaning(&self, least_gain: u32) -> bool {
-        let size = self.superblock.geometry.segment_size;
-        self.segments.iter().any(|(_, segment)| {
-            segment.state == State::Closed
-                && !segment.exhausted
-                && !segment.watched
-                && segment.valid + least_gain <= size
-        })
-    }
-
-    /// Whether what has been won, and is not to be had yet, will make room to clean with. Till then the
-    /// host waits, as while something is being cleaned: where it shares a head with the cleaner, it
-    /// would use up each time what the cleaner had won, and nothing would ever be left for metadata.
-    fn room_is_to_come(&self, least_gain: u32) -> bool {
-        let is_on_its_way = !self.log.is_quiet(Origin::Cleaning);
-        let waits_for_checkpoint =
-            self.segments.empty_count() as usize > self.segments.usable_count();
-        (is_on_its_way || waits_for_checkpoint) && self.any_is_worth_cleaning(least_gain)
     }
 
     fn begin_segment(&mut self, segment: SegmentIndex, task: Task) {
@@ -387,44 +256,12 @@ impl Engine {
         self.cleaner.stage != Stage::Idle && self.cleaner.task == Task::Search
     }
 
-    /// Begins to look for holes in a segment, if they are wanted and there is one. For hole filling
-    /// the fullest that is worth it, and none that is rather to be cleaned; else the one with the most
-    /// holes.
+    /// Begins to look for holes in a segment.
     fn begin_search(&mut self) -> bool {
-        let again = self.cleaner.search_again;
-        let paused = self.cleaning() == CleaningMode::Paused && !self.pacing.is_scarce();
-        if self.config.reclaim == Reclaim::CopyOut
-            || paused
-            || self.log.applied < again
-            || !self.segments.wants_holes(self.holes_max())
-        {
-            return false;
-        }
-        let fullest = self.config.reclaim == Reclaim::HoleFill;
-        let size = self.superblock.geometry.segment_size;
-        let candidates = self.segments.iter().filter(|(_, segment)| {
-            self.segments.may_have_holes(segment) && (!fullest || segment.valid >= size / 2)
-        });
-        let best = candidates.min_by_key(|(index, segment)| match fullest {
-            true => (u32::MAX - segment.valid, *index),
-            false => (segment.valid, *index),
-        });
-        let Some((segment, _)) = best else {
-            self.cleaner.search_again = self.log.applied + RECORDS_BETWEEN_SEARCHES;
-            return false;
-        };
+        let Some(segment) = self.choose_to_search() else { return false };
         self.segments.watch(segment);
         self.begin_segment(segment, Task::Search);
         true
-    }
-
-    /// Blocks that the cleaner can write before another segment is won.
-    fn room_for_relocations(&self) -> u64 {
-        let size = u64::from(self.superblock.geometry.segment_size);
-        let heads = self.placer.cleaning_streams().iter().filter_map(|s| self.log.head(*s));
-        let left: u64 = heads.map(|head| (size - u64::from(head.offset)).saturating_sub(2)).sum();
-        let usable = self.segments.usable_count().saturating_sub(self.pacing.kept_by_cleaning());
-        left + usable as u64 * size
     }
 
     /// Reads, and looks at what has been read. False: must wait.
@@ -699,12 +536,6 @@ impl Engine {
         self.cleaner.parked = false;
         self.cleaner.stage = Stage::Idle;
     }
-}
-
-/// Headers that relocating so many blocks takes: more than one if records go out before they are
-/// full.
-fn headers_for(blocks: u32) -> u32 {
-    blocks / 32 + 2
 }
 
 /// What is known of a block in the victim.

@@ -72,6 +72,7 @@ pub mod statistics;
 mod sweeper;
 pub mod tuning;
 pub mod units;
+mod victims;
 mod writes;
 
 pub use api::{
