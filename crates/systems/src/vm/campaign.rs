@@ -16,6 +16,8 @@ const DISK_SIZE: u64 = 3 << 30;
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// The same where the accelerator is only tried.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
+/// Times that a guest is started whose kernel does not come as far as its first process.
+const BOOTS_MAX: u32 = 3;
 /// Lines of the console that a failure shows.
 const CONSOLE_LINES: usize = 60;
 
@@ -149,15 +151,29 @@ impl Lab {
         Machine::start(&Shape { kernel, archive: &archive, disk, log: &log, accelerator })
     }
 
-    /// Starts a machine and waits until it listens.
+    /// Starts a machine and waits until it listens. One whose kernel dies before its first process has
+    /// said a word is started again, and that is told: nothing of ours has run in it, and under
+    /// emulation kernels trip over the breakpoints by which they change their own code.
     pub(super) fn boot(&mut self, plan: &str, disk: &Path) -> Result<Machine, SystemsError> {
-        let machine = self.start(plan, disk)?;
-        match machine.hear(BOOT_LIMIT) {
-            Heard::Line(line) if line == "ready" => Ok(machine),
-            heard => Err(SystemsError::Program {
-                command: format!("a guest with Linux {}", self.kernel.release),
-                output: format!("did not come up ({heard:?}):\n{}", machine.console(0, 40)),
-            }),
+        let mut boots = 0;
+        loop {
+            boots += 1;
+            let machine = self.start(plan, disk)?;
+            let (release, heard) = (&self.kernel.release, machine.hear(BOOT_LIMIT));
+            match heard {
+                Heard::Line(line) if line == "ready" => return Ok(machine),
+                Heard::End if boots < BOOTS_MAX => {
+                    eprintln!(
+                        "a guest with Linux {release} died while it started; starting another"
+                    );
+                }
+                heard => {
+                    return Err(SystemsError::Program {
+                        command: format!("a guest with Linux {release}"),
+                        output: format!("did not come up ({heard:?}):\n{}", machine.console(0, 40)),
+                    });
+                }
+            }
         }
     }
 
