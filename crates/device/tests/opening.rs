@@ -10,6 +10,7 @@ use coulter_device::{
 };
 use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{self, Command};
@@ -125,6 +126,41 @@ fn a_file_that_its_caller_has_locked_opens_once_that_is_said() {
     refusal(&file.path, &by_default(), "in use by process");
     drop(handle);
     open(&file.path).expect("the lock went with the caller's handle");
+}
+
+/// Has `fcntl` do `command` with the byte 101 of `file`, which QEMU locks while it writes; what the
+/// lock is like afterwards.
+fn byte_lock(file: &fs::File, command: libc::c_int, kind: libc::c_int) -> libc::c_int {
+    let mut range = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 101,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: `range` outlives the call, which may write to it; the descriptor is open.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) }, 0);
+    range.l_type.into()
+}
+
+#[test]
+fn the_lock_of_a_range_is_heeded_and_ours_is_seen_by_who_asks_for_ranges() {
+    let file = Scratch::new().file("store", SIZE);
+    let theirs = fs::File::open(&file.path).expect("it is there");
+    let is_free = || byte_lock(&theirs, libc::F_OFD_GETLK, libc::F_WRLCK) == libc::F_UNLCK;
+    assert!(is_free());
+    let device = open(&file.path).expect("nothing has it open");
+    assert!(!is_free());
+    drop(device);
+    assert!(is_free());
+    byte_lock(&theirs, libc::F_OFD_SETLK, libc::F_RDLCK);
+    refusal(&file.path, &by_default(), "in use by something else");
+    let reading = OpenOptions { read_only: true, ..by_default() };
+    refusal(&file.path, &reading, "in use by something else");
+    byte_lock(&theirs, libc::F_OFD_SETLK, libc::F_UNLCK);
+    let _reader = open_path(&file.path, &reading).expect("nothing has it locked");
+    drop(open_path(&file.path, &reading).expect("readers do not exclude each other"));
+    refusal(&file.path, &by_default(), "in use by process");
 }
 
 #[test]

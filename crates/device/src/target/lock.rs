@@ -1,7 +1,9 @@
 //! Locks on files, and who holds them.
 //!
-//! `flock` and not `fcntl`: it belongs to the open file, works within one process too, and the
-//! kernel names its holder.
+//! `flock` first: it belongs to the open file, works within one process too, and the kernel names
+//! its holder. Others, QEMU for one, lock ranges of a file (`fcntl`), of which `flock` knows nothing. So
+//! a range that somebody has locked counts as a lock of the file, and who writes locks all of it that
+//! way too.
 
 use crate::open_error::OpenError;
 use std::fs::{self, File, Metadata};
@@ -29,14 +31,19 @@ pub(super) fn lock(
     let mode = if read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     let start = Instant::now();
     loop {
-        // SAFETY: no pointers; the descriptor is open.
-        if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
-            return Ok(());
-        }
-        let source = io::Error::last_os_error();
         let path = path.to_path_buf();
-        if source.kind() != io::ErrorKind::WouldBlock {
-            return Err(OpenError::Io { path, doing: "lock", source });
+        if !is_locked_in_part(file) {
+            // SAFETY: no pointers; the descriptor is open.
+            if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
+                if !read_only {
+                    lock_range(file, libc::F_WRLCK);
+                }
+                return Ok(());
+            }
+            let source = io::Error::last_os_error();
+            if source.kind() != io::ErrorKind::WouldBlock {
+                return Err(OpenError::Io { path, doing: "lock", source });
+            }
         }
         let by = holder(metadata);
         if by.is_some() || start.elapsed() > PATIENCE {
@@ -48,8 +55,36 @@ pub(super) fn lock(
 
 /// Gives the lock up, whoever else still has a copy of the descriptor.
 pub(super) fn unlock(file: &File) {
+    lock_range(file, libc::F_UNLCK);
     // SAFETY: no pointers; the descriptor is open. It cannot fail for a lock that is held.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+}
+
+/// Whether somebody else has locked a range of the file. Where that cannot be told, nobody has.
+fn is_locked_in_part(file: &File) -> bool {
+    let mut range = whole_file(libc::F_WRLCK);
+    // SAFETY: `range` outlives the call, which may write to it; the descriptor is open.
+    let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    told == 0 && i32::from(range.l_type) != libc::F_UNLCK
+}
+
+/// Locks or unlocks all of the file for this open file. Where that fails, `flock` has to do: some
+/// network file systems turn that into a lock of the range, which is then in the way of this one.
+fn lock_range(file: &File, kind: libc::c_int) {
+    let mut range = whole_file(kind);
+    // SAFETY: `range` outlives the call; the descriptor is open.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut range) };
+}
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        // As these locks have no process.
+        l_pid: 0,
+    }
 }
 
 /// The process alive that holds a lock on the file, such as `process 17 (coulter)`.
@@ -76,8 +111,8 @@ fn name_and_life_in(status: &str) -> Option<(&str, bool)> {
 fn holder_in(locks: &str, file: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        // A line of one who waits has an arrow here.
-        if words.next()? != "FLOCK" {
+        // A line of one who waits has an arrow here; the lock of an open file's range has no process.
+        if !matches!(words.next()?, "FLOCK" | "POSIX") {
             return None;
         }
         let process = words.nth(2)?;
@@ -92,13 +127,15 @@ mod tests {
     #[test]
     fn the_holder_is_found_among_other_locks() {
         let locks = "\
-1: POSIX  ADVISORY  WRITE 11 fe:00:42 0 EOF
+1: OFDLCK ADVISORY  WRITE -1 fe:00:42 0 EOF
+1: POSIX  ADVISORY  WRITE 11 fe:00:43 0 EOF
 2: FLOCK  ADVISORY  WRITE 12 fe:00:41 0 EOF
 2: -> FLOCK  ADVISORY  WRITE 13 fe:00:42 0 EOF
 3: FLOCK  ADVISORY  READ  14 fe:00:42 0 EOF
 ";
         assert_eq!(holder_in(locks, "fe:00:42"), Some(14));
-        assert_eq!(holder_in(locks, "fe:00:43"), None);
+        assert_eq!(holder_in(locks, "fe:00:43"), Some(11));
+        assert_eq!(holder_in(locks, "fe:00:44"), None);
         assert_eq!(holder_in("nonsense\n\n", "fe:00:42"), None);
     }
 
