@@ -6,11 +6,16 @@ use common::privileged::{LoopDisk, Mount, with_private_mounts};
 use common::{Scratch, open_as, uring};
 use coulter_device::conformance::{self, Access, SIZE_MIN};
 use coulter_device::{
-    AlignedMemory, Device, DeviceErrorKind, Engine, OpenError, OpenOptions, blocking, open_path,
+    AlignedMemory, Command, Device, DeviceErrorKind, Engine, OpenError, OpenOptions, Wait,
+    blocking, open_path,
 };
 use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -148,4 +153,65 @@ fn disks_conform() {
             });
         }
     });
+}
+
+/// Lets the kernel answer this thread as when memory is short for a moment (`EAGAIN`) whenever it hands
+/// commands to a ring without sleeping. The thread cannot be rid of it.
+fn refuse_submission() -> io::Result<()> {
+    let load = |field: usize| (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, field as u32);
+    // If equal, on with the next but `yes`, else with the next but `no`.
+    let equal = |value: u32, yes, no| (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, value);
+    let answer = |value: u32| (libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    let low_half = if cfg!(target_endian = "big") { 4 } else { 0 };
+    let argument =
+        |index: usize| std::mem::offset_of!(libc::seccomp_data, args) + 8 * index + low_half;
+    let program = [
+        load(std::mem::offset_of!(libc::seccomp_data, nr)),
+        equal(libc::SYS_io_uring_enter as u32, 0, 5),
+        load(argument(1)),
+        equal(0, 3, 0),
+        // Answers that are waited for.
+        load(argument(2)),
+        equal(0, 0, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let mut program =
+        program.map(|(code, jt, jf, k)| libc::sock_filter { code: code as u16, jt, jf, k });
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the calls read the filter before they return.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0
+    };
+    if set { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[test]
+fn whoever_sleeps_elsewhere_comes_back_to_what_the_kernel_did_not_take() {
+    let file = Scratch::new().file("store", MIB);
+    let sleeper = thread::spawn(move || {
+        let mut device = open_path(&file.path, &by(uring(), true)).expect("nothing has it open");
+        let mut completions = Vec::new();
+        device.poll(&mut completions, Wait::No).expect("the ring is fine");
+        if let Err(error) = refuse_submission() {
+            println!("SKIPPED: this system has no filters of system calls: {error}");
+            return;
+        }
+        let mut memory = AlignedMemory::zeroed(4096);
+        let read = Command::read(1, 0, 4096, memory.as_mut_pointer());
+        // SAFETY: the memory is there until the completion was taken.
+        unsafe { device.submit(read) };
+        device.poll(&mut completions, Wait::No).expect("memory is short for a moment only");
+        let call = device.arm().expect("a descriptor is left").as_raw_fd();
+        let mut call = libc::pollfd { fd: call, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor is named, which is open.
+        let ready = unsafe { libc::poll(&mut call, 1, 5000) };
+        // This sleep hands over what is queued, so that the device can be dropped.
+        let nap = Wait::For(Duration::from_secs(5));
+        device.poll(&mut completions, nap).expect("the ring is fine");
+        assert_eq!(completions.len(), 1, "the read has ended");
+        assert_eq!(ready, 1, "the read would have waited for another command");
+    });
+    sleeper.join().expect("the checks hold");
 }

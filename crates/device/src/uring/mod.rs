@@ -289,8 +289,9 @@ impl Device for UringDevice {
         }
         self.start_waiting();
         self.ring.advance()?;
-        // The kernel calls when it gets something, not because it has something.
-        let is_due = !self.done.is_empty() || self.ring.has_answers();
+        // The kernel calls when it gets something, not because it has something. Nor does it call for
+        // what it did not take, memory being short for a moment: that waits for the next poll.
+        let is_due = !self.done.is_empty() || self.ring.has_answers() || self.ring.has_queued();
         let call = self.sleeper.call().expect("it was armed");
         if is_due {
             call.ring();

@@ -103,6 +103,11 @@ impl Ring {
         if is_idle { Ok(()) } else { taken(self.ring.submit()) }
     }
 
+    /// Whether there are entries that the kernel did not take yet.
+    pub(super) fn has_queued(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
     /// Whether the kernel has answered, or has work deferred that may lead to an answer.
     pub(super) fn has_answers(&mut self) -> bool {
         let queue = self.ring.submission();
