@@ -7,7 +7,7 @@
 //!
 //! The protocol is internal: both ends are one build, and its fields may change in any release.
 
-use crate::error::{CliError, DaemonError, Report};
+use crate::error::{CliError, DaemonError, Report, StateError};
 use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
@@ -19,7 +19,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Most bytes of one line.
 const LINE_SIZE_MAX: u64 = 1 << 20;
@@ -32,6 +33,9 @@ const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
 
 /// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
+
+/// How long until a daemon that hears nobody is spoken to again.
+const UNHEARD_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a command asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,10 +88,12 @@ pub(crate) enum Reply {
     Failed(Report),
 }
 
-/// Sends `request` to the daemon of `entry` and waits for its answer.
+/// Sends `request` to the daemon of `entry` and waits for its answer. One that becomes another program
+/// hears nobody for a moment.
 ///
 /// # Errors
-/// The daemon's own error; [`DaemonError::DaemonSilent`] when it does not answer in time.
+/// The daemon's own error; [`StateError::NotAttached`] when it has ended, or ends, and did not hear of
+/// the request; [`DaemonError::DaemonSilent`] when it does not answer in time.
 pub(crate) fn ask(
     state: &StateDirectory,
     entry: &Entry,
@@ -99,17 +105,42 @@ pub(crate) fn ask(
         _ => PATIENCE,
     };
     let waits = Waits { note_after: PATIENCE, patience };
-    let answer = converse(&state.file(&entry.name, "sock"), request, waits, &mut |taken| {
-        terminal::note(&silence(entry, taken));
-    });
-    match answer {
-        Ok(Reply::Failed(report)) => Err(DaemonError::Daemon(report).into()),
-        Ok(reply) => Ok(reply),
-        Err(error) => {
-            log::debug!("no answer from {}: {error}", entry.name);
-            Err(DaemonError::silent(entry).into())
+    let (path, start) = (state.file(&entry.name, "sock"), Instant::now());
+    loop {
+        let answer = converse(&path, request, waits, &mut |taken| {
+            terminal::note(&silence(entry, taken));
+        });
+        let error = match answer {
+            Ok(Reply::Failed(report)) => return Err(DaemonError::Daemon(report).into()),
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        log::debug!("no answer from {}: {error}", entry.name);
+        if !was_unheard(&error) {
+            return Err(DaemonError::silent(entry).into());
         }
+        let attached = state.attached()?;
+        // Not by name alone: the next daemon of that name is not meant.
+        if !attached.iter().any(|it| it.name == entry.name && it.process == entry.process) {
+            let attached = attached.into_iter().map(|entry| entry.name).collect();
+            return Err(StateError::NotAttached { name: entry.name.clone(), attached }.into());
+        }
+        if start.elapsed() >= patience {
+            return Err(DaemonError::silent(entry).into());
+        }
+        thread::sleep(UNHEARD_PAUSE);
     }
+}
+
+/// Whether nobody has read the request: nobody listened, or stopped to before it was read.
+fn was_unheard(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+    )
 }
 
 /// How long an answer may take.
@@ -214,6 +245,8 @@ pub(crate) fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Process;
+    use crate::state::Via;
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::Receiver;
 
@@ -277,6 +310,67 @@ mod tests {
 
     fn answer(mut stream: &UnixStream) {
         write_line(&mut stream, &Reply::Done).expect("it is read");
+    }
+
+    /// A state directory with the entry of a daemon, which is this process.
+    fn attached() -> (tempfile::TempDir, StateDirectory, Entry) {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
+        let entry = Entry {
+            name: "a".to_owned(),
+            store: PathBuf::from("/srv/a.img"),
+            device: Some("/dev/a".to_owned()),
+            via: Via::Loop,
+            process: Process::current(),
+            uuid: String::new(),
+            volume_size_bytes: 4096,
+            read_only: false,
+            attached_at_unix_seconds: 1,
+            metrics: None,
+            store_identity: None,
+        };
+        let lock = state.lock().expect("the directory is writable");
+        state.write(&lock, &entry).expect("the directory is writable");
+        drop(lock);
+        (parent, state, entry)
+    }
+
+    #[test]
+    fn a_daemon_that_becomes_another_program_is_asked_again() {
+        let (_parent, state, entry) = attached();
+        let path = state.file("a", "sock");
+        let old = UnixListener::bind(&path).expect("the directory is writable");
+        let daemon = thread::spawn(move || {
+            // It ends with a request that it has not read, and the next one is not there yet.
+            thread::sleep(Duration::from_millis(100));
+            drop(old);
+            thread::sleep(Duration::from_millis(100));
+            std::fs::remove_file(&path).expect("it is there");
+            let listener = UnixListener::bind(&path).expect("the directory is writable");
+            let (stream, _) = listener.accept().expect("somebody comes");
+            receive(&stream).expect("it is a request");
+            answer(&stream);
+        });
+        let answer = ask(&state, &entry, &Request::Status);
+        assert!(matches!(answer, Ok(Reply::Done)), "{answer:?}");
+        daemon.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_daemon_that_ends_before_it_has_heard_a_request_is_not_attached() {
+        let (_parent, state, entry) = attached();
+        let old = UnixListener::bind(state.file("a", "sock")).expect("the directory is writable");
+        let ending = state.clone();
+        let daemon = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(old);
+            let lock = ending.lock().expect("the directory is writable");
+            ending.remove(&lock, "a").expect("the directory is writable");
+        });
+        let answer = ask(&state, &entry, &Request::Detach { force: false });
+        let error = answer.expect_err("nobody has heard it");
+        assert!(matches!(error, CliError::State(StateError::NotAttached { .. })), "{error}");
+        daemon.join().expect("no panic");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::control::{self, Reply, Request};
 use crate::dashboard::{self, History, Screen};
 use crate::demo::Interrupt;
-use crate::error::{CliError, DaemonError};
+use crate::error::{CliError, DaemonError, StateError};
 use crate::process::Process;
 use crate::state::{Entry, StateDirectory};
 use crate::status::{Facts, Rates};
@@ -106,6 +106,7 @@ impl StatusOf {
             match answer {
                 Ok(status) => heard.statuses.push(status),
                 // It was detached in the meantime.
+                Err(CliError::State(StateError::NotAttached { .. })) if self.volume.is_none() => {}
                 Err(_) if self.volume.is_none() && !process.is_alive() => {}
                 Err(error) => heard.silent.push(Silent { process, error }),
             }
