@@ -67,6 +67,7 @@ const EXT: &str = "an ext2, ext3 or ext4 file system";
 const FAT: &str = "a FAT file system";
 const REISER: &str = "a ReiserFS file system";
 const UFS: &str = "a UFS file system";
+const MINIX: &str = "a Minix file system";
 
 pub(super) const ROWS: &[Row] = &[
     start("a Coulter store", 0, b"COULTER\0"),
@@ -95,6 +96,13 @@ pub(super) const ROWS: &[Row] = &[
     start("a GFS2 file system", 0x1_0000, b"\x01\x16\x19\x70\x00\x00\x00\x01"),
     start("a cramfs file system", 0, b"\x45\x3d\xcd\x28"),
     start("a romfs file system", 0, b"-rom1fs-"),
+    // Versions 1 and 2, each with names of 14 or of 30 bytes, and version 3.
+    mountable(MINIX, "minix", 0x410, b"\x7f\x13").checked(minix_is_plausible),
+    mountable(MINIX, "minix", 0x410, b"\x8f\x13").checked(minix_is_plausible),
+    mountable(MINIX, "minix", 0x410, b"\x68\x24").checked(minix_is_plausible),
+    mountable(MINIX, "minix", 0x410, b"\x78\x24").checked(minix_is_plausible),
+    mountable(MINIX, "minix", 0x418, b"\x5a\x4d").checked(minix_3_is_plausible),
+    mountable("a BFS file system", "bfs", 0, b"\xce\xfa\xad\x1b"),
     // File systems of other systems.
     mountable("an NTFS file system", "ntfs3", 3, b"NTFS    "),
     mountable("an exFAT file system", "exfat", 3, b"EXFAT   "),
@@ -137,6 +145,8 @@ pub(super) const ROWS: &[Row] = &[
         b"\xfc\x4e\x2b\xa9\x01\x00\x00\x00",
     ),
     end(MD, Place::EndAligned { back: 0x1_0000, alignment: 0x1_0000 }, b"\xfc\x4e\x2b\xa9"),
+    end("a member of an Intel RAID array", Place::End(0x400), b"Intel Raid ISM Cfg Sig. "),
+    end("a member of a DDF RAID array", Place::End(0x200), b"\xde\x11\xde\x11"),
     start(
         "a bcache device",
         0x1018,
@@ -178,6 +188,20 @@ fn ext_is_plausible(ends: &Ends) -> bool {
 /// Revision 2 and a superblock that says its own length, at most 1 KiB.
 fn nilfs_is_plausible(ends: &Ends) -> bool {
     ends.u32_at(0x400) == 2 && ends.u32_at(0x408) & 0xffff <= 1024
+}
+
+/// Maps of inodes and of zones of some blocks, and zones of at most 1024 blocks.
+fn minix_is_plausible(ends: &Ends) -> bool {
+    let [inode_map, zone_map, zone_shift] =
+        [0x404, 0x406, 0x40a].map(|at| ends.u32_at(at) & 0xffff);
+    inode_map > 0 && zone_map > 0 && zone_shift <= 10
+}
+
+/// The same of version 3, which has more room for the number of inodes.
+fn minix_3_is_plausible(ends: &Ends) -> bool {
+    let [inode_map, zone_map, zone_shift] =
+        [0x406, 0x408, 0x40c].map(|at| ends.u32_at(at) & 0xffff);
+    inode_map > 0 && zone_map > 0 && zone_shift <= 10
 }
 
 /// Each of the four entries is either bootable or not, which boot code rarely looks like.
