@@ -8,8 +8,9 @@
 //! session wants it, and hand over many requests with one kick.
 //!
 //! # What it does not do
-//! Writes that are not multiples of 512 are refused (`EINVAL`), as `O_DIRECT` does on a disk;
-//! the size never changes; there are no other files.
+//! Writes that are not multiples of 512 are refused (`EINVAL`), as `O_DIRECT` does on a disk, and long
+//! ones from memory that does not begin with a page are done in part, as any `write` may be; the size
+//! never changes; there are no other files.
 //!
 //! # Layers
 //! ```text

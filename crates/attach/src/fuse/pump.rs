@@ -39,6 +39,8 @@ const BATCH_MAX: usize = 64;
 const SHORT_REPLY_SIZE_MAX: usize = 32;
 /// Bytes of a payload that are read apart from the rest: those of most writes.
 const FIRST_SIZE: usize = BLOCK_SIZE as usize;
+/// Bytes of a page of memory where the kernel cuts writes by pages and not by bytes.
+const PAGE_SIZE: usize = 4096;
 /// Payloads from this size on go on in the buffer that they were read into.
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
 
@@ -238,6 +240,10 @@ impl Pump {
         if self.nodes.read_only {
             return Some(Err(libc::EROFS));
         }
+        // The kernel cuts a long write where a page of the writer's memory ends, which may be within a
+        // sector. What is whole is taken, and the writer comes back with the rest.
+        let is_cut = size as usize > WRITE_SIZE_MAX - PAGE_SIZE;
+        let size = if is_cut { size - size % SECTOR_SIZE as u32 } else { size };
         let range = match self.range(offset, u64::from(size)) {
             Ok(range) => range,
             Err(errno) => return Some(Err(errno)),

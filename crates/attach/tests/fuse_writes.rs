@@ -1,0 +1,40 @@
+//! Writes to the file in a FUSE mount from memory that lies as programs have it.
+
+mod support;
+
+use coulter_attach::fuse::{FuseFile, FuseOptions};
+use coulter_attach::memory::{MemoryOptions, MemoryService};
+use coulter_attach::point::{AttachPoint, Detach};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_write_of_any_size_may_come_from_memory_that_begins_within_a_page() {
+    if !support::may_mount() {
+        return;
+    }
+    let service = MemoryService::new(MemoryOptions::new(8 << 20));
+    let place = support::scratch();
+    let options = FuseOptions::default();
+    let mut point = FuseFile::mount(&service, &place.path("mount"), &options).unwrap();
+    let file = File::options().read(true).write(true).open(point.path()).unwrap();
+    let content: Vec<u8> = (0..5 * MIB).map(|at| (at / 512 * 7 + at) as u8).collect();
+    let page = 4096 - content.as_ptr() as usize % 4096;
+    for length in [512, 4096, MIB - 4096, MIB - 512, MIB, MIB + 512, 3 * MIB + 1024] {
+        for first in [page, page + 16, page + 512, page + 4080] {
+            let written = &content[first..first + length];
+            file.write_all_at(written, 1024).unwrap();
+            let mut seen = vec![0; length];
+            file.read_exact_at(&mut seen, 1024).unwrap();
+            assert!(seen == written, "{length} bytes from {} in a page", first - page);
+        }
+    }
+    for length in [1, 511, 513, 4097] {
+        let refused = file.write_at(&content[page..page + length], 0).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{length} bytes");
+    }
+    drop(file);
+    point.detach(Detach::IfIdle).unwrap();
+}
