@@ -144,8 +144,13 @@ impl<'a, 'w> LogPass<'a, 'w> {
         }
     }
 
-    /// Goes through all segments in use. Returns those in which map and log disagree.
-    pub(crate) fn run(mut self, options: &mut Options<'_>, report: &mut Report) -> Vec<u32> {
+    /// Goes through all segments in use. Returns those in which map and log disagree, and those of
+    /// which a remote record names blocks.
+    pub(crate) fn run(
+        mut self,
+        options: &mut Options<'_>,
+        report: &mut Report,
+    ) -> (Vec<u32>, BTreeSet<u32>) {
         let total = u64::from(self.segments.layout.segment_count());
         for (segment, slot) in self.segments.iter() {
             let references = self.references.segment(segment);
@@ -161,9 +166,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
             }
         }
         options.report(Phase::Log, total, total);
-        // A remote record names blocks under other headers than the one before them.
-        self.suspects.retain(|segment| !self.remote.contains(segment));
-        self.suspects
+        (self.suspects, self.remote)
     }
 
     fn segment(&mut self, segment: u32, slot: &Segment, report: &mut Report) {
