@@ -63,6 +63,8 @@ impl Nodes {
             Message::StatFs => Ok(statfs_body(self.size / BLOCK_SIZE, BLOCK_SIZE as u32)),
             Message::Release | Message::Destroy => Ok(Vec::new()),
             Message::Silent => return None,
+            Message::ChangeDirectory if self.read_only => Err(libc::EROFS),
+            Message::ChangeDirectory => Err(libc::EPERM),
             // The kernel remembers this and does not ask again: right for all that is left, but
             // it would be wrong for any mode of FALLOCATE, which is answered elsewhere.
             _ => Err(libc::ENOSYS),

@@ -21,6 +21,13 @@ pub mod opcode {
     pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
     pub const OPEN: u32 = 14;
     pub const READ: u32 = 15;
     pub const WRITE: u32 = 16;
@@ -31,10 +38,13 @@ pub mod opcode {
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
+    pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
+    pub const RENAME2: u32 = 45;
+    pub const TMPFILE: u32 = 51;
 }
 
 /// Capabilities agreed on at the start.
@@ -129,6 +139,8 @@ pub enum Message<'a> {
         mode: u32,
     },
     Destroy,
+    /// Would make a file, or a name, or take one away.
+    ChangeDirectory,
     /// Needs no reply and no action.
     Silent,
     /// Nothing that one file needs.
@@ -191,6 +203,12 @@ impl<'a> Message<'a> {
                 Message::Fallocate { offset, length, mode: fields.u32()? }
             }
             opcode::DESTROY => Message::Destroy,
+            opcode::SYMLINK | opcode::MKNOD | opcode::MKDIR | opcode::LINK | opcode::CREATE => {
+                Message::ChangeDirectory
+            }
+            opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2 | opcode::TMPFILE => {
+                Message::ChangeDirectory
+            }
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => Message::Silent,
             _ => Message::Unknown,
         })

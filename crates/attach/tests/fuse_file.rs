@@ -1,4 +1,5 @@
-//! Writes to the file in a FUSE mount from memory that lies as programs have it.
+//! The file in a FUSE mount as programs use it: writes from memory that lies anywhere, and what they
+//! may not do.
 
 mod support;
 
@@ -11,7 +12,7 @@ use std::os::unix::fs::FileExt;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_write_of_any_size_may_come_from_memory_that_begins_within_a_page() {
+fn writes_come_from_memory_that_begins_within_a_page_and_nothing_else_is_changed() {
     if !support::may_mount() {
         return;
     }
@@ -36,5 +37,18 @@ fn a_write_of_any_size_may_come_from_memory_that_begins_within_a_page() {
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{length} bytes");
     }
     drop(file);
+    // There is one file, and it stays.
+    let (path, other) = (point.path(), place.path("mount/other"));
+    let refusals = [
+        std::fs::remove_file(&path),
+        std::fs::rename(&path, &other),
+        std::fs::hard_link(&path, &other),
+        std::os::unix::fs::symlink(&path, &other),
+        std::fs::create_dir(&other),
+        File::create(&other).map(drop),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
     point.detach(Detach::IfIdle).unwrap();
 }
