@@ -111,6 +111,40 @@ fn an_nbd_server_goes_on_at_its_address_and_a_program_that_is_none_is_refused() 
 }
 
 #[test]
+fn another_store_never_comes_in_the_place_of_the_one_that_is_served() {
+    let sandbox = Sandbox::new();
+    for name in ["a.img", "b.img"] {
+        sandbox.ok(&["create", name, "--size", "64M", "--segment-size", "2M"]);
+    }
+    std::os::unix::fs::symlink(sandbox.path("a.img"), sandbox.path("link")).expect("writable");
+    let move_to = |from: &str, to: &str| {
+        fs::rename(sandbox.path(from), sandbox.path(to)).expect("it is there");
+    };
+    let is_refused = || {
+        let error = sandbox.fails(1, &["restart", "vol"]);
+        assert!(error.contains("no longer what it was attached from"), "{error}");
+        assert_eq!(sandbox.json(&["list", "--json"])[0]["name"], "vol", "it goes on");
+        sandbox.ok(&["status", "vol"]);
+    };
+    for path in ["a.img", "link"] {
+        sandbox.ok(&["attach", path, "--name", "vol", "--via", "nbd-server"]);
+        sandbox.ok(&["restart", "vol"]);
+        move_to("a.img", "away");
+        is_refused();
+        move_to("b.img", "a.img");
+        is_refused();
+        // A copy has the same identity within.
+        fs::remove_file(sandbox.path("a.img")).expect("it is there");
+        fs::copy(sandbox.path("away"), sandbox.path("a.img")).expect("there is room");
+        is_refused();
+        fs::rename(sandbox.path("a.img"), sandbox.path("b.img")).expect("writable");
+        move_to("away", "a.img");
+        sandbox.ok(&["restart", "vol"]);
+        sandbox.ok(&["detach", "vol"]);
+    }
+}
+
+#[test]
 fn an_emulated_drive_does_not_restart() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);

@@ -17,10 +17,14 @@
 //! nothing that was flushed is lost.
 
 use crate::error::{CliError, DaemonError};
+use crate::file_identity::FileIdentity;
 use crate::process::Process;
 use crate::state::Entry;
+use crate::terminal;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -114,6 +118,47 @@ pub(super) fn check(name: &str, program: &Path) -> Result<(), CliError> {
         return Ok(());
     }
     Err(refused(format!("{} is no coulter that runs here", program.display())).into())
+}
+
+/// Checks that the next program, by the words of this one, finds the store that is served now and may
+/// open it. A path may lead to another store by now, a copy of this one for example, which must never
+/// come below the file system that is mounted.
+///
+/// # Errors
+/// [`DaemonError::Restart`].
+pub(super) fn check_store(entry: &Entry) -> Result<(), CliError> {
+    let Some(identity) = entry.store_identity else { return Ok(()) };
+    let refused = |reason| DaemonError::Restart { name: entry.name.clone(), reason };
+    let words = std::env::args_os().skip(1);
+    let leads_to_it = |word: &OsString| FileIdentity::at(Path::new(word)).ok() == Some(identity);
+    let Some(path) = words.into_iter().find(leads_to_it) else {
+        return Err(refused(elsewhere(&entry.store)).into());
+    };
+    // A disk is not opened beside whoever has it.
+    if identity.inode != 0 {
+        let opened = File::options().read(true).write(!entry.read_only).open(&path);
+        opened.map_err(|error| refused(format!("{} cannot be opened: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Checks that `store`, which is about to be opened again, is what `entry` was attached from.
+///
+/// # Errors
+/// [`DaemonError::Restart`].
+pub(super) fn check_resumed(entry: &Entry, store: &Path) -> Result<(), CliError> {
+    let Some(identity) = entry.store_identity else { return Ok(()) };
+    if FileIdentity::at(store).ok() == Some(identity) {
+        return Ok(());
+    }
+    Err(DaemonError::Restart { name: entry.name.clone(), reason: elsewhere(store) }.into())
+}
+
+fn elsewhere(store: &Path) -> String {
+    format!(
+        "{} is no longer what it was attached from; let that path lead to the store again",
+        terminal::path(store)
+    )
 }
 
 #[cfg(test)]

@@ -69,7 +69,10 @@ impl Serving {
         let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
         let backing = match descriptor {
             None => backing::open(job, trace.as_ref())?,
-            Some(_) => open_again(job, trace.as_ref())?,
+            Some(_) => {
+                handover::check_resumed(entry, &job.source.store())?;
+                open_again(job, trace.as_ref())?
+            }
         };
         let since = Instant::now();
         let service = backing.service(trace.as_ref());
@@ -170,6 +173,7 @@ impl Serving {
         if mounts.iter().any(|mount| program.starts_with(&mount.mount_point)) {
             return Err(refused("the program lies on the volume itself").into());
         }
+        handover::check_store(&self.entry)?;
         handover::check(&self.entry.name, program)
     }
 
