@@ -246,7 +246,6 @@ pub(crate) fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
 mod tests {
     use super::*;
     use crate::process::Process;
-    use crate::state::Via;
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::Receiver;
 
@@ -316,19 +315,7 @@ mod tests {
     fn attached() -> (tempfile::TempDir, StateDirectory, Entry) {
         let parent = tempfile::tempdir().expect("a temporary directory can be made");
         let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
-        let entry = Entry {
-            name: "a".to_owned(),
-            store: PathBuf::from("/srv/a.img"),
-            device: Some("/dev/a".to_owned()),
-            via: Via::Loop,
-            process: Process::current(),
-            uuid: String::new(),
-            volume_size_bytes: 4096,
-            read_only: false,
-            attached_at_unix_seconds: 1,
-            metrics: None,
-            store_identity: None,
-        };
+        let entry = Entry::sample("a", Process::current());
         let lock = state.lock().expect("the directory is writable");
         state.write(&lock, &entry).expect("the directory is writable");
         drop(lock);

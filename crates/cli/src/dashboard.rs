@@ -209,7 +209,7 @@ impl Drop for Screen {
 mod tests {
     use super::*;
     use crate::process::Process;
-    use crate::state::{Entry, Via};
+    use crate::state::Entry;
     use crate::status::facts_of;
     use std::time::Duration;
 
@@ -226,17 +226,11 @@ mod tests {
 
     fn facts() -> Facts {
         let entry = Entry {
-            name: "disk".into(),
             store: "/srv/disk.img".into(),
             device: Some("/dev/loop0".into()),
-            via: Via::Loop,
-            process: Process { pid: 1, start_ticks: 2 },
-            uuid: String::new(),
             volume_size_bytes: 1 << 30,
-            read_only: false,
             attached_at_unix_seconds: 3,
-            metrics: None,
-            store_identity: None,
+            ..Entry::sample("disk", Process { pid: 1, start_ticks: 2 })
         };
         let mut statistics = facts_of(&coulter::Statistics::default());
         for (name, value) in

@@ -145,7 +145,6 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::process::Process;
-    use crate::state::Via;
     use crate::status::{Status, facts_of};
     use std::collections::BTreeSet;
     use std::path::PathBuf;
@@ -153,17 +152,11 @@ mod tests {
 
     fn page() -> String {
         let entry = Entry {
-            name: "a".into(),
             store: PathBuf::from("/srv/odd \"name\"\n.img"),
             device: Some("/dev/loop0".into()),
-            via: Via::Loop,
-            process: Process { pid: 1, start_ticks: 2 },
             uuid: "u".into(),
-            volume_size_bytes: 4096,
-            read_only: false,
             attached_at_unix_seconds: 3,
-            metrics: None,
-            store_identity: None,
+            ..Entry::sample("a", Process { pid: 1, start_ticks: 2 })
         };
         let mut statistics = facts_of(&coulter::Statistics::default());
         statistics["written"]["host_bytes"] = 8192.into();

@@ -1,8 +1,9 @@
-//! Whether the file system below a store has room for what the store may still take of it.
+//! What room a file system has left, and whether it suffices for what a store may still take of it.
 
 use crate::size::Size;
 use crate::terminal;
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,8 +15,7 @@ const SECTOR_SIZE: u64 = 512;
 pub(crate) fn note_if_short(path: &Path) {
     // Whoever cannot be asked will be met by the one who opens it.
     let Ok(metadata) = std::fs::metadata(path) else { return };
-    let Ok(system) = nix::sys::statvfs::statvfs(path) else { return };
-    let left = system.blocks_available() * system.fragment_size();
+    let Ok(left) = bytes_left(path) else { return };
     let holes = holes_of(&metadata);
     if holes > left {
         let path = terminal::path(path);
@@ -26,6 +26,15 @@ pub(crate) fn note_if_short(path: &Path) {
             Size(left)
         ));
     }
+}
+
+/// Bytes that are left on the file system at `path`.
+///
+/// # Errors
+/// When it cannot be asked.
+pub(crate) fn bytes_left(path: &Path) -> io::Result<u64> {
+    let system = nix::sys::statvfs::statvfs(path)?;
+    Ok(system.blocks_available() * system.fragment_size())
 }
 
 /// Bytes of a regular file that have no space of their own.

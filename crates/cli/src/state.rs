@@ -387,18 +387,9 @@ pub(crate) fn name_of_store(store: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tempfile::TempDir;
-
-    fn directory() -> (TempDir, StateDirectory) {
-        let parent = tempfile::tempdir().expect("a temporary directory can be made");
-        let state =
-            StateDirectory::open(Some(parent.path().join("state"))).expect("it can be made");
-        (parent, state)
-    }
-
-    fn entry(name: &str, process: Process) -> Entry {
+impl Entry {
+    /// One for tests: by loop, of a store that need not exist.
+    pub(crate) fn sample(name: &str, process: Process) -> Entry {
         Entry {
             name: name.to_owned(),
             store: PathBuf::from("/srv").join(name),
@@ -413,6 +404,19 @@ mod tests {
             store_identity: None,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn directory() -> (TempDir, StateDirectory) {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let state =
+            StateDirectory::open(Some(parent.path().join("state"))).expect("it can be made");
+        (parent, state)
+    }
 
     fn dead() -> Process {
         Process { pid: 1, start_ticks: u64::MAX }
@@ -422,7 +426,7 @@ mod tests {
     fn an_entry_comes_back_as_it_was_written_and_goes_when_removed() {
         let (_parent, state) = directory();
         let lock = state.lock().expect("nobody holds the lock");
-        let written = entry("alpha", Process::current());
+        let written = Entry::sample("alpha", Process::current());
         state.write(&lock, &written).expect("the directory is writable");
         assert_eq!(state.entries().expect("it is readable"), [written]);
         state.remove(&lock, "alpha").expect("the directory is writable");
@@ -434,9 +438,9 @@ mod tests {
     fn only_entries_of_living_processes_that_serve_are_attached() {
         let (_parent, state) = directory();
         let lock = state.lock().expect("nobody holds the lock");
-        let starting = Entry { device: None, ..entry("starting", Process::current()) };
-        let alive = entry("alive", Process::current());
-        for entry in [&starting, &alive, &entry("stale", dead())] {
+        let starting = Entry { device: None, ..Entry::sample("starting", Process::current()) };
+        let alive = Entry::sample("alive", Process::current());
+        for entry in [&starting, &alive, &Entry::sample("stale", dead())] {
             state.write(&lock, entry).expect("the directory is writable");
         }
         assert_eq!(state.entries().expect("it is readable").len(), 3);
@@ -449,7 +453,7 @@ mod tests {
         let lock = state.lock().expect("nobody holds the lock");
         let store = parent.path().canonicalize().expect("it exists").join("store.img");
         fs::write(&store, b"").expect("the directory is writable");
-        let written = Entry { store: store.clone(), ..entry("alpha", Process::current()) };
+        let written = Entry { store: store.clone(), ..Entry::sample("alpha", Process::current()) };
         state.write(&lock, &written).expect("the directory is writable");
         for text in ["alpha", "/dev/alpha", store.to_str().expect("the path is text")] {
             assert_eq!(state.find(text).expect("it is attached"), written, "{text}");
@@ -462,7 +466,7 @@ mod tests {
     fn an_ended_daemon_is_found_only_when_asked_for() {
         let (_parent, state) = directory();
         let lock = state.lock().expect("nobody holds the lock");
-        let written = entry("alpha", dead());
+        let written = Entry::sample("alpha", dead());
         state.write(&lock, &written).expect("the directory is writable");
         assert!(state.find("alpha").is_err());
         assert_eq!(state.find_ended(&lock, "alpha").expect("it is readable"), Some(written));
@@ -476,7 +480,8 @@ mod tests {
             fs::write(state.path().join(name), text).expect("the directory is writable");
         }
         // An entry under another name would make `detach` act on the wrong files.
-        let text = serde_json::to_string(&entry("other", Process::current())).expect("it is JSON");
+        let text =
+            serde_json::to_string(&Entry::sample("other", Process::current())).expect("it is JSON");
         fs::write(state.path().join("e.json"), text).expect("the directory is writable");
         assert_eq!(state.entries().expect("it is readable"), []);
     }
@@ -494,7 +499,7 @@ mod tests {
             assert_eq!(fs::read(&path).expect("it is still there"), b"{}");
             fs::remove_file(&path).expect("it is ours");
         }
-        state.write(&lock, &entry("a", dead())).expect("the directory is writable");
+        state.write(&lock, &Entry::sample("a", dead())).expect("the directory is writable");
         let sockets = ["sock", "nbd"].map(|suffix| state.file("a", suffix));
         for socket in &sockets {
             drop(std::os::unix::net::UnixListener::bind(socket).expect("it is writable"));

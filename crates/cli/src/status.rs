@@ -346,23 +346,15 @@ impl fmt::Display for Age {
 mod tests {
     use super::*;
     use crate::process::Process;
-    use crate::state::Via;
     use serde_json::json;
     use std::path::PathBuf;
 
     fn status(seconds: u64, written: Value) -> Status {
         let entry = Entry {
-            name: "a".to_owned(),
             store: PathBuf::from("/srv/a.img"),
             device: Some("/dev/loop0".to_owned()),
-            via: Via::Loop,
-            process: Process { pid: 7, start_ticks: 1 },
-            uuid: String::new(),
             volume_size_bytes: 1 << 30,
-            read_only: false,
-            attached_at_unix_seconds: 1,
-            metrics: None,
-            store_identity: None,
+            ..Entry::sample("a", Process { pid: 7, start_ticks: 1 })
         };
         let mut statistics = Map::new();
         statistics.insert("written".to_owned(), written);

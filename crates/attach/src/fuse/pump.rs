@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// Requests with the session at a time.
 const REQUEST_COUNT_MAX: usize = 512;
-/// Buffers that there are: 16 MiB, among them ten for the largest message and the two that the next
+/// Buffers that there are: 17 MiB, among them ten for the largest message and the two that the next
 /// one is read into. While there is no large one no message is taken, since any may need it; then
 /// the kernel waits.
 const STOCK: [(usize, usize); 4] =

@@ -174,4 +174,22 @@ mod tests {
             assert!(error.contains(reason), "{error}");
         }
     }
+
+    #[test]
+    fn what_is_opened_again_is_what_was_attached() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let [store, other] = ["a", "b"].map(|name| directory.path().join(name));
+        [&store, &other].iter().for_each(|path| std::fs::write(path, "x").expect("writable"));
+        let store_identity = FileIdentity::at(&store).ok();
+        let entry = Entry { store_identity, ..Entry::sample("a", Process::current()) };
+        assert!(check_resumed(&entry, &store).is_ok());
+        let error = check_resumed(&entry, &other).expect_err("it is another").to_string();
+        assert!(error.contains("no longer"), "{error}");
+        std::fs::rename(&other, &store).expect("writable");
+        assert!(check_resumed(&entry, &store).is_err());
+        std::fs::remove_file(&store).expect("it is there");
+        assert!(check_resumed(&entry, &store).is_err());
+        // Nor would any word of this process's command line lead there.
+        assert!(check_store(&entry).is_err());
+    }
 }

@@ -159,17 +159,10 @@ mod tests {
         File::create(directory.join(LOCK_NAME)).expect("the directory is writable");
         fs::write(directory.join("plain.img"), b"x").expect("the directory is writable");
         let entry = Entry {
-            name: "demo".to_owned(),
             store: directory.join("demo.store"),
             device: Some("nbd+unix:///demo".to_owned()),
             via: Via::NbdServer,
-            process,
-            uuid: String::new(),
-            volume_size_bytes: 4096,
-            read_only: false,
-            attached_at_unix_seconds: 1,
-            metrics: None,
-            store_identity: None,
+            ..Entry::sample("demo", process)
         };
         let lock = state.lock().expect("nobody holds the lock");
         state.write(&lock, &entry).expect("the directory is writable");

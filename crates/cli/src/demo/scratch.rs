@@ -13,6 +13,7 @@ use crate::error::{CliError, SystemError};
 use crate::mounts;
 use crate::process::Process;
 use crate::reclaim;
+use crate::room;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::tool;
@@ -60,8 +61,7 @@ impl Scratch {
         let failed = |source| CliError::io("work in", parent, source);
         let parent = parent.canonicalize().map_err(failed)?;
         abandoned::clear_below(&parent);
-        let disk = nix::sys::statvfs::statvfs(&parent).map_err(|errno| failed(errno.into()))?;
-        let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
+        let free = room::bytes_left(&parent).map_err(failed)?;
         if free < room {
             return Err(SystemError::NoRoom { path: parent, free, room }.into());
         }
