@@ -169,8 +169,8 @@ impl EventLoop {
     /// there is already, or if there can be no descriptor.
     pub(crate) fn arm<'d>(&mut self, descriptors: &'d Descriptors) -> Option<BorrowedFd<'d>> {
         self.counts.turns += 1;
-        let is_over = self.driver.is_none();
-        if is_over || !self.inbox.is_empty() || !self.shared.mailbox.try_sleep() {
+        let may_sleep = self.driver.as_ref().is_some_and(|driver| !driver.has_completions());
+        if !may_sleep || !self.inbox.is_empty() || !self.shared.mailbox.try_sleep() {
             self.wait(Wait::No);
             return None;
         }
@@ -325,7 +325,8 @@ impl EventLoop {
 
     fn try_wait(&mut self, wait: Wait) -> io::Result<()> {
         self.counts.turns += 1;
-        let may_sleep = wait != Wait::No && self.inbox.is_empty();
+        let is_idle = self.inbox.is_empty() && !self.driver().has_completions();
+        let may_sleep = wait != Wait::No && is_idle;
         if !may_sleep || !self.shared.mailbox.try_sleep() {
             return self.driver().poll_device(Wait::No);
         }

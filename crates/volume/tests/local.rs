@@ -56,6 +56,41 @@ fn run_asleep_elsewhere(volume: &LocalVolume, count: u64) {
     }
 }
 
+/// A device in memory has completed by the next poll all that it was told, more than is handled in
+/// one turn, and says nothing afterwards that could end a sleep. What is handled first is another
+/// session's.
+#[test]
+fn nobody_sleeps_over_completions_that_are_left_for_a_later_turn() {
+    const COUNT: u64 = 100;
+    let store = small_store(48 * MIB);
+    let volume: LocalVolume = open(&store);
+    for block in (0..2 * COUNT).step_by(2) {
+        volume.write_at(block * BLOCK, &block.to_le_bytes().repeat(512)).expect("in range");
+    }
+    let (quiet, _other_end) = std::os::unix::net::UnixStream::pair().expect("two descriptors");
+    let (mut first, mut last) = (volume.connect(), volume.connect());
+    // Not side by side, so that each is a command of its own.
+    (1..COUNT).for_each(|tag| first.submit(read(tag, tag * 2 * BLOCK, BLOCK)));
+    last.submit(read(0, 0, BLOCK));
+    first.kick();
+    last.kick();
+    let mut completions = Vec::new();
+    while last.outstanding() > 0 {
+        sleep_beside(&*last, &quiet);
+        last.complete(&mut completions, Some(Duration::ZERO));
+    }
+    while first.outstanding() > 0 {
+        first.complete(&mut completions, None);
+    }
+    assert_eq!(completions.len() as u64, COUNT);
+    for completion in completions {
+        assert_eq!(completion.result, Ok(()));
+        let wanted = (completion.tag * 2).to_le_bytes();
+        assert!(completion.buffer.chunks(8).all(|word| word == wanted), "wrong content");
+    }
+    volume.close().expect("the device works");
+}
+
 #[test]
 fn an_owner_may_sleep_in_a_poll_of_its_own_over_any_device() {
     let directory = tempfile::tempdir().expect("a directory for the test");

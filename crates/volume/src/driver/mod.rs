@@ -53,6 +53,11 @@ use std::time::Instant;
 /// but what one turn has changed may help the next.
 const IDLE_TURNS_MAX: u32 = 8;
 
+/// Completions of the device that are handled before it gets what they led to. The fewer, the
+/// sooner it has work again while the others are handled: a disk that ends many reads at once, as
+/// those of virtual machines do, would stand still meanwhile. Each turn costs a system call or two.
+const COMPLETIONS_PER_TURN_MAX: usize = 8;
+
 /// The engine's name for the request that ends it.
 const SHUTDOWN: RequestId = RequestId(u64::MAX);
 
@@ -86,7 +91,10 @@ pub(crate) struct Driver {
     /// Alignment of memory that the device takes.
     alignment: usize,
     bounces: BounceBuffers,
+    /// What the device says, on its way to `arrived`.
     completions: Vec<device::Completion>,
+    /// What the device has completed and is yet to be handled.
+    arrived: VecDeque<device::Completion>,
     freed: Vec<JobIndex>,
     /// Commands that the device has not completed.
     commands_out: usize,
@@ -158,18 +166,25 @@ impl Driver {
         panic!("the engine stands still with {} requests waiting", self.jobs.count());
     }
 
-    /// Takes what the device has done; sleeps according to `wait` if that is nothing.
+    /// Has the device begin what it was told, and takes some of what it has done; sleeps according
+    /// to `wait` if that is nothing. There may be more: see [`Driver::has_completions`].
     ///
     /// # Errors
     /// When the device can do nothing any more.
     pub(crate) fn poll_device(&mut self, wait: Wait) -> io::Result<()> {
-        let mut completions = std::mem::take(&mut self.completions);
-        let polled = self.device.poll(&mut completions, wait);
-        for completion in completions.drain(..) {
+        let wait = if self.has_completions() { Wait::No } else { wait };
+        let polled = self.device.poll(&mut self.completions, wait);
+        self.arrived.extend(self.completions.drain(..));
+        for _ in 0..COMPLETIONS_PER_TURN_MAX {
+            let Some(completion) = self.arrived.pop_front() else { break };
             self.handle_completion(completion);
         }
-        self.completions = completions;
         polled
+    }
+
+    /// Whether the next [`Driver::poll_device`] has something to handle without asking the device.
+    pub(crate) fn has_completions(&self) -> bool {
+        !self.arrived.is_empty()
     }
 
     /// Starts what the device was told, and gives a descriptor that is readable as soon as it has

@@ -58,6 +58,7 @@ impl Driver {
             alignment,
             bounces: BounceBuffers::default(),
             completions: Vec::with_capacity(queue_depth),
+            arrived: VecDeque::with_capacity(queue_depth),
             freed: Vec::new(),
             commands_out: 0,
             is_shutting_down: false,
