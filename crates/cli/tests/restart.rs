@@ -145,6 +145,21 @@ fn another_store_never_comes_in_the_place_of_the_one_that_is_served() {
 }
 
 #[test]
+fn a_volume_goes_on_although_nothing_can_be_written_to_the_state_directory() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "a.img", "--size", "64M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "a.img", "--name", "vol", "--via", "nbd-server"]);
+    let before = sandbox.json(&["list", "--json"]);
+    // Where entries are written before they get their name.
+    sandbox.make_directory("state/.vol.json.new");
+    sandbox.ok(&["restart", "vol"]);
+    assert_eq!(sandbox.json(&["list", "--json"]), before);
+    sandbox.ok(&["status", "vol"]);
+    sandbox.ok(&["detach", "vol"]);
+    sandbox.ok(&["check", "a.img", "--data"]);
+}
+
+#[test]
 fn an_emulated_drive_does_not_restart() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);

@@ -75,6 +75,7 @@ impl Serving {
             }
         };
         let since = Instant::now();
+        let goes_on = descriptor.is_some();
         let service = backing.service(trace.as_ref());
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
@@ -89,7 +90,14 @@ impl Serving {
         entry.device = Some(point.device());
         entry.metrics = port.as_ref().map(Port::address).or(wanted);
         let listener = events::listen(&state.file(&entry.name, "sock"))
-            .and_then(|listener| claim::publish(state, entry).map(|()| listener))
+            .and_then(|listener| match claim::publish(state, entry) {
+                // The one from before still leads here.
+                Err(error) if goes_on => {
+                    log::warn!(error:%; "the entry stays as it was");
+                    Ok(listener)
+                }
+                published => published.map(|()| listener),
+            })
             .and_then(|listener| {
                 port.map_or(Ok(()), |port| port.answer(state, entry)).map(|()| listener)
             });
