@@ -4,11 +4,11 @@ use crate::control::{self, Request};
 use crate::daemon::{Job, Point};
 use crate::error::{CliError, DaemonError, StateError, reason_of};
 use crate::inherited;
-use crate::mounts;
 use crate::state::{Entry, StateDirectory, Via};
 use coulter::service::{BlockService, Session};
 use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
+use coulter_attach::mounts::{self, Mount};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
 use coulter_attach::nbd_device::{self, NbdDevice, NbdDeviceOptions};
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
@@ -142,15 +142,23 @@ impl AttachPoint {
             }
             DetachError::Busy { address, holders } => {
                 let mounts = mounts::mounts_of(Path::new(&address)).unwrap_or_default();
-                let mount_point = mounts.into_iter().next().map(|mount| mount.mount_point);
+                let command = |mount| unmount_command(mount, Path::new(&address));
+                let remedy = mounts.first().map(command);
                 let name = self.name.clone();
-                DaemonError::Busy { name, device: address, holders, mount_point }.into()
+                DaemonError::Busy { name, device: address, holders, remedy }.into()
             }
             other => {
                 DaemonError::Attach { store: self.store.clone(), reason: other.to_string() }.into()
             }
         })
     }
+}
+
+/// The command that takes away a mount of a file system that lies on `device`. A partition is not ours
+/// to unmount, and the device is in use by others then, perhaps.
+pub(crate) fn unmount_command(mount: &Mount, device: &Path) -> String {
+    let program = if mount.source == device { "coulter umount" } else { "umount" };
+    format!("{program} {}", mount.mount_point.display())
 }
 
 /// Makes a ublk device, or takes over the one that waits.

@@ -6,8 +6,8 @@
 //!
 //! This explains a failure; it takes nothing away, since the devices may be anybody's.
 
-use crate::mounts;
 use coulter_attach::loop_device;
+use coulter_attach::mounts;
 use nix::errno::Errno;
 use std::fmt;
 use std::fs;

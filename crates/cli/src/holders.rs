@@ -4,8 +4,8 @@
 //! two looks. Processes of other users are seen only by root. Who holds a block device is told by
 //! its attach point, which also claims it.
 
-use crate::mounts;
 use crate::process;
+use coulter_attach::mounts;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -26,7 +26,6 @@ mod inherited;
 mod limits;
 mod logging;
 mod metrics;
-mod mounts;
 mod notify;
 mod opening;
 mod output;

@@ -8,8 +8,8 @@
 
 use crate::attach_point;
 use crate::error::CliError;
-use crate::mounts;
 use crate::state::{Entry, StateDirectory, StateLock};
+use coulter_attach::mounts;
 
 /// Removes everything of `entry`, whose process has ended, a device that waits included.
 ///

@@ -4,7 +4,7 @@ mod sandbox;
 
 use sandbox::{Sandbox, can_mount, is_running, mounts_below, send, skipped, wait_until};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -203,6 +203,92 @@ fn a_terminated_daemon_writes_out_the_file_system_first() {
     sandbox.ok(&["mount", "disk.img", "mnt"]);
     let content = fs::read(directory.join("file")).expect("it was written out");
     assert_eq!(content, b"written, not synced");
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+/// A partition table of the old kind, with one partition of so many sectors, which have 4096 bytes.
+fn partition_table(first: u32, count: u32) -> [u8; 512] {
+    let mut sector = [0; 512];
+    sector[450] = 0x83;
+    sector[454..458].copy_from_slice(&first.to_le_bytes());
+    sector[458..462].copy_from_slice(&count.to_le_bytes());
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+fn run(words: &[&str]) {
+    let output = Command::new(words[0]).args(&words[1..]).output().expect("it can be run");
+    assert!(output.status.success(), "{words:?}: {output:?}");
+}
+
+/// Attaches `disk.img` as a loop device, and gives that.
+fn attached(sandbox: &Sandbox) -> String {
+    let entry = sandbox.json(&["attach", "disk.img", "--via", "loop", "--json"]);
+    entry["device"].as_str().expect("it has a device").to_owned()
+}
+
+#[test]
+fn a_file_system_on_a_partition_is_named_and_written_out() {
+    let test = "a_file_system_on_a_partition_is_named_and_written_out";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    let point = directory.to_string_lossy();
+    sandbox.ok(&["create", "disk.img", "--size", "512M", "--segment-size", "2M"]);
+    let device = attached(&sandbox);
+    let disk = File::options().write(true).open(&device).expect("it is a disk");
+    disk.write_all_at(&partition_table(256, 20_000), 0).expect("it is writable");
+    disk.sync_all().expect("it is writable");
+    drop(disk);
+    run(&["partx", "--add", &device]);
+    let partition = format!("{device}p1");
+    run(&["mkfs.ext4", "-q", &partition]);
+    run(&["mount", &partition, &point]);
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains(&format!("mounted on {point} from {partition}")), "{error}");
+    assert!(error.contains(&format!("run `umount {point}`")), "{error}");
+    // It lies in the page cache when the signal comes.
+    fs::write(directory.join("file"), b"written, not synced").expect("there is room");
+    sandbox.signal("disk", "TERM");
+    run(&["umount", &point]);
+
+    let device = attached(&sandbox);
+    run(&["partx", "--add", &device]);
+    run(&["mount", &format!("{device}p1"), &point]);
+    let content = fs::read(directory.join("file")).expect("it was written out");
+    assert_eq!(content, b"written, not synced");
+    run(&["umount", &point]);
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn a_file_system_that_only_others_have_mounted_is_written_out() {
+    let test = "a_file_system_that_only_others_have_mounted_is_written_out";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["umount", "mnt"]);
+    let device = attached(&sandbox);
+    let script = "mount \"$0\" \"$1\" && printf kept > \"$1/file\" && echo && read end";
+    let mut other = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, &device])
+        .arg(&directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("`unshare` can be run");
+    let mut newline = [0];
+    let said = other.stdout.take().expect("it is piped").read_exact(&mut newline);
+    assert!(said.is_ok() && mounts_below(&directory).is_empty());
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains("in the mount namespace of process"), "{error}");
+    sandbox.signal("disk", "TERM");
+    drop(other.stdin.take());
+    other.wait().expect("it ends");
+
+    sandbox.ok(&["mount", "disk.img", "mnt"]);
+    assert_eq!(fs::read(directory.join("file")).expect("it was written out"), b"kept");
     sandbox.ok(&["umount", "mnt"]);
 }
 

@@ -5,6 +5,7 @@ use super::{Harness, Host, Traits};
 use crate::fuse::{FuseFile, FuseOptions};
 use crate::holders;
 use crate::loop_device::{LoopDevice, LoopOptions};
+use crate::mounts;
 use crate::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
 use crate::nbd_device::{NbdDevice, NbdDeviceOptions};
 use crate::point::AttachPoint;
@@ -304,8 +305,8 @@ impl Harness for NbdDeviceHarness {
 }
 
 fn assert_no_mount(directory: &Path) {
-    let left = holders::mount_table().into_iter().any(|entry| entry.mount_point == directory);
-    assert!(!left, "a mount is left on {}", directory.display());
+    let left = mounts::mount_at(directory).expect("/proc is readable");
+    assert!(left.is_none(), "a mount is left on {}", directory.display());
     assert!(!directory.exists(), "a directory is left at {}", directory.display());
 }
 

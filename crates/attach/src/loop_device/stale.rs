@@ -8,6 +8,7 @@ use crate::claim::open;
 use crate::fuse::FILE_NAME;
 use crate::fuse::mount::{FILE_SYSTEM_TYPE, FuseError, require_root};
 use crate::holders;
+use crate::mounts;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -32,9 +33,9 @@ pub struct Stale {
 pub fn cleanup_stale(mount_point: Option<&Path>) -> Result<Vec<Stale>, FuseError> {
     let wanted = mount_point.map(resolved);
     let mut found = Vec::new();
-    for entry in holders::mount_table() {
+    for entry in mounts::mounts().unwrap_or_default() {
         let asked_for = wanted.as_ref().is_none_or(|wanted| *wanted == entry.mount_point);
-        let ours = entry.file_system_type == FILE_SYSTEM_TYPE;
+        let ours = entry.kind == FILE_SYSTEM_TYPE;
         if !ours || !asked_for || !is_dead(&entry.mount_point) {
             continue;
         }
@@ -44,8 +45,8 @@ pub fn cleanup_stale(mount_point: Option<&Path>) -> Result<Vec<Stale>, FuseError
             .map_err(|error| FuseError::System { step: "unmount", source: error.into() })?;
         // It was made for the mount in most cases; one that is not empty is left.
         let _ = std::fs::remove_dir(&entry.mount_point);
-        let (mount_point, source) = (entry.mount_point, entry.source);
-        found.push(Stale { mount_point, source, cleared, lingering });
+        let source = entry.source.to_string_lossy().into_owned();
+        found.push(Stale { mount_point: entry.mount_point, source, cleared, lingering });
     }
     Ok(found)
 }

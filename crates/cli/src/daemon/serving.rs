@@ -7,13 +7,12 @@ use crate::attach_point::AttachPoint;
 use crate::backing::{self, Backing};
 use crate::control::{Reply, Request};
 use crate::error::{CliError, DaemonError, StoreError};
-use crate::mounts;
 use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
-use coulter_attach::apart;
+use coulter_attach::{apart, mounts};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -246,8 +245,8 @@ impl Serving {
         if !self.entry.via.is_block_device() {
             return;
         }
-        for mount in mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default() {
-            let path = mount.mount_point;
+        for mount in mounts::mounts_of_everywhere(Path::new(&self.point.device())) {
+            let path = mount.reachable_at();
             log::warn!(path:% = path.display(); "taking the device away under a file system");
             // The pages come to this very process.
             if let Err(error) = apart::write_out(&path) {

@@ -11,13 +11,13 @@
 //! - the lock is held while a directory is cleared, so two never clear the same.
 
 use crate::error::CliError;
-use crate::mounts;
 use crate::process::Process;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::tool;
 use coulter_attach::loop_device;
+use coulter_attach::mounts;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};

@@ -10,7 +10,6 @@
 
 use super::abandoned;
 use crate::error::{CliError, SystemError};
-use crate::mounts;
 use crate::process::Process;
 use crate::reclaim;
 use crate::room;
@@ -18,6 +17,7 @@ use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use crate::tool;
 use coulter_attach::loop_device::path_below;
+use coulter_attach::mounts;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};

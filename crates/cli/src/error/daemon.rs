@@ -18,7 +18,7 @@ pub(crate) enum DaemonError {
     /// The device does not lead to the volume any more.
     DeviceTaken { name: String, device: String },
     /// Somebody uses the volume.
-    Busy { name: String, device: String, holders: Vec<String>, mount_point: Option<PathBuf> },
+    Busy { name: String, device: String, holders: Vec<String>, remedy: Option<String> },
     /// The device of a daemon that ended waits, with a file system mounted from it.
     WaitsMounted { name: String, store: PathBuf, mount_point: PathBuf },
     /// The daemon told what went wrong.
@@ -86,10 +86,10 @@ impl DaemonError {
                     .why("it was detached by other means than `coulter detach`")
                     .help(format!("run `coulter detach {name}`, and attach or mount it again"))
             }
-            DaemonError::Busy { name, device, holders, mount_point } => {
+            DaemonError::Busy { name, device, holders, remedy } => {
                 fault(format!("'{name}' is in use at {device}")).why(holders.join("; ")).help(
-                    match mount_point {
-                        Some(path) => format!("first run `coulter umount {}`", path.display()),
+                    match remedy {
+                        Some(command) => format!("first run `{command}`"),
                         None => "end what uses it, or add --force, which fails its I/O".to_owned(),
                     },
                 )

@@ -125,7 +125,7 @@ mod tests {
             name: "a".into(),
             device: "/dev/loop0".into(),
             holders: vec!["mounted at /mnt/x".into(), "process 7 (bash)".into()],
-            mount_point: Some(PathBuf::from("/mnt/x")),
+            remedy: Some("coulter umount /mnt/x".into()),
         };
         let report = error.report();
         assert_eq!(report.why.as_deref(), Some("mounted at /mnt/x; process 7 (bash)"));

@@ -3,11 +3,11 @@
 use crate::attach_point;
 use crate::control::{self, Request};
 use crate::error::{CliError, DaemonError, StateError};
-use crate::mounts;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::terminal;
 use clap::Args;
+use coulter_attach::mounts;
 use std::time::Duration;
 
 /// How long the process may take to end after it has said that all is durable.
@@ -61,7 +61,7 @@ impl Detach {
 /// A device that waits may have a file system on it that would be lost with it, in part.
 fn refuse_if_mounted(ended: &Entry) -> Result<(), CliError> {
     let Some(device) = attach_point::waiting_device(ended) else { return Ok(()) };
-    match mounts::mounts_of(&device).unwrap_or_default().first() {
+    match mounts::mounts_of_everywhere(&device).first() {
         None => Ok(()),
         Some(mount) => {
             let why = mount.mount_point.clone();

@@ -9,7 +9,6 @@ use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
-use crate::mounts;
 use crate::opening::Opening;
 use crate::room;
 use crate::state::{Entry, StateDirectory};
@@ -19,6 +18,7 @@ use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
 use crate::verbs::detach::detach;
 use clap::Args;
+use coulter_attach::mounts;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -153,12 +153,11 @@ impl Mount {
         let device = block_device(entry)?;
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         if let Some(mount) = mounts::mounts_of(&device).map_err(failed)?.first() {
-            let path = &mount.mount_point;
             return Err(DaemonError::Busy {
                 name: entry.name.clone(),
                 device: device.display().to_string(),
-                holders: vec![format!("mounted at {}", path.display())],
-                mount_point: Some(path.clone()),
+                holders: vec![format!("mounted at {}", mount.mount_point.display())],
+                remedy: Some(attach_point::unmount_command(mount, &device)),
             }
             .into());
         }

@@ -4,13 +4,13 @@ use crate::attach_point;
 use crate::control::{self, Request};
 use crate::error::{CliError, DaemonError, MountError};
 use crate::file_system;
-use crate::mounts;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::verbs::detach::detach;
 use clap::Args;
 use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::path_below;
+use coulter_attach::mounts;
 use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
