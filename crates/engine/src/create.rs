@@ -215,13 +215,16 @@ fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, L
     Ok(RecoveryBudget { map_size, journal_size, run_count_limit })
 }
 
-/// Blocks of a segment that suit a device of so many: 32 MiB, or less where these would be fewer
-/// than a thousand. Some segments are always kept back, and with few segments these are much of the
+/// Blocks of a segment that suit a device of so many: 32 MiB, or more where these would be more than
+/// [`SEGMENT_COUNT_MAX`], or less where they would be fewer than a thousand. Some segments are always kept back, and with few segments these are much of the
 /// spare space; below 4 MiB what a checkpoint writes weighs more than that.
 pub const fn segment_size_default(device_size: u64) -> u32 {
     let mut size = 8192;
     while size > 1024 && device_size / size < 1024 {
         size /= 2;
+    }
+    while device_size / size > SEGMENT_COUNT_MAX as u64 {
+        size *= 2;
     }
     size as u32
 }
@@ -396,5 +399,31 @@ pub(crate) fn placeholder() -> Superblock {
         clean: false,
         patched: false,
         label: [0; LABEL_SIZE],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_that_a_device_may_have_has_segments_that_suit_it() {
+        // Blocks of 1 GiB, 32 GiB, 8 TiB and a little more, and the most, 16 TiB.
+        for device_size in [1 << 18, 1 << 23, 1 << 31, (1 << 31) + 16384, 1 << 32] {
+            let options = CreateOptions {
+                device_size,
+                volume_size: None,
+                segment_size: segment_size_default(device_size),
+                spare_percent: 20,
+                store: StoreId { uuid: [0; 16], salt: 0 },
+                label: [0; LABEL_SIZE],
+                map_size: None,
+                journal_size: None,
+                run_count_limit: None,
+            };
+            let planned = plan(&options).map(|(geometry, _)| geometry.volume_size);
+            let volume_size = planned.unwrap_or_else(|error| panic!("{device_size}: {error}"));
+            assert!(volume_size > device_size / 2, "{volume_size} of {device_size}");
+        }
     }
 }

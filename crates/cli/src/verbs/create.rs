@@ -56,7 +56,7 @@ pub(crate) struct Shape {
     pub(crate) volume_size: Option<Size>,
 
     /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
-    /// erase unit or zone serves a device best [default: 32M, down to 4M for small stores]
+    /// erase unit or zone serves a device best [default: 32M; down to 4M for small stores, 64M above 8T]
     #[arg(long)]
     pub(crate) segment_size: Option<Size>,
 
