@@ -38,7 +38,7 @@ pub(crate) struct Report {
     pub(crate) seed: u64,
 
     /// Print the figures as JSON instead of writing a page
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub(crate) json: bool,
 }
 

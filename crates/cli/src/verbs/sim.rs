@@ -71,7 +71,7 @@ pub(crate) struct Sim {
     pub(crate) points: u64,
 
     /// Print the figures as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["print", "write_plan"])]
     pub(crate) json: bool,
 }
 

@@ -20,9 +20,9 @@ pub(crate) struct FlashRun {
     #[arg(long, default_value = "uniform", value_parser = parse::<Workload>)]
     pub(crate) workload: Workload,
 
-    /// The file system under workloads with files: ext4, cow, lfs or slfs
-    #[arg(long, default_value = "ext4", value_parser = parse::<HostKind>)]
-    pub(crate) host: HostKind,
+    /// The file system under workloads with files: ext4, cow, lfs or slfs [default: ext4]
+    #[arg(long, value_parser = parse::<HostKind>)]
+    pub(crate) host: Option<HostKind>,
 
     /// How full the drive is [default: 100% of a bare drive, 75% with files]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
@@ -64,9 +64,10 @@ fn parse_cleaning(text: &str) -> Result<Cleaning, String> {
 
 impl FlashRun {
     pub(super) fn run(&self) -> Result<(), CliError> {
+        self.check()?;
         let mut run = Run::new(self.drive.profile()?, self.drive.ftl, self.workload);
         run.options = self.drive.options();
-        run.host = self.host;
+        run.host = self.host.unwrap_or(run.host);
         run.remap = self.remap.map(|cleaning| RemapOptions { cleaning, spare_percent: 20 });
         run.fill_percent = self.fill.unwrap_or(run.fill_percent);
         run.ageing_percent = self.ageing;
@@ -78,5 +79,18 @@ impl FlashRun {
             refused(error.to_string(), is_usage)
         })?;
         if self.json { terminal::print_json(&report) } else { terminal::print(&report.table()) }
+    }
+
+    /// Checks that no option would be passed over.
+    fn check(&self) -> Result<(), CliError> {
+        let is_bare = matches!(self.workload, Workload::Blocks { .. });
+        let reason = if is_bare && (self.host.is_some() || self.remap.is_some()) {
+            "--host and --remap are for workloads with files, such as --workload postmark"
+        } else if !is_bare && self.verify {
+            "--verify is for a bare drive, as with --workload uniform"
+        } else {
+            return Ok(());
+        };
+        Err(refused(reason.to_owned(), true))
     }
 }
