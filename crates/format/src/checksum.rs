@@ -107,5 +107,12 @@ mod tests {
         assert_ne!(here, block(Kind::Data, 11, &content));
         assert_ne!(here, block(Kind::Leaf, 10, &content));
         assert_eq!(here, block(Kind::Remote, 10, &content));
+        for bit in 0..56 {
+            assert_ne!(
+                here,
+                block(Kind::Data, 10 ^ 1 << bit, &content),
+                "bit {bit} of the address"
+            );
+        }
     }
 }

@@ -550,6 +550,68 @@ mod tests {
         assert_eq!(reason(&StoreId { salt: 5, ..STORE }, Pba(5000)), Reason::Checksum);
     }
 
+    /// Why a header is refused that somebody changed, and made its checksum match.
+    fn reason_of(header: &RecordHeader, change: impl FnOnce(&mut Block)) -> Option<Reason> {
+        let (extents, words) = example();
+        let mut block = [0; BLOCK_SIZE];
+        encode(header, &STORE, &extents, &words, &mut block).unwrap();
+        change(&mut block);
+        let sum = checksum::sealed::<12>(&block, STORE.salt);
+        put::<12, 4>(&mut block, sum.to_le_bytes());
+        RecordView::decode(&block, &STORE, Pba(5000)).err().map(|corrupt| corrupt.reason)
+    }
+
+    #[test]
+    fn a_header_whose_parts_contradict_each_other_is_refused_by_the_name_of_one() {
+        // Where extents begin, and the fields of one.
+        const DATA: usize = EXTENTS_START;
+        const DISCARD: usize = EXTENTS_START + EXTENT_SIZE;
+        const COUNT: usize = 8;
+        const KIND: usize = 10;
+        const RELOCATED: usize = 11;
+        fn put_u16(block: &mut Block, at: usize, value: u16) {
+            block[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        fn put_u64(block: &mut Block, at: usize, value: u64) {
+            block[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        let end_at = |end: u64| move |block: &mut Block| put_u64(block, DISCARD, end - 300);
+        assert_eq!(reason_of(&header(3), end_at(crate::address::LBA_LIMIT)), None);
+        let too_far = reason_of(&header(3), end_at(crate::address::LBA_LIMIT + 1));
+        assert_eq!(too_far, Some(Reason::Field("extent")));
+        let wrong: [(&str, fn(&mut Block)); 14] = [
+            ("extent", |block| put_u16(block, DISCARD + COUNT, 0)),
+            ("extent", |block| put_u64(block, DISCARD, u64::MAX)),
+            ("kind", |block| block[DISCARD + KIND] = 9),
+            ("kind", |block| block[DISCARD + RELOCATED] = 1),
+            ("kind", |block| block[DATA + RELOCATED] = 2),
+            ("payload_size", |block| put_u16(block, 60, 2)),
+            ("payload_size", |block| put_u16(block, 60, 4)),
+            ("payload_size", |block| {
+                // One more than a record takes, and all of it listed.
+                put_u16(block, DATA + COUNT, PAYLOAD_BLOCKS_MAX as u16);
+                put_u16(block, 60, PAYLOAD_BLOCKS_MAX as u16 + 1);
+            }),
+            ("extent_count", |block| put_u16(block, 62, (BODY_SIZE / EXTENT_SIZE) as u16 + 1)),
+            ("extent_count", |block| {
+                // The extents have room, their words have none.
+                put_u16(block, DATA + COUNT, 1000);
+                put_u16(block, 60, 1001);
+            }),
+            ("epoch", |block| put_u64(block, 32, NUMBER_LIMIT)),
+            ("sequence", |block| put_u64(block, 40, NUMBER_LIMIT)),
+            ("durable_sequence", |block| put_u64(block, 48, NUMBER_LIMIT)),
+            ("generation", |block| put_u64(block, 64, NUMBER_LIMIT)),
+        ];
+        for (case, (name, change)) in wrong.into_iter().enumerate() {
+            assert_eq!(reason_of(&header(3), change), Some(Reason::Field(name)), "case {case}");
+        }
+        let version = reason_of(&header(3), |block| put_u16(block, 8, VERSION + 1));
+        assert_eq!(version, Some(Reason::Version(u32::from(VERSION) + 1)));
+        let one_place_less = reason_of(&scattered_header(), |block| block[PLACES_START] = 0);
+        assert_eq!(one_place_less, Some(Reason::Field("places")));
+    }
+
     #[test]
     fn two_hundred_and_fifty_single_blocks_fit_and_more_are_refused() {
         let extents: Vec<_> = (0..251u64)

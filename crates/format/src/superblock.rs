@@ -314,13 +314,72 @@ pub(crate) mod tests {
         assert_eq!(error.reason, Reason::Version(9));
     }
 
-    #[test]
-    fn a_geometry_that_contradicts_itself_is_refused() {
-        let mut wrong = example();
-        wrong.geometry.segment_count = 39;
+    fn reason(superblock: &Superblock) -> Option<Reason> {
         let mut block = [0; crate::BLOCK_SIZE];
-        wrong.encode(&mut block);
+        superblock.encode(&mut block);
+        Superblock::decode(&block).err().map(|corrupt| corrupt.reason)
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_is_refused_by_its_name() {
+        let end = 256 + 256 * 38;
+        let wrong: [(&str, fn(&mut Superblock)); 25] = [
+            ("segment_size", |s| s.geometry.segment_size = 128),
+            ("segment_size", |s| s.geometry.segment_size = 384),
+            ("segment_size", |s| {
+                s.geometry.device_size = 1 << 30;
+                s.geometry.segment_size = 1 << 19;
+            }),
+            ("segment_count", |s| s.geometry.segment_count = 39),
+            ("segment_count", |s| {
+                // All the blocks that an address can name, and superblocks before them.
+                s.geometry.device_size = 1 << 33;
+                (s.geometry.segment_size, s.geometry.segment_count) = (1 << 18, 1 << 14);
+            }),
+            ("first_segment", |s| s.geometry.first_segment = Pba(1)),
+            ("second_superblock", |s| s.geometry.second_superblock = Pba(0)),
+            ("second_superblock", |s| s.geometry.second_superblock = Pba(256)),
+            ("volume_size", |s| s.geometry.volume_size = 0),
+            ("volume_size", |s| s.geometry.volume_size = 256 * 38),
+            ("journal_size", |s| s.budget.journal_size = 1023),
+            ("journal_size", |s| s.budget.journal_size = (1 << 20) + 1),
+            ("run_count_limit", |s| s.budget.run_count_limit = 1),
+            ("run_count_limit", |s| s.budget.run_count_limit = 4097),
+            ("map_size", |s| s.budget.map_size = (1 << 40) + 1),
+            ("generation", |s| s.generation = NUMBER_LIMIT),
+            ("epoch", |s| s.epoch = NUMBER_LIMIT),
+            ("epoch_max", |s| s.epoch_max = NUMBER_LIMIT),
+            ("checkpoint_sequence", |s| s.checkpoint.sequence = NUMBER_LIMIT),
+            ("checkpoint_size", |s| s.checkpoint.size = 0),
+            ("checkpoint_size", |s| s.checkpoint.size = crate::checkpoint::BODY_SIZE_MAX + 1),
+            ("checkpoint_pba", |s| s.checkpoint.pba = Pba(0)),
+            ("checkpoint_pba", |s| s.checkpoint.pba = Pba(255)),
+            // Its two blocks would end one behind the last segment.
+            ("checkpoint_pba", |s| s.checkpoint.pba = Pba(256 + 256 * 38 - 1)),
+            ("checkpoint_pba", |s| s.checkpoint.pba = Pba(u32::MAX)),
+        ];
+        for (case, (name, change)) in wrong.into_iter().enumerate() {
+            let mut superblock = example();
+            change(&mut superblock);
+            assert_eq!(reason(&superblock), Some(Reason::Field(name)), "case {case}");
+        }
+        let last = CheckpointLocation { pba: Pba(end - 2), ..example().checkpoint };
+        assert_eq!(reason(&Superblock { checkpoint: last, ..example() }), None);
+        let budget =
+            RecoveryBudget { map_size: 1 << 40, journal_size: 1 << 20, run_count_limit: 4096 };
+        assert_eq!(reason(&Superblock { budget, ..example() }), None);
+        let geometry = Geometry { volume_size: 256 * 38 - 1, ..example().geometry };
+        assert_eq!(reason(&Superblock { geometry, ..example() }), None);
+    }
+
+    #[test]
+    fn a_feature_that_nobody_knows_is_refused() {
+        let mut block = [0; crate::BLOCK_SIZE];
+        example().encode(&mut block);
+        block[44] |= 2;
+        let sum = checksum::sealed::<12>(&block, 0);
+        put::<12, 4>(&mut block, sum.to_le_bytes());
         let error = Superblock::decode(&block).unwrap_err();
-        assert_eq!(error.reason, Reason::Field("segment_count"));
+        assert_eq!(error.reason, Reason::Field("incompatible_features"));
     }
 }
