@@ -250,6 +250,34 @@ fn a_segment_that_is_listed_twice_is_refused() {
     assert_refused(&holes, Structure::Checkpoint, "reserved");
 }
 
+/// Headers of dead records lie anywhere in a patched segment: a head in one would be taken for all of them.
+#[test]
+fn a_head_and_holes_in_one_segment_are_refused() {
+    let (mut device, superblock) = shut_down();
+    let body = body(&device, &superblock);
+    let head = BodyView::decode(&body).expect("intact").heads().flatten().next();
+    let head = head.expect("the host wrote").segment as usize;
+    let patched = Superblock { patched: true, ..superblock };
+    change_table(&mut device, &patched, |page| page[16 * head + 4] = 3);
+    assert_refused(&device, Structure::Checkpoint, "head");
+}
+
+#[test]
+fn holes_of_a_segment_that_was_never_patched_are_refused() {
+    let (mut device, superblock) = shut_down();
+    let lists = Lists::of(&body(&device, &superblock));
+    let mut closed = None;
+    let table = Pba(u32_at(&body(&device, &superblock), lists.table));
+    let mut page = [[0; BLOCK_SIZE]];
+    device.read(table, &mut page);
+    for (segment, entry) in page[0].chunks_exact(16).enumerate() {
+        closed = closed.or((entry[4] == 2).then_some(segment as u32));
+    }
+    let holes = closed.expect("segments are full") | 1 << 31;
+    change_body(&mut device, &superblock, |body| put(body, lists.reserved, &holes.to_le_bytes()));
+    assert_refused(&device, Structure::Checkpoint, "reserved");
+}
+
 #[test]
 fn a_head_at_the_start_of_its_segment_is_no_reason_to_panic() {
     let (mut device, superblock) = shut_down();

@@ -183,6 +183,23 @@ fn a_record_lost_below_what_was_durable_is_damage_not_a_torn_tail() {
     assert!(missing, "{phase:?}");
 }
 
+/// A later record says that it was durable: so it is no torn one, and what was written after it counts.
+#[test]
+fn a_durable_record_with_a_rotten_block_costs_no_later_write() {
+    let mut scene = Scene::new(24);
+    scene.write(0, 2, 1);
+    let (_, reads) = scene.read(0, 1);
+    assert!(scene.submit(Request::Flush));
+    scene.run();
+    scene.write(2, 1, 2);
+    let mut device = scene.device.clone();
+    device.corrupt(reads[0].0, 50);
+    let mut reopened = Scene::open(device);
+    let rotten = coulter_format::Lba(0);
+    assert_eq!(reopened.try_read(0), Err(Failure::Corrupt(rotten)));
+    assert_eq!((reopened.try_read(1), reopened.try_read(2)), (Ok(1), Ok(2)));
+}
+
 /// The cleaner moves a rotten block with the checksum that it should have. Recovery must not take
 /// that for a torn record and drop what was written after it.
 #[test]

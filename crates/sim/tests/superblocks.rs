@@ -1,8 +1,8 @@
 //! Goal: whichever copy of the superblock is lost, the store is what it was.
 
-use coulter_engine::{Command, Config, Phase, Request};
-use coulter_format::Pba;
+use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::record::RecordView;
+use coulter_format::{BLOCK_SIZE, Pba};
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
 
@@ -88,4 +88,32 @@ fn no_epoch_is_begun_twice_be_its_records_met_or_not() {
     }
     let hand = Hand::open(device, small());
     assert_eq!(hand.engine.superblock().epoch, highest + 1);
+}
+
+/// A device that lost the writes of both copies shows an older checkpoint, of which much may be used again.
+/// Records that were written since tell of it.
+#[test]
+fn copies_of_the_superblock_older_than_the_records_are_refused() {
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(hand.write(3, 1, 1));
+    let copies = [Pba(0), Pba(128)];
+    let old = copies.map(|copy| {
+        let mut block = [[0; BLOCK_SIZE]];
+        hand.device.read(copy, &mut block);
+        block
+    });
+    hand.submit(Request::Shutdown).expect("it is always taken");
+    hand.run();
+    let mut hand = Hand::open(hand.device, small());
+    assert!(hand.write(3, 1, 2));
+    assert_eq!(hand.flush(), Some(Ok(())));
+    let mut device = hand.device;
+    for (copy, block) in copies.iter().zip(&old) {
+        device.write(*copy, block);
+    }
+    device.flush_all();
+    assert!(device.check().is_err(), "the checker misses it");
+    let phase = Hand::open(device, small()).engine.phase();
+    let is_refused = matches!(phase, Phase::Failed(OpenError::SuperblockLost { .. }));
+    assert!(is_refused, "an older state would be taken for the newest: {phase:?}");
 }
