@@ -102,6 +102,7 @@ fn a_bad_request_gets_its_error_and_the_stream_stays_in_step() {
         }
         let fragment = if structured { EOVERFLOW } else { EINVAL };
         assert_eq!(raw.error_of(flag::DF, command::READ, 0, 33 * MIB), fragment);
+        assert_eq!(raw.error_of(0, command::READ, 0, 32 * MIB), 0, "the longest that is allowed");
         // FUA is valid on every command.
         assert_eq!(raw.error_of(flag::FUA, command::READ, 0, 512), 0);
         assert_eq!(raw.error_of(flag::FUA, command::FLUSH, 0, 0), 0);
