@@ -567,11 +567,6 @@ impl Log {
     pub(crate) fn restore_head(&mut self, stream: Stream, head: Option<Head>) {
         self.heads[stream.index()] = head;
     }
-
-    /// A segment that replay found opened after the checkpoint.
-    pub(crate) fn restore_opened(&mut self, segment: SegmentIndex, first: Sequence) {
-        self.opened.push_back((segment, Some(first)));
-    }
 }
 
 #[cfg(test)]

@@ -344,7 +344,6 @@ impl Engine {
                 if self.segments.segment(segment).state == State::Queued {
                     assert!(queued.contains(&segment), "only queued segments are walked from 0");
                     self.segments.restore_opened(segment, stream as u8, clock);
-                    self.log.restore_opened(segment, found.sequence);
                 }
                 // Until it is replayed, the segment may not be freed.
                 self.segments.record_sealed(segment);
