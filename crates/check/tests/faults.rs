@@ -6,6 +6,7 @@ mod model;
 use coulter_check::{BlockFn, Finding, Options, ReadBlocks, ReadError, Report, Severity, check};
 use coulter_format::checksum::Kind;
 use coulter_format::record::Extent;
+use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Pba, Structure};
 use model::{Image, Model, SEGMENT};
 use std::collections::BTreeSet;
@@ -91,18 +92,45 @@ fn a_superblock_at_the_wrong_place() {
     assert_found(&image, "superblock_misplaced");
 }
 
+type ChangeSuperblock = fn(&mut Superblock);
+
 #[test]
 fn a_superblock_of_another_store() {
     let model = settled();
-    let mut image = model.image.clone();
-    let mut foreign = model.superblock;
-    foreign.store.uuid[0] ^= 1;
-    foreign.generation -= 1;
-    let mut block = [0; BLOCK_SIZE];
-    foreign.encode(&mut block);
-    image.put(foreign.location().0, block);
-    let report = assert_found(&image, "superblocks_disagree");
-    assert!(report.findings[0].to_string().contains("`uuid`"));
+    let cases: [(&str, ChangeSuperblock); 8] = [
+        ("uuid", |s| s.store.uuid[0] ^= 1),
+        ("salt", |s| s.store.salt ^= 1),
+        ("segment_size", |s| (s.geometry.segment_size, s.geometry.segment_count) = (512, 8)),
+        ("first_segment", |s| {
+            s.geometry.first_segment.0 += 1;
+            s.geometry.segment_count -= 1;
+        }),
+        ("second_superblock", |s| s.geometry.second_superblock = Pba(SEGMENT / 4)),
+        // These only grow.
+        ("segment_count", |s| {
+            s.geometry.device_size += u64::from(SEGMENT);
+            s.geometry.segment_count += 1;
+        }),
+        ("epoch", |s| s.epoch += 1),
+        ("checkpoint_sequence", |s| s.checkpoint.sequence += 1),
+    ];
+    for (field, change) in cases {
+        let mut image = model.image.clone();
+        let mut put = |superblock: &Superblock| {
+            let mut block = [0; BLOCK_SIZE];
+            superblock.encode(&mut block);
+            image.put(superblock.location().0, block);
+        };
+        // The newest is the second copy, which lies where it says itself.
+        let generation = model.superblock.generation.next_multiple_of(2) + 1;
+        put(&Superblock { generation, ..model.superblock });
+        let mut foreign = Superblock { generation: generation - 1, ..model.superblock };
+        change(&mut foreign);
+        put(&foreign);
+        let report = assert_found(&image, "superblocks_disagree");
+        let said = format!("`{field}`");
+        assert!(report.findings.iter().any(|f| f.to_string().contains(&said)), "{field}");
+    }
 }
 
 #[test]
@@ -182,16 +210,78 @@ fn a_checkpoint_that_is_damaged_or_contradicts_the_superblock() {
     image.damage(model.body[0].0, 9, 1);
     let report = assert_found(&image, "checkpoint_damaged");
     assert!(!report.complete);
+    let head = model.heads[0].unwrap();
+    let reserved = *model.queue.front().unwrap();
+    let roots = 88 + 4 * model.queue.len();
+    let runs = roots + 16 * model.roots.len() + 8 * model.table.len();
     // Field, offset in the body, new value.
-    let fields =
-        [("sequence", 8, 1u32), ("head", 64, 0xffff), ("reserved", 88, 0xffff), ("run", 40, 0)];
+    let fields = [
+        ("sequence", 8, 1u32),
+        ("head", 64, 0xffff),
+        ("head", 68, SEGMENT + 1),
+        ("head", 72, head.segment),
+        ("reserved", 88, 0xffff),
+        ("reserved", 92, reserved),
+        ("root", roots, 1),
+        ("run", 40, 0),
+        ("run sweep_position", runs + 8, 99),
+    ];
     for (field, at, value) in fields {
-        let mut image = model.image.clone();
-        model.rewrite_body(&mut image, |bytes| {
+        assert_contradicts(&model, field, |bytes| {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         });
-        let report = assert_found(&image, "checkpoint_contradicts");
-        let said = format!("`{field}`");
+    }
+}
+
+#[track_caller]
+fn assert_contradicts(model: &Model, field: &str, change: impl FnOnce(&mut [u8])) {
+    let mut image = model.image.clone();
+    model.rewrite_body(&mut image, change);
+    let report = assert_found(&image, "checkpoint_contradicts");
+    let said = format!("`{field}`");
+    assert!(report.findings.iter().any(|f| f.to_string().contains(&said)), "{field}");
+}
+
+/// The bytes of one list are said to be another's.
+#[test]
+fn lists_of_a_checkpoint_that_are_too_long_or_too_short() {
+    let model = settled();
+    let add = |bytes: &mut [u8], at: usize, more: u32| {
+        let count = u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+        bytes[at..at + 4].copy_from_slice(&count.wrapping_add(more).to_le_bytes());
+    };
+    assert_contradicts(&model, "stream_count", |bytes| {
+        bytes[6] -= 1;
+        add(bytes, 48, 2);
+    });
+    assert_contradicts(&model, "table_count", |bytes| {
+        add(bytes, 56, 4 + model.runs[0].blocks.len() as u32);
+        add(bytes, 60, u32::MAX);
+    });
+    let mut model = Model::new(16);
+    for lba in 0..3 {
+        model.write(lba, 1);
+        model.checkpoint(false);
+    }
+    assert_eq!(model.runs.len(), 3);
+    let mut image = model.image.clone();
+    model.rewrite_superblock(&mut image, |block| block[108] = 2);
+    let report = assert_found(&image, "checkpoint_contradicts");
+    assert!(report.findings.iter().any(|f| f.to_string().contains("`run_count`")));
+}
+
+#[test]
+fn numbers_of_a_checkpoint_that_have_come_to_their_end() {
+    let model = settled();
+    // The upper halves of the clock, the sweep's cycle and the number of the next run.
+    for (field, at, bit) in [("write_clock", 20, 29), ("sweep_cycle", 36, 29), ("next_run", 44, 10)]
+    {
+        let mut image = model.image.clone();
+        model.rewrite_body(&mut image, |bytes| {
+            bytes[at..at + 4].copy_from_slice(&(1u32 << bit).to_le_bytes());
+        });
+        let report = assert_found(&image, "number_spent");
+        let said = format!(" for its {field}, ");
         assert!(report.findings.iter().any(|f| f.to_string().contains(&said)), "{field}");
     }
 }
@@ -279,6 +369,17 @@ fn pointers_that_lead_nowhere_or_to_the_wrong_block() {
     set_entry(&model, &mut image, lba, model.start(behind_head.segment).0 + behind_head.offset);
     assert_found(&image, "pointer_into_free");
 
+    // What was written after a checkpoint is nothing that a page of it can lead to.
+    let mut later = model.clone();
+    later.write(50, 1);
+    let mut image = later.image.clone();
+    set_entry(&later, &mut image, lba, later.map[&50].pba.0);
+    assert_found(&image, "pointer_into_free");
+
+    let mut image = model.image.clone();
+    set_entry(&model, &mut image, lba, Pba::LOST.0);
+    assert_found(&image, "blocks_lost");
+
     let mut image = model.image.clone();
     set_entry(&model, &mut image, lba, model.map[&602].pba.0);
     let report = assert_found(&image, "block_shared");
@@ -349,6 +450,7 @@ fn a_segment_table_that_contradicts_the_lists() {
         (free, 2, 9999, "too_many_blocks"),
         (head, 0, 0, "head_of_free"),
         (reserved, 2, 0, "reserved_not_free"),
+        (head, 3, 0, "head_of_patched"),
     ];
     for (segment, state, valid, fault) in cases {
         let mut image = model.image.clone();
@@ -361,6 +463,23 @@ fn a_segment_table_that_contradicts_the_lists() {
         let json = serde_json::to_string(&report).unwrap();
         assert!(json.contains(fault), "{fault}: {json}");
     }
+}
+
+#[test]
+fn holes_where_none_can_be() {
+    let model = settled();
+    let mut image = model.image.clone();
+    model.rewrite_body(&mut image, |bytes| bytes[91] |= 0x80);
+    let report = assert_found(&image, "segment_contradicts");
+    assert!(serde_json::to_string(&report).unwrap().contains("holes_not_patched"));
+    // A reader that knows no holes would take dead records for living ones.
+    let segment = model.segment_of(model.map[&601].pba) as usize;
+    let mut image = model.image.clone();
+    model.rewrite(&mut image, Kind::SegmentTable, 0, model.table[0].pba, &mut |block| {
+        block[segment * 16 + 4] = 3;
+    });
+    let report = assert_found(&image, "checkpoint_contradicts");
+    assert!(report.findings.iter().any(|f| f.to_string().contains("`incompatible_features`")));
 }
 
 #[test]
@@ -408,6 +527,57 @@ fn two_records_of_one_sequence() {
     let twins: BTreeSet<_> = [first.0, second.0].into();
     let text = report.findings.iter().map(ToString::to_string).collect::<String>();
     assert!(twins.iter().all(|pba| text.contains(&pba.to_string())), "{text}");
+}
+
+type ChangeBlock<'a> = &'a dyn Fn(&mut Block);
+
+#[test]
+fn a_record_of_another_stream_or_of_no_address() {
+    let mut model = settled();
+    model.discard(602, 2);
+    let header = *model.records.last().unwrap();
+    let volume_size = model.superblock.geometry.volume_size;
+    let changes: [(&str, ChangeBlock<'_>); 2] = [
+        ("stream", &|block| block[10] = 1),
+        ("key", &|block| block[96..104].copy_from_slice(&volume_size.to_le_bytes())),
+    ];
+    for (field, change) in changes {
+        let mut image = model.image.clone();
+        model.rewrite_header(&mut image, header, change);
+        let report = assert_found(&image, "record_contradicts");
+        let said = format!(" for its {field}, ");
+        assert!(report.findings.iter().any(|f| f.to_string().contains(&said)), "{field}");
+    }
+}
+
+#[test]
+fn a_record_of_an_earlier_epoch_or_of_a_group_without_its_end_does_not_count() {
+    let mut model = settled();
+    model.write(50, 1);
+    let header = *model.records.last().unwrap();
+    let before = check_image(&model.image).recovery.records_to_replay;
+    assert_eq!(before, 1);
+    let changes: [fn(&mut Block); 2] =
+        [|block| block[32..40].copy_from_slice(&0u64.to_le_bytes()), |block| block[11] |= 1];
+    for change in changes {
+        let mut image = model.image.clone();
+        model.rewrite_header(&mut image, header, change);
+        let report = check_image(&image);
+        assert_eq!(report.recovery.records_to_replay, 0);
+        assert_eq!(report.worst().unwrap_or(Severity::Info), Severity::Info);
+    }
+}
+
+/// The block goes on to lie where it was: recovery says so, and so the checker must.
+#[test]
+fn a_relocation_that_did_not_arrive_costs_nothing() {
+    let mut model = settled();
+    model.relocate(&[600]);
+    let mut image = model.image.clone();
+    image.damage(model.map[&600].pba.0, 9, 1);
+    let report = check_image(&image);
+    assert!(!names(&report).contains("data_damaged"), "{:?}", names(&report));
+    assert_eq!(report.recovery.records_to_replay, 1);
 }
 
 #[test]
