@@ -202,6 +202,44 @@ mod tests {
         thread.join().expect("the delivering thread ends well");
     }
 
+    /// Whoever comes after the end must not sleep until a delivery that never comes.
+    #[test]
+    fn nobody_waits_for_an_outbox_that_is_closed() {
+        let outbox = Outbox::default();
+        outbox.deliver(&mut vec![completion(1)]);
+        outbox.close();
+        assert!(!outbox.is_over(), "one completion is left");
+        assert!(is_readable(outbox.arm().expect("a descriptor is left")));
+        let mut out = Vec::new();
+        outbox.take(&mut out);
+        assert_eq!(out.len(), 1);
+        assert!(outbox.is_over());
+        let far = Instant::now() + Duration::from_secs(20);
+        outbox.wait(&mut out, Some(far));
+        assert!(Instant::now() < far, "the wait ends at once");
+        assert!(is_readable(outbox.arm().expect("a descriptor is left")), "and stays so");
+        let other = Outbox::default();
+        other.close();
+        assert!(is_readable(other.arm().expect("a descriptor is left")));
+    }
+
+    #[test]
+    fn closing_wakes_whoever_sleeps_already() {
+        let outbox = Arc::new(Outbox::default());
+        let fd = outbox.arm().expect("a descriptor is left");
+        assert!(!is_readable(fd));
+        let other = outbox.clone();
+        let far = Instant::now() + Duration::from_secs(20);
+        let thread = std::thread::spawn(move || other.wait(&mut Vec::new(), Some(far)));
+        while !outbox.lock().is_asleep {
+            std::thread::yield_now();
+        }
+        outbox.close();
+        thread.join().expect("the waiting thread ends well");
+        assert!(Instant::now() < far, "the wait ends at once");
+        assert!(is_readable(fd));
+    }
+
     #[test]
     fn no_delivery_is_slept_over_under_contention() {
         const COUNT: u64 = 20_000;
