@@ -250,6 +250,88 @@ fn a_segment_that_is_listed_twice_is_refused() {
     assert_refused(&holes, Structure::Checkpoint, "reserved");
 }
 
+/// What rotted is not believed, be it as possible as it may.
+#[test]
+fn a_checkpoint_of_which_a_part_rotted_is_refused() {
+    let (device, superblock) = shut_down();
+    let body = body(&device, &superblock);
+    let lists = Lists::of(&body);
+    let parts = [
+        // The clock, which could be any number.
+        (superblock.checkpoint.pba, 16, Structure::Checkpoint),
+        (Pba(u32_at(&body, lists.table)), 8, Structure::SegmentTable),
+        (Pba(u32_at(&body, lists.runs + 32)), 20, Structure::Run),
+    ];
+    for (pba, byte, structure) in parts {
+        let mut device = device.clone();
+        device.corrupt(pba, byte);
+        let phase = Hand::open(device, small()).engine.phase();
+        let Phase::Failed(OpenError::Damaged { corrupt, pba: place }) = phase else {
+            panic!("{structure}: {phase:?}");
+        };
+        let expected = Corrupt { structure, reason: Reason::Checksum };
+        assert_eq!((corrupt, place), (expected, pba));
+    }
+}
+
+#[test]
+fn pointers_out_of_the_log_are_refused() {
+    let (device, superblock) = shut_down();
+    let lists = Lists::of(&body(&device, &superblock));
+    let outside = (superblock.geometry.first_segment.0 - 1).to_le_bytes();
+    let mut root = device.clone();
+    change_body(&mut root, &superblock, |body| put(body, lists.roots + 8, &outside));
+    assert_refused(&root, Structure::Checkpoint, "root");
+
+    let mut run = device.clone();
+    let body = body(&device, &superblock);
+    let first = BodyView::decode(&body).expect("intact").runs().next();
+    let key = first.expect("there is one").0.number << 20;
+    change_page(&mut run, &superblock, (Kind::Run, key), lists.runs + 32, |block| {
+        put(block, 16 + 4, &outside)
+    });
+    assert_refused(&run, Structure::Run, "pba");
+}
+
+#[test]
+fn remote_records_of_blocks_where_nothing_can_lie_are_refused() {
+    let (device, superblock) = shut_down();
+    let header = next_record(&device, &superblock);
+    let body = body(&device, &superblock);
+    let free = u32_at(&body, Lists::of(&body).reserved);
+    let geometry = superblock.geometry;
+    let in_free = geometry.first_segment.plus(free * geometry.segment_size + 1);
+    for address in [geometry.second_superblock, in_free] {
+        let mut device = device.clone();
+        let extent = Extent { key: 7, count: 1, kind: Kind::Remote, relocated: false };
+        let word = BlockWord { checksum: 1, address };
+        let mut block = [0; BLOCK_SIZE];
+        record::encode(&header, &superblock.store, &[extent], &[word], &mut block)
+            .expect("it fits");
+        device.write(header.pba, &[block]);
+        device.flush_all();
+        assert_refused(&device, Structure::RecordHeader, "address");
+    }
+}
+
+/// A copy of the superblock that lies where the other one belongs was misdirected, however new it says
+/// it is.
+#[test]
+fn a_superblock_at_the_place_of_the_other_is_not_believed() {
+    let (mut device, superblock) = shut_down();
+    let checkpoint = CheckpointLocation { checksum: 7, ..superblock.checkpoint };
+    let generation = superblock.generation + 2;
+    let newer = Superblock { generation, checkpoint, ..superblock };
+    let place = Superblock { generation: generation + 1, ..superblock }.location();
+    let mut block = [0; BLOCK_SIZE];
+    newer.encode(&mut block);
+    device.write(place, &[block]);
+    device.flush_all();
+    let mut hand = Hand::open(device, small());
+    assert_eq!(hand.engine.phase(), Phase::Running);
+    assert_eq!(hand.read(2999), Some(Ok(3)));
+}
+
 /// Headers of dead records lie anywhere in a patched segment: a head in one would be taken for all of them.
 #[test]
 fn a_head_and_holes_in_one_segment_are_refused() {

@@ -6,7 +6,7 @@ use coulter_engine::units::Stream;
 use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::record::RecordView;
 use coulter_format::{BLOCK_SIZE, Lba, Pba, StoreId};
-use coulter_sim::device::Device;
+use coulter_sim::device::{Device, Loss};
 use coulter_sim::hand::{Hand, small, store, store_of};
 use coulter_sim::random::Random;
 
@@ -128,6 +128,24 @@ fn a_rotten_metadata_header_behind_the_checkpoint_is_not_a_torn_tail() {
     }
 }
 
+/// The checkpoint's own records lie behind its cut. No record after them need tell that they were durable:
+/// the superblock does.
+#[test]
+fn a_rotten_header_of_the_last_checkpoint_is_no_torn_tail() {
+    let mut h = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(h.write(3, 1, 9));
+    h.submit(Request::Shutdown).unwrap();
+    h.run();
+    let body = h.engine.superblock().checkpoint.pba;
+    let mut device = h.device;
+    device.flush_all();
+    device.corrupt(Pba(body.0 - 1), 50);
+    assert!(device.check().is_err(), "the checker misses it");
+    let phase = Hand::open(device, small()).engine.phase();
+    let is_missed = matches!(phase, Phase::Failed(OpenError::DurableRecordMissing { .. }));
+    assert!(is_missed, "{phase:?}");
+}
+
 /// Where the record with so many blocks of payload lies.
 fn header_of(device: &Device, payload_size: u16) -> Pba {
     let store = StoreId { uuid: [6; 16], salt: 1 };
@@ -182,6 +200,34 @@ fn a_damaged_first_header_of_any_reserved_segment_is_no_torn_tail() {
         assert!(h.write(6000, 2, 3));
         is_missed(h.device, 10);
     }
+}
+
+/// Reads and flushes are served before the first checkpoint. What was replayed may lie in the device's cache
+/// only, if no more than the process had died.
+#[test]
+fn a_flush_right_after_opening_covers_what_was_replayed() {
+    let mut h = Hand::open(store(24, 1024, None, None, 8), small());
+    assert_eq!(h.flush(), Some(Ok(())));
+    assert!(h.write(3, 1, 9));
+    let mut again = Hand::begin(h.device, small());
+    again.poll();
+    while again.engine.phase() == Phase::Opening {
+        again.complete(0, Ok(()));
+        again.poll();
+    }
+    assert_eq!(again.engine.phase(), Phase::Recovered);
+    let id = again.submit(Request::Flush).unwrap();
+    again.poll();
+    while !again.answers.contains_key(&id) {
+        again.complete(0, Ok(()));
+        again.poll();
+    }
+    assert_eq!(again.answers[&id], Ok(()));
+    let mut device = again.device;
+    device.cut(Loss::Everything, &mut Random::new(1));
+    let mut h = Hand::open(device, small());
+    assert_eq!(h.engine.phase(), Phase::Running);
+    assert_eq!(h.read(3), Some(Ok(9)), "a flush was answered, and what it covers is gone");
 }
 
 /// A segment is trimmed while a read of it is in flight.
