@@ -569,6 +569,7 @@ mod tests {
         const COUNT: usize = 8;
         const KIND: usize = 10;
         const RELOCATED: usize = 11;
+        type Change = fn(&mut Block);
         fn put_u16(block: &mut Block, at: usize, value: u16) {
             block[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
@@ -579,7 +580,7 @@ mod tests {
         assert_eq!(reason_of(&header(3), end_at(crate::address::LBA_LIMIT)), None);
         let too_far = reason_of(&header(3), end_at(crate::address::LBA_LIMIT + 1));
         assert_eq!(too_far, Some(Reason::Field("extent")));
-        let wrong: [(&str, fn(&mut Block)); 14] = [
+        let wrong: [(&str, Change); 14] = [
             ("extent", |block| put_u16(block, DISCARD + COUNT, 0)),
             ("extent", |block| put_u64(block, DISCARD, u64::MAX)),
             ("kind", |block| block[DISCARD + KIND] = 9),

@@ -322,8 +322,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_field_that_cannot_be_is_refused_by_its_name() {
+        type Change = fn(&mut Superblock);
         let end = 256 + 256 * 38;
-        let wrong: [(&str, fn(&mut Superblock)); 25] = [
+        let wrong: [(&str, Change); 25] = [
             ("segment_size", |s| s.geometry.segment_size = 128),
             ("segment_size", |s| s.geometry.segment_size = 384),
             ("segment_size", |s| {

@@ -283,6 +283,12 @@ fn pointers_out_of_the_log_are_refused() {
     change_body(&mut root, &superblock, |body| put(body, lists.roots + 8, &outside));
     assert_refused(&root, Structure::Checkpoint, "root");
 
+    for (at, field) in [(lists.table, "table"), (lists.runs + 32, "run")] {
+        let mut list = device.clone();
+        change_body(&mut list, &superblock, |body| put(body, at, &outside));
+        assert_refused(&list, Structure::Checkpoint, field);
+    }
+
     let mut run = device.clone();
     let body = body(&device, &superblock);
     let first = BodyView::decode(&body).expect("intact").runs().next();
@@ -294,7 +300,57 @@ fn pointers_out_of_the_log_are_refused() {
 }
 
 #[test]
-fn remote_records_of_blocks_where_nothing_can_lie_are_refused() {
+fn a_checkpoint_that_contradicts_its_table_is_refused() {
+    let (device, superblock) = shut_down();
+    let geometry = superblock.geometry;
+    let body = body(&device, &superblock);
+    let lists = Lists::of(&body);
+    let mut head = device.clone();
+    let beyond = geometry.segment_size + 1;
+    change_body(&mut head, &superblock, |body| put(body, 68, &beyond.to_le_bytes()));
+    assert_refused(&head, Structure::Checkpoint, "head");
+
+    let mut run = device.clone();
+    change_body(&mut run, &superblock, |body| put(body, 40, &0u64.to_le_bytes()));
+    assert_refused(&run, Structure::Checkpoint, "next_run");
+
+    // A root page in a segment that is free.
+    let mut root = device.clone();
+    let free = u32_at(&body, lists.reserved);
+    let in_free = geometry.first_segment.plus(free * geometry.segment_size + 1);
+    let in_free = in_free.0.to_le_bytes();
+    change_body(&mut root, &superblock, |body| put(body, lists.roots + 8, &in_free));
+    assert_refused(&root, Structure::Checkpoint, "pba");
+
+    let mut valid = device.clone();
+    change_table(&mut valid, &superblock, |page| page[16 * free as usize] = 1);
+    assert_refused(&valid, Structure::SegmentTable, "valid");
+
+    // No room is left for what the checkpoint itself lists.
+    let mut full = device.clone();
+    change_table(&mut full, &superblock, |page| {
+        for entry in page.chunks_exact_mut(16).filter(|entry| entry[4] > 0) {
+            put(entry, 0, &geometry.segment_size.to_le_bytes());
+        }
+    });
+    assert_refused(&full, Structure::Checkpoint, "pba");
+}
+
+/// An overwrite takes back a count that was never there: of such a table no segment may be freed.
+#[test]
+fn a_segment_table_that_replay_finds_wrong_is_refused() {
+    let (mut device, superblock) = shut_down();
+    let header = next_record(&device, &superblock);
+    change_table(&mut device, &superblock, |page| {
+        page.chunks_exact_mut(16).for_each(|entry| put(entry, 0, &[0; 4]));
+    });
+    // It lies some segments before the head, and a run says so.
+    write_record(&mut device, &superblock, &header, data(2700, 1));
+    assert_refused(&device, Structure::SegmentTable, "valid");
+}
+
+#[test]
+fn records_of_blocks_where_nothing_can_lie_are_refused() {
     let (device, superblock) = shut_down();
     let header = next_record(&device, &superblock);
     let body = body(&device, &superblock);
@@ -312,6 +368,18 @@ fn remote_records_of_blocks_where_nothing_can_lie_are_refused() {
         device.flush_all();
         assert_refused(&device, Structure::RecordHeader, "address");
     }
+    // The source of a relocation may be free by now, but it lay in the log.
+    let content = [9; BLOCK_SIZE];
+    let extent = Extent { key: 7, count: 1, kind: Kind::Data, relocated: true };
+    let address = geometry.second_superblock;
+    let word = BlockWord { checksum: checksum::block(Kind::Data, 7, &content), address };
+    let header = RecordHeader { payload_size: 1, ..header };
+    let mut block = [0; BLOCK_SIZE];
+    record::encode(&header, &superblock.store, &[extent], &[word], &mut block).expect("it fits");
+    let mut device = device;
+    device.write(header.pba, &[block, content]);
+    device.flush_all();
+    assert_refused(&device, Structure::RecordHeader, "address");
 }
 
 /// A copy of the superblock that lies where the other one belongs was misdirected, however new it says
