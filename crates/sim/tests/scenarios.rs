@@ -230,6 +230,31 @@ fn a_flush_right_after_opening_covers_what_was_replayed() {
     assert_eq!(h.read(3), Some(Ok(9)), "a flush was answered, and what it covers is gone");
 }
 
+/// With FUA, no flush of the host's is to be waited for.
+#[test]
+fn what_is_written_or_discarded_with_fua_is_durable_when_it_is_answered() {
+    let mut h = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(h.write(3, 2, 7));
+    assert_eq!(h.flush(), Some(Ok(())));
+    let buffer = h.memory.add_host(vec![[9; BLOCK_SIZE]]);
+    let write = Request::Write { lba: Lba(3), count: 1, buffer, fua: true };
+    let discard = Request::Discard { lba: Lba(4), count: 1, fua: true };
+    for request in [write, discard] {
+        let id = h.submit(request).unwrap();
+        h.poll();
+        while !h.answers.contains_key(&id) {
+            h.complete(0, Ok(()));
+            h.poll();
+        }
+        assert_eq!(h.answers[&id], Ok(()));
+        let mut device = h.device.clone();
+        device.cut(Loss::Everything, &mut Random::new(1));
+        let mut again = Hand::open(device, small());
+        let expected = if request == write { 7 } else { 0 };
+        assert_eq!((again.read(3), again.read(4)), (Some(Ok(9)), Some(Ok(expected))));
+    }
+}
+
 /// A segment is trimmed while a read of it is in flight.
 #[test]
 fn a_read_in_flight_is_not_trimmed_away() {

@@ -117,3 +117,34 @@ fn copies_of_the_superblock_older_than_the_records_are_refused() {
     let is_refused = matches!(phase, Phase::Failed(OpenError::SuperblockLost { .. }));
     assert!(is_refused, "an older state would be taken for the newest: {phase:?}");
 }
+
+/// Whatever tears the copy that is being written, the newest one that is whole is the other.
+#[test]
+fn the_newest_copy_of_the_superblock_is_never_overwritten() {
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(hand.write(3, 1, 1));
+    hand.submit(Request::Shutdown).expect("it is always taken");
+    hand.run();
+    let mut newest = hand.engine.superblock().location();
+    let mut hand = Hand::begin(hand.device, small());
+    let mut count = 0;
+    for is_closing in [false, true] {
+        if is_closing {
+            assert!(hand.write(4, 1, 1));
+            hand.submit(Request::Shutdown).expect("it is always taken");
+        }
+        hand.poll();
+        while let Some((io, _)) = hand.out.first() {
+            match io.command {
+                Command::Write { pba, .. } if pba.0 < 256 => {
+                    assert_ne!(pba, newest, "copy {count}");
+                    (newest, count) = (pba, count + 1);
+                }
+                _ => {}
+            }
+            hand.complete(0, Ok(()));
+            hand.poll();
+        }
+    }
+    assert_eq!(count, 5, "the epoch is announced, and two checkpoints have two copies each");
+}
