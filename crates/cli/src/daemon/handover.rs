@@ -22,17 +22,29 @@ use crate::process::Process;
 use crate::state::Entry;
 use crate::terminal;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "COULTER_HANDOVER";
+
+/// How long a program may take to say its version: it may have to come from a slow disk.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long until a program that has said all is looked at again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Most bytes that are read of what a program says.
+const WORDS_SIZE_MAX: usize = 256;
 
 /// What one program passes to the next.
 pub(super) struct Handover {
@@ -105,19 +117,50 @@ fn set_flags(descriptor: &impl AsFd, flags: FdFlag) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that `program` is one of ours and can be run at all.
+/// Checks that `program` is one of ours and can be run at all. The daemon hears nobody meanwhile, so
+/// it neither waits nor listens for long.
 ///
 /// # Errors
 /// [`DaemonError::Restart`].
 pub(super) fn check(name: &str, program: &Path) -> Result<(), CliError> {
     let refused = |reason: String| DaemonError::Restart { name: name.to_owned(), reason };
-    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let output =
-        output.map_err(|error| refused(format!("{} cannot be run: {error}", program.display())))?;
-    if output.status.success() && output.stdout.starts_with(b"coulter ") {
+    let version = first_words(Command::new(program).arg("--version"), Instant::now() + PATIENCE);
+    let version = version
+        .map_err(|error| refused(format!("{} cannot be run: {error}", program.display())))?;
+    if version.is_some_and(|words| words.starts_with(b"coulter ")) {
         return Ok(());
     }
     Err(refused(format!("{} is no coulter that runs here", program.display())).into())
+}
+
+/// What `command` says first, if it has ended well by `deadline`.
+///
+/// # Errors
+/// When it cannot be run.
+fn first_words(command: &mut Command, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let mut output = child.stdout.take().expect("it was asked for");
+    let (mut words, mut part) = (Vec::new(), [0; WORDS_SIZE_MAX]);
+    while words.len() < WORDS_SIZE_MAX && is_readable(&output, deadline) {
+        match output.read(&mut part) {
+            Ok(0) | Err(_) => break,
+            Ok(size) => words.extend_from_slice(&part[..size]),
+        }
+    }
+    drop(output);
+    while child.try_wait()?.is_none() && Instant::now() < deadline {
+        thread::sleep(PAUSE);
+    }
+    // It has ended, mostly.
+    let _ = child.kill();
+    Ok(child.wait()?.success().then_some(words))
+}
+
+fn is_readable(pipe: &impl AsFd, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let mut sources = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    poll(&mut sources, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).is_ok_and(|n| n > 0)
 }
 
 /// Checks that the next program, by the words of this one, finds the store that is served now and may
@@ -173,6 +216,24 @@ mod tests {
             let error = check("a", Path::new(program)).expect_err("it is refused").to_string();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    /// One that waits, one that says the right thing and waits, one that never stops to talk.
+    #[test]
+    fn a_program_that_does_not_end_is_not_waited_for() {
+        for script in
+            ["exec sleep 60", "echo coulter 1; exec sleep 60", "exec yes", "yes coulter; :"]
+        {
+            let start = Instant::now();
+            let deadline = start + Duration::from_millis(200);
+            let words = first_words(Command::new("sh").args(["-c", script]), deadline);
+            let words = words.expect("it can be run");
+            assert!(start.elapsed() < Duration::from_secs(20), "{script}");
+            assert!(words.is_none_or(|words| words.len() <= WORDS_SIZE_MAX * 2), "{script}");
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let words = first_words(Command::new("echo").arg("coulter 1"), deadline);
+        assert_eq!(words.expect("it can be run").as_deref(), Some(&b"coulter 1\n"[..]));
     }
 
     #[test]
