@@ -85,6 +85,12 @@ soak: ## a daemon's memory under endless writes: SECONDS=300
 	COULTER_SOAK_SECONDS=$(or $(SECONDS),300) $(CARGO) test --quiet --release \
 	  --package coulter-cli --test soak -- --ignored --nocapture
 
+operator: ## daemons restarted, killed, tuned, grown at random under hosts that write: SECONDS=300, SEED=1
+	scripts/setup.sh build
+	COULTER_OPERATOR_SECONDS=$(or $(SECONDS),300) COULTER_OPERATOR_SEED=$(or $(SEED),1) \
+	  $(CARGO) test --quiet --release --package coulter-cli --test operator -- \
+	  --ignored --nocapture
+
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
@@ -95,4 +101,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop power-cut vm f2fs guest instructions soak fuzz man completions
+.PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop power-cut vm f2fs guest instructions soak operator fuzz man completions

@@ -15,7 +15,7 @@ const BLKDISCARD: Opcode = 0x1277;
 const BLKZEROOUT: Opcode = 0x127f;
 
 /// A disk behind an NBD client.
-pub(super) struct NbdHost(pub(super) Client);
+pub struct NbdHost(pub Client);
 
 impl NbdHost {
     fn run(
@@ -70,14 +70,18 @@ impl Host for NbdHost {
 }
 
 /// A file or block device, past the page cache.
-pub(super) struct PathHost {
+pub struct PathHost {
     file: OwnedFd,
     size: u64,
     is_block_device: bool,
 }
 
 impl PathHost {
-    pub(super) fn open(path: &Path) -> io::Result<PathHost> {
+    /// Opens what lies at `path`, to be written if that is allowed.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn open(path: &Path) -> io::Result<PathHost> {
         let open = |access| {
             rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())
         };

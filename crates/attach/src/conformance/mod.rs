@@ -11,6 +11,7 @@ mod hosts;
 mod random;
 
 pub use harnesses::{FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, UblkHarness};
+pub use hosts::{NbdHost, PathHost};
 pub use random::Random;
 
 use crate::point::AttachPoint;

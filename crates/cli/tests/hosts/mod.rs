@@ -1,0 +1,359 @@
+//! Hosts of one volume, each with blocks of its own, that know what they must read; and the place where
+//! they are told of the device.
+
+use coulter_attach::conformance::{Host, NbdHost, PathHost};
+use coulter_attach::nbd::{Address, Client, ClientOptions};
+use coulter_workload::{BLOCK_SIZE, Content, Origin, Random};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+pub(crate) const HOSTS: u64 = 3;
+const BLOCKS_OF_HOST: u64 = 6144;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Bytes that all hosts need.
+pub(crate) const SIZE: u64 = HOSTS * BLOCKS_OF_HOST * BLOCK;
+/// Blocks of the longest write.
+const WRITE_BLOCKS_MAX: u64 = 64;
+
+/// How hosts reach a volume.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// A file or block device.
+    Path(PathBuf),
+    /// The socket of an NBD server.
+    Nbd(PathBuf),
+}
+
+impl Way {
+    pub(crate) fn connect(&self) -> io::Result<Box<dyn Host>> {
+        match self {
+            Way::Path(path) => Ok(Box::new(PathHost::open(path)?)),
+            Way::Nbd(path) => {
+                let address = Address::Unix(path.clone());
+                let client = Client::connect(&address, &ClientOptions::default());
+                Ok(Box::new(NbdHost(client.map_err(io::Error::other)?)))
+            }
+        }
+    }
+
+    /// Whether writes arrive in one piece.
+    fn keeps_writes_whole(&self) -> bool {
+        matches!(self, Way::Nbd(_))
+    }
+}
+
+/// What the operator and the hosts share.
+#[derive(Default)]
+pub(crate) struct Site {
+    device: Mutex<Device>,
+    changed: Condvar,
+    is_over: AtomicBool,
+    /// Requests of each host that were answered.
+    pub(crate) answered: [AtomicU64; HOSTS as usize],
+}
+
+/// The device, as the operator tells of it.
+#[derive(Default)]
+pub(crate) struct Device {
+    /// Counts how often it came.
+    number: u64,
+    way: Option<Way>,
+}
+
+impl Site {
+    fn lock(&self) -> MutexGuard<'_, Device> {
+        self.device.lock().expect("nobody panics with it")
+    }
+
+    /// How many devices there were.
+    pub(crate) fn devices(&self) -> u64 {
+        self.lock().number
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// From here on errors are the operator's.
+    pub(crate) fn take_away(&self) {
+        self.lock().way = None;
+    }
+
+    pub(crate) fn give(&self, way: Way) {
+        let mut device = self.lock();
+        *device = Device { number: device.number + 1, way: Some(way) };
+        self.changed.notify_all();
+    }
+
+    /// Whether device `number` should be working.
+    fn has(&self, number: u64) -> bool {
+        let device = self.lock();
+        device.number == number && device.way.is_some()
+    }
+
+    /// The next device after `number`; none if there will be none.
+    fn device_after(&self, number: u64) -> Option<(u64, Way)> {
+        let mut device = self.lock();
+        while !self.is_over() {
+            if let Some(way) = device.way.as_ref().filter(|_| device.number > number) {
+                return Some((device.number, way.clone()));
+            }
+            device = self.changed.wait(device).expect("nobody panics with it");
+        }
+        None
+    }
+
+    pub(crate) fn end(&self) {
+        let _device = self.lock();
+        self.is_over.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+}
+
+/// A request that was not answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    first: u64,
+    count: u64,
+    /// 0 clears.
+    version: u64,
+}
+
+/// One who writes to blocks of its own.
+pub(crate) struct HostThread {
+    index: u64,
+    random: Random,
+    content: Content,
+    /// The newest version of each block, 0 for zeros.
+    model: Vec<u64>,
+    version: u64,
+    pending: Option<Pending>,
+}
+
+/// Why a host could not go on with a device.
+pub(crate) enum Trouble {
+    /// The device said so.
+    Io(io::Error),
+    /// A promise is broken.
+    Broken(String),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Io(error)
+    }
+}
+
+impl HostThread {
+    pub(crate) fn new(index: u64, seed: u64) -> HostThread {
+        let random = Random::new(seed ^ (index + 1) << 32);
+        let model = vec![0; BLOCKS_OF_HOST as usize];
+        HostThread { index, random, content: Content::new(7), model, version: 0, pending: None }
+    }
+
+    fn byte(&self, block: u64) -> u64 {
+        (self.index * BLOCKS_OF_HOST + block) * BLOCK
+    }
+
+    /// Uses one device after the other.
+    pub(crate) fn run(mut self, site: &Site) -> Result<HostThread, String> {
+        let mut last = 0;
+        while let Some((number, way)) = site.device_after(last) {
+            last = number;
+            let used = way.connect().map_err(Trouble::Io).and_then(|mut disk| {
+                self.look(disk.as_mut(), way.keeps_writes_whole())?;
+                while !site.is_over() {
+                    self.ask(disk.as_mut())?;
+                    site.answered[self.index as usize].fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(())
+            });
+            match used {
+                Err(Trouble::Broken(what)) => return Err(what),
+                Err(Trouble::Io(error)) if site.has(number) => {
+                    return Err(format!("host {}, {way:?}: {error}", self.index));
+                }
+                _ => {}
+            }
+        }
+        Ok(self)
+    }
+
+    /// Reads all of its blocks and compares them.
+    pub(crate) fn look(&mut self, disk: &mut dyn Host, is_whole: bool) -> Result<(), Trouble> {
+        const PART: u64 = 256;
+        let mut is_there = Vec::new();
+        let mut bytes = vec![0; (PART * BLOCK) as usize];
+        for first in (0..BLOCKS_OF_HOST).step_by(PART as usize) {
+            disk.read(self.byte(first), &mut bytes)?;
+            for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+                let version = self.version_of(block, bytes).map_err(Trouble::Broken)?;
+                let known = &mut self.model[block as usize];
+                let pending =
+                    self.pending.filter(|it| (it.first..it.first + it.count).contains(&block));
+                match pending {
+                    Some(pending) if version == pending.version => is_there.push(true),
+                    Some(_) if version == *known => is_there.push(false),
+                    None if version == *known => continue,
+                    _ => {
+                        let (host, byte) =
+                            (self.index, (self.index * BLOCKS_OF_HOST + block) * BLOCK);
+                        return Err(Trouble::Broken(format!(
+                            "host {host}, byte {byte}: version {version}, not {known}; {pending:?}"
+                        )));
+                    }
+                }
+                *known = version;
+            }
+        }
+        let is_torn = is_there.iter().any(|it| *it) && !is_there.iter().all(|it| *it);
+        if is_torn && is_whole && self.pending.is_some_and(|pending| pending.version > 0) {
+            return Err(Trouble::Broken(format!("{:?} is torn: {is_there:?}", self.pending)));
+        }
+        self.pending = None;
+        Ok(())
+    }
+
+    fn version_of(&self, block: u64, bytes: &[u8]) -> Result<u64, String> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(0);
+        }
+        let block = self.index * BLOCKS_OF_HOST + block;
+        let origin = self.content.origin(bytes).filter(|origin| origin.block == block);
+        let begin = &bytes[..16];
+        origin.map(|origin| origin.version).ok_or_else(|| format!("block {block}: {begin:x?}"))
+    }
+
+    /// Asks for one thing and notes the answer.
+    fn ask(&mut self, disk: &mut dyn Host) -> Result<(), Trouble> {
+        let first = self.random.below(BLOCKS_OF_HOST);
+        let most = match self.random.below(8) {
+            0 => WRITE_BLOCKS_MAX,
+            _ => 4,
+        };
+        let count = (1 + self.random.below(most)).min(BLOCKS_OF_HOST - first);
+        let (at, length) = (self.byte(first), count * BLOCK);
+        let kind = self.random.below(40);
+        match kind {
+            0 => return Ok(disk.flush()?),
+            1..4 => return self.compare(disk, first, count),
+            _ => {}
+        }
+        self.version += 1;
+        let version = if kind < 7 { 0 } else { self.version };
+        let pending = Pending { first, count, version };
+        self.pending = Some(pending);
+        match kind {
+            4..6 => disk.discard(at, length)?,
+            6 => disk.write_zeroes(at, length)?,
+            _ => {
+                let mut bytes = vec![0; length as usize];
+                for (block, bytes) in (first..).zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
+                    let block = self.index * BLOCKS_OF_HOST + block;
+                    self.content.fill(bytes, Origin { block, version });
+                }
+                disk.write(at, &bytes, kind == 7)?;
+            }
+        }
+        self.model[first as usize..(first + count) as usize].fill(version);
+        self.pending = None;
+        Ok(())
+    }
+
+    fn compare(&self, disk: &mut dyn Host, first: u64, count: u64) -> Result<(), Trouble> {
+        let mut bytes = vec![0; (count * BLOCK) as usize];
+        disk.read(self.byte(first), &mut bytes)?;
+        for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            let version = self.version_of(block, bytes).map_err(Trouble::Broken)?;
+            let known = self.model[block as usize];
+            if version != known {
+                let host = self.index;
+                return Err(Trouble::Broken(format!(
+                    "host {host}, its block {block}: version {version} was read, {known} written"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A disk in memory that changes what it holds behind the host's back.
+struct Liar(Vec<u8>);
+
+impl Host for Liar {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let at = offset as usize;
+        out.copy_from_slice(&self.0[at..at + out.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8], _: bool) -> io::Result<()> {
+        let at = offset as usize;
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        self.write(offset, &vec![0; length as usize], false)
+    }
+
+    fn write_zeroes(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        self.discard(offset, length)
+    }
+}
+
+type Lie<'a> = &'a dyn Fn(&mut [u8]);
+
+#[test]
+fn hosts_notice_every_lie() {
+    let mut host = HostThread::new(1, 5);
+    let mut disk = Liar(vec![0; (HOSTS * BLOCKS_OF_HOST * BLOCK) as usize]);
+    for _ in 0..2000 {
+        assert!(host.ask(&mut disk).is_ok());
+    }
+    let is_noticed = |host: &mut HostThread, disk: &mut Liar| {
+        let noticed = host.look(disk, true).is_err();
+        host.pending = None;
+        noticed
+    };
+    assert!(!is_noticed(&mut host, &mut disk), "there is nothing yet");
+    let written =
+        host.model.windows(2).position(|two| two[0] > 0 && two[1] > 0 && two[0] != two[1]);
+    let block = written.expect("much was written") as u64;
+    let (at, whole) = (host.byte(block) as usize, disk.0.clone());
+    let next = at + BLOCK_SIZE;
+    // Lost, rotten, another block's, an older one.
+    let lies: [Lie<'_>; 4] = [
+        &|bytes| bytes[at..next].fill(0),
+        &|bytes| bytes[at + 2000] ^= 1,
+        &|bytes| bytes.copy_within(next..next + BLOCK_SIZE, at),
+        &|bytes| {
+            let origin = Origin { block: at as u64 / BLOCK, version: 1_000_000 };
+            Content::new(7).fill(&mut bytes[at..next], origin);
+        },
+    ];
+    for (number, lie) in lies.iter().enumerate() {
+        disk.0.clone_from(&whole);
+        lie(&mut disk.0);
+        assert!(is_noticed(&mut host, &mut disk), "lie {number}");
+    }
+    // What was under way may be there or not, but not by halves.
+    disk.0.clone_from(&whole);
+    let pending = Some(Pending { first: block, count: 2, version: host.version + 1 });
+    let origin = Origin { block: at as u64 / BLOCK, version: host.version + 1 };
+    host.pending = pending;
+    assert!(!is_noticed(&mut host, &mut disk));
+    Content::new(7).fill(&mut disk.0[at..next], origin);
+    host.pending = pending;
+    assert!(is_noticed(&mut host, &mut disk), "a torn write");
+}
