@@ -1,9 +1,10 @@
 //! Settings of an open volume: as they are typed, sent to its daemon, and shown.
 
 use crate::size::Size;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use coulter::tuning::{
-    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Placement, Reclaim, Retuning, Tuning,
-    VictimPolicy,
+    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Named, Placement, Reclaim, Retuning,
+    Tuning, VictimPolicy,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,6 +14,13 @@ use std::time::Duration;
 /// The keys, for who types another one.
 const KEYS: &str = "cleaning, policy, placement, reclaim, cleaning-rate, latency-target, idle-cleaning, \
                     idle-after, defrag";
+
+/// What a setting that is chosen by name may be on the command line, which lists the names by itself.
+pub(crate) fn by_name<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(T::NAMED.iter().map(|(name, _)| *name)).map(|name| {
+        T::by_name(&name).unwrap_or_else(|_| unreachable!("only names are let through"))
+    })
+}
 
 /// One setting to be changed. Names and numbers, so that a daemon of another version can tell what it
 /// does not know.
@@ -271,6 +279,34 @@ fn typed_size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
+
+    fn names_of<T: Named>() -> Vec<&'static str> {
+        T::NAMED.iter().map(|(name, _)| *name).collect()
+    }
+
+    #[test]
+    fn every_name_is_told_wherever_the_others_stand() {
+        let cleaning = names_of::<CleaningMode>();
+        let chosen =
+            [names_of::<VictimPolicy>(), names_of::<Placement>(), names_of::<Reclaim>()].concat();
+        let mut command = crate::command::CommandLine::command();
+        let tune = command.find_subcommand_mut("tune").expect("there is such a verb");
+        let help = tune.render_long_help().to_string();
+        for name in cleaning.iter().chain(&chosen) {
+            assert!(help.contains(name), "`coulter tune --help` does not tell of {name}");
+        }
+        let page = |name: &str| {
+            let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(path).expect("the page is there")
+        };
+        for (page, text) in ["cli.md", "operation.md", "cleaning.md"].map(|name| (name, page(name)))
+        {
+            for name in &chosen {
+                assert!(text.contains(&format!("`{name}`")), "docs/{page} does not tell of {name}");
+            }
+        }
+    }
 
     #[test]
     fn settings_are_read_and_nonsense_is_told_apart() {

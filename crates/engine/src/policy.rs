@@ -112,15 +112,16 @@ mod tests {
     #[test]
     fn a_full_segment_is_never_worth_cleaning() {
         let full = Candidate { valid: 1000, size: 1000, age: u64::MAX };
-        assert_eq!(VictimPolicy::Greedy.score(full), 0);
-        assert_eq!(VictimPolicy::CostBenefit.score(full), 0);
-        assert_eq!(VictimPolicy::DampedAge.score(full), 0);
+        for (name, policy) in VictimPolicy::NAMED {
+            assert_eq!(policy.score(full), 0, "{name}");
+        }
     }
 
     #[test]
     fn the_largest_candidate_does_not_overflow() {
         let largest = Candidate { valid: 0, size: 1 << 18, age: u64::MAX };
-        assert!(VictimPolicy::CostBenefit.score(largest) > 0);
-        assert!(VictimPolicy::DampedAge.score(largest) > 0);
+        for (name, policy) in VictimPolicy::NAMED {
+            assert!(policy.score(largest) > 0, "{name}");
+        }
     }
 }

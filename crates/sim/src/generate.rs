@@ -191,7 +191,8 @@ impl Maker {
         if forgets.chance(25) {
             let frames = if forgets.chance(50) { 0 } else { forgets.below(600) };
             let records = 12 + forgets.below(5) as u16;
-            let victims = VictimPolicy::NAMED[forgets.below(3) as usize].1;
+            let victims =
+                VictimPolicy::NAMED[forgets.below(VictimPolicy::NAMED.len() as u64) as usize].1;
             self.steps.push(Step::Configure { frames, records, victims });
         }
         if forgets.chance(25) {

@@ -1,6 +1,7 @@
 //! `coulter bench`: measures, side by side in one run.
 
 use crate::error::{CliError, SystemError};
+use crate::setting::by_name;
 use crate::size::Size;
 use crate::terminal;
 use clap::{Args, Subcommand};
@@ -137,15 +138,15 @@ pub(crate) struct CleaningBench {
     pub(crate) reserve: Option<u32>,
 
     /// Which segment is cleaned next
-    #[arg(long, default_value_t, conflicts_with = "metadata")]
+    #[arg(long, default_value_t, conflicts_with = "metadata", value_parser = by_name::<VictimPolicy>())]
     pub(crate) policy: VictimPolicy,
 
     /// Which blocks share segments
-    #[arg(long, default_value_t, conflicts_with = "metadata")]
+    #[arg(long, default_value_t, conflicts_with = "metadata", value_parser = by_name::<Placement>())]
     pub(crate) placement: Placement,
 
-    /// How space is reclaimed: copy-out, hole-fill, threaded
-    #[arg(long, default_value_t, conflicts_with = "metadata")]
+    /// How space is reclaimed
+    #[arg(long, default_value_t, conflicts_with = "metadata", value_parser = by_name::<Reclaim>())]
     pub(crate) reclaim: Reclaim,
 
     /// How often the volume is overwritten at least before measuring

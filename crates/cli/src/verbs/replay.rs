@@ -2,6 +2,7 @@
 
 use crate::error::{CliError, SystemError};
 use crate::output::{Kind, Output};
+use crate::setting::by_name;
 use crate::terminal;
 use crate::verbs::bench::{parse_share, progress_bar};
 use clap::Args;
@@ -60,10 +61,12 @@ pub(crate) struct Replay {
 
     /// Which segment is cleaned next, several separated by commas
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "damped-age,greedy")]
+    #[arg(value_parser = by_name::<VictimPolicy>())]
     pub(crate) policy: Vec<VictimPolicy>,
 
     /// Which blocks share segments, several separated by commas
     #[arg(long, value_name = "PLACEMENT", value_delimiter = ',', default_value = "lifetime,apart")]
+    #[arg(value_parser = by_name::<Placement>())]
     pub(crate) placement: Vec<Placement>,
 
     /// Draw write amplification over spare space, as SVG
