@@ -65,7 +65,12 @@ pub const SECTOR_SIZE: u64 = 512;
 pub const ALIGNMENT_MAX: u64 = 4096;
 
 /// Something that stores bytes in sectors; see the [module's contract](self).
-pub trait Device: Send {
+///
+/// # Safety
+/// Whoever uses a device frees the memory of a command when it was told of its completion. So a device,
+/// or what it is made of, touches the memory of a command neither after its completion was taken, nor after
+/// the device was dropped on the thread that uses it; and it tells one completion for each command.
+pub unsafe trait Device: Send {
     /// What the device is and can do. Constant, save that `discard` may turn false, and `note`
     /// change.
     fn properties(&self) -> &Properties;
@@ -116,7 +121,8 @@ pub trait Device: Send {
     fn waker(&self) -> Waker;
 }
 
-impl<D: Device + ?Sized> Device for Box<D> {
+// SAFETY: it is the device in the box.
+unsafe impl<D: Device + ?Sized> Device for Box<D> {
     fn properties(&self) -> &Properties {
         (**self).properties()
     }

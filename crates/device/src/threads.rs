@@ -121,7 +121,8 @@ impl ThreadDevice {
     }
 }
 
-impl Device for ThreadDevice {
+// SAFETY: a worker has done with a command when it tells its completion; a drop waits for the workers.
+unsafe impl Device for ThreadDevice {
     fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -126,7 +126,8 @@ impl FlashDevice {
     }
 }
 
-impl Device for FlashDevice {
+// SAFETY: memory is touched while a command is submitted, and its completion is told after that.
+unsafe impl Device for FlashDevice {
     fn properties(&self) -> &Properties {
         &self.properties
     }

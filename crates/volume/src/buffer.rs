@@ -30,6 +30,9 @@ impl Buffer {
     }
 
     /// A zeroed buffer of `length` bytes.
+    ///
+    /// # Panics
+    /// When `length` comes within a page of `isize::MAX`.
     pub fn zeroed(length: usize) -> Buffer {
         if length == 0 {
             return Buffer::empty();
@@ -68,8 +71,9 @@ impl Buffer {
     }
 
     fn layout(length: usize) -> Layout {
-        let size = length.next_multiple_of(BUFFER_ALIGNMENT);
-        Layout::from_size_align(size, BUFFER_ALIGNMENT).expect("a request never nears isize::MAX")
+        let size = length.checked_next_multiple_of(BUFFER_ALIGNMENT);
+        let layout = size.and_then(|size| Layout::from_size_align(size, BUFFER_ALIGNMENT).ok());
+        layout.expect("no allocation is as long as that")
     }
 }
 
@@ -120,6 +124,12 @@ mod tests {
         assert_eq!(buffer.len(), 5000);
         assert!(buffer.iter().all(|byte| *byte == 0));
         assert_eq!(buffer.capacity(), 8192);
+    }
+
+    #[test]
+    #[should_panic(expected = "as long as that")]
+    fn a_length_that_wraps_when_it_is_rounded_up_is_refused() {
+        drop(Buffer::zeroed(usize::MAX - 5));
     }
 
     #[test]

@@ -32,11 +32,13 @@ impl<S: AnyMemory> Caller<S> {
         range: ByteRange,
         memory: Memory,
     ) -> Result<Completion, RequestError> {
-        let _guard = AbortOnUnwind::new("memory that is lent to a volume was about to be lost");
+        self.session.assert_may_wait();
+        let lent = AbortOnUnwind::new("memory that is lent to a volume was about to be lost");
         self.session.enqueue(0, operation, range, memory);
         while self.session.outstanding() > 0 {
             self.session.complete(&mut self.completions, None);
         }
+        lent.end();
         let completion = self.completions.pop().ok_or(RequestError::Closed)?;
         completion.result.map(|()| completion)
     }

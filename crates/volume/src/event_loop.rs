@@ -468,7 +468,7 @@ impl EventLoop {
 
     /// Completes whatever is left, and notes how it ended.
     fn finish(&mut self, served: Served) {
-        let _guard = AbortOnUnwind::new("a volume's loop could not be given up in order");
+        let finishing = AbortOnUnwind::new("a volume's loop could not be given up in order");
         if served.is_ok() {
             self.shared.set_last_statistics(self.statistics());
         }
@@ -497,6 +497,7 @@ impl EventLoop {
             let _ = listener.send(outcome.clone());
         }
         self.outcome = Some(outcome);
+        finishing.end();
     }
 
     /// Answers a message that comes too late.

@@ -91,6 +91,12 @@ impl Intake {
 
 /// A session that takes memory of any kind.
 pub(crate) trait AnyMemory: Session {
+    /// To be called before memory is lent for a call that waits.
+    ///
+    /// # Panics
+    /// On the volume's own thread, where nobody may wait.
+    fn assert_may_wait(&self);
+
     /// Queues a request.
     fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory);
 }

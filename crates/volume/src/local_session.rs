@@ -85,6 +85,9 @@ impl LocalSession {
 }
 
 impl AnyMemory for LocalSession {
+    /// Who waits here does the loop's work meanwhile.
+    fn assert_may_wait(&self) {}
+
     fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory) {
         self.intake.enqueue(tag, operation, range, memory);
     }

@@ -31,8 +31,8 @@ pub const BLOCK_SIZE: u64 = 4096;
 /// read-modify-writes.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// The largest write in bytes that is atomic over a crash. (A store with segments of 1 MiB, the
-/// smallest, stays one block below it.)
+/// The largest write in bytes that is atomic over a crash. (A store with segments of 1 MiB, which is
+/// no longer made, stays one block below it.)
 pub const ATOMIC_WRITE_SIZE_MAX: u64 = 1 << 20;
 
 /// The largest single read or write in bytes that a session accepts. `Discard` and `WriteZeroes`
@@ -143,7 +143,10 @@ impl std::fmt::Display for RequestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             RequestError::OutOfRange => write!(f, "the range ends beyond the volume"),
-            RequestError::Invalid => write!(f, "offset or length is not a multiple of 512"),
+            RequestError::Invalid => f.write_str(
+                "offset or length is not a multiple of 512, or the length not that of the buffer, \
+                 or more than 32 MiB",
+            ),
             RequestError::ReadOnly => write!(f, "the volume is read-only"),
             RequestError::Corrupt { block } => {
                 write!(f, "the data of block {block} does not match its checksum")
@@ -185,6 +188,9 @@ pub trait BlockService: Send + Sync {
 }
 
 /// A queue of requests and completions.
+///
+/// Who drops a session hears no more of its requests: those that were handed over ([`Session::kick`]) are
+/// carried out, those that were not are forgotten.
 pub trait Session {
     /// Queues a request. Nothing is guaranteed to start before [`Session::kick`].
     fn submit(&mut self, request: Request);

@@ -33,6 +33,10 @@ impl VolumeSession {
 }
 
 impl AnyMemory for VolumeSession {
+    fn assert_may_wait(&self) {
+        self.shared.assert_may_wait();
+    }
+
     fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory) {
         self.intake.enqueue(tag, operation, range, memory);
     }

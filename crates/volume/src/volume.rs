@@ -85,7 +85,8 @@ impl Volume {
     }
 
     /// Ends it in order: requests that were handed over are finished, later ones complete with
-    /// `Closed`, a checkpoint is written, the device is closed.
+    /// `Closed`, a checkpoint is written, the device is closed. A guest only asks for this: the volume
+    /// ends when it has returned.
     ///
     /// # Errors
     /// [`CloseError`]. It is closed all the same.
@@ -93,7 +94,8 @@ impl Volume {
         self.shut_down()
     }
 
-    /// The same for a volume that is shared. A second call does nothing.
+    /// The same for a volume that is shared. A second call does nothing, and does not tell how the first
+    /// one went.
     ///
     /// # Errors
     /// As [`Volume::close`].
@@ -105,20 +107,21 @@ impl Volume {
     /// opening has to replay. Completed writes are not lost.
     ///
     /// # Errors
-    /// [`CloseError::Bug`] if it had ended before, by a bug.
+    /// [`CloseError`] if it had ended before, by a failed device or a bug.
     pub fn abandon(self) -> Result<(), CloseError> {
         self.end(Ending::Abrupt)
     }
 
     fn end(&self, ending: Ending) -> Result<(), CloseError> {
+        if self.shared.is_loop_thread() {
+            // A guest's. The volume ends when it has returned; it may not even wait for somebody who waits.
+            let _ = self.shared.mailbox.try_send(Message::End(ending));
+            return Ok(());
+        }
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Running { handle, ended }) = running.take() else { return Ok(()) };
         // Refused only by a loop that has ended; then there is only to be asked why.
         let _ = self.shared.mailbox.try_send(Message::End(ending));
-        if self.shared.is_loop_thread() {
-            // A guest lets go of the last handle. The volume ends when it has returned.
-            return Ok(());
-        }
         let died = |_| Err(CloseError::Bug("the loop's thread died".to_string()));
         let outcome = ended.recv().unwrap_or_else(died);
         if !self.shared.has_guest() {

@@ -190,13 +190,19 @@ fn a_guest_that_panics_leaves_the_volume_as_it_was() {
 fn a_guest_that_would_wait_for_its_own_thread_is_stopped() {
     let store = small_store(48 * MIB);
     let volume: Arc<Volume> = Arc::new(open(&store));
-    let own = volume.clone();
-    let guest: Guest = Box::new(move |_| {
-        let _ = own.statistics();
-    });
-    assert!(volume.host(guest).is_ok());
-    visit(&*volume, |_| {});
-    assert_eq!(volume.state(), State::Running);
+    let waits: [fn(&Volume); 2] = [
+        |volume| {
+            let _ = volume.statistics();
+        },
+        // Before memory is lent that would be lost with the guest's stack.
+        |volume| volume.read_at(0, &mut [0; 4096]).expect("it does not come so far"),
+    ];
+    for wait in waits {
+        let own = volume.clone();
+        host(&*volume, Box::new(move |_| wait(&own)));
+        visit(&*volume, |_| {});
+        assert_eq!(volume.state(), State::Running);
+    }
     volume.shut_down().expect("the device works");
 }
 
@@ -228,6 +234,38 @@ fn a_guest_may_hold_the_last_handle() {
     let mut bytes = [0; 4096];
     volume.read_at(0, &mut bytes).expect("in range");
     assert_eq!(bytes, [3; 4096]);
+}
+
+/// Both end the volume, and neither waits for the other.
+#[test]
+fn a_guest_may_end_the_volume_while_another_thread_waits_for_its_end() {
+    let store = small_store(48 * MIB);
+    for waits in [true, false] {
+        let volume: Arc<Volume> = Arc::new(open(&store));
+        let own = volume.clone();
+        let (go, told) = mpsc::channel::<()>();
+        let (done, ended) = mpsc::channel();
+        let guest: Guest = Box::new(move |_| {
+            told.recv().expect("told to go on");
+            assert_eq!(own.shut_down(), Ok(()));
+            done.send(()).expect("somebody waits");
+        });
+        assert!(volume.host(guest).is_ok());
+        let closing = {
+            let volume = volume.clone();
+            std::thread::spawn(move || volume.shut_down())
+        };
+        if waits {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        go.send(()).expect("the guest listens");
+        ended.recv_timeout(PATIENCE).expect("the guest does not wait");
+        assert_eq!(closing.join().expect("no panic"), Ok(()));
+        // Whoever asks from elsewhere waits until it is closed.
+        volume.shut_down().expect("the device works");
+        assert_eq!(volume.state(), State::Closed);
+    }
+    drop(open::<Volume>(&store));
 }
 
 #[test]

@@ -256,7 +256,8 @@ impl MemoryDevice {
     }
 }
 
-impl Device for MemoryDevice {
+// SAFETY: memory is touched while a command is submitted, and its completion is told after that.
+unsafe impl Device for MemoryDevice {
     fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -218,7 +218,9 @@ fn make_ring(
     Ok((ring, Sleeper::with_event(event.clone()), event))
 }
 
-impl Device for UringDevice {
+// SAFETY: the kernel has done with a command when it completes it; a command that it wants again is
+// completed after that; a drop waits for all that are under way.
+unsafe impl Device for UringDevice {
     fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -336,7 +336,8 @@ impl<D: Device> CutDevice<D> {
     }
 }
 
-impl<D: Device> Device for CutDevice<D> {
+// SAFETY: memory is touched within a poll, before the completion of its command is told.
+unsafe impl<D: Device> Device for CutDevice<D> {
     fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -389,7 +389,9 @@ impl Plan {
     }
 }
 
-impl<D: Device> Device for FaultyDevice<D> {
+// SAFETY: a command is ended when all that the inner device got of it has completed; it touches memory
+// within a submission or a poll only.
+unsafe impl<D: Device> Device for FaultyDevice<D> {
     fn properties(&self) -> &Properties {
         self.inner.properties()
     }

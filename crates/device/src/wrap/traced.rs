@@ -115,7 +115,8 @@ impl<D: Device, S: TraceSink> TracedDevice<D, S> {
     }
 }
 
-impl<D: Device, S: TraceSink> Device for TracedDevice<D, S> {
+// SAFETY: what the inner device completes is handed on, once; nothing else touches the memory.
+unsafe impl<D: Device, S: TraceSink> Device for TracedDevice<D, S> {
     fn properties(&self) -> &Properties {
         self.inner.properties()
     }
