@@ -39,7 +39,8 @@ pub struct CreateOptions {
     pub volume_size: Option<u64>,
     /// Blocks in a segment: a power of two from 256 (1 MiB) to 2^18 (1 GiB).
     pub segment_size: u32,
-    /// Spare space in percent of the exported space, when `volume_size` is `None`.
+    /// Spare space in percent of the exported space, when `volume_size` is `None`. Less than what cleaning
+    /// needs counts as that: 4 % with segments of 8 MiB, more with smaller ones.
     pub spare_percent: u32,
     /// Identity.
     pub store: StoreId,

@@ -46,7 +46,7 @@ impl VictimPolicy {
         let free = u64::from(size.saturating_sub(valid));
         match self {
             VictimPolicy::Greedy => free,
-            // 2^40 blocks of age (4 PiB written) and 2^18 blocks of segment stay below 2^64 after
+            // 2^36 blocks of age (256 TiB written) and 2^18 blocks of segment stay below 2^64 after
             // the shift that keeps small quotients apart.
             VictimPolicy::CostBenefit => {
                 let age = age.clamp(1, 1 << 36);

@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use coulter::{CreateOptions, OpenOptions, Volume, create};
-//! use coulter_device::MemoryStore;
+//! use coulter::device::MemoryStore;
 //!
-//! // Any device: a file or a disk by `coulter_device::open_path`, or memory, as here.
+//! // Any device: a file or a disk by `coulter::device::open_path`, or memory, as here.
 //! let store = MemoryStore::new(64 << 20);
 //! let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
 //! create(Box::new(store.open()?), &options)?;
@@ -19,8 +19,40 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Many requests at a time go through a [session](service::Session): see [`service::BlockService`],
-//! which [`Volume`] implements.
+//! Many requests at a time go through a [session](service::Session), which is had from
+//! [`service::BlockService`]:
+//!
+//! ```
+//! use coulter::buffer::Buffer;
+//! use coulter::service::{BlockService, Operation, Request, Session};
+//! # use coulter::{CreateOptions, OpenOptions, Volume, create, device};
+//!
+//! # let file = tempfile::NamedTempFile::new()?;
+//! # let path = file.path();
+//! # file.as_file().set_len(64 << 20)?;
+//! # let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
+//! # create(device::open_path(path, &device::OpenOptions::default())?, &options)?;
+//! let device = device::open_path(path, &device::OpenOptions::default())?;
+//! let volume = Volume::open(device, OpenOptions::default())?;
+//! let mut session = volume.connect();
+//! for tag in 0..32 {
+//!     let buffer = Buffer::copied_from(&[tag as u8; 4096]);
+//!     let operation = Operation::Write { fua: false };
+//!     session.submit(Request { tag, operation, offset: tag * 4096, length: 4096, buffer });
+//! }
+//! session.kick();
+//! let mut completions = Vec::new();
+//! while session.outstanding() > 0 {
+//!     session.complete(&mut completions, None);
+//!     for completion in completions.drain(..) {
+//!         // After `ReadOnly` reads still work; after `Closed` nothing does.
+//!         completion.result.map_err(|error| format!("write {}: {error}", completion.tag))?;
+//!     }
+//! }
+//! volume.flush()?;
+//! volume.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # How it works
 //! One thread per volume, which runs the loop, owns the engine, the device and all buffers. Sessions hand it
@@ -77,6 +109,8 @@ mod validity;
 mod volume;
 
 pub use close_error::CloseError;
+/// Files, disks and memory that a volume can lie on.
+pub use coulter_device as device;
 pub use counters::{DeviceCounts, RequestCounts};
 pub use create::{CreateOptions, check_create, create};
 pub use create_error::CreateError;

@@ -161,6 +161,13 @@ impl std::fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
+impl From<RequestError> for std::io::Error {
+    /// The error with the number that a host is given. Of damage the block is not told.
+    fn from(error: RequestError) -> std::io::Error {
+        std::io::Error::from_raw_os_error(error.errno())
+    }
+}
+
 /// What runs on a service's own thread; see [`BlockService::host`].
 pub type Guest = Box<dyn FnOnce(Box<dyn Session>) + Send>;
 

@@ -26,6 +26,7 @@ mod written;
 pub use crate::model_store::{Reserve, Shape};
 pub use crate::sequentiality::RunLengths;
 pub use coulter_engine::Config;
+use coulter_engine::named::Named;
 pub use coulter_engine::placement::Placement;
 pub use coulter_engine::policy::VictimPolicy;
 pub use coulter_engine::reclaim::Reclaim;
@@ -106,6 +107,12 @@ impl Default for Options {
 pub struct Report {
     /// What the host overwrote.
     pub workload: String,
+    /// Which segment was cleaned next, by its name.
+    pub policy: &'static str,
+    /// Which blocks shared segments, by its name.
+    pub placement: &'static str,
+    /// How space was reclaimed, by its name.
+    pub reclaim: &'static str,
     /// Blocks of the volume.
     pub blocks: u64,
     /// Blocks of a segment.
@@ -160,6 +167,7 @@ impl Report {
                 let (blocks, size) = (self.blocks, self.segment_blocks);
                 format!("{blocks} blocks, segments of {size}")
             })
+            .row("cleaned by", self.policy, format!("{}, {}", self.placement, self.reclaim))
             .row("log beyond the volume", percent(self.spare_log), "of the volume");
         self.room.add_to(&mut table);
         table.row("write amplification", format!("{:.3}", self.write_amplification), {
@@ -244,6 +252,9 @@ fn measure(options: &Options) -> Result<Report, BenchError> {
     let spare_measured = room.garbage;
     Ok(Report {
         workload: options.workload.to_string(),
+        policy: options.config.victims.name(),
+        placement: options.config.placement.name(),
+        reclaim: options.config.reclaim.name(),
         blocks: bench.store.blocks,
         segment_blocks: bench.store.segment_blocks,
         spare_log,
