@@ -27,6 +27,9 @@ pub(crate) trait Backing {
     /// What it can do at the moment.
     fn state(&self) -> State;
 
+    /// How long requests have waited of which none was answered; `None` if none waits.
+    fn unanswered_for(&self) -> Option<Duration>;
+
     /// What it is doing. `entry` is how it is attached, for `uptime` so far.
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts;
 

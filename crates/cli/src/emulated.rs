@@ -209,6 +209,14 @@ impl Backing for EmulatedDrive {
         }
     }
 
+    fn unanswered_for(&self) -> Option<Duration> {
+        match &self.user {
+            // It has no device below that could keep it waiting.
+            User::Host(_) => None,
+            User::Volume(volume) => volume.unanswered_for(),
+        }
+    }
+
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
         self.facts(entry, uptime)
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 12] = [
+const GAUGES: [(&str, &str); 13] = [
     ("space", "segment_size_bytes"),
     ("space", "segments_total"),
     ("space", "segments_empty"),
@@ -23,6 +23,7 @@ const GAUGES: [(&str, &str); 12] = [
     ("log", "durable_sequence"),
     ("log", "runs"),
     ("tuning", ""),
+    ("waiting", ""),
 ];
 
 /// Quantiles of a group of latencies.
@@ -91,7 +92,13 @@ impl Page {
             let is_gauge =
                 |(of, name): &(&str, &str)| *of == group && (name.is_empty() || name == counter);
             if GAUGES.iter().any(is_gauge) {
-                self.gauge(&format!("{group}_{counter}"), &help, value);
+                match counter.strip_suffix("_ns") {
+                    Some(time) => {
+                        let seconds = value as f64 * NANOSECONDS;
+                        self.gauge(&format!("{group}_{time}_seconds"), &help, seconds);
+                    }
+                    None => self.gauge(&format!("{group}_{counter}"), &help, value),
+                }
             } else {
                 let name = format!("{group}_{counter}_total");
                 self.head(&name, "counter", &help);

@@ -16,6 +16,9 @@ use serde_json::{Map, Value};
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+/// How long a request waits before people are told.
+const SILENCE_TOLD: Duration = Duration::from_secs(1);
+
 /// What `status` knows of something that is attached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 // Each has fields that the other lacks.
@@ -305,6 +308,14 @@ impl fmt::Display for Status {
             number("log", "checkpoints"),
             number("log", "corrupt_blocks"),
         )?;
+        let oldest = Duration::from_nanos(number("waiting", "oldest_ns"));
+        if oldest >= SILENCE_TOLD {
+            let (requests, seconds) = (number("waiting", "requests"), oldest.as_secs());
+            writeln!(
+                f,
+                "  waiting    {requests} requests, the oldest for {seconds} s: does the disk below answer?"
+            )?;
+        }
         let latencies = ["read", "write", "flush"].map(|kind| self.latency(kind)).join(", ");
         write!(f, "  latency    {latencies} (half / 99 % / longest)")?;
         let Some(flash) = &self.flash else { return Ok(()) };

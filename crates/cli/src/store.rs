@@ -247,6 +247,10 @@ impl Backing for OpenStore {
         self.volume.state()
     }
 
+    fn unanswered_for(&self) -> Option<Duration> {
+        self.volume.unanswered_for()
+    }
+
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
         let statistics = facts_of(&self.volume.statistics());
         let entry = Entry { read_only: self.volume.read_only(), ..entry.clone() };

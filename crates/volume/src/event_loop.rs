@@ -28,7 +28,7 @@ use crate::message::{Ending, Message, SessionId, Submission};
 use crate::open_error::OpenErrorKind;
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
-use crate::statistics::{Latencies, LoopCounts, Statistics, gather};
+use crate::statistics::{Latencies, LoopCounts, Statistics, Waiting, gather};
 use crate::tuning::{Retuning, Tuning};
 use coulter_device::{Device, Wait};
 use coulter_engine::Failure;
@@ -175,7 +175,7 @@ impl EventLoop {
             return None;
         }
         self.is_armed = true;
-        self.counts.sleeps += 1;
+        self.note_sleep();
         let due = self.nap().and_then(|nap| Instant::now().checked_add(nap));
         let mut armed = None;
         self.guarded(|event_loop| {
@@ -198,7 +198,12 @@ impl EventLoop {
     pub(crate) fn statistics(&self) -> Statistics {
         let Some(driver) = &self.driver else { return self.shared.last_statistics() };
         let engine = driver.engine_statistics();
-        gather(&driver.counters, &engine, &self.latencies, self.counts, self.governor.counts())
+        let oldest_ns = driver
+            .oldest_job_ns()
+            .map_or(0, |begun_ns| self.shared.now_ns().saturating_sub(begun_ns));
+        let waiting = Waiting { requests: driver.job_count() as u64, oldest_ns };
+        let governor = self.governor.counts();
+        gather(&driver.counters, &engine, &self.latencies, self.counts, governor, waiting)
     }
 
     // Sessions on this thread.
@@ -323,6 +328,12 @@ impl EventLoop {
         self.governor.nap_ns(driver.engine(), now_ns).map(Duration::from_nanos)
     }
 
+    fn note_sleep(&mut self) {
+        self.counts.sleeps += 1;
+        let has_jobs = self.driver().job_count() > 0;
+        self.shared.note_sleep(has_jobs);
+    }
+
     fn try_wait(&mut self, wait: Wait) -> io::Result<()> {
         self.counts.turns += 1;
         let is_idle = self.inbox.is_empty() && !self.driver().has_completions();
@@ -330,7 +341,7 @@ impl EventLoop {
         if !may_sleep || !self.shared.mailbox.try_sleep() {
             return self.driver().poll_device(Wait::No);
         }
-        self.counts.sleeps += 1;
+        self.note_sleep();
         let wait = match (wait, self.nap()) {
             (Wait::For(time), Some(nap)) => Wait::For(time.min(nap)),
             (_, Some(nap)) => Wait::For(nap),
@@ -403,6 +414,7 @@ impl EventLoop {
             return;
         }
         let now_ns = self.shared.now_ns();
+        self.shared.note_answer(now_ns);
         let mut finished = std::mem::take(&mut self.driver().finished);
         for finished in finished.drain(..) {
             let latency = match finished.operation {

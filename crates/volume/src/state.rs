@@ -7,10 +7,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a volume can do at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     /// The loop's thread, if it has one.
     thread: OnceLock<ThreadId>,
     epoch: Instant,
+    /// Since when requests have waited of which none was answered, by the volume's clock; 0 if none waits.
+    unanswered_since_ns: AtomicU64,
     state: Mutex<State>,
     last: Mutex<Statistics>,
 }
@@ -84,6 +86,7 @@ impl Shared {
             has_guest: AtomicBool::new(false),
             thread: OnceLock::new(),
             epoch: Instant::now(),
+            unanswered_since_ns: AtomicU64::new(0),
             state: Mutex::new(State::Running),
             last: Mutex::default(),
         })
@@ -128,6 +131,31 @@ impl Shared {
     pub(crate) fn now_ns(&self) -> u64 {
         // 2^64 nanoseconds are 584 years.
         self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// The loop sleeps, with requests that wait or without.
+    #[inline]
+    pub(crate) fn note_sleep(&self, has_requests: bool) {
+        let since = self.unanswered_since_ns.load(Ordering::Relaxed);
+        match (has_requests, since) {
+            (false, _) => self.unanswered_since_ns.store(0, Ordering::Relaxed),
+            (true, 0) => self.unanswered_since_ns.store(self.now_ns(), Ordering::Relaxed),
+            (true, _) => {}
+        }
+    }
+
+    /// The loop answers: whoever waits has seen an answer now.
+    #[inline]
+    pub(crate) fn note_answer(&self, now_ns: u64) {
+        if self.unanswered_since_ns.load(Ordering::Relaxed) > 0 {
+            self.unanswered_since_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// How long requests have waited of which none was answered.
+    pub(crate) fn unanswered_for(&self) -> Option<Duration> {
+        let since = self.unanswered_since_ns.load(Ordering::Relaxed);
+        (since > 0).then(|| Duration::from_nanos(self.now_ns().saturating_sub(since)))
     }
 
     pub(crate) fn state(&self) -> State {

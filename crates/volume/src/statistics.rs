@@ -30,6 +30,8 @@ pub struct Statistics {
     pub write_latency: Latency,
     /// The same of flushes.
     pub flush_latency: Latency,
+    /// What was asked for and not answered yet.
+    pub waiting: Waiting,
     /// What the loop's thread did.
     pub event_loop: LoopCounts,
 }
@@ -217,6 +219,17 @@ pub struct LoopCounts {
     pub deliveries: u64,
 }
 
+/// Requests that were taken and not answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Waiting {
+    /// How many.
+    pub requests: u64,
+    /// How long ago the oldest of them was handed over, in nanoseconds; 0 if there is none.
+    pub oldest_ns: u64,
+}
+
 /// Times of requests by class.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
@@ -232,11 +245,13 @@ pub(crate) fn gather(
     latencies: &Latencies,
     event_loop: LoopCounts,
     governor: GovernorCounts,
+    waiting: Waiting,
 ) -> Statistics {
     let headers =
         engine.user_header_blocks + engine.cleaning_header_blocks + engine.metadata_header_blocks;
     Statistics {
         requests: counters.requests,
+        waiting,
         device: counters.device,
         written: WrittenBytes {
             host_bytes: bytes(engine.user_blocks_written),

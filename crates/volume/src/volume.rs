@@ -21,6 +21,7 @@ use coulter_device::Device;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// An open volume. Dropping it closes it; only [`Volume::close`] says how that went.
 pub struct Volume {
@@ -64,6 +65,12 @@ impl Volume {
     /// What it can do at the moment.
     pub fn state(&self) -> State {
         self.shared.state()
+    }
+
+    /// How long requests have been waiting without any being answered; `None` if none waits. It is told
+    /// without asking the volume's thread: after seconds, look at the device.
+    pub fn unanswered_for(&self) -> Option<Duration> {
+        self.shared.unanswered_for()
     }
 
     /// What it has done so far. Of a volume that has ended: what it had done then.

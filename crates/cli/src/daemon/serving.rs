@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 const REOPEN_PATIENCE: Duration = Duration::from_secs(60);
 const REOPEN_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long nothing is answered until that is told.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// Why a service is to end.
 pub(super) enum End {
     /// It is over; the client that asked for it, if there is one, waits for the answer.
@@ -48,6 +51,8 @@ pub(super) struct Serving {
     entry: Entry,
     since: Instant,
     state: State,
+    /// Whether it was told that nothing is answered.
+    is_silent: bool,
 }
 
 impl Serving {
@@ -108,7 +113,7 @@ impl Serving {
             }
         };
         let (entry, state) = (entry.clone(), backing.state());
-        Ok(Serving { backing, point, listener, trace, entry, since, state })
+        Ok(Serving { backing, point, listener, trace, entry, since, state, is_silent: false })
     }
 
     /// Answers commands until one of them or a signal ends the service.
@@ -121,6 +126,7 @@ impl Serving {
                     return End::Over(self.point.detach(true), None);
                 }
                 Ok(Event::Request(Request::Restart { program }, client)) => {
+                    log::info!(program:% = program.display(); "restarting when what is asked for is done");
                     match self.check_restart(&program).and_then(|()| self.point.hand_over()) {
                         Ok(descriptor) => return End::Restart { program, descriptor, client },
                         Err(error) => client.answer(&Reply::Failed(error.report())),
@@ -136,7 +142,7 @@ impl Serving {
                 },
                 Ok(Event::Request(Request::FirstData, client)) => self.search(client),
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
-                Ok(Event::Heartbeat) => self.watch_state(),
+                Ok(Event::Heartbeat) => self.watch(),
                 Err(source) => {
                     let path = Path::new("the control socket");
                     return End::Over(Err(CliError::io("wait on", path, source)), None);
@@ -184,8 +190,21 @@ impl Serving {
         handover::check(&self.entry.name, program)
     }
 
-    /// A volume that can do less than before says so once in the log.
-    fn watch_state(&mut self) {
+    /// A volume that can do less than before says so once in the log, as does one that answers nothing, and
+    /// when it does again.
+    fn watch(&mut self) {
+        let unanswered_for = self.backing.unanswered_for().unwrap_or_default();
+        let is_silent = unanswered_for >= SILENCE;
+        if is_silent != self.is_silent {
+            self.is_silent = is_silent;
+            match is_silent {
+                true => log::warn!(
+                    seconds = unanswered_for.as_secs();
+                    "requests wait, and none was answered for a while: does the disk below answer?"
+                ),
+                false => log::warn!("requests are answered again"),
+            }
+        }
         let state = self.backing.state();
         if state != self.state {
             log::error!(state:%; "the volume can do less than before");

@@ -141,6 +141,11 @@ impl Jobs {
         self.slots.len() - self.free.len()
     }
 
+    /// When the oldest request was handed over.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        self.slots.iter().flatten().map(|job| job.begun_ns).min()
+    }
+
     /// Takes all requests out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Job> + '_ {
         self.free.clear();

@@ -217,6 +217,11 @@ impl Driver {
         self.jobs.count()
     }
 
+    /// When the oldest of them was handed over, by the volume's clock.
+    pub(crate) fn oldest_job_ns(&self) -> Option<u64> {
+        self.jobs.oldest_ns()
+    }
+
     /// Whether the engine has got so far that requests are taken.
     fn is_readable(&self) -> bool {
         matches!(self.engine.phase(), Phase::Recovered | Phase::Running)
