@@ -104,6 +104,7 @@ impl EventLoop {
         let now_ns = shared.now_ns();
         let open = || {
             let mut driver = Driver::new(device, settings.config)?;
+            driver.acknowledge(settings.acknowledge);
             let tuning = driver.tune(settings.tuning);
             governor.tune(settings.tuning, tuning, driver.engine(), now_ns);
             driver.recover()

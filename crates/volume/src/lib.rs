@@ -118,7 +118,7 @@ pub use geometry::Geometry;
 pub use grow::{GrowError, GrowOptions, grow};
 pub use local::LocalVolume;
 pub use open_error::{OpenError, OpenErrorKind};
-pub use open_options::OpenOptions;
+pub use open_options::{Acknowledge, OpenOptions};
 pub use state::{ReadOnlyReason, State};
 pub use statistics::Statistics;
 pub use volume::Volume;

@@ -30,6 +30,23 @@ pub struct OpenOptions {
     /// What [`Volume::tune`](crate::Volume::tune) changes, changed from the beginning: before the
     /// first request is served and before anything is cleaned.
     pub tuning: Retuning,
+    /// When writes are answered.
+    pub acknowledge: Acknowledge,
+}
+
+/// When a write is answered that does not ask for durability itself. A FLUSH promises the same either way,
+/// and a crash leaves a prefix of the writes either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// When the device has completed it. What was answered and not flushed is lost if the power is cut,
+    /// not if the process ends.
+    #[default]
+    Written,
+    /// When it has its place in the log, in memory: sooner, and in larger records. What was answered and
+    /// not flushed is lost if the process is killed, too, as with a write-back cache: whoever goes on
+    /// using the volume afterwards must have been told. If the device then fails to write it, reads of
+    /// those blocks fail as well as every flush; [`Volume::close`](crate::Volume::close) says so.
+    Buffered,
 }
 
 impl Default for OpenOptions {
@@ -43,6 +60,7 @@ impl Default for OpenOptions {
             record_count: config.record_count,
             request_count: config.request_count,
             tuning: Retuning::default(),
+            acknowledge: Acknowledge::default(),
         }
     }
 }
@@ -79,6 +97,6 @@ impl OpenOptions {
             read_only: self.read_only,
             ..Config::default()
         };
-        Ok(Settings { config, tuning: self.tuning })
+        Ok(Settings { config, tuning: self.tuning, acknowledge: self.acknowledge })
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, Session};
-use coulter::{CreateOptions, LocalVolume, OpenOptions, Volume, create};
+use coulter::{Acknowledge, CreateOptions, LocalVolume, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,12 +63,13 @@ fn run(session: &mut dyn Session, buffers: &mut Vec<Buffer>, count: u64, random:
 }
 
 /// Allocations, and checkpoints, while a warm volume serves 10,000 requests.
-fn allocations<V: AnyVolume>() -> (u64, u64) {
+fn allocations<V: AnyVolume>(acknowledge: Acknowledge) -> (u64, u64) {
     // So large that nothing is cleaned, and no checkpoint is due, while allocations are counted.
     let store = MemoryStore::new(1 << 30);
     let options = CreateOptions { journal_size: Some(65_536), ..CreateOptions::default() };
     create(device(&store), &options).expect("it fits");
-    let volume = V::open_with(device(&store), OpenOptions::default()).expect("it is intact");
+    let options = OpenOptions { acknowledge, ..OpenOptions::default() };
+    let volume = V::open_with(device(&store), options).expect("it is intact");
     // The device in memory allocates where it is written first.
     let content = vec![1; 16 << 20];
     for offset in (0..256 * MIB).step_by(content.len()) {
@@ -87,9 +88,13 @@ fn allocations<V: AnyVolume>() -> (u64, u64) {
 
 #[test]
 fn a_warm_volume_allocates_nothing_for_its_requests() {
-    for (kind, (allocations, checkpoints)) in
-        [("threaded", allocations::<Volume>()), ("local", allocations::<LocalVolume>())]
-    {
+    let (written, buffered) = (Acknowledge::Written, Acknowledge::Buffered);
+    for (kind, (allocations, checkpoints)) in [
+        ("threaded", allocations::<Volume>(written)),
+        ("local", allocations::<LocalVolume>(written)),
+        ("threaded, buffered", allocations::<Volume>(buffered)),
+        ("local, buffered", allocations::<LocalVolume>(buffered)),
+    ] {
         println!("{kind}: {allocations} allocations, {checkpoints} checkpoints");
         // The device's memory, one MiB at a time, and queues that grow once more are still
         // allowed.

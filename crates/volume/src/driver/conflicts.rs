@@ -1,4 +1,5 @@
-//! Order between writes to parts of a block and every other write to that block.
+//! Order between requests that touch the same blocks: writes to parts of a block, and whoever waits for
+//! writes to end.
 //!
 //! A request that covers a block in part must read it, merge, and write it back. It sees the
 //! writes that came before, and the ones that come after must not be merged away. So it *guards*
@@ -12,7 +13,10 @@
 //! Everybody waits for requests that were admitted or blocked earlier, and for so many later ones at
 //! most, so nobody waits for ever.
 //!
-//! While no guard is held a write pays for an empty list and for noting its range.
+//! Besides, somebody may *await* all writes to some blocks that were admitted so far. He is in nobody's
+//! way: later writes are admitted, and not waited for.
+//!
+//! While no guard is held and nobody awaits a write, it pays for empty lists and for noting its range.
 
 use super::jobs::JobIndex;
 use super::span::Span;
@@ -43,8 +47,30 @@ struct Admitted {
     ticket: u64,
     /// Empty until it is admitted.
     span: Span,
-    /// Whether a guard waits for its end.
+    /// Its place among those that were admitted.
+    admission: u64,
+    /// Whether somebody waits for its end.
     is_awaited: bool,
+}
+
+/// A request that goes on when the writes that were admitted before it have ended.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    job: JobIndex,
+    /// Only writes to these blocks; `None` for all.
+    span: Option<Span>,
+    /// Only writes that were admitted up to here.
+    last_admission: u64,
+    /// Those of them that have not ended.
+    waits_for: u32,
+}
+
+impl Waiter {
+    fn awaits(&self, write: &Admitted) -> bool {
+        !write.span.is_empty()
+            && write.admission <= self.last_admission
+            && self.span.is_none_or(|span| span.overlaps(&write.span))
+    }
 }
 
 /// A write of several blocks that was not admitted.
@@ -72,13 +98,18 @@ pub(super) struct Conflicts {
     /// By job.
     admitted: Vec<Admitted>,
     last_ticket: u64,
+    last_admission: u64,
     guards: Vec<Guard>,
+    waiters: Vec<Waiter>,
     /// In the order in which they came. Not those of a single block: they go on as soon as it is
     /// guarded no longer.
     blocked: Vec<Blocked>,
     /// The canary: a bug that the tests of the driver must catch.
     #[cfg(test)]
     pub(super) forgets_guards: bool,
+    /// Another one: nobody awaits writes.
+    #[cfg(test)]
+    pub(super) forgets_waiters: bool,
 }
 
 impl Conflicts {
@@ -91,8 +122,31 @@ impl Conflicts {
             return Admission::Blocked;
         }
         let waits = !span.is_whole() && self.guard(job, span);
-        self.admitted[job.0 as usize] = Admitted { ticket, span, is_awaited: false };
+        self.last_admission += 1;
+        let admission = self.last_admission;
+        self.admitted[job.0 as usize] = Admitted { ticket, span, admission, is_awaited: false };
         if waits { Admission::Waits } else { Admission::Free }
+    }
+
+    /// Whether writes that were admitted, to the blocks of `span` or to any, have not ended. If so,
+    /// [`Conflicts::leave`] names `job` when they have.
+    pub(super) fn awaits(&mut self, job: JobIndex, span: Option<Span>) -> bool {
+        #[cfg(test)]
+        if self.forgets_waiters {
+            return false;
+        }
+        let last_admission = self.last_admission;
+        let mut waiter = Waiter { job, span, last_admission, waits_for: 0 };
+        for write in &mut self.admitted {
+            if waiter.awaits(write) {
+                write.is_awaited = true;
+                waiter.waits_for += 1;
+            }
+        }
+        if waiter.waits_for > 0 {
+            self.waiters.push(waiter);
+        }
+        waiter.waits_for > 0
     }
 
     /// A job's place among all, which it has from when it first came.
@@ -157,12 +211,20 @@ impl Conflicts {
         guard.waits_for > 0
     }
 
-    /// A write has ended. Pushes the guarding requests that need not wait any longer; returns
-    /// whether guards are gone, so that blocked requests may come again.
+    /// A write has ended. Pushes the requests that need not wait any longer; returns whether guards
+    /// are gone, so that blocked requests may come again.
     pub(super) fn leave(&mut self, job: JobIndex, freed: &mut Vec<JobIndex>) -> bool {
         let Some(slot) = self.admitted.get_mut(job.0 as usize) else { return false };
-        let Admitted { span, is_awaited, .. } = std::mem::take(slot);
+        let write = std::mem::take(slot);
+        let Admitted { span, is_awaited, .. } = write;
         if is_awaited {
+            self.waiters.retain_mut(|waiter| {
+                waiter.waits_for -= u32::from(waiter.awaits(&write));
+                if waiter.waits_for == 0 {
+                    freed.push(waiter.job);
+                }
+                waiter.waits_for > 0
+            });
             for guard in &mut self.guards {
                 // Its own guards have waited for none of it.
                 if guard.job != job && guard.touches(&span) {
@@ -278,6 +340,25 @@ mod tests {
                 conflicts.line_up(JobIndex(job), Span::of(offset, 4096));
             }
         }
+    }
+
+    #[test]
+    fn who_awaits_writes_awaits_those_that_came_before_and_touch_his_blocks() {
+        let mut conflicts = Conflicts::default();
+        let span = Some(Span::of(4096, 8192));
+        assert!(!conflicts.awaits(JobIndex(9), span));
+        assert_eq!(enter(&mut conflicts, 0, 0, 4096), Admission::Free);
+        assert!(!conflicts.awaits(JobIndex(9), span));
+        assert_eq!(enter(&mut conflicts, 1, 0, 8192), Admission::Free);
+        assert_eq!(enter(&mut conflicts, 2, 8192, 4096), Admission::Free);
+        assert!(conflicts.awaits(JobIndex(7), span));
+        assert!(conflicts.awaits(JobIndex(8), None));
+        // It is later, though it touches them.
+        assert_eq!(enter(&mut conflicts, 3, 4096, 4096), Admission::Free);
+        assert_eq!(leave(&mut conflicts, 3), (false, vec![]));
+        assert_eq!(leave(&mut conflicts, 2), (false, vec![]));
+        assert_eq!(leave(&mut conflicts, 1), (false, vec![7]));
+        assert_eq!(leave(&mut conflicts, 0), (false, vec![8]));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(super) enum Stage {
     Fetching,
     /// Its parts go to the engine and come back.
     Issuing,
+    /// A read, flush or question that begins when earlier writes have ended.
+    Awaiting,
 }
 
 /// One request.
@@ -41,6 +43,8 @@ pub(super) struct Job {
     /// Parts that the engine has accepted and not answered.
     pub(super) pending: u32,
     pub(super) failure: Option<RequestError>,
+    /// A write whose session has its answer, and its memory, already.
+    pub(super) is_answered: bool,
     /// The answer to a question about extents.
     pub(super) extents: Vec<Extent>,
     /// When it was handed over, in nanoseconds of the volume's clock.
@@ -63,6 +67,7 @@ impl Job {
             cursor: span.first,
             pending: 0,
             failure: None,
+            is_answered: false,
             extents: Vec::new(),
             begun_ns: submission.begun_ns,
         }

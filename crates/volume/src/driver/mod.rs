@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! accept ─┬─ read, flush ───────────────► prompt ─┐
-//!         │                                        ├─► engine ─► device ─► engine ─► finished
+//!         │   (after writes: `answers`)            ├─► engine ─► device ─► engine ─► finished
 //!         └─ write ─► admission ─┬─ whole ► writes ┘
 //!                      (blocked) └─ partial: wait, read the edges, merge, then as whole
 //! ```
@@ -17,6 +17,7 @@
 //! - every request that was accepted is finished once, with its memory;
 //! - memory is given back only when no device command uses it.
 
+mod answers;
 mod conflicts;
 mod extents;
 mod jobs;
@@ -31,14 +32,15 @@ mod transfers;
 pub(crate) use opening::Settings;
 
 use crate::bounce::BounceBuffers;
-use crate::buffer::Buffer;
 use crate::counters::Counters;
 use crate::descriptors::Descriptors;
 use crate::geometry::Geometry;
+use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
 use crate::service::{Completion, Operation, RequestError};
 use crate::tuning::{Retuning, Tuning};
+use answers::Lost;
 use conflicts::{Admission, Conflicts};
 use coulter_device::{self as device, Device, Wait};
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
@@ -69,6 +71,17 @@ pub(crate) struct Finished {
     pub(crate) completion: Completion,
 }
 
+impl Finished {
+    /// What a session gets to see of a request: its memory is given back, for good.
+    fn of(job: &mut Job, result: Result<(), RequestError>) -> Finished {
+        let buffer = std::mem::replace(&mut job.memory, Memory::empty()).into_buffer();
+        let extents = std::mem::take(&mut job.extents);
+        let completion = Completion { tag: job.tag, result, buffer, extents };
+        let (session, operation, begun_ns) = (job.session, job.operation, job.begun_ns);
+        Finished { session, operation, begun_ns, completion }
+    }
+}
+
 /// Engine, device and buffers, and the requests between them.
 pub(crate) struct Driver {
     /// First, so that it is dropped first: it uses the memory of the others until then.
@@ -83,6 +96,10 @@ pub(crate) struct Driver {
     writes: VecDeque<JobIndex>,
     /// Writes that touch a guarded block, or have to let another one go first.
     blocked: VecDeque<JobIndex>,
+    /// Whether writes are answered before the device has them.
+    answers_early: bool,
+    /// Writes that were, and failed.
+    lost: Lost,
     /// Parts of writes that the engine has taken and not answered.
     write_parts: u32,
     write_parts_max: u32,
@@ -117,13 +134,9 @@ impl Driver {
         // Into the table first: what is there is finished even if the engine should panic.
         let index = self.jobs.insert(Job::new(submission, span));
         match self.jobs.job(index).operation {
-            Operation::Flush => self.start_prompt(index),
+            Operation::Flush => self.start_after_writes(index),
             _ if span.is_empty() => self.finish(index),
-            Operation::Extents => self.answer_extents(index),
-            Operation::Read => {
-                self.name_read_memory(index);
-                self.start_prompt(index);
-            }
+            Operation::Extents | Operation::Read => self.start_after_writes(index),
             Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => {
                 if self.engine.read_only().is_some() {
                     self.jobs.job(index).failure = Some(RequestError::ReadOnly);
@@ -280,7 +293,8 @@ impl Driver {
         // First of all: it waits for what it has begun, which uses the others' memory.
         drop(device);
         drop(pool);
-        finished.extend(jobs.drain().map(|job| finished_job(job, Err(error)).0));
+        let unanswered = jobs.drain().filter(|job| !job.is_answered);
+        finished.extend(unanswered.map(|mut job| Finished::of(&mut job, Err(error))));
         finished
     }
 
@@ -327,6 +341,8 @@ impl Driver {
         if !self.writes.is_empty() || !self.try_issue(index) {
             self.counters.requests.waits += 1;
             self.writes.push_back(index);
+        } else {
+            self.answer_if_early(index);
         }
     }
 
@@ -342,7 +358,8 @@ impl Driver {
             if !self.try_issue(*index) {
                 break;
             }
-            self.writes.pop_front();
+            let index = self.writes.pop_front().expect("it was looked at");
+            self.answer_if_early(index);
         }
     }
 
@@ -388,12 +405,15 @@ impl Driver {
         if self.jobs.job(index).operation == Operation::Read {
             self.take_from_bounce(index);
         }
-        let job = self.jobs.remove(index);
+        let mut job = self.jobs.remove(index);
         let result = job.failure.map_or(Ok(()), Err);
         self.counters.finish(result);
-        let (finished, bounce) = finished_job(job, result);
-        self.bounces.give(bounce);
-        self.finished.push(finished);
+        if job.is_answered {
+            self.note_end_of_answered(&job);
+        } else {
+            self.finished.push(Finished::of(&mut job, result));
+            self.bounces.give(job.bounce);
+        }
         self.release(index);
     }
 
@@ -402,7 +422,10 @@ impl Driver {
         let mut freed = std::mem::take(&mut self.freed);
         let guards_are_gone = self.conflicts.leave(index, &mut freed);
         for index in freed.drain(..) {
-            self.start_write(index);
+            match self.jobs.job(index).stage {
+                Stage::Awaiting => self.start_unordered(index),
+                _ => self.start_write(index),
+            }
         }
         self.freed = freed;
         if guards_are_gone {
@@ -413,14 +436,6 @@ impl Driver {
             }
         }
     }
-}
-
-/// What a session gets to see of a request, and the request's bounce buffer.
-fn finished_job(job: Job, result: Result<(), RequestError>) -> (Finished, Buffer) {
-    let buffer = job.memory.into_buffer();
-    let completion = Completion { tag: job.tag, result, buffer, extents: job.extents };
-    let (session, operation, begun_ns) = (job.session, job.operation, job.begun_ns);
-    (Finished { session, operation, begun_ns, completion }, job.bounce)
 }
 
 fn request_error(failure: Failure) -> RequestError {

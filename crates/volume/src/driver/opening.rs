@@ -1,10 +1,11 @@
 //! From a device to a driver whose store can be read, in two steps: what is decided between them holds
 //! before the engine has done anything.
 
-use super::{Conflicts, Driver, Jobs};
+use super::{Conflicts, Driver, Jobs, Lost};
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
 use crate::open_error::OpenErrorKind;
+use crate::open_options::Acknowledge;
 use crate::pool::Pool;
 use crate::tuning::Retuning;
 use coulter_device::{Device, Wait};
@@ -21,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) config: Config,
     /// What is changed before anything is done.
     pub(crate) tuning: Retuning,
+    pub(crate) acknowledge: Acknowledge,
 }
 
 impl Driver {
@@ -52,6 +54,8 @@ impl Driver {
             prompt: VecDeque::new(),
             writes: VecDeque::new(),
             blocked: VecDeque::new(),
+            answers_early: false,
+            lost: Lost::default(),
             write_parts: 0,
             write_parts_max: request_count - request_count.div_ceil(PROMPT_SHARE),
             part_count_max: 1,

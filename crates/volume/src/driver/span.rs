@@ -54,6 +54,11 @@ impl Span {
         (first, end)
     }
 
+    /// Whether a block is in both.
+    pub(super) fn overlaps(&self, other: &Span) -> bool {
+        self.first < other.end && other.first < self.end
+    }
+
     pub(super) fn contains(&self, block: u64) -> bool {
         (self.first..self.end).contains(&block)
     }

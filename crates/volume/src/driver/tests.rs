@@ -12,6 +12,7 @@ use crate::counters::RequestCounts;
 use crate::create::{CreateOptions, create};
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
+use crate::open_options::Acknowledge;
 use crate::service::{Operation, RequestError};
 use coulter_device::wrap::CutHandle;
 use coulter_device::{
@@ -178,7 +179,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(seed: u64) -> Scene {
+    fn new(seed: u64, acknowledge: Acknowledge) -> Scene {
         let store = MemoryStore::new(64 << 20);
         let open = || store.open().expect("nothing has it open");
         let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
@@ -188,7 +189,8 @@ impl Scene {
         // Few places, so that requests have to wait for them.
         let config = Config { request_count: 16, ..Config::default() };
         let driver = Driver::new(Box::new(device), config).and_then(Driver::recover);
-        let driver = driver.unwrap_or_else(|error| panic!("{error}"));
+        let mut driver = driver.unwrap_or_else(|error| panic!("{error}"));
+        driver.acknowledge(acknowledge);
         let random = Random(seed);
         let (oracle, asked) = (Oracle::new(), HashMap::new());
         Scene { driver, oracle, random, asked, next_tag: 1, seed, power: None }
@@ -281,9 +283,7 @@ impl Scene {
 }
 
 /// Many overlapping requests, then a look at everything.
-fn run_overlapping(seed: u64, forgets_guards: bool) -> RequestCounts {
-    let mut scene = Scene::new(seed);
-    scene.driver.conflicts.forgets_guards = forgets_guards;
+fn run_overlapping(mut scene: Scene) -> RequestCounts {
     for _ in 0..400 {
         if scene.driver.job_count() < 48 && scene.random.below(3) > 0 {
             scene.submit_any();
@@ -302,8 +302,10 @@ fn overlapping_requests_of_all_shapes_keep_their_order() {
     let mut merged = 0;
     let mut blocked = 0;
     for seed in 0..150 {
-        let counts = run_overlapping(seed, false);
-        (merged, blocked) = (merged + counts.merged, blocked + counts.blocked);
+        for acknowledge in [Acknowledge::Written, Acknowledge::Buffered] {
+            let counts = run_overlapping(Scene::new(seed, acknowledge));
+            (merged, blocked) = (merged + counts.merged, blocked + counts.blocked);
+        }
     }
     assert!(merged > 5_000, "{merged} merges");
     assert!(blocked > 5_000, "{blocked} blocked");
@@ -313,13 +315,25 @@ fn overlapping_requests_of_all_shapes_keep_their_order() {
 #[should_panic(expected = "reads")]
 fn the_oracle_catches_merging_without_guards() {
     for seed in 0..20 {
-        run_overlapping(seed, true);
+        let mut scene = Scene::new(seed, Acknowledge::Written);
+        scene.driver.conflicts.forgets_guards = true;
+        run_overlapping(scene);
+    }
+}
+
+#[test]
+#[should_panic(expected = "reads")]
+fn the_oracle_catches_reads_that_do_not_wait_for_what_was_answered_early() {
+    for seed in 0..20 {
+        let mut scene = Scene::new(seed, Acknowledge::Buffered);
+        scene.driver.conflicts.forgets_waiters = true;
+        run_overlapping(scene);
     }
 }
 
 #[test]
 fn reads_overtake_writes_that_the_engine_cannot_take() {
-    let mut scene = Scene::new(1);
+    let mut scene = Scene::new(1, Acknowledge::Written);
     while scene.driver.engine.read_only().is_some() {
         scene.turn(Wait::No);
     }
@@ -335,7 +349,7 @@ fn reads_overtake_writes_that_the_engine_cannot_take() {
 #[test]
 fn a_wide_write_is_not_kept_waiting_by_partial_ones_that_come_after_it() {
     for operation in [Operation::Discard, Operation::Write { fua: false }] {
-        let mut scene = Scene::new(1);
+        let mut scene = Scene::new(1, Acknowledge::Written);
         scene.submit(Operation::Write { fua: false }, 1, 1);
         let wide = scene.next_tag;
         scene.submit(operation, 0, 16);
@@ -357,8 +371,9 @@ fn a_wide_write_is_not_kept_waiting_by_partial_ones_that_come_after_it() {
 
 #[test]
 fn abandoning_finishes_every_request_whatever_its_stage() {
-    for seed in 0..40 {
-        let mut scene = Scene::new(seed);
+    for seed in 0..80 {
+        let acknowledges = [Acknowledge::Written, Acknowledge::Buffered];
+        let mut scene = Scene::new(seed, acknowledges[seed as usize % 2]);
         for _ in 0..scene.random.below(60) {
             scene.submit_any();
             if scene.random.below(4) == 0 {

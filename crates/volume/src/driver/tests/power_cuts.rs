@@ -20,6 +20,9 @@ struct Life {
     store: MemoryStore,
     random: Random,
     seed: u64,
+    acknowledge: Acknowledge,
+    /// A canary.
+    forgets_waiters: bool,
     openings: u64,
     /// What each sector held when the power was cut last.
     oracle: Oracle,
@@ -36,13 +39,15 @@ struct Told {
 }
 
 impl Life {
-    fn new(seed: u64) -> Life {
+    fn new(seed: u64, acknowledge: Acknowledge) -> Life {
         let store = MemoryStore::new(STORE_SIZE);
         let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
         let device = store.open().expect("nothing has it open");
         create(Box::new(device), &options).expect("it fits");
         let random = Random(seed ^ 0x000f_f0ff);
-        Life { store, random, seed, openings: 0, oracle: Oracle::new(), next_tag: 1 }
+        let (oracle, next_tag) = (Oracle::new(), 1);
+        let (openings, forgets_waiters) = (0, false);
+        Life { store, random, seed, acknowledge, forgets_waiters, openings, oracle, next_tag }
     }
 
     fn policy(&mut self) -> CutPolicy {
@@ -63,13 +68,15 @@ impl Life {
         }
         let device = Shuffled { inner: device, waiting: Vec::new(), random: Random(!seed) };
         let config = Config { request_count: 16, ..Config::default() };
-        let driver = match Driver::new(Box::new(device), config).and_then(Driver::recover) {
+        let mut driver = match Driver::new(Box::new(device), config).and_then(Driver::recover) {
             Ok(driver) => driver,
             Err(error) => {
                 assert!(handle.is_cut(), "seed {}: {error}", self.seed);
                 return None;
             }
         };
+        driver.acknowledge(self.acknowledge);
+        driver.conflicts.forgets_waiters = self.forgets_waiters;
         let scene = Scene {
             driver,
             oracle: std::mem::replace(&mut self.oracle, Oracle::new()),
@@ -200,9 +207,18 @@ impl Scene {
 
 #[test]
 fn after_a_power_cut_a_volume_holds_a_prefix_with_all_that_was_flushed() {
+    holds_a_prefix(Acknowledge::Written);
+}
+
+#[test]
+fn so_it_does_if_writes_are_answered_from_memory() {
+    holds_a_prefix(Acknowledge::Buffered);
+}
+
+fn holds_a_prefix(acknowledge: Acknowledge) {
     let mut told = Told::default();
     for seed in 0..LIVES {
-        let mut life = Life::new(seed);
+        let mut life = Life::new(seed, acknowledge);
         for _ in 0..OPENINGS {
             life.run_until_cut(&mut told);
             life.compare(&mut told);
@@ -218,10 +234,34 @@ fn after_a_power_cut_a_volume_holds_a_prefix_with_all_that_was_flushed() {
 #[should_panic(expected = "holds")]
 fn a_volume_that_went_back_to_an_older_state_is_caught() {
     for seed in 0..LIVES {
-        let mut life = Life::new(seed);
+        let mut life = Life::new(seed, Acknowledge::Written);
         let older = life.store.duplicate().expect("nothing has it open");
         life.run_until_cut(&mut Told::default());
         life.store = older;
+        life.compare(&mut Told::default());
+    }
+}
+
+/// Without reads, which would find out first.
+#[test]
+#[should_panic(expected = "holds")]
+fn a_flush_that_does_not_wait_for_what_was_answered_early_is_caught() {
+    for seed in 0..LIVES {
+        let mut life = Life::new(seed, Acknowledge::Buffered);
+        life.forgets_waiters = true;
+        let (mut scene, handle) = life.open(None).expect("nothing cuts the power");
+        for round in 0..20 {
+            scene.submit(Operation::Write { fua: false }, round * 8, 8);
+            scene.turn(Wait::No);
+        }
+        scene.submit(Operation::Flush, 0, 0);
+        let flush = scene.next_tag - 1;
+        while scene.asked.contains_key(&flush) {
+            scene.turn(Wait::No);
+        }
+        handle.cut(CutPolicy::LoseAll);
+        life.oracle = scene.oracle;
+        drop(scene.driver);
         life.compare(&mut Told::default());
     }
 }

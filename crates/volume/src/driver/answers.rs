@@ -1,0 +1,88 @@
+//! Writes that are answered before the device has them, if the volume is opened so.
+//!
+//! Such a write is answered when the engine has copied all of it and put it in its place in the order of
+//! the log. Until its record has taken effect the driver makes up for what the engine does not know:
+//!
+//! - a read of those blocks, and a question about them, waits until it has;
+//! - a flush waits for all writes before it, and then for the device;
+//! - if the write fails after all, whoever reads those blocks gets an error, not what was there before.
+//!   The volume is read-only by then, and every flush fails.
+//!
+//! Writes with force unit access, discards and writes of zeros are answered as ever.
+
+use super::jobs::{Job, JobIndex, Stage};
+use super::span::Span;
+use super::{Driver, Finished};
+use crate::open_options::Acknowledge;
+use crate::service::{Operation, RequestError};
+
+/// What was answered and never written.
+#[derive(Debug, Default)]
+pub(super) struct Lost(Vec<(Span, RequestError)>);
+
+impl Lost {
+    fn error_in(&self, span: &Span) -> Option<RequestError> {
+        self.0.iter().find(|(lost, _)| lost.overlaps(span)).map(|(_, error)| *error)
+    }
+}
+
+impl Driver {
+    /// Sets when writes are answered; before the first one.
+    pub(crate) fn acknowledge(&mut self, acknowledge: Acknowledge) {
+        self.answers_early = acknowledge == Acknowledge::Buffered;
+    }
+
+    /// Begins a request that changes nothing, now or when the writes that it must see have ended.
+    pub(super) fn start_after_writes(&mut self, index: JobIndex) {
+        let job = self.jobs.job(index);
+        let span = (job.operation != Operation::Flush).then_some(job.span);
+        if self.answers_early && self.conflicts.awaits(index, span) {
+            self.jobs.job(index).stage = Stage::Awaiting;
+        } else {
+            self.start_unordered(index);
+        }
+    }
+
+    /// The writes that it must see have ended.
+    pub(super) fn start_unordered(&mut self, index: JobIndex) {
+        let job = self.jobs.job(index);
+        job.stage = Stage::Issuing;
+        if job.operation != Operation::Flush
+            && let Some(error) = self.lost.error_in(&job.span)
+        {
+            job.failure = Some(error);
+            self.finish(index);
+            return;
+        }
+        match job.operation {
+            Operation::Extents => self.answer_extents(index),
+            Operation::Read => {
+                self.name_read_memory(index);
+                self.start_prompt(index);
+            }
+            Operation::Flush => self.start_prompt(index),
+            operation => panic!("{operation:?} changes something"),
+        }
+    }
+
+    /// Answers a write that the engine has taken whole, if it need not wait for the device.
+    pub(super) fn answer_if_early(&mut self, index: JobIndex) {
+        let job = self.jobs.job(index);
+        let may = self.answers_early
+            && job.operation == Operation::Write { fua: false }
+            && job.failure.is_none()
+            && self.engine.read_only().is_none();
+        if may {
+            job.is_answered = true;
+            self.finished.push(Finished::of(job, Ok(())));
+            self.bounces.give(std::mem::take(&mut job.bounce));
+        }
+    }
+
+    /// A write that was answered has ended.
+    pub(super) fn note_end_of_answered(&mut self, job: &Job) {
+        if let Some(error) = job.failure {
+            self.lost.0.push((job.span, error));
+        }
+    }
+}

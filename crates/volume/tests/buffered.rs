@@ -1,0 +1,150 @@
+//! Volumes that answer writes from memory: what a host sees is what it sees of any other volume, save that
+//! a device that fails is told later. Power cuts are cut by the driver's own tests.
+
+mod common;
+
+use common::*;
+use coulter::service::RequestError;
+use coulter::{Acknowledge, CloseError, OpenOptions, State};
+use coulter_device::wrap::{Fault, FaultHandle, FaultRates, FaultyDevice, SlowDevice, SlowModel};
+use coulter_device::{CommandKind, MemoryStore};
+use std::time::Duration;
+
+for_both_kinds!(
+    a_write_is_answered_before_the_device_has_it,
+    what_was_answered_is_read_at_once_whatever_the_device_holds_back,
+    what_was_flushed_is_there_whatever_comes,
+    what_was_answered_and_could_not_be_written_is_an_error_and_never_what_was_there_before,
+    closing_says_what_nobody_asked_for,
+);
+
+fn acknowledging(acknowledge: Acknowledge) -> OpenOptions {
+    OpenOptions { acknowledge, ..OpenOptions::default() }
+}
+
+fn faulty<V: AnyVolume>(store: &MemoryStore) -> (V, FaultHandle) {
+    let (device, handle) = FaultyDevice::new(store.open().expect("nothing has it open"), 1);
+    let volume = V::open_with(Box::new(device), acknowledging(Acknowledge::Buffered)).expect("intact");
+    volume.write_at(0, &[1; 8192]).expect("in range");
+    volume.flush().expect("the device works");
+    (volume, handle)
+}
+
+/// Of twenty writes to a slow device, those that were under way still when they had been answered.
+fn answered_early<V: AnyVolume>(acknowledge: Acknowledge) -> usize {
+    let store = small_store(48 * MIB);
+    let model = SlowModel {
+        latency: Duration::from_millis(20),
+        operations_per_second: None,
+        operation_size: MIB,
+        bytes_per_second: None,
+    };
+    let device = SlowDevice::new(store.open().expect("nothing has it open"), model);
+    let volume = V::open_with(Box::new(device), acknowledging(acknowledge)).expect("intact");
+    let is_early = |nth: &u64| {
+        volume.write_at(nth * BLOCK, &[7; BLOCK as usize]).expect("in range");
+        volume.statistics().waiting.requests > 0
+    };
+    let early = (0..20).filter(is_early).count();
+    // Not those that ask for more.
+    volume.write_durable_at(0, &[8; BLOCK as usize]).expect("in range");
+    volume.flush().expect("the device works");
+    assert_eq!(volume.statistics().waiting.requests, 0);
+    volume.close().expect("the device works");
+    early
+}
+
+fn a_write_is_answered_before_the_device_has_it<V: AnyVolume>() {
+    assert_eq!(answered_early::<V>(Acknowledge::Written), 0);
+    let early = answered_early::<V>(Acknowledge::Buffered);
+    // All of them, were the machine never held up for longer than the device.
+    assert!(early > 0, "all were answered late");
+}
+
+fn what_was_answered_is_read_at_once_whatever_the_device_holds_back<V: AnyVolume>() {
+    let store = small_store(48 * MIB);
+    let (volume, handle) = faulty::<V>(&store);
+    handle.set_rates(FaultRates { delays: 300_000, ..FaultRates::default() });
+    let mut random = Random(12);
+    let mut model = vec![0; 2 << 20];
+    model[..8192].fill(1);
+    for round in 0..1500 {
+        let sector = random.below(4000);
+        let length = 1 + random.below(90);
+        let range = (sector * 512) as usize..((sector + length) * 512) as usize;
+        match random.below(4) {
+            0 => {
+                volume.discard(sector * SECTOR, length * SECTOR).expect("in range");
+                model[range].fill(0);
+            }
+            1 => {
+                let mut bytes = vec![0; range.len()];
+                volume.read_at(sector * SECTOR, &mut bytes).expect("in range");
+                assert!(bytes == model[range], "round {round}");
+            }
+            _ => {
+                random.fill(&mut model[range.clone()]);
+                volume.write_at(sector * SECTOR, &model[range.clone()]).expect("in range");
+                let extents = volume.extents(sector * SECTOR, length * SECTOR).expect("in range");
+                assert!(extents.iter().all(|extent| extent.mapped), "round {round}: {extents:?}");
+            }
+        }
+    }
+    volume.close().expect("the device works");
+    let volume = open::<V>(&store);
+    let mut bytes = vec![0; model.len()];
+    volume.read_at(0, &mut bytes).expect("in range");
+    assert!(bytes == model, "closing writes all of it");
+}
+
+fn what_was_flushed_is_there_whatever_comes<V: AnyVolume>() {
+    let store = small_store(48 * MIB);
+    let (volume, _) = faulty::<V>(&store);
+    for block in 0..200 {
+        volume.write_at(block * BLOCK, &[9; BLOCK as usize]).expect("in range");
+    }
+    volume.flush().expect("the device works");
+    // Flushed or not, what comes later must not get ahead of it.
+    volume.write_at(0, &[10; BLOCK as usize]).expect("in range");
+    volume.abandon().expect("the device works");
+    let volume = open::<V>(&store);
+    let mut bytes = vec![0; 200 * BLOCK as usize];
+    volume.read_at(0, &mut bytes).expect("in range");
+    assert!(bytes[BLOCK as usize..].iter().all(|byte| *byte == 9));
+    assert!(bytes[0] == 9 || bytes[0] == 10);
+}
+
+fn what_was_answered_and_could_not_be_written_is_an_error_and_never_what_was_there_before<
+    V: AnyVolume,
+>() {
+    let store = small_store(48 * MIB);
+    let (volume, handle) = faulty::<V>(&store);
+    handle.add(Fault::fail_nth(CommandKind::Write, 1, libc::EIO));
+    assert_eq!(volume.write_at(4096 + 512, &[2; 512]), Ok(()), "answered from memory");
+    let failed = Err(RequestError::Device { errno: libc::EIO });
+    assert_eq!(volume.flush(), failed);
+    assert_eq!(volume.flush(), failed);
+    let mut bytes = [0; 512];
+    assert_eq!(volume.read_at(4096 + 512, &mut bytes), failed);
+    // It is lost as part of its block.
+    assert_eq!(volume.read_at(4096, &mut bytes), failed);
+    assert_eq!(volume.extents(0, 8192), Err(RequestError::Device { errno: libc::EIO }));
+    assert_eq!(volume.read_at(0, &mut bytes), Ok(()));
+    assert_eq!(bytes, [1; 512]);
+    assert_eq!(volume.write_at(0, &[3; 4096]), Err(RequestError::ReadOnly));
+    assert!(matches!(volume.state(), State::ReadOnly(_)));
+    assert_eq!(volume.statistics().requests.device_failures, 6);
+    assert_eq!(volume.close(), Err(CloseError::Device { errno: libc::EIO }));
+
+    let volume = open::<V>(&store);
+    volume.read_at(4096, &mut bytes).expect("what was flushed is there");
+    assert_eq!(bytes, [1; 512]);
+}
+
+fn closing_says_what_nobody_asked_for<V: AnyVolume>() {
+    let store = small_store(48 * MIB);
+    let (volume, handle) = faulty::<V>(&store);
+    handle.add(Fault::fail_nth(CommandKind::Write, 1, libc::EIO));
+    assert_eq!(volume.write_at(0, &[2; 4096]), Ok(()), "answered from memory");
+    assert_eq!(volume.close(), Err(CloseError::Device { errno: libc::EIO }));
+}
