@@ -14,7 +14,8 @@
 //! On the volume's own thread (as with `coulter::LocalVolume`) nothing is handed from thread to
 //! thread.
 //!
-//! Every load of writes ends with a flush, within its time. The data does not compress. Afterwards
+//! Every load of writes ends with a flush, within its time, so a volume that answers them from memory
+//! ([`Options::acknowledge`]) has them on its device by then, too. The data does not compress. Afterwards
 //! both files are read back and every block is compared with what was written last.
 //!
 //! How fast a full volume is that has to be cleaned all the time is another question: see
@@ -29,7 +30,7 @@ use crate::side::{self, Access, Limit, Load, Outcome, RawSide, Versions, VolumeS
 use crate::table::{Table, bytes, percent};
 use crate::timing::median;
 use crate::written::WrittenShares;
-use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter::{Acknowledge, CreateOptions, OpenOptions, Volume, create};
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ pub struct Options {
     pub seconds: f64,
     /// Bytes of map memory; `None` for the whole map.
     pub map_memory: Option<u64>,
+    /// When the volume answers writes.
+    pub acknowledge: Acknowledge,
     /// What the device may do at most, on both sides.
     pub limits: Option<Limits>,
     /// Told how far it is.
@@ -77,6 +80,7 @@ impl Default for Options {
             spare_percent: 200,
             seconds: 10.0,
             map_memory: None,
+            acknowledge: Acknowledge::default(),
             limits: None,
             progress: Progress::default(),
         }
@@ -148,6 +152,8 @@ pub struct Report {
     pub spare_percent: u32,
     /// Rounds of which the median counts.
     pub rounds: usize,
+    /// Whether the volume answered writes before the device had them.
+    pub buffered: bool,
     /// What carried the commands of both sides.
     pub device: String,
 }
@@ -300,6 +306,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         size_bytes: blocks * BLOCK_SIZE as u64,
         spare_percent: options.spare_percent,
         rounds: ROUNDS,
+        buffered: options.acknowledge == Acknowledge::Buffered,
         device: bench.close()?,
     })
 }
@@ -389,7 +396,11 @@ impl Bench {
             progress.report("writing the bare file", share);
         })?;
         create(store.open()?, &create_options).map_err(BenchError::Create)?;
-        let open_options = OpenOptions { map_memory: options.map_memory, ..Default::default() };
+        let open_options = OpenOptions {
+            map_memory: options.map_memory,
+            acknowledge: options.acknowledge,
+            ..OpenOptions::default()
+        };
         let device = store.open()?;
         let mut name = describe(&*device);
         if let Some(limits) = options.limits {

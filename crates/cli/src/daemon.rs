@@ -23,9 +23,9 @@ mod serving;
 use crate::attach_point;
 use crate::control::Reply;
 use crate::emulated::Emulation;
-use crate::error::CliError;
+use crate::error::{CliError, DaemonError};
 use crate::notify::notify;
-use crate::opening::Opening;
+use crate::opening::{Acknowledge, Opening};
 use crate::state::{Entry, StateDirectory, Via};
 use crate::status::Facts;
 use coulter_attach::nbd::Address;
@@ -110,6 +110,11 @@ impl Point {
         }
     }
 
+    /// Whether the host's device waits for another daemon if this one is killed.
+    fn outlives_its_daemon(&self) -> bool {
+        matches!(self, Point::Ublk | Point::Nbd)
+    }
+
     /// Where a block device of this kind is to come from.
     pub(crate) fn of(via: Via) -> Point {
         match via {
@@ -132,6 +137,10 @@ pub(crate) fn run(
     mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
 ) -> Result<Option<Facts>, CliError> {
+    let outlives = job.recover || job.point.outlives_its_daemon();
+    if outlives && job.opening.acknowledge == Acknowledge::Buffered {
+        return Err(DaemonError::RecoverBuffered.into());
+    }
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);

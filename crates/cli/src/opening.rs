@@ -4,6 +4,7 @@ use crate::setting::{self, Setting};
 use crate::size::Size;
 use clap::{Args, ValueEnum};
 use coulter::tuning::Retuning;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
@@ -22,6 +23,11 @@ pub(crate) struct Opening {
     /// Whether to discard segments that were freed: auto does so on disks, not in files
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) trim: Trim,
+
+    /// When to answer writes that ask for nothing more: written, once the device has them; or
+    /// buffered, from memory: faster, but what was not flushed is lost if the daemon is killed, too
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) acknowledge: Acknowledge,
 
     /// Refuse writes, and leave the store as it is
     #[arg(long)]
@@ -49,6 +55,24 @@ pub(crate) enum Trim {
     No,
 }
 
+/// When to answer writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Acknowledge {
+    #[default]
+    Written,
+    Buffered,
+}
+
+impl From<Acknowledge> for coulter::Acknowledge {
+    fn from(acknowledge: Acknowledge) -> coulter::Acknowledge {
+        match acknowledge {
+            Acknowledge::Written => coulter::Acknowledge::Written,
+            Acknowledge::Buffered => coulter::Acknowledge::Buffered,
+        }
+    }
+}
+
 impl Opening {
     /// What is changed from the beginning.
     pub(crate) fn tuning(&self) -> Retuning {
@@ -68,6 +92,9 @@ impl Opening {
             Trim::Auto => {}
             Trim::Yes => words.push("--trim=yes".into()),
             Trim::No => words.push("--trim=no".into()),
+        }
+        if self.acknowledge == Acknowledge::Buffered {
+            words.push("--acknowledge=buffered".into());
         }
         if self.read_only {
             words.push("--read-only".into());

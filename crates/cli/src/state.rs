@@ -12,6 +12,7 @@
 
 use crate::error::{CliError, StateError};
 use crate::file_identity::FileIdentity;
+use crate::opening::Acknowledge;
 use crate::process::Process;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
@@ -94,6 +95,9 @@ pub(crate) struct Entry {
     /// emulated.
     #[serde(default)]
     pub(crate) store_identity: Option<FileIdentity>,
+    /// When writes are answered.
+    #[serde(default)]
+    pub(crate) acknowledge: Acknowledge,
 }
 
 /// How well a word that the user wrote names a volume.
@@ -402,6 +406,7 @@ impl Entry {
             attached_at_unix_seconds: 1,
             metrics: None,
             store_identity: None,
+            acknowledge: Acknowledge::Written,
         }
     }
 }

@@ -7,6 +7,7 @@ mod drive;
 
 pub(crate) use drive::DriveStatus;
 
+use crate::opening::Acknowledge;
 use crate::size::Size;
 use crate::state::Entry;
 use crate::terminal::{self, BOLD};
@@ -264,6 +265,12 @@ impl fmt::Display for Status {
             Age(self.uptime_seconds as u64),
             terminal::path(store)
         )?;
+        if self.entry.acknowledge == Acknowledge::Buffered {
+            writeln!(
+                f,
+                "  buffered   writes are acknowledged from memory; only a flush makes them last"
+            )?;
+        }
         let number = |group, counter| self.number(&[group, counter]);
         let causes = self.write_amplification_by_cause;
         writeln!(

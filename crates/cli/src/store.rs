@@ -214,6 +214,7 @@ impl OpenStore {
             read_only: opening.read_only,
             trim: trims(opening.trim, &path),
             tuning: opening.tuning(),
+            acknowledge: opening.acknowledge.into(),
             ..coulter::OpenOptions::default()
         };
         match Volume::open(device, options) {

@@ -24,7 +24,8 @@ fn acknowledging(acknowledge: Acknowledge) -> OpenOptions {
 
 fn faulty<V: AnyVolume>(store: &MemoryStore) -> (V, FaultHandle) {
     let (device, handle) = FaultyDevice::new(store.open().expect("nothing has it open"), 1);
-    let volume = V::open_with(Box::new(device), acknowledging(Acknowledge::Buffered)).expect("intact");
+    let volume =
+        V::open_with(Box::new(device), acknowledging(Acknowledge::Buffered)).expect("intact");
     volume.write_at(0, &[1; 8192]).expect("in range");
     volume.flush().expect("the device works");
     (volume, handle)

@@ -102,6 +102,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
             uuid: String::new(),
             volume_size_bytes: 0,
             read_only: job.opening.read_only,
+            acknowledge: job.opening.acknowledge,
             attached_at_unix_seconds: unix_seconds(),
             metrics: None,
             store_identity: FileIdentity::at(&store).ok().filter(|_| is_one),

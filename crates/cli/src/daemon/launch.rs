@@ -130,7 +130,7 @@ impl Readiness {
 mod tests {
     use super::*;
     use crate::command::{CommandLine, Verb};
-    use crate::opening::{Opening, Trim};
+    use crate::opening::{Acknowledge, Opening, Trim};
     use crate::size::Size;
     use crate::verbs::attach::ViaChoice;
     use clap::Parser;
@@ -141,6 +141,7 @@ mod tests {
             name: Some("a".into()),
             map_memory: Some(Size(12_345_678)),
             trim: Trim::Yes,
+            acknowledge: Acknowledge::Buffered,
             read_only: true,
             trace: true,
             tune: ["cleaning=drain", "cleaning-rate=12345678", "latency-target=1500us"]

@@ -33,6 +33,8 @@ pub(crate) enum DaemonError {
     Tune { name: String, reason: String },
     /// A daemon cannot become another program.
     Restart { name: String, reason: String },
+    /// A device would go on without what its last daemon had in memory only, or be made to.
+    RecoverBuffered,
     /// Other machines would reach the server.
     Remote { address: String },
     /// The port for metrics cannot be had.
@@ -120,6 +122,11 @@ impl DaemonError {
             }
             DaemonError::Restart { name, reason } => {
                 fault(format!("cannot restart '{name}'")).why(reason.as_str())
+            }
+            DaemonError::RecoverBuffered => {
+                usage("--recover cannot be had with --acknowledge buffered")
+                    .why("a device that is taken over goes on as though nothing were lost")
+                    .help("leave out one of them")
             }
             DaemonError::Remote { address } => usage(format!("will not listen on {address}"))
                 .why("other machines could reach it, and NBD has no passwords")

@@ -3,7 +3,7 @@
 use crate::attach_point;
 use crate::daemon::{self, Job, Point, Source, launch};
 use crate::error::{CliError, DaemonError};
-use crate::opening::Opening;
+use crate::opening::{Acknowledge, Opening};
 use crate::room;
 use crate::state::{Entry, StateDirectory, Via};
 use crate::terminal;
@@ -66,12 +66,12 @@ pub(crate) enum ViaChoice {
 }
 
 impl ViaChoice {
-    /// The attach point for what dies with its process, so that no device may wait for another.
+    /// The attach point for what dies with its process, so that no device may wait for another, for this
+    /// reason.
     ///
     /// # Errors
     /// When it cannot be had.
-    pub(crate) fn point_of_mortal(self) -> Result<Point, CliError> {
-        let reason = "what it shows is lost with its process, and its devices would wait for ever";
+    pub(crate) fn point_of_mortal(self, reason: &str) -> Result<Point, CliError> {
         let unavailable =
             |via: &'static str| DaemonError::ViaUnavailable { via, reason: reason.to_owned() };
         match self {
@@ -102,6 +102,9 @@ impl Options {
     /// # Errors
     /// When an attach point that was asked for cannot be had.
     pub(crate) fn resolved(&self) -> Result<(Options, Option<String>), CliError> {
+        if self.opening.acknowledge == Acknowledge::Buffered {
+            return self.resolved_for_buffered();
+        }
         let check = |via: Via| {
             let unavailable = |reason| DaemonError::ViaUnavailable { via: via.word(), reason };
             attach_point::check(via).map_err(unavailable)
@@ -121,6 +124,23 @@ impl Options {
             }
             other => other,
         };
+        Ok((Options { via, ..self.clone() }, why))
+    }
+
+    /// The same where writes are answered from memory: only what ends with the daemon will do. A device
+    /// that waits for another one would go on as though nothing were lost.
+    fn resolved_for_buffered(&self) -> Result<(Options, Option<String>), CliError> {
+        if self.recover {
+            return Err(DaemonError::RecoverBuffered.into());
+        }
+        let reason = "such a device waits for another daemon if its own is killed, and would go on \
+                      without what was acknowledged from memory (--acknowledge buffered)";
+        let (via, why) = match self.via.point_of_mortal(reason)? {
+            Point::Loop => (ViaChoice::Loop, "via loop"),
+            _ => (ViaChoice::NbdServer, "via nbd-server"),
+        };
+        let is_auto = self.via == ViaChoice::Auto;
+        let why = is_auto.then(|| format!("{why}, as writes are acknowledged from memory"));
         Ok((Options { via, ..self.clone() }, why))
     }
 

@@ -1,6 +1,7 @@
 //! `coulter bench`: measures, side by side in one run.
 
 use crate::error::{CliError, SystemError};
+use crate::opening::Acknowledge;
 use crate::setting::by_name;
 use crate::size::Size;
 use crate::terminal;
@@ -67,6 +68,10 @@ pub(crate) struct VolumeBench {
     /// Most memory that the map may take [default: the whole map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
+
+    /// When the volume answers writes: written, once the device has them; or buffered, from memory
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) acknowledge: Acknowledge,
 
     /// Hold the device back: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB a second),
     /// or some of latency=1ms,iops=3000,bandwidth=125M
@@ -293,6 +298,7 @@ impl VolumeBench {
                 spare_percent: self.spare.unwrap_or(default.spare_percent),
                 seconds: self.seconds,
                 map_memory: self.map_memory.map(|size| size.0),
+                acknowledge: self.acknowledge.into(),
                 limits: self.limits,
                 progress,
             })

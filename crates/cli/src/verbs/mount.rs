@@ -9,7 +9,7 @@ use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
-use crate::opening::Opening;
+use crate::opening::{Acknowledge, Opening};
 use crate::room;
 use crate::state::{Entry, StateDirectory};
 use crate::store;
@@ -124,6 +124,13 @@ impl Mount {
             Ok(entry) => {
                 attach_point::check_device(state, &entry)?;
                 self.tune(state, &entry)?;
+                if self.opening.acknowledge == Acknowledge::Buffered
+                    && entry.acknowledge == Acknowledge::Written
+                {
+                    terminal::note(
+                        "attached already: writes are acknowledged when they are written",
+                    );
+                }
                 return Ok((entry, false));
             }
             Err(CliError::State(StateError::NotAttached { .. })) => {}
