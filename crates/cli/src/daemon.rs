@@ -137,9 +137,8 @@ pub(crate) fn run(
     mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
 ) -> Result<Option<Facts>, CliError> {
-    let outlives = job.recover || job.point.outlives_its_daemon();
-    if outlives && job.opening.acknowledge == Acknowledge::Buffered {
-        return Err(DaemonError::RecoverBuffered.into());
+    if job.opening.acknowledge == Acknowledge::Buffered && job.point.outlives_its_daemon() {
+        return Err(DaemonError::BufferedOutlived { device: None }.into());
     }
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;

@@ -8,6 +8,8 @@
 //! - A write, discard or zeroing that was answered is there whenever the volume is: a daemon may be
 //!   killed, the machine is not. One that was under way is there or not, block by block; whole or not at
 //!   all, if it is a write of an NBD client's.
+//! - A daemon that acknowledges from memory may lose what was not flushed if it is killed, and only then:
+//!   of each host the last requests, and none before one that is there.
 //! - A host meets an error only when the operator took its device away.
 //! - No command hangs, none fails that may not, and no host stands still.
 //! - A store is sound whenever it is not attached.
@@ -55,6 +57,10 @@ struct Operator {
     random: Random,
     can_mount: bool,
     is_loop: bool,
+    /// Whether writes are acknowledged from memory.
+    is_buffered: bool,
+    /// Whether the daemon was killed then, and hosts were not told yet.
+    may_have_lost: bool,
     store_mib: u64,
     programs: [PathBuf; 2],
 }
@@ -103,7 +109,10 @@ impl Operator {
         self.is_loop = self.can_mount && self.random.below(2) == 0;
         let via = if self.is_loop { "loop" } else { "nbd-server" };
         let tune = self.setting();
-        let arguments = ["attach", STORE, "--name", NAME, "--via", via];
+        self.is_buffered = self.random.below(2) == 0;
+        let acknowledge = if self.is_buffered { "buffered" } else { "written" };
+        let arguments =
+            ["attach", STORE, "--name", NAME, "--via", via, "--acknowledge", acknowledge];
         let tuned = [arguments.as_slice(), &["--tune", &tune]].concat();
         // To be drained or put in order is asked for later.
         let is_tuned = self.random.below(2) == 0 && !tune.starts_with("defrag");
@@ -111,7 +120,7 @@ impl Operator {
         let device = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
         let socket = self.sandbox.path(&format!("state/{NAME}.nbd"));
         let way = if self.is_loop { Way::Path(device.into()) } else { Way::Nbd(socket) };
-        self.site.give(way);
+        self.site.give(way, std::mem::take(&mut self.may_have_lost));
         self.expect_progress();
     }
 
@@ -176,7 +185,7 @@ impl Operator {
         self.ok(&["restart", NAME, "--program", &program.to_string_lossy()]);
         if !self.is_loop {
             let socket = self.sandbox.path(&format!("state/{NAME}.nbd"));
-            self.site.give(Way::Nbd(socket));
+            self.site.give(Way::Nbd(socket), false);
         }
         format!("restart, loop: {}", self.is_loop)
     }
@@ -200,6 +209,7 @@ impl Operator {
         let pid = self.sandbox.pid_of(NAME);
         send(pid, signal);
         wait_until("the daemon is gone", || !is_running(pid));
+        self.may_have_lost = signal == "KILL" && self.is_buffered;
         self.check_and_attach(signal)
     }
 
@@ -216,6 +226,7 @@ impl Operator {
         }
         ended(command, child);
         wait_until("the daemon is gone", || !is_running(pid));
+        self.may_have_lost = signal == "KILL" && self.is_buffered;
         self.check_and_attach(&format!("{signal} within {}", command[0]))
     }
 
@@ -290,7 +301,7 @@ impl Operator {
             self.ok(&["check", STORE, "--data"]);
         }
         self.attach();
-        format!("{what}, loop: {}", self.is_loop)
+        format!("{what}, loop: {}, buffered: {}", self.is_loop, self.is_buffered)
     }
 }
 
@@ -332,6 +343,8 @@ fn operate(duration: Duration, seed: u64) {
         random: Random::new(seed),
         can_mount: right.is_some(),
         is_loop: false,
+        is_buffered: false,
+        may_have_lost: false,
         store_mib: STORE_MIB,
         programs,
     };
@@ -361,7 +374,10 @@ fn operate(duration: Duration, seed: u64) {
     operator.ok(&["detach", NAME]);
     let answered: u64 = site.answered.iter().map(|it| it.load(Ordering::SeqCst)).sum();
     let devices = site.devices();
-    println!("{acts} acts, {devices} devices, {answered} requests, all as it should be");
+    let lost = site.lost.load(Ordering::SeqCst);
+    println!(
+        "{acts} acts, {devices} devices, {answered} requests, {lost} lost from memory, all as it should be"
+    );
 }
 
 fn from_environment(name: &str) -> Option<u64> {

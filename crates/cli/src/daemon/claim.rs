@@ -3,8 +3,9 @@
 use super::{Job, Point, Source};
 use crate::attach_point;
 use crate::control::{self, Request};
-use crate::error::{CliError, StateError};
+use crate::error::{CliError, DaemonError, StateError};
 use crate::file_identity::FileIdentity;
+use crate::opening::Acknowledge;
 use crate::process::Process;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory, StateLock, name_of_store};
@@ -33,7 +34,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
-/// [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over.
+/// [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over;
+/// [`DaemonError::BufferedOutlived`] if it must not be.
 pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     claim_within(state, job, PATIENCE)
 }
@@ -89,6 +91,10 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
             device: waiting.device.clone().unwrap_or_default(),
         }
         .into());
+    }
+    if let (Some(waiting), Acknowledge::Buffered) = (&waiting, job.opening.acknowledge) {
+        let device = waiting.device.clone();
+        return Err(DaemonError::BufferedOutlived { device }.into());
     }
     taken.extend(others);
     let entry = match &waiting {

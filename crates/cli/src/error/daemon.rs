@@ -33,8 +33,9 @@ pub(crate) enum DaemonError {
     Tune { name: String, reason: String },
     /// A daemon cannot become another program.
     Restart { name: String, reason: String },
-    /// A device would go on without what its last daemon had in memory only, or be made to.
-    RecoverBuffered,
+    /// A device would outlive a daemon that acknowledges from memory: this one, which waits for one, or one
+    /// that was asked for.
+    BufferedOutlived { device: Option<String> },
     /// Other machines would reach the server.
     Remote { address: String },
     /// The port for metrics cannot be had.
@@ -123,10 +124,24 @@ impl DaemonError {
             DaemonError::Restart { name, reason } => {
                 fault(format!("cannot restart '{name}'")).why(reason.as_str())
             }
-            DaemonError::RecoverBuffered => {
-                usage("--recover cannot be had with --acknowledge buffered")
-                    .why("a device that is taken over goes on as though nothing were lost")
-                    .help("leave out one of them")
+            DaemonError::BufferedOutlived { device } => {
+                let what = match device {
+                    Some(device) => {
+                        format!("{device} cannot be served with --acknowledge buffered")
+                    }
+                    None => "ublk and nbd cannot be had with --acknowledge buffered".to_owned(),
+                };
+                fault(what)
+                    .why(
+                        "it would outlive its daemon, and go on without what that had acknowledged \
+                         from memory",
+                    )
+                    .help(match device {
+                        Some(_) => {
+                            "leave that out, or let go of the device by `coulter detach` first"
+                        }
+                        None => "use --via loop or --via nbd-server",
+                    })
             }
             DaemonError::Remote { address } => usage(format!("will not listen on {address}"))
                 .why("other machines could reach it, and NBD has no passwords")

@@ -130,9 +130,6 @@ impl Options {
     /// The same where writes are answered from memory: only what ends with the daemon will do. A device
     /// that waits for another one would go on as though nothing were lost.
     fn resolved_for_buffered(&self) -> Result<(Options, Option<String>), CliError> {
-        if self.recover {
-            return Err(DaemonError::RecoverBuffered.into());
-        }
         let reason = "such a device waits for another daemon if its own is killed, and would go on \
                       without what was acknowledged from memory (--acknowledge buffered)";
         let (via, why) = match self.via.point_of_mortal(reason)? {

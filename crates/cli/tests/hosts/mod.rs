@@ -52,6 +52,8 @@ pub(crate) struct Site {
     is_over: AtomicBool,
     /// Requests of each host that were answered.
     pub(crate) answered: [AtomicU64; HOSTS as usize],
+    /// Requests that were answered and lost again, as they might be.
+    pub(crate) lost: AtomicU64,
 }
 
 /// The device, as the operator tells of it.
@@ -60,6 +62,8 @@ pub(crate) struct Device {
     /// Counts how often it came.
     number: u64,
     way: Option<Way>,
+    /// Whether what was answered before it came, and not flushed, may be gone.
+    may_have_lost: bool,
 }
 
 impl Site {
@@ -81,9 +85,9 @@ impl Site {
         self.lock().way = None;
     }
 
-    pub(crate) fn give(&self, way: Way) {
+    pub(crate) fn give(&self, way: Way, may_have_lost: bool) {
         let mut device = self.lock();
-        *device = Device { number: device.number + 1, way: Some(way) };
+        *device = Device { number: device.number + 1, way: Some(way), may_have_lost };
         self.changed.notify_all();
     }
 
@@ -94,11 +98,11 @@ impl Site {
     }
 
     /// The next device after `number`; none if there will be none.
-    fn device_after(&self, number: u64) -> Option<(u64, Way)> {
+    fn device_after(&self, number: u64) -> Option<(u64, Way, bool)> {
         let mut device = self.lock();
         while !self.is_over() {
             if let Some(way) = device.way.as_ref().filter(|_| device.number > number) {
-                return Some((device.number, way.clone()));
+                return Some((device.number, way.clone(), device.may_have_lost));
             }
             device = self.changed.wait(device).expect("nobody panics with it");
         }
@@ -121,6 +125,12 @@ pub(crate) struct Pending {
     version: u64,
 }
 
+impl Pending {
+    fn covers(&self, block: u64) -> bool {
+        (self.first..self.first + self.count).contains(&block)
+    }
+}
+
 /// One who writes to blocks of its own.
 pub(crate) struct HostThread {
     index: u64,
@@ -130,6 +140,11 @@ pub(crate) struct HostThread {
     model: Vec<u64>,
     version: u64,
     pending: Option<Pending>,
+    /// What the blocks held when all of it was durable, and what was asked for and answered since then.
+    durable: Vec<u64>,
+    since: Vec<Pending>,
+    /// How much of that is durable as well.
+    sure: usize,
 }
 
 /// Why a host could not go on with a device.
@@ -150,7 +165,9 @@ impl HostThread {
     pub(crate) fn new(index: u64, seed: u64) -> HostThread {
         let random = Random::new(seed ^ (index + 1) << 32);
         let model = vec![0; BLOCKS_OF_HOST as usize];
-        HostThread { index, random, content: Content::new(7), model, version: 0, pending: None }
+        let (durable, since, sure) = (model.clone(), Vec::new(), 0);
+        let (content, version, pending) = (Content::new(7), 0, None);
+        HostThread { index, random, content, model, version, pending, durable, since, sure }
     }
 
     fn byte(&self, block: u64) -> u64 {
@@ -160,10 +177,19 @@ impl HostThread {
     /// Uses one device after the other.
     pub(crate) fn run(mut self, site: &Site) -> Result<HostThread, String> {
         let mut last = 0;
-        while let Some((number, way)) = site.device_after(last) {
+        let mut may_have_lost = false;
+        while let Some((number, way, may_have_lost_more)) = site.device_after(last) {
             last = number;
+            may_have_lost |= may_have_lost_more;
             let used = way.connect().map_err(Trouble::Io).and_then(|mut disk| {
-                self.look(disk.as_mut(), way.keeps_writes_whole())?;
+                match may_have_lost {
+                    true => {
+                        let lost = self.look_back(disk.as_mut(), way.keeps_writes_whole())?;
+                        site.lost.fetch_add(lost as u64, Ordering::SeqCst);
+                    }
+                    false => self.look(disk.as_mut(), way.keeps_writes_whole())?,
+                }
+                may_have_lost = false;
                 while !site.is_over() {
                     self.ask(disk.as_mut())?;
                     site.answered[self.index as usize].fetch_add(1, Ordering::SeqCst);
@@ -191,8 +217,7 @@ impl HostThread {
             for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
                 let version = self.version_of(block, bytes).map_err(Trouble::Broken)?;
                 let known = &mut self.model[block as usize];
-                let pending =
-                    self.pending.filter(|it| (it.first..it.first + it.count).contains(&block));
+                let pending = self.pending.filter(|it| it.covers(block));
                 match pending {
                     Some(pending) if version == pending.version => is_there.push(true),
                     Some(_) if version == *known => is_there.push(false),
@@ -213,7 +238,64 @@ impl HostThread {
             return Err(Trouble::Broken(format!("{:?} is torn: {is_there:?}", self.pending)));
         }
         self.pending = None;
+        self.note_durable();
         Ok(())
+    }
+
+    /// All that is there now stays.
+    fn note_durable(&mut self) {
+        self.durable.copy_from_slice(&self.model);
+        self.since.clear();
+        self.sure = 0;
+    }
+
+    /// Reads all of its blocks: they must be as they were at some moment since all was durable. A write
+    /// that does not arrive in one piece may be there in part at that moment. How many requests that were
+    /// answered are gone, at the least.
+    pub(crate) fn look_back(
+        &mut self,
+        disk: &mut dyn Host,
+        is_whole: bool,
+    ) -> Result<usize, Trouble> {
+        let mut bytes = vec![0; (BLOCKS_OF_HOST * BLOCK) as usize];
+        for (part, bytes) in bytes.chunks_mut(256 * BLOCK_SIZE).enumerate() {
+            disk.read(self.byte(part as u64 * 256), bytes)?;
+        }
+        let versions =
+            (0..).zip(bytes.chunks_exact(BLOCK_SIZE)).map(|(at, bytes)| self.version_of(at, bytes));
+        let found: Vec<u64> = versions.collect::<Result<_, _>>().map_err(Trouble::Broken)?;
+        let mut asked = std::mem::take(&mut self.since);
+        let answered = asked.len();
+        asked.extend(self.pending.take());
+        let mut state = self.durable.clone();
+        let mut fits = None;
+        for made in 0..=asked.len() {
+            // The one that is next may be there in part.
+            let next = asked.get(made).filter(|_| !is_whole || asked[made].version == 0);
+            let may_be = |(block, version): (u64, u64)| {
+                next.is_some_and(|next| next.covers(block) && next.version == version)
+            };
+            let differ = (0..).zip(&found).zip(&state).filter(|((_, found), was)| found != was);
+            if made >= self.sure && differ.map(|((block, found), _)| (block, *found)).all(may_be) {
+                fits = Some(made);
+            }
+            if let Some(Pending { first, count, version }) = asked.get(made) {
+                state[*first as usize..(first + count) as usize].fill(*version);
+            }
+        }
+        let Some(made) = fits else {
+            let differ = found.iter().zip(&state).filter(|(found, last)| found != last).count();
+            return Err(Trouble::Broken(format!(
+                "host {}: {differ} blocks are older than they were, and never were so together; the first {} \
+                 of {} requests are sure: {asked:?}",
+                self.index,
+                self.sure,
+                asked.len()
+            )));
+        };
+        self.model = found;
+        self.note_durable();
+        Ok(answered.saturating_sub(made))
     }
 
     fn version_of(&self, block: u64, bytes: &[u8]) -> Result<u64, String> {
@@ -237,7 +319,11 @@ impl HostThread {
         let (at, length) = (self.byte(first), count * BLOCK);
         let kind = self.random.below(40);
         match kind {
-            0 => return Ok(disk.flush()?),
+            0 => {
+                disk.flush()?;
+                self.note_durable();
+                return Ok(());
+            }
             1..4 => return self.compare(disk, first, count),
             _ => {}
         }
@@ -258,7 +344,10 @@ impl HostThread {
             }
         }
         self.model[first as usize..(first + count) as usize].fill(version);
-        self.pending = None;
+        self.since.extend(self.pending.take());
+        if kind == 7 {
+            self.sure = self.since.len();
+        }
         Ok(())
     }
 
@@ -356,4 +445,47 @@ fn hosts_notice_every_lie() {
     Content::new(7).fill(&mut disk.0[at..next], origin);
     host.pending = pending;
     assert!(is_noticed(&mut host, &mut disk), "a torn write");
+}
+
+#[test]
+fn hosts_know_every_moment_since_all_was_durable_and_no_other() {
+    let mut host = HostThread::new(0, 6);
+    let mut disk = Liar(vec![0; (HOSTS * BLOCKS_OF_HOST * BLOCK) as usize]);
+    let mut moments = Vec::new();
+    while moments.len() < 12 {
+        let before = host.since.len();
+        assert!(host.ask(&mut disk).is_ok());
+        match host.since.len() {
+            0 => moments.clear(),
+            now if now > before => moments.push(disk.0.clone()),
+            _ => {}
+        }
+    }
+    let (since, sure) = (host.since.clone(), host.sure);
+    assert!(sure < 6, "the series has a moment to lose");
+    let (durable, last) = (host.durable.clone(), host.model.clone());
+    let mut fits = |bytes: &[u8], is_whole| {
+        (host.since, host.sure) = (since.clone(), sure);
+        (host.durable, host.model) = (durable.clone(), last.clone());
+        disk.0.copy_from_slice(bytes);
+        host.look_back(&mut disk, is_whole).is_ok()
+    };
+    for (moment, bytes) in moments.iter().enumerate() {
+        assert_eq!(fits(bytes, true), moment + 1 >= sure, "moment {moment}, sure: {sure}");
+    }
+    // The last write but one is not there, and the last one is.
+    let undo = |of: &Pending, from: &[u8], bytes: &mut [u8]| {
+        let range = (of.first * BLOCK) as usize..((of.first + of.count) * BLOCK) as usize;
+        bytes[range.clone()].copy_from_slice(&from[range]);
+    };
+    let mut gap = moments[11].clone();
+    undo(&since[10], &moments[9], &mut gap);
+    assert!(gap != moments[11] && !fits(&gap, false));
+    // Half of a write.
+    let long = (sure.max(1)..12).find(|at| since[*at].count > 1 && since[*at].version > 0);
+    let long = long.expect("one is longer than a block");
+    let mut half = moments[long].clone();
+    undo(&Pending { count: 1, ..since[long] }, &moments[long - 1], &mut half);
+    assert!(fits(&half, false));
+    assert!(!fits(&half, true));
 }
