@@ -45,6 +45,9 @@ use std::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// Nothing happens between calls: what was acknowledged from memory
+/// ([`Acknowledge::Buffered`](crate::Acknowledge::Buffered)) gets no further until the next one.
+///
 /// It stays where it was opened:
 ///
 /// ```compile_fail

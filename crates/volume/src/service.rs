@@ -11,7 +11,9 @@
 //! - **Visibility.** A read that is submitted after a write's completion sees that write.
 //! - **Durability.** A completed write survives the death of this process, and a power cut once a
 //!   later `Flush` has completed, or if it was a `Write { fua: true }`. `Flush` covers every write
-//!   that had *completed* when it was submitted, of all sessions.
+//!   that had *completed* when it was submitted, of all sessions. Of a volume that acknowledges from
+//!   memory ([`Acknowledge::Buffered`](crate::Acknowledge::Buffered)) only what was flushed, and
+//!   `Write { fua: true }`, survives this process.
 //! - **Atomicity.** A write of at most [`ATOMIC_WRITE_SIZE_MAX`] bytes, aligned to 4096, appears
 //!   whole or not at all after a crash.
 //! - **Errors.** A request either completes with `Ok` and did all that it says, or completes with
