@@ -1,4 +1,5 @@
-//! ext4, XFS and Btrfs on a volume of the daemon's, and the daemon killed under load.
+//! ext4, XFS and Btrfs on a volume of the daemon's, and the daemon killed under load. With writes acknowledged
+//! from memory, which is what file systems flush for, and without.
 //!
 //! In short in every run of the tests; for long by `make filesystems`, whose table is quoted in
 //! docs/attach.md. Needs root, FUSE, loop devices and fio.
@@ -41,19 +42,37 @@ struct Figures {
 struct Trial<'a> {
     sandbox: &'a Sandbox,
     kind: FileSystem,
+    /// When writes are.
+    acknowledge: &'static str,
     directory: PathBuf,
     device: PathBuf,
     scale: &'a Scale,
 }
 
+/// How the volume is mounted whenever it is.
+const MOUNT: [&str; 6] = ["mount", "disk.img", "mnt", "--options", "discard", "--json"];
+
 impl Trial<'_> {
-    fn new<'a>(sandbox: &'a Sandbox, kind: FileSystem, scale: &'a Scale) -> Trial<'a> {
+    fn new<'a>(
+        sandbox: &'a Sandbox,
+        kind: FileSystem,
+        acknowledge: &'static str,
+        scale: &'a Scale,
+    ) -> Trial<'a> {
         let directory = sandbox.make_directory("mnt");
-        let arguments = ["mount", "disk.img", "mnt", "--mkfs", kind.name(), "--json"];
-        let shape = ["--size", scale.store, "--segment-size", "4M", "--options", "discard"];
-        let entry = sandbox.json(&[&arguments[..], &shape].concat());
-        let device = entry["device"].as_str().expect("it has a device").into();
-        Trial { sandbox, kind, directory, device, scale }
+        let device = PathBuf::new();
+        let mut trial = Trial { sandbox, kind, acknowledge, directory, device, scale };
+        let shape = ["--mkfs", kind.name(), "--size", scale.store, "--segment-size", "4M"];
+        trial.mount(&shape);
+        trial
+    }
+
+    /// Attaches the store and mounts what is on it.
+    fn mount(&mut self, more: &[&str]) {
+        let acknowledge = ["--acknowledge", self.acknowledge];
+        let entry = self.sandbox.json(&[&MOUNT[..], &acknowledge, more].concat());
+        assert_eq!(entry["acknowledge"], self.acknowledge);
+        self.device = entry["device"].as_str().expect("it has a device").into();
     }
 
     fn fio(&self, file: &str, arguments: &[&str]) -> Command {
@@ -150,10 +169,8 @@ impl Trial<'_> {
         wait_until("the dead file system is unmounted", unmounted);
 
         let begin = Instant::now();
-        let mount = ["mount", "disk.img", "mnt", "--options", "discard", "--json"];
-        let entry = self.sandbox.json(&mount);
+        self.mount(&[]);
         let recovery = begin.elapsed();
-        self.device = entry["device"].as_str().expect("it has a device").into();
         match files.verify(&self.directory.join("files")) {
             Ok(verified) => *durable += verified,
             Err(error) => panic!("{}: {error}", self.kind),
@@ -175,13 +192,13 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {said}");
 }
 
-fn live(kind: FileSystem, scale: &Scale) -> Figures {
+fn live(kind: FileSystem, acknowledge: &'static str, scale: &Scale) -> Figures {
     let sandbox = Sandbox::new();
-    let mut trial = Trial::new(&sandbox, kind, scale);
+    let mut trial = Trial::new(&sandbox, kind, acknowledge, scale);
     let verified_mib = trial.verify();
     let trimmed_mib = trial.trim();
     trial.check();
-    sandbox.ok(&["mount", "disk.img", "mnt", "--options", "discard"]);
+    trial.mount(&[]);
 
     let files = trial.directory.join("files");
     fs::create_dir(&files).expect("it is new");
@@ -202,24 +219,26 @@ fn live_all(test: &str, scale: &Scale) {
         return skipped(&format!("{test}: fio is not installed"));
     }
     println!(
-        "file system | verified | trimmed | kills | durable things whole | back within | check"
+        "file system | acknowledged | verified | trimmed | kills | durable things whole | back within | check"
     );
     for kind in FileSystem::ALL {
         if !kind.is_installed() {
             skipped(&format!("{test}: the programs of {kind} are not installed"));
             continue;
         }
-        let figures = live(kind, scale);
-        println!(
-            "{:<11} | {:>4} MiB | {:>3} MiB | {:>5} | {:>20} | {:>9.2} s | {} MiB, clean",
-            kind.name(),
-            figures.verified_mib,
-            figures.trimmed_mib,
-            scale.kills,
-            figures.durable.durable,
-            figures.recovery.as_secs_f64(),
-            figures.checked_mib,
-        );
+        for acknowledge in ["written", "buffered"] {
+            let figures = live(kind, acknowledge, scale);
+            println!(
+                "{:<11} | {acknowledge:<12} | {:>4} MiB | {:>3} MiB | {:>5} | {:>20} | {:>9.2} s | {} MiB, clean",
+                kind.name(),
+                figures.verified_mib,
+                figures.trimmed_mib,
+                scale.kills,
+                figures.durable.durable,
+                figures.recovery.as_secs_f64(),
+                figures.checked_mib,
+            );
+        }
     }
 }
 
