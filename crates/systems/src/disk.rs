@@ -13,7 +13,7 @@
 
 use crate::liar::Liar;
 use crate::protocol::{Cut, Reply, Request, receive, send};
-use coulter::{CloseError, CreateOptions, OpenOptions, Volume, create};
+use coulter::{Acknowledge, CloseError, CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use coulter_check::{BlockFn, ReadError};
@@ -119,7 +119,13 @@ impl Disk {
             false => Box::new(device),
             true => Box::new(Liar::new(device)),
         };
-        let volume = match Volume::open(device, OpenOptions::default()) {
+        // Either kind of volume has its cuts, and the store passes from one to the other.
+        let acknowledge = match cut {
+            Some(Cut { seed, .. }) if seed % 2 == 1 => Acknowledge::Buffered,
+            _ => Acknowledge::Written,
+        };
+        let options = OpenOptions { acknowledge, ..OpenOptions::default() };
+        let volume = match Volume::open(device, options) {
             Ok(volume) => volume,
             Err(_) if cord.is_cut() => return Ok(Reply::Cut),
             Err(error) => return Err(violation(format!("the store does not open: {error}"))),
