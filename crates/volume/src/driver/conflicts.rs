@@ -97,6 +97,8 @@ pub(super) enum Admission {
 pub(super) struct Conflicts {
     /// By job.
     admitted: Vec<Admitted>,
+    /// Those of them that have not ended.
+    admitted_count: usize,
     last_ticket: u64,
     last_admission: u64,
     guards: Vec<Guard>,
@@ -122,6 +124,7 @@ impl Conflicts {
             return Admission::Blocked;
         }
         let waits = !span.is_whole() && self.guard(job, span);
+        self.admitted_count += 1;
         self.last_admission += 1;
         let admission = self.last_admission;
         self.admitted[job.0 as usize] = Admitted { ticket, span, admission, is_awaited: false };
@@ -133,6 +136,9 @@ impl Conflicts {
     pub(super) fn awaits(&mut self, job: JobIndex, span: Option<Span>) -> bool {
         #[cfg(test)]
         if self.forgets_waiters {
+            return false;
+        }
+        if self.admitted_count == 0 {
             return false;
         }
         let last_admission = self.last_admission;
@@ -217,6 +223,7 @@ impl Conflicts {
         let Some(slot) = self.admitted.get_mut(job.0 as usize) else { return false };
         let write = std::mem::take(slot);
         let Admitted { span, is_awaited, .. } = write;
+        self.admitted_count -= usize::from(!span.is_empty());
         if is_awaited {
             self.waiters.retain_mut(|waiter| {
                 waiter.waits_for -= u32::from(waiter.awaits(&write));
