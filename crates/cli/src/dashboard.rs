@@ -130,7 +130,7 @@ fn state(lines: &mut Vec<String>, status: &Status) {
     ));
     // What a person reads besides is worded as `status` does.
     let text = Facts::Volume(status.clone()).to_string();
-    let wanted = ["  written", "  log", "  waiting", "  latency"];
+    let wanted = ["  buffered", "  written", "  log", "  waiting", "  latency"];
     let wanted = |line: &&str| wanted.iter().any(|start| line.starts_with(start));
     lines.extend(text.lines().filter(wanted).map(str::to_owned));
     let corrupt = number("log", "corrupt_blocks");

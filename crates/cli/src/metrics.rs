@@ -4,6 +4,7 @@
 //! up without a change here: `statistics.written.host_bytes` is `coulter_written_host_bytes_total`.
 //! Units are Prometheus's: bytes and seconds.
 
+use crate::opening::Acknowledge;
 use crate::state::Entry;
 use crate::status::Facts;
 use serde_json::{Map, Value};
@@ -71,6 +72,9 @@ impl Page {
         self.line(&format!("coulter_info{{{labels}}} 1"));
         self.gauge("volume_size_bytes", "What the host sees", entry.volume_size_bytes);
         self.gauge("read_only", "1 if writes are refused", u8::from(entry.read_only));
+        let is_buffered = entry.acknowledge == Acknowledge::Buffered;
+        let help = "1 if writes are acknowledged from memory";
+        self.gauge("buffered", help, u8::from(is_buffered));
         let help = "When it was attached, in seconds since 1970";
         self.gauge("attached_at_unix_seconds", help, entry.attached_at_unix_seconds);
     }
