@@ -4,6 +4,7 @@ use crate::control::{self, Request};
 use crate::daemon::{Job, Point};
 use crate::error::{CliError, DaemonError, StateError, reason_of};
 use crate::inherited;
+use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory, Via};
 use coulter::service::{BlockService, Session};
 use coulter_attach::fuse::FILE_NAME;
@@ -168,7 +169,9 @@ fn ublk(job: &Job, entry: &Entry, service: &dyn BlockService) -> Result<Box<dyn 
         reason: error.to_string(),
     };
     let identity = ublk_identity(entry);
-    let options = UblkOptions { read_only: entry.read_only, identity, copy: None };
+    let is_mortal = entry.acknowledge == Acknowledge::Buffered;
+    let options = UblkOptions { read_only: entry.read_only, identity, copy: None, is_mortal };
+    ublk::remove_remnants(identity).map_err(failed)?;
     let waiting = ublk::waiting().map_err(failed)?;
     let device = match waiting.into_iter().find(|waiting| waiting.identity == identity) {
         Some(waiting) if job.recover => UblkDevice::recover(service, waiting.id, &options),
@@ -332,6 +335,10 @@ pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), CliError> {
             let waiting = ublk::waiting().unwrap_or_default().into_iter();
             for waiting in waiting.filter(|waiting| waiting.identity == identity) {
                 ublk::remove(waiting.id).map_err(|error| failed(error.to_string()))?;
+            }
+            // Without the driver there is none.
+            if ublk::check().is_ok() {
+                ublk::remove_remnants(identity).map_err(|error| failed(error.to_string()))?;
             }
         }
         Via::Nbd => {

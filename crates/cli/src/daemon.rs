@@ -110,11 +110,6 @@ impl Point {
         }
     }
 
-    /// Whether the host's device waits for another daemon if this one is killed.
-    fn outlives_its_daemon(&self) -> bool {
-        matches!(self, Point::Ublk | Point::Nbd)
-    }
-
     /// Where a block device of this kind is to come from.
     pub(crate) fn of(via: Via) -> Point {
         match via {
@@ -137,7 +132,7 @@ pub(crate) fn run(
     mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
 ) -> Result<Option<Facts>, CliError> {
-    if job.opening.acknowledge == Acknowledge::Buffered && job.point.outlives_its_daemon() {
+    if job.opening.acknowledge == Acknowledge::Buffered && job.point == Point::Nbd {
         return Err(DaemonError::BufferedOutlived { device: None }.into());
     }
     // Before the first thread, so that every thread inherits the mask.

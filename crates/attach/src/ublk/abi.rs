@@ -35,6 +35,7 @@ pub(super) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 pub(super) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 pub(super) const F_USER_COPY: u64 = 1 << 7;
 
+pub(super) const STATE_DEAD: u16 = 0;
 pub(super) const STATE_LIVE: u16 = 1;
 pub(super) const STATE_QUIESCED: u16 = 2;
 

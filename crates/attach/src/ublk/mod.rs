@@ -22,7 +22,7 @@ mod stale;
 
 pub use error::UblkError;
 pub use rehearsal::Rehearsal;
-pub use stale::{Waiting, identity_of, remove, waiting};
+pub use stale::{Waiting, identity_of, remove, remove_remnants, waiting};
 
 use crate::block_device::{
     ForeignDevice, StepFailed, Surviving, await_end, detach, not_handed_over,
@@ -81,6 +81,9 @@ pub struct UblkOptions {
     pub identity: u64,
     /// Who copies; `None` for the better one that the kernel has.
     pub copy: Option<Copy>,
+    /// Whether the device ends with this process, however that ends: whoever uses it gets I/O errors.
+    /// Else it waits for another process to [recover](UblkDevice::recover) it.
+    pub is_mortal: bool,
 }
 
 /// An attached ublk device. Dropping it takes it away, used or not.
@@ -88,6 +91,7 @@ pub struct UblkDevice {
     id: u32,
     control: Control,
     copy: Copy,
+    is_mortal: bool,
     /// Whether the device is still ours to delete.
     exists: bool,
     /// The queue's loop, until it is over.
@@ -112,15 +116,17 @@ impl UblkDevice {
             io_size_max: IO_SIZE_MAX,
             id: u32::MAX,
             pid: std::process::id().cast_signed(),
-            flags: F_CMD_IOCTL_ENCODE | F_USER_RECOVERY | F_USER_RECOVERY_REISSUE,
+            flags: F_CMD_IOCTL_ENCODE,
             identity: options.identity,
             ..DeviceInfo::default()
         };
         info.flags |= if copy == Copy::ByDaemon { F_USER_COPY } else { 0 };
+        info.flags |= if options.is_mortal { 0 } else { F_USER_RECOVERY | F_USER_RECOVERY_REISSUE };
         control.add(&mut info).map_err(of_add)?;
         let id = info.id;
         // From here on a failure drops `device`, and with it all that was made.
-        let mut device = UblkDevice { id, control, copy, exists: true, queue: None };
+        let is_mortal = options.is_mortal;
+        let mut device = UblkDevice { id, control, copy, is_mortal, exists: true, queue: None };
         let parameters = parameters(service, options.read_only);
         device.control.set_parameters(id, parameters).map_err(|e| device.failed("set up", e))?;
         device.serve(service, shape_of(&info))?;
@@ -150,7 +156,8 @@ impl UblkDevice {
         };
         retry_while_busy(|| control.start_recovery(id)).map_err(|e| failed("take over", e))?;
         // Until the end of this function a failure leaves the device waiting for another attempt.
-        let mut device = UblkDevice { id, control, copy: shape.copy, exists: false, queue: None };
+        let (copy, is_mortal) = (shape.copy, false);
+        let mut device = UblkDevice { id, control, copy, is_mortal, exists: false, queue: None };
         device.serve(service, shape)?;
         device.control.end_recovery(id).map_err(|e| failed("resume", e))?;
         device.exists = true;
@@ -262,7 +269,10 @@ impl AttachPoint for UblkDevice {
     }
 
     fn hand_over(&mut self) -> io::Result<OwnedFd> {
-        Err(not_handed_over())
+        Err(match self.is_mortal {
+            true => io::Error::new(io::ErrorKind::Unsupported, "this device ends with its process"),
+            false => not_handed_over(),
+        })
     }
 }
 

@@ -1,6 +1,7 @@
-//! Devices whose process has died: found, and taken away.
+//! Devices whose process has died: those that wait for another one, and what is left of those that do not.
+//! Found, and taken away.
 
-use super::abi::{STATE_LIVE, STATE_QUIESCED};
+use super::abi::{DeviceInfo, F_USER_RECOVERY, STATE_DEAD, STATE_LIVE, STATE_QUIESCED};
 use super::control::Control;
 use super::error::UblkError;
 use super::{block_path, retry_while_busy};
@@ -23,21 +24,45 @@ pub struct Waiting {
 /// # Errors
 /// [`UblkError`] where there is no driver to be asked.
 pub fn waiting() -> Result<Vec<Waiting>, UblkError> {
+    let waits = |info: &DeviceInfo| {
+        let is_dead = info.state == STATE_LIVE && !is_alive(info.pid);
+        is_recoverable(info) && (is_dead || info.state == STATE_QUIESCED)
+    };
+    let mut found: Vec<Waiting> = devices()?
+        .into_iter()
+        .filter(waits)
+        .map(|DeviceInfo { id, identity, .. }| Waiting { id, device: block_path(id), identity })
+        .collect();
+    found.sort_by_key(|waiting| waiting.id);
+    Ok(found)
+}
+
+/// Takes away what is left of devices with this identity that were to end with their process
+/// ([`UblkOptions::is_mortal`](super::UblkOptions::is_mortal)), and have.
+///
+/// # Errors
+/// As [`remove`]; and where there is no driver to be asked.
+pub fn remove_remnants(identity: u64) -> Result<(), UblkError> {
+    let is_remnant = |info: &DeviceInfo| {
+        let is_over = info.state == STATE_DEAD || !is_alive(info.pid);
+        info.identity == identity && !is_recoverable(info) && is_over
+    };
+    devices()?.into_iter().filter(is_remnant).try_for_each(|info| remove(info.id))
+}
+
+/// Whether a new process may serve it.
+fn is_recoverable(info: &DeviceInfo) -> bool {
+    info.flags & F_USER_RECOVERY != 0
+}
+
+/// All that there are, whoever made them.
+fn devices() -> Result<Vec<DeviceInfo>, UblkError> {
     let mut control = Control::open()?;
     let entries = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten().flatten();
     let ids = entries
         .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok());
-    let mut found: Vec<Waiting> = ids
-        .filter_map(|id| {
-            // It may go meanwhile.
-            let info = control.info(id).ok()?;
-            let is_dead = info.state == STATE_LIVE && !is_alive(info.pid);
-            let waits = is_dead || info.state == STATE_QUIESCED;
-            waits.then(|| Waiting { id, device: block_path(id), identity: info.identity })
-        })
-        .collect();
-    found.sort_by_key(|waiting| waiting.id);
-    Ok(found)
+    // One may go meanwhile.
+    Ok(ids.filter_map(|id| control.info(id).ok()).collect())
 }
 
 /// What was kept with the block device when it was made; `None` if it is gone, or no ublk device.

@@ -129,7 +129,7 @@ impl DaemonError {
                     Some(device) => {
                         format!("{device} cannot be served with --acknowledge buffered")
                     }
-                    None => "ublk and nbd cannot be had with --acknowledge buffered".to_owned(),
+                    None => "--via nbd cannot be had with --acknowledge buffered".to_owned(),
                 };
                 fault(what)
                     .why(
@@ -140,7 +140,7 @@ impl DaemonError {
                         Some(_) => {
                             "leave that out, or let go of the device by `coulter detach` first"
                         }
-                        None => "use --via loop or --via nbd-server",
+                        None => "let --via auto choose",
                     })
             }
             DaemonError::Remote { address } => usage(format!("will not listen on {address}"))

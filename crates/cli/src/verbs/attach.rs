@@ -66,12 +66,12 @@ pub(crate) enum ViaChoice {
 }
 
 impl ViaChoice {
-    /// The attach point for what dies with its process, so that no device may wait for another, for this
-    /// reason.
+    /// The attach point for what dies with its process, so that no device may wait for another.
     ///
     /// # Errors
     /// When it cannot be had.
-    pub(crate) fn point_of_mortal(self, reason: &str) -> Result<Point, CliError> {
+    pub(crate) fn point_of_mortal(self) -> Result<Point, CliError> {
+        let reason = "what it shows is lost with its process, and its devices would wait for ever";
         let unavailable =
             |via: &'static str| DaemonError::ViaUnavailable { via, reason: reason.to_owned() };
         match self {
@@ -102,42 +102,29 @@ impl Options {
     /// # Errors
     /// When an attach point that was asked for cannot be had.
     pub(crate) fn resolved(&self) -> Result<(Options, Option<String>), CliError> {
-        if self.opening.acknowledge == Acknowledge::Buffered {
-            return self.resolved_for_buffered();
-        }
         let check = |via: Via| {
             let unavailable = |reason| DaemonError::ViaUnavailable { via: via.word(), reason };
             attach_point::check(via).map_err(unavailable)
         };
+        let is_buffered = self.opening.acknowledge == Acknowledge::Buffered;
         let mut why = None;
         match self.via {
             ViaChoice::Ublk => check(Via::Ublk)?,
+            ViaChoice::Nbd if is_buffered => {
+                return Err(DaemonError::BufferedOutlived { device: None }.into());
+            }
             ViaChoice::Nbd => check(Via::Nbd)?,
             ViaChoice::Loop => needs_root_for_loop()?,
             ViaChoice::Auto | ViaChoice::NbdServer => {}
         }
         let via = match self.via {
             ViaChoice::Auto => {
-                let (choice, words) = choose();
+                let (choice, words) = choose(is_buffered);
                 why = Some(words);
                 choice
             }
             other => other,
         };
-        Ok((Options { via, ..self.clone() }, why))
-    }
-
-    /// The same where writes are answered from memory: only what ends with the daemon will do. A device
-    /// that waits for another one would go on as though nothing were lost.
-    fn resolved_for_buffered(&self) -> Result<(Options, Option<String>), CliError> {
-        let reason = "such a device waits for another daemon if its own is killed, and would go on \
-                      without what was acknowledged from memory (--acknowledge buffered)";
-        let (via, why) = match self.via.point_of_mortal(reason)? {
-            Point::Loop => (ViaChoice::Loop, "via loop"),
-            _ => (ViaChoice::NbdServer, "via nbd-server"),
-        };
-        let is_auto = self.via == ViaChoice::Auto;
-        let why = is_auto.then(|| format!("{why}, as writes are acknowledged from memory"));
         Ok((Options { via, ..self.clone() }, why))
     }
 
@@ -166,13 +153,18 @@ fn needs_root_for_loop() -> Result<(), CliError> {
     Err(CliError::needs_root("a loop device", help))
 }
 
-/// The best attach point that there is, and in words which and why.
-fn choose() -> (ViaChoice, String) {
+/// The best attach point that there is, and in words which and why. No device may outlive a daemon
+/// that has in memory only what it has acknowledged.
+fn choose(is_buffered: bool) -> (ViaChoice, String) {
     let mut passed_over = String::new();
     let candidates =
         [(Via::Ublk, ViaChoice::Ublk), (Via::Nbd, ViaChoice::Nbd), (Via::Loop, ViaChoice::Loop)];
     for (via, choice) in candidates {
-        match attach_point::check(via) {
+        let checked = match via {
+            Via::Nbd if is_buffered => Err("its device would outlive the daemon".to_owned()),
+            via => attach_point::check(via),
+        };
+        match checked {
             Ok(()) => return (choice, format!("via {via}{passed_over}")),
             Err(reason) => {
                 let separator = if passed_over.is_empty() { ", as" } else { ";" };

@@ -23,9 +23,6 @@ use coulter_flash::{Pacing, Placement};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Why no device may outlive the process.
-const MORTAL: &str = "what it shows is lost with its process, and its devices would wait for ever";
-
 /// Attach an emulated drive: print the block device by which this host reaches it
 ///
 /// Whatever is written to it is held in memory and gone when it is detached. `coulter status` shows
@@ -269,7 +266,7 @@ impl AttachOptions {
 impl FlashAttach {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let options = &self.options;
-        let job = options.emulation.job(options.via.point_of_mortal(MORTAL)?)?;
+        let job = options.emulation.job(options.via.point_of_mortal()?)?;
         if !self.foreground {
             let entry = launch::launch(state, options.words())?;
             return tell(&entry, self.json);
@@ -303,7 +300,7 @@ impl FlashDaemon {
     fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
         daemon::leave_session();
         let options = &self.options;
-        let job = options.emulation.job(options.via.point_of_mortal(MORTAL)?)?;
+        let job = options.emulation.job(options.via.point_of_mortal()?)?;
         let facts = daemon::run(state, job, &mut |entry| {
             logging::move_to_file(&state.file(&entry.name, "log"))?;
             readiness.tell_success(entry)
