@@ -173,7 +173,8 @@ impl DaemonError {
                         .why("it was stopped, by a signal or a debugger")
                         .help(format!("let it go on with `kill -CONT {pid}`")),
                     false => report.help(format!(
-                        "look at its log, or end it with `kill -9 {pid}`; no flushed write is lost"
+                        "look at its log: it may wait for the disk below, and goes on when that does. `kill \
+                         -9 {pid}` ends it; no flushed write is lost"
                     )),
                 }
             }
