@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const LATENCY: Duration = Duration::from_millis(150);
-const LONG: Duration = Duration::from_millis(50);
+const LATENCY: Duration = Duration::from_millis(60);
+const LONG: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

@@ -89,7 +89,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("removal of nbd", "removal nbd", Set::Long, 90),
     ublk("a device of ublk that waits", "waiting ublk", Set::Short, 60),
     any("a device of nbd that waits", "waiting nbd", Set::Long, 90),
-    ublk("a device of ublk that ends with its daemon", "mortal", Set::Short, 90),
+    ublk("a device of ublk that ends with its daemon", "mortal", Set::Long, 90),
     ublk("what lies above ublk", "above ublk", Set::Long, 90),
     ublk("store on null_blk", "null-blk ublk", Set::Short, 60),
     any("what is missing is named", "bad-input", Set::Short, 60),
