@@ -9,7 +9,7 @@ use crate::daemon::launch;
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
-use crate::opening::{Acknowledge, Opening};
+use crate::opening::{Acknowledge, Opening, Trim};
 use crate::room;
 use crate::state::{Entry, StateDirectory};
 use crate::store;
@@ -124,12 +124,10 @@ impl Mount {
             Ok(entry) => {
                 attach_point::check_device(state, &entry)?;
                 self.tune(state, &entry)?;
-                if self.opening.acknowledge == Acknowledge::Buffered
-                    && entry.acknowledge == Acknowledge::Written
-                {
-                    terminal::note(
-                        "attached already: writes are acknowledged when they are written",
-                    );
+                let passed_over = self.passed_over(&entry);
+                if !passed_over.is_empty() {
+                    let options = passed_over.join(" and ");
+                    terminal::note(&format!("attached already, so without {options}"));
                 }
                 return Ok((entry, false));
             }
@@ -140,6 +138,20 @@ impl Mount {
             Options { via: ViaChoice::Auto, recover: false, opening: self.opening.clone() };
         let (options, _) = options.resolved()?;
         Ok((launch::launch(state, launch::words_for_store(&self.path, &options))?, true))
+    }
+
+    /// Options of attaching that a volume does without which is attached already.
+    fn passed_over(&self, entry: &Entry) -> Vec<&'static str> {
+        let opening = &self.opening;
+        let is_buffered = opening.acknowledge == Acknowledge::Buffered;
+        let options = [
+            (opening.name.as_ref().is_some_and(|name| *name != entry.name), "--name"),
+            (opening.map_memory.is_some(), "--map-memory"),
+            (opening.trim != Trim::Auto, "--trim"),
+            (is_buffered && entry.acknowledge == Acknowledge::Written, "--acknowledge buffered"),
+            (opening.metrics.is_some() && opening.metrics != entry.metrics, "--metrics"),
+        ];
+        options.into_iter().filter_map(|(is_so, option)| is_so.then_some(option)).collect()
     }
 
     /// Changes the settings of a volume that is open already.
