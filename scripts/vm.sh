@@ -10,9 +10,14 @@ cargo=${CARGO:-cargo}
 profile=${PROFILE:-release}
 directory=target/${profile/dev/debug}
 
-"$cargo" build --quiet --profile "$profile" --package coulter-cli --package coulter-systems --bins
+# After the tests everything is there, if it is asked for as they asked: another selection of packages
+# has other features, and all would be compiled once more. Alone, only what is needed is built.
+case $profile in
+  dev) selection=(--workspace) ;;
+  *) selection=(--profile "$profile" --package coulter-attach --test conformance)
+    "$cargo" build --quiet --profile "$profile" --package coulter-cli --package coulter-systems --bins ;;
+esac
 # The suite that every attach point passes is a test program, and goes into the guest as it is.
-suite=$("$cargo" test --profile "${profile/dev/test}" --package coulter-attach --test conformance \
-  --no-run --message-format=json 2>/dev/null |
-  sed -n 's/.*"executable":"\([^"]*conformance[^"]*\)".*/\1/p' | tail -n 1)
+suite=$("$cargo" test --quiet "${selection[@]}" --no-run --message-format=json |
+  sed -n 's|.*crates/attach#.*"executable":"\([^"]*/conformance[^"]*\)".*|\1|p' | tail -n 1)
 exec "$directory/vm" --coulter "$directory/coulter" --conformance "$suite" "$@"
