@@ -21,10 +21,10 @@ pub mod mounts;
 pub mod nbd;
 pub mod nbd_device;
 pub mod point;
+pub mod processes;
 pub mod ublk;
 
 mod claim;
 mod holders;
 mod hosting;
 mod pool;
-mod processes;

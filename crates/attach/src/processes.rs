@@ -3,7 +3,7 @@
 use std::fs;
 
 /// Their numbers. None where `/proc` cannot be read.
-pub(crate) fn pids() -> impl Iterator<Item = u32> {
+pub fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -23,10 +23,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most bytes of one line.
-const LINE_SIZE_MAX: u64 = 1 << 20;
+pub(crate) const LINE_SIZE_MAX: u64 = 1 << 20;
 
 /// How long either end waits for the other, unless it knows better.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a command waits while all of a map is looked through: a minute for 16 TiB.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
@@ -204,16 +204,6 @@ fn silence(entry: &Entry, taken: bool) -> String {
     )
 }
 
-/// Reads the request of a client that has just connected.
-///
-/// # Errors
-/// When the client is silent for too long, or what it says is no request.
-pub(crate) fn receive(stream: &UnixStream) -> io::Result<Request> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    read_line(stream)
-}
-
 /// Writes one value as a line.
 ///
 /// # Errors
@@ -264,7 +254,7 @@ mod tests {
         ] {
             let (mut near, far) = pair();
             write_line(&mut near, &request).expect("the socket takes a line");
-            assert_eq!(receive(&far).expect("the line is a request"), request);
+            assert_eq!(read_line::<Request>(&far).expect("the line is a request"), request);
         }
     }
 
@@ -273,12 +263,15 @@ mod tests {
         for text in [&b"\n"[..], b"{}\n", b"{\"request\":\"format\"}\n", b"\xff\xfe\n", b"[[[[\n"] {
             let (mut near, far) = pair();
             near.write_all(text).expect("the socket takes it");
-            let error = receive(&far).expect_err("it is no request");
+            let error = read_line::<Request>(&far).expect_err("it is no request");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{text:?}");
         }
         let (near, far) = pair();
         drop(near);
-        assert_eq!(receive(&far).expect_err("nothing came").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            read_line::<Request>(&far).expect_err("nothing came").kind(),
+            io::ErrorKind::UnexpectedEof
+        );
     }
 
     #[test]
@@ -335,7 +328,7 @@ mod tests {
             std::fs::remove_file(&path).expect("it is there");
             let listener = UnixListener::bind(&path).expect("the directory is writable");
             let (stream, _) = listener.accept().expect("somebody comes");
-            receive(&stream).expect("it is a request");
+            read_line::<Request>(&stream).expect("it is a request");
             answer(&stream);
         });
         let answer = ask(&state, &entry, &Request::Status);
@@ -364,20 +357,20 @@ mod tests {
     fn a_daemon_that_is_deaf_is_told_from_one_that_works() {
         let quick = heard(|listener, _| {
             let (stream, _) = listener.accept().expect("somebody comes");
-            receive(&stream).expect("it is a request");
+            read_line::<Request>(&stream).expect("it is a request");
             answer(&stream);
         });
         assert!(quick.is_empty(), "{quick:?}");
         let deaf = heard(|listener, is_silent| {
             is_silent.recv().expect("it is told");
             let (stream, _) = listener.accept().expect("somebody comes");
-            receive(&stream).expect("it is a request");
+            read_line::<Request>(&stream).expect("it is a request");
             answer(&stream);
         });
         assert_eq!(deaf, [false]);
         let slow = heard(|listener, is_silent| {
             let (stream, _) = listener.accept().expect("somebody comes");
-            receive(&stream).expect("it is a request");
+            read_line::<Request>(&stream).expect("it is a request");
             is_silent.recv().expect("it is told");
             answer(&stream);
         });

@@ -17,6 +17,7 @@ mod first_data;
 mod handover;
 pub(crate) mod launch;
 mod protect;
+mod requests;
 mod scrapes;
 mod serving;
 
@@ -29,8 +30,9 @@ use crate::opening::{Acknowledge, Opening};
 use crate::state::{Entry, StateDirectory, Via};
 use crate::status::Facts;
 use coulter_attach::nbd::Address;
-use events::{Client, Signals};
+use events::Signals;
 use handover::Handover;
+use requests::Client;
 use serving::{End, Serving};
 use std::path::PathBuf;
 

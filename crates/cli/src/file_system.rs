@@ -6,6 +6,7 @@ use crate::holders;
 use crate::signatures::{self, Signature};
 use crate::tool;
 use clap::ValueEnum;
+use coulter_attach::mounts;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use std::ffi::OsStr;
@@ -89,13 +90,16 @@ pub(crate) fn mount(
     tool::run("mount", "mount", &arguments).map(drop)
 }
 
-/// Unmounts `directory`.
+/// Unmounts `directory`. That somebody else did so just before is as well.
 ///
 /// # Errors
 /// [`MountError::MountBusy`] with the processes that use it.
 pub(crate) fn unmount(directory: &Path) -> Result<(), CliError> {
     match umount2(directory, MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) => Ok(()),
+        Err(Errno::EINVAL) if mounts::mount_at(directory).is_ok_and(|mount| mount.is_none()) => {
+            Ok(())
+        }
         Err(Errno::EBUSY) => {
             let holders = holders::holders_of_mount(directory).unwrap_or_default();
             Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())

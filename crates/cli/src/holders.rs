@@ -6,6 +6,7 @@
 
 use crate::process;
 use coulter_attach::mounts;
+use coulter_attach::processes::pids;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub(crate) fn holders_of_mount(directory: &Path) -> io::Result<Vec<String>> {
         }
     }
     let own = std::process::id();
-    for pid in pids()?.into_iter().filter(|pid| *pid != own) {
+    for pid in pids().filter(|pid| *pid != own) {
         if let Some(path) = paths_of(pid).into_iter().find(|path| path.starts_with(directory)) {
             let command = process::command_of(pid);
             holders.push(format!("process {pid} ({command}) uses {}", path.display()));
@@ -34,11 +35,6 @@ pub(crate) fn holders_of_mount(directory: &Path) -> io::Result<Vec<String>> {
     }
     holders.truncate(HOLDERS_MAX);
     Ok(holders)
-}
-
-fn pids() -> io::Result<Vec<u32>> {
-    let entries = fs::read_dir("/proc")?.flatten();
-    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The directories, files and mapped files of a process.

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn write_and_sync(path: &Path, content: &[u8]) {
@@ -148,6 +148,45 @@ fn fsynced_files_survive_a_killed_daemon() {
     sandbox.ok(&["mount", "disk.img", "mnt"]);
     assert!(fs::read(directory.join("file")).expect("it was synced") == content);
     sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_told_with_what_takes_it_away() {
+    let Some(_right) = can_mount("what_a_killed_daemon_left_is_told") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    let told = || String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
+    assert_eq!(told(), "", "it lives");
+    sandbox.signal("disk", "KILL");
+    let directory = sandbox.path("mnt");
+    let remedy = format!("`coulter umount {}`", directory.display());
+    assert!(told().contains(&remedy), "{}", told());
+    assert_eq!(sandbox.json(&["list", "--json"]).as_array().map(Vec::len), Some(0));
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
+    sandbox.signal("disk", "KILL");
+    assert!(told().contains("`coulter detach disk`"), "{}", told());
+    sandbox.ok(&["detach", "disk"]);
+    assert_eq!(told(), "nothing is attached\n");
+}
+
+#[test]
+fn two_commands_may_unmount_at_once() {
+    let Some(_right) = can_mount("two_commands_may_unmount_at_once") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    let commands =
+        [(); 3].map(|()| sandbox.command(&["umount", "mnt"]).stderr(Stdio::piped()).spawn());
+    for command in commands {
+        let output = command.and_then(Child::wait_with_output).expect("it can be run");
+        let error = String::from_utf8_lossy(&output.stderr);
+        // Or it came when nothing was mounted there any more.
+        let is_late = error.contains("nothing is mounted there");
+        assert!(output.status.success() || is_late, "{error}");
+    }
+    assert_eq!(sandbox.json(&["list", "--json"]).as_array().map(Vec::len), Some(0));
 }
 
 #[test]

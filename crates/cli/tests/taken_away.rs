@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, send};
+use sandbox::{Sandbox, can_mount, is_running, send, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -139,4 +139,21 @@ fn a_store_that_was_moved_is_found_at_its_new_place() {
     assert!(error.contains("already attached"), "{error}");
     sandbox.ok(&["detach", "moved.img"]);
     assert!(!Path::new(&sandbox.path("disk.img")).exists());
+}
+
+#[test]
+fn a_volume_whose_files_in_the_state_directory_were_deleted_is_found_again() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let pid = sandbox.pid_of("disk");
+    let files = ["disk.json", "disk.sock", "lock"].map(|name| sandbox.path("state").join(name));
+    for file in &files {
+        fs::remove_file(file).expect("it is there");
+    }
+    wait_until("the volume is found again", || files[..2].iter().all(|file| file.exists()));
+    assert_eq!(sandbox.pid_of("disk"), pid);
+    sandbox.ok(&["status", "disk"]);
+    sandbox.ok(&["detach", "disk"]);
+    assert!(!is_running(pid) && !files[0].exists());
 }

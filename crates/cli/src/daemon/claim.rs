@@ -162,6 +162,27 @@ pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), CliEr
     state.write(&lock, entry)
 }
 
+/// Writes the entry again if somebody has deleted it, or all of the directory: who cleans up by age takes
+/// the files of a daemon that has run for long. Gives back whether it was gone.
+///
+/// # Errors
+/// [`StateError::NameTaken`] when another daemon has come to have the name; when the directory or the entry
+/// cannot be written.
+pub(super) fn restore(state: &StateDirectory, entry: &Entry) -> Result<bool, CliError> {
+    if state.file(&entry.name, "json").exists() {
+        return Ok(false);
+    }
+    let state = StateDirectory::open(Some(state.path().to_owned()))?;
+    let lock = state.lock()?;
+    match state.entries()?.into_iter().find(|other| other.name == entry.name) {
+        Some(other) if other.process != entry.process => {
+            Err(StateError::NameTaken { name: other.name, store: other.store }.into())
+        }
+        Some(_) => Ok(false),
+        None => state.write(&lock, entry).map(|()| true),
+    }
+}
+
 /// Gives the name back.
 ///
 /// # Errors
@@ -226,6 +247,18 @@ mod tests {
         let claimed = claim_within(&state, &job("/srv/a.img", None), Duration::from_secs(60));
         killer.join().expect("no panic").expect("it was killed");
         assert_eq!(claimed.expect("it has ended").entry.name, "a");
+    }
+
+    #[test]
+    fn an_entry_that_somebody_deleted_is_written_again() {
+        let (_parent, state) = directory();
+        let entry = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
+        assert!(!restore(&state, &entry).expect("it is there"));
+        std::fs::remove_file(state.file("a", "json")).expect("it is there");
+        assert!(restore(&state, &entry).expect("the directory is writable"));
+        std::fs::remove_dir_all(state.path()).expect("it is ours");
+        assert!(restore(&state, &entry).expect("the directory can be made"));
+        assert_eq!(state.entries().expect("it is readable"), [entry]);
     }
 
     #[test]

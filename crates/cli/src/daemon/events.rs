@@ -1,6 +1,7 @@
 //! What a daemon waits for: signals, and commands on its control socket.
 
-use crate::control::{self, Reply, Request};
+use super::requests::{Client, Requests};
+use crate::control::Request;
 use crate::error::CliError;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,10 +9,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the caller may look after its volume.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -45,93 +44,62 @@ impl Signals {
     }
 }
 
-/// A command that waits for an answer.
-pub(super) struct Client {
-    stream: UnixStream,
-}
-
-impl Client {
-    /// Its connection, for another program that will answer.
-    pub(super) fn into_stream(self) -> UnixStream {
-        self.stream
-    }
-
-    /// A client whose connection another program has left.
-    pub(super) fn resume(stream: UnixStream) -> Client {
-        Client { stream }
-    }
-
-    /// Answers; a client that has gone away is no concern of ours.
-    pub(super) fn answer(mut self, reply: &Reply) {
-        if let Err(error) = control::write_line(&mut self.stream, reply) {
-            log::debug!("nobody took the answer: {error}");
-        }
-    }
-}
-
 /// What happened.
 pub(super) enum Event {
     /// A request to end.
     Signal(Signal),
     /// A command.
     Request(Request, Client),
-    /// Nothing for a while.
+    /// Some time has passed.
     Heartbeat,
 }
 
-/// Waits for the next event.
-///
-/// # Errors
-/// When the system cannot wait, which leaves the daemon deaf.
-pub(super) fn next(signals: &Signals, listener: &UnixListener) -> io::Result<Event> {
-    loop {
-        let mut sources = [
-            PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN),
-            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
-        ];
-        let timeout = PollTimeout::try_from(HEARTBEAT).unwrap_or(PollTimeout::MAX);
-        match poll(&mut sources, timeout) {
-            Ok(0) => return Ok(Event::Heartbeat),
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(errno) => return Err(errno.into()),
-        }
-        if let Some(signal) = signals.pending() {
-            return Ok(Event::Signal(signal));
-        }
-        if let Some(event) = accept(listener) {
-            return Ok(event);
-        }
-    }
+/// All that comes to a daemon, in turns.
+pub(super) struct Events {
+    requests: Requests,
+    /// When it last let the caller look after its volume.
+    beat: Instant,
 }
 
-/// The request of a client that waits, if it has one that can be understood.
-fn accept(listener: &UnixListener) -> Option<Event> {
-    let (stream, _) = listener.accept().ok()?;
-    stream.set_nonblocking(false).ok()?;
-    match control::receive(&stream) {
-        Ok(request) => Some(Event::Request(request, Client { stream })),
-        Err(error) => {
-            log::warn!(error:%; "a client of the control socket was turned away");
-            None
-        }
+impl Events {
+    /// With nothing heard yet.
+    pub(super) fn new(requests: Requests) -> Events {
+        Events { requests, beat: Instant::now() }
     }
-}
 
-/// Listens at `path`, which the caller has made sure nobody else uses.
-///
-/// # Errors
-/// When the socket cannot be made.
-pub(super) fn listen(path: &Path) -> Result<UnixListener, CliError> {
-    let failed = |source| CliError::io("make the control socket", path, source);
-    // A dead daemon's goes; anything but a socket stays, and is in the way.
-    match std::fs::symlink_metadata(path) {
-        Ok(there) if there.file_type().is_socket() => {
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        _ => {}
+    /// Where requests come from.
+    pub(super) fn requests(&mut self) -> &mut Requests {
+        &mut self.requests
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    Ok(listener)
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// When the system cannot wait, which leaves the daemon deaf.
+    pub(super) fn next(&mut self, signals: &Signals) -> io::Result<Event> {
+        loop {
+            if let Some(signal) = signals.pending() {
+                return Ok(Event::Signal(signal));
+            }
+            // However much is asked meanwhile.
+            let rest = HEARTBEAT.saturating_sub(self.beat.elapsed());
+            if rest.is_zero() {
+                self.beat = Instant::now();
+                return Ok(Event::Heartbeat);
+            }
+            // Those that came together are heard without a wait.
+            if let Some((request, client)) = self.requests.next() {
+                return Ok(Event::Request(request, client));
+            }
+            let signal = PollFd::new(signals.descriptor.as_fd(), PollFlags::POLLIN);
+            let sources = [signal].into_iter().chain(self.requests.sources());
+            let mut sources: Vec<PollFd<'_>> = sources.collect();
+            // In whole milliseconds, of which none would be no wait.
+            let timeout = PollTimeout::try_from(rest.max(Duration::from_millis(1)));
+            match poll(&mut sources, timeout.unwrap_or(PollTimeout::MAX)) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
 }

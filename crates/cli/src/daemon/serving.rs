@@ -1,6 +1,7 @@
 //! A volume that is served: the open store, its attach point and its control socket.
 
-use super::events::{self, Client, Event, Signals};
+use super::events::{Event, Events, Signals};
+use super::requests::{Client, Requests};
 use super::scrapes::{self, Port};
 use super::{Job, claim, first_data, handover};
 use crate::attach_point::AttachPoint;
@@ -15,7 +16,6 @@ use coulter::State;
 use coulter_attach::{apart, mounts};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,13 +46,16 @@ pub(super) enum End {
 pub(super) struct Serving {
     backing: Box<dyn Backing>,
     point: AttachPoint,
-    listener: UnixListener,
+    events: Events,
     trace: Option<Arc<Recorder>>,
     entry: Entry,
     since: Instant,
     state: State,
     /// Whether it was told that nothing is answered.
     is_silent: bool,
+    directory: StateDirectory,
+    /// Whether it was told that the entry is gone for good.
+    is_unlisted: bool,
 }
 
 impl Serving {
@@ -93,33 +96,44 @@ impl Serving {
         };
         entry.device = Some(point.device());
         entry.metrics = port.as_ref().map(Port::address).or(wanted);
-        let listener = events::listen(&state.file(&entry.name, "sock"))
-            .and_then(|listener| match claim::publish(state, entry) {
+        let requests = Requests::listen(&state.file(&entry.name, "sock"))
+            .and_then(|requests| match claim::publish(state, entry) {
                 // The one from before still leads here.
                 Err(error) if goes_on => {
                     log::warn!(error:%; "the entry stays as it was");
-                    Ok(listener)
+                    Ok(requests)
                 }
-                published => published.map(|()| listener),
+                published => published.map(|()| requests),
             })
-            .and_then(|listener| {
-                port.map_or(Ok(()), |port| port.answer(state, entry)).map(|()| listener)
+            .and_then(|requests| {
+                port.map_or(Ok(()), |port| port.answer(state, entry)).map(|()| requests)
             });
-        let listener = match listener {
-            Ok(listener) => listener,
+        let events = match requests {
+            Ok(requests) => Events::new(requests),
             Err(error) => {
                 drop(point);
                 return Err(abandon(backing, entry).err().unwrap_or(error));
             }
         };
-        let (entry, state) = (entry.clone(), backing.state());
-        Ok(Serving { backing, point, listener, trace, entry, since, state, is_silent: false })
+        let (entry, state, directory) = (entry.clone(), backing.state(), state.clone());
+        Ok(Serving {
+            backing,
+            point,
+            events,
+            trace,
+            entry,
+            since,
+            state,
+            is_silent: false,
+            directory,
+            is_unlisted: false,
+        })
     }
 
     /// Answers commands until one of them or a signal ends the service.
     pub(super) fn answer_until_told_to_end(&mut self, signals: &Signals) -> End {
         loop {
-            match events::next(signals, &self.listener) {
+            match self.events.next(signals) {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
                     self.write_out_file_systems();
@@ -142,7 +156,10 @@ impl Serving {
                 },
                 Ok(Event::Request(Request::FirstData, client)) => self.search(client),
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
-                Ok(Event::Heartbeat) => self.watch(),
+                Ok(Event::Heartbeat) => {
+                    self.watch();
+                    self.stay_listed();
+                }
                 Err(source) => {
                     let path = Path::new("the control socket");
                     return End::Over(Err(CliError::io("wait on", path, source)), None);
@@ -210,6 +227,25 @@ impl Serving {
             log::error!(state:%; "the volume can do less than before");
             self.state = state;
         }
+    }
+
+    /// Whatever somebody deletes in the state directory, the volume can be found and spoken to again.
+    fn stay_listed(&mut self) {
+        let restored = claim::restore(&self.directory, &self.entry).and_then(|entry| {
+            let socket = self.events.requests().restore()?;
+            Ok(entry || socket)
+        });
+        match &restored {
+            Ok(true) => {
+                log::warn!("somebody deleted its files in the state directory; they are back")
+            }
+            Err(error) if !self.is_unlisted => {
+                let pid = self.entry.process.pid;
+                log::error!(error:%, pid; "no command finds it any more; TERM ends it cleanly");
+            }
+            _ => {}
+        }
+        self.is_unlisted = restored.is_err();
     }
 
     fn answer(&self, request: &Request) -> Reply {

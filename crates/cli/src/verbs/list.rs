@@ -3,11 +3,13 @@
 use crate::attach_point;
 use crate::error::CliError;
 use crate::size::Size;
-use crate::state::{Entry, StateDirectory};
+use crate::state::{Entry, StateDirectory, Via};
 use crate::table::Table;
 use crate::terminal;
 use clap::Args;
+use coulter_attach::mounts;
 use serde::Serialize;
+use std::path::Path;
 
 /// List the attached volumes.
 #[derive(Debug, Args)]
@@ -33,35 +35,41 @@ struct Listed {
 
 impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let listed: Vec<Listed> = state.entries()?.into_iter().filter_map(listed).collect();
+        let entries = state.entries()?;
+        let left_over: Vec<String> =
+            entries.iter().filter_map(|entry| left_over(state, entry)).collect();
+        let listed: Vec<Listed> = entries.into_iter().filter_map(listed).collect();
         if self.json {
             return terminal::print_json(&listed);
         }
-        if listed.is_empty() {
-            terminal::note("nothing is attached");
-            return Ok(());
+        match listed.is_empty() {
+            true => terminal::note("nothing is attached"),
+            false => print_table(&listed)?,
         }
-        let mut table = Table::new(&["NAME", "SIZE", "VIA", "DEVICE", "PID", "STORE"]);
-        for Listed { entry, waiting } in &listed {
-            let pid = entry.process.pid.to_string();
-            table.row(&[
-                entry.name.clone(),
-                Size(entry.volume_size_bytes).to_string(),
-                entry.via.to_string(),
-                entry.device.clone().unwrap_or_default(),
-                if *waiting { "ended".to_owned() } else { pid },
-                format!("{}{}", terminal::path(&entry.store), fate_of_path(entry)),
-            ]);
-        }
-        terminal::print(table.to_string().trim_end())?;
-        for Listed { entry, .. } in listed.iter().filter(|listed| listed.waiting) {
-            let (name, store) = (&entry.name, terminal::path(&entry.store));
-            terminal::note(&format!(
-                "'{name}' waits for a daemon: `coulter attach --recover {store}`"
-            ));
-        }
+        left_over.iter().for_each(|left_over| terminal::note(left_over));
         Ok(())
     }
+}
+
+fn print_table(listed: &[Listed]) -> Result<(), CliError> {
+    let mut table = Table::new(&["NAME", "SIZE", "VIA", "DEVICE", "PID", "STORE"]);
+    for Listed { entry, waiting } in listed {
+        let pid = entry.process.pid.to_string();
+        table.row(&[
+            entry.name.clone(),
+            Size(entry.volume_size_bytes).to_string(),
+            entry.via.to_string(),
+            entry.device.clone().unwrap_or_default(),
+            if *waiting { "ended".to_owned() } else { pid },
+            format!("{}{}", terminal::path(&entry.store), fate_of_path(entry)),
+        ]);
+    }
+    terminal::print(table.to_string().trim_end())?;
+    for Listed { entry, .. } in listed.iter().filter(|listed| listed.waiting) {
+        let (name, store) = (&entry.name, terminal::path(&entry.store));
+        terminal::note(&format!("'{name}' waits for a daemon: `coulter attach --recover {store}`"));
+    }
+    Ok(())
 }
 
 /// What has become of the path that the store had when it was attached, if that is worth a word.
@@ -81,4 +89,28 @@ fn listed(entry: Entry) -> Option<Listed> {
     let device = attach_point::waiting_device(&entry)?;
     let entry = Entry { device: Some(device.display().to_string()), ..entry };
     Some(Listed { entry, waiting: true })
+}
+
+/// What a daemon that was killed has left that no other one can serve, in words.
+fn left_over(state: &StateDirectory, entry: &Entry) -> Option<String> {
+    let gone = !entry.process.is_alive() && entry.via == Via::Loop;
+    let device = entry.device.as_deref().filter(|_| gone)?;
+    if !attach_point::has_its_device(state, entry) {
+        return None;
+    }
+    let name = &entry.name;
+    let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();
+    Some(match mounts.first() {
+        Some(mount) => {
+            let directory = terminal::path(&mount.mount_point);
+            format!(
+                "the daemon of '{name}' was killed, and {device}, mounted on {directory}, gives \
+                 errors: `coulter umount {directory}` takes both away"
+            )
+        }
+        None => format!(
+            "the daemon of '{name}' was killed, and {device} gives errors: `coulter detach {name}` \
+             takes it away"
+        ),
+    })
 }

@@ -2,7 +2,7 @@
 
 use crate::attach_point;
 use crate::control::{self, Request};
-use crate::error::{CliError, DaemonError, MountError};
+use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
@@ -57,7 +57,11 @@ impl Umount {
             Some(entry) if !entry.process.is_alive() => {
                 reclaim::reclaim(state, &state.lock()?, &entry)
             }
-            Some(entry) if is_last => detach(state, &entry, false),
+            Some(entry) if is_last => match detach(state, &entry, false) {
+                // By another command, which unmounted it together with this one.
+                Err(CliError::State(StateError::NotAttached { .. })) => Ok(()),
+                detached => detached,
+            },
             _ => Ok(()),
         }
     }
