@@ -34,6 +34,9 @@ const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
 /// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long a process that has closed all that it had may take to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long until a daemon that hears nobody is spoken to again.
 const UNHEARD_PAUSE: Duration = Duration::from_millis(10);
 
@@ -93,7 +96,8 @@ pub(crate) enum Reply {
 ///
 /// # Errors
 /// The daemon's own error; [`StateError::NotAttached`] when it has ended, or ends, and did not hear of
-/// the request; [`DaemonError::DaemonSilent`] when it does not answer in time.
+/// the request; [`DaemonError::DaemonEnded`] when it did, and was killed;
+/// [`DaemonError::DaemonSilent`] when it does not answer in time.
 pub(crate) fn ask(
     state: &StateDirectory,
     entry: &Entry,
@@ -117,6 +121,11 @@ pub(crate) fn ask(
         };
         log::debug!("no answer from {}: {error}", entry.name);
         if !was_unheard(&error) {
+            let hung_up = error.kind() == io::ErrorKind::UnexpectedEof;
+            if hung_up && entry.process.wait_for_end(END_PATIENCE) {
+                let (name, log) = (entry.name.clone(), state.file(&entry.name, "log"));
+                return Err(DaemonError::DaemonEnded { name, log }.into());
+            }
             return Err(DaemonError::silent(entry).into());
         }
         let attached = state.attached()?;
@@ -350,6 +359,29 @@ mod tests {
         let answer = ask(&state, &entry, &Request::Detach { force: false });
         let error = answer.expect_err("nobody has heard it");
         assert!(matches!(error, CliError::State(StateError::NotAttached { .. })), "{error}");
+        daemon.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_daemon_that_is_killed_while_it_works_is_told_from_one_that_is_silent() {
+        let (_parent, state, entry) = attached();
+        let listener = UnixListener::bind(state.file("a", "sock")).expect("it is writable");
+        let mut process =
+            std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
+        let of_process = Process::with_pid(process.id()).expect("it runs");
+        let entry = Entry { process: of_process, ..entry };
+        let daemon = thread::spawn(move || {
+            let hear = || {
+                let (stream, _) = listener.accept().expect("somebody comes");
+                read_line::<Request>(&stream).expect("it is a request");
+            };
+            hear();
+            hear();
+            process.kill().and_then(|()| process.wait()).expect("it is our child");
+        });
+        let ask = || ask(&state, &entry, &Request::Status).expect_err("nobody answers");
+        assert!(matches!(ask(), CliError::Daemon(DaemonError::DaemonSilent { .. })));
+        assert!(matches!(ask(), CliError::Daemon(DaemonError::DaemonEnded { .. })));
         daemon.join().expect("no panic");
     }
 

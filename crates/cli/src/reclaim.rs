@@ -11,7 +11,8 @@ use crate::error::CliError;
 use crate::state::{Entry, StateDirectory, StateLock};
 use coulter_attach::mounts;
 
-/// Removes everything of `entry`, whose process has ended, a device that waits included.
+/// Removes everything of `entry`, whose process has ended, a device that waits included; nothing if somebody
+/// did so since the entry was read, when it may be another daemon's by now.
 ///
 /// # Errors
 /// When the system refuses a step.
@@ -21,6 +22,9 @@ pub(crate) fn reclaim(
     entry: &Entry,
 ) -> Result<(), CliError> {
     assert!(!entry.process.is_alive(), "the state of a running daemon is its own");
+    if state.entry(&entry.name).is_none_or(|found| found.process != entry.process) {
+        return Ok(());
+    }
     log::info!(name = entry.name; "clearing away what its ended daemon left");
     attach_point::remove_waiting(entry)?;
     for device in attach_point::release_leftovers(&state.file(&entry.name, "mount"))? {
@@ -30,4 +34,25 @@ pub(crate) fn reclaim(
         }
     }
     state.remove(lock, &entry.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Process;
+
+    #[test]
+    fn what_another_daemon_has_by_now_is_left_to_it() {
+        let parent = tempfile::tempdir().expect("a temporary directory can be made");
+        let state = StateDirectory::open(Some(parent.path().join("s"))).expect("it can be made");
+        let lock = state.lock().expect("nobody holds the lock");
+        let dead = Entry::sample("a", Process { pid: 1, start_ticks: u64::MAX });
+        let alive = Entry::sample("a", Process::current());
+        state.write(&lock, &alive).expect("the directory is writable");
+        reclaim(&state, &lock, &dead).expect("there is nothing to do");
+        assert_eq!(state.entries().expect("it is readable"), [alive]);
+        state.write(&lock, &dead).expect("the directory is writable");
+        reclaim(&state, &lock, &dead).expect("nobody uses it");
+        assert_eq!(state.entries().expect("it is readable"), []);
+    }
 }

@@ -224,13 +224,25 @@ impl StateDirectory {
             }
             // The file may go away between the listing and this.
             let Ok(text) = fs::read(&path) else { continue };
-            match serde_json::from_slice::<Entry>(&text) {
-                Ok(entry) if self.file(&entry.name, "json") == path => entries.push(entry),
-                _ => log::warn!(path:% = path.display(); "not an entry of this program"),
+            match self.parse(&path, &text) {
+                Some(entry) => entries.push(entry),
+                None => log::warn!(path:% = path.display(); "not an entry of this program"),
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
+    }
+
+    /// The entry of the volume `name`, a stale one included.
+    pub(crate) fn entry(&self, name: &str) -> Option<Entry> {
+        let path = self.file(name, "json");
+        self.parse(&path, &fs::read(&path).ok()?)
+    }
+
+    /// What is in a file, if that is an entry and in its place.
+    fn parse(&self, path: &Path, text: &[u8]) -> Option<Entry> {
+        let entry: Entry = serde_json::from_slice(text).ok()?;
+        (self.file(&entry.name, "json") == path).then_some(entry)
     }
 
     /// The entries whose daemons run and serve.
@@ -324,9 +336,7 @@ impl StateDirectory {
         if suffix != "json" {
             return there.file_type().is_socket();
         }
-        let entry = there.is_file().then(|| fs::read(&path).ok()).flatten();
-        let entry = entry.and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-        entry.is_some_and(|entry| entry.name == name)
+        there.is_file() && self.entry(name).is_some()
     }
 
     /// Removes the entry `name` and its sockets; the log stays, and so does what was not put there

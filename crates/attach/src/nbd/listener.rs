@@ -50,8 +50,12 @@ impl Listener {
     }
 
     /// Goes on with a socket that listens already: inherited, or handed over. Its file is removed at
-    /// the end if `owns_file`.
-    pub(super) fn adopt(socket: OwnedFd, owns_file: bool) -> Result<Listener, ServeError> {
+    /// the end if `owns_file`; then, if somebody has deleted it, there is another one, with `socket_mode`.
+    pub(super) fn adopt(
+        socket: OwnedFd,
+        owns_file: bool,
+        socket_mode: u32,
+    ) -> Result<Listener, ServeError> {
         let refused = || ServeError::Options("the socket that was passed is not one that listens");
         let accepts = rustix::net::sockopt::socket_acceptconn(&socket);
         if !accepts.map_err(|_| refused())? {
@@ -69,11 +73,17 @@ impl Listener {
         let name = SocketAddrUnix::try_from(name).map_err(|_| refused())?;
         let path = name.path().ok_or_else(refused)?;
         let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
-        let file = match owns_file {
-            true => Some(identity(&path).map_err(ServeError::System)?),
-            false => None,
+        let file = match owns_file.then(|| identity(&path)) {
+            // Nobody finds the old socket any more.
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+                return Listener::bind_unix(&path, socket_mode);
+            }
+            Some(found) => {
+                let identity = found.map_err(ServeError::System)?;
+                Some(SocketFile { path: path.clone(), identity })
+            }
+            None => None,
         };
-        let file = file.map(|identity| SocketFile { path: path.clone(), identity });
         Ok(Listener { socket, address: Address::Unix(path), file })
     }
 
@@ -208,6 +218,22 @@ mod tests {
     use super::*;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::Barrier;
+
+    #[test]
+    fn a_socket_whose_file_was_deleted_is_made_again_by_whoever_goes_on() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("s");
+        let mut first = Listener::bind(&Address::Unix(path.clone()), 0o600, false)
+            .expect("the directory is writable");
+        first.keep_file();
+        std::fs::remove_file(&path).expect("it is there");
+        let socket = first.duplicate().expect("descriptors can be had");
+        let second = Listener::adopt(socket, true, 0o600).expect("the directory is writable");
+        drop(first);
+        UnixStream::connect(&path).expect("it listens");
+        drop(second);
+        assert!(!path.exists());
+    }
 
     /// The second would take the first for dead, and its clients with it, though it has said that it
     /// listens.

@@ -216,7 +216,8 @@ impl Server {
         options: ServerOptions,
     ) -> Result<Server, ServeError> {
         check(&exports, &options)?;
-        Server::listen_on(Listener::adopt(socket, owns_file)?, exports, options)
+        let listener = Listener::adopt(socket, owns_file, options.socket_mode)?;
+        Server::listen_on(listener, exports, options)
     }
 
     fn listen_on(

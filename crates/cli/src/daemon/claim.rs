@@ -169,26 +169,31 @@ pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), CliEr
 /// [`StateError::NameTaken`] when another daemon has come to have the name; when the directory or the entry
 /// cannot be written.
 pub(super) fn restore(state: &StateDirectory, entry: &Entry) -> Result<bool, CliError> {
-    if state.file(&entry.name, "json").exists() {
+    let is_there = || match state.entry(&entry.name) {
+        Some(found) if found.process == entry.process => Ok(true),
+        Some(Entry { name, store, .. }) => Err(StateError::NameTaken { name, store }),
+        None => Ok(false),
+    };
+    if is_there()? {
         return Ok(false);
     }
     let state = StateDirectory::open(Some(state.path().to_owned()))?;
     let lock = state.lock()?;
-    match state.entries()?.into_iter().find(|other| other.name == entry.name) {
-        Some(other) if other.process != entry.process => {
-            Err(StateError::NameTaken { name: other.name, store: other.store }.into())
-        }
-        Some(_) => Ok(false),
-        None => state.write(&lock, entry).map(|()| true),
+    if is_there()? {
+        return Ok(false);
     }
+    state.write(&lock, entry).map(|()| true)
 }
 
-/// Gives the name back.
+/// Gives the name back, unless another daemon has come to have it.
 ///
 /// # Errors
 /// When the entry cannot be removed.
 pub(super) fn release(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
     let lock = state.lock()?;
+    if state.entry(&entry.name).is_some_and(|found| found.process != entry.process) {
+        return Ok(());
+    }
     state.remove(&lock, &entry.name)
 }
 
@@ -259,6 +264,19 @@ mod tests {
         std::fs::remove_dir_all(state.path()).expect("it is ours");
         assert!(restore(&state, &entry).expect("the directory can be made"));
         assert_eq!(state.entries().expect("it is readable"), [entry]);
+    }
+
+    #[test]
+    fn a_name_that_another_daemon_has_is_neither_taken_nor_given_back() {
+        let (_parent, state) = directory();
+        let entry = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
+        let other = Entry { process: Process { pid: 1, start_ticks: 0 }, ..entry.clone() };
+        std::fs::remove_file(state.file("a", "json")).expect("it is there");
+        publish(&state, &other).expect("the directory is writable");
+        let refused = restore(&state, &entry);
+        assert!(matches!(refused, Err(CliError::State(StateError::NameTaken { .. }))));
+        release(&state, &entry).expect("there is nothing to do");
+        assert_eq!(state.entries().expect("it is readable"), [other]);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(crate) enum DaemonError {
     Remote { address: String },
     /// The port for metrics cannot be had.
     Metrics { address: SocketAddr, reason: String, fault: MetricsFault },
+    /// The daemon heard what was asked, and ended before it answered: it was killed.
+    DaemonEnded { name: String, log: PathBuf },
     /// The daemon does not answer.
     DaemonSilent { name: String, pid: u32, is_stopped: bool },
 }
@@ -164,6 +166,14 @@ impl DaemonError {
                          list --json` shows it"
                     }
                 })
+            }
+            DaemonError::DaemonEnded { name, log } => {
+                fault(format!("the daemon of '{name}' ended before it answered"))
+                    .why("it was killed; no flushed write is lost")
+                    .help(format!(
+                        "`coulter list` shows what it left, {} what it was at",
+                        log.display()
+                    ))
             }
             DaemonError::DaemonSilent { name, pid, is_stopped } => {
                 let report =

@@ -76,7 +76,12 @@ fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliE
         }
         if entry.process.is_alive() {
             // Whoever does not answer does not say what lies below a device either.
-            control::ask(state, &entry, &Request::Status)?;
+            match control::ask(state, &entry, &Request::Status) {
+                // It has ended since.
+                Err(CliError::State(StateError::NotAttached { .. })) => {}
+                Err(CliError::Daemon(DaemonError::DaemonEnded { .. })) => {}
+                asked => drop(asked?),
+            }
         }
         if attach_point::has_its_device(state, &entry) {
             return Ok(Some(entry));
