@@ -216,8 +216,17 @@ fn remove_stale(path: &Path, name: &SocketAddrUnix) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
+
+    /// A socket file as a dead server leaves it. It never listened: a program that another test starts
+    /// has a copy of every descriptor for a moment, and would listen for the dead.
+    fn leave_dead(path: &Path) {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None);
+        let name = SocketAddrUnix::new(path).expect("it is short");
+        let bound = rustix::net::bind(socket.expect("sockets can be had"), &name);
+        bound.expect("the directory is writable");
+    }
 
     #[test]
     fn a_socket_whose_file_was_deleted_is_made_again_by_whoever_goes_on() {
@@ -243,7 +252,7 @@ mod tests {
         let path = directory.path().join("s");
         for round in 0..500 {
             if round % 2 == 0 {
-                drop(UnixListener::bind(&path).expect("the directory is writable"));
+                leave_dead(&path);
             }
             let start = Barrier::new(4);
             let found = std::thread::scope(|scope| {
