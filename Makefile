@@ -85,11 +85,11 @@ soak: ## a daemon's memory under endless writes: SECONDS=300
 	COULTER_SOAK_SECONDS=$(or $(SECONDS),300) $(CARGO) test --quiet --release \
 	  --package coulter-cli --test soak -- --ignored --nocapture
 
-operator: ## daemons restarted, killed, tuned, grown at random under hosts that write: SECONDS=300, SEED=1
+operator: ## daemons restarted, killed, tuned at random under hosts; then six operators at once: SECONDS=300 each, SEED=1
 	scripts/setup.sh build
 	COULTER_OPERATOR_SECONDS=$(or $(SECONDS),300) COULTER_OPERATOR_SEED=$(or $(SEED),1) \
-	  $(CARGO) test --quiet --release --package coulter-cli --test operator -- \
-	  --ignored --nocapture
+	  $(CARGO) test --quiet --release --package coulter-cli --test operator \
+	  --test crowd -- --ignored --nocapture
 
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
