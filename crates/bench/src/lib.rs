@@ -6,6 +6,8 @@
 //! - [`volume`]: a volume against the very file that it lies on.
 //! - [`cleaning`]: write amplification in steady state, by its causes, without a device.
 //! - [`fill`]: a full volume, overwritten for a long time.
+//! - [`BareService`]: a device without a log in front of it, served as a volume is; for comparing them
+//!   below other programs.
 //!
 //! Each has `run(&Options) -> Result<Report, BenchError>`. A report serialises with the field names
 //! that `docs/benchmarking.md` explains, units in the name, and prints itself as a table.
@@ -19,6 +21,7 @@
 #![deny(unsafe_code)]
 
 mod backing;
+mod bare;
 pub mod cleaning;
 pub mod engine;
 mod error;
@@ -39,6 +42,7 @@ mod timing;
 pub mod volume;
 mod written;
 
+pub use bare::{BareService, BareSession};
 pub use error::BenchError;
 pub use limits::Limits;
 pub use metadata::MetadataShares;

@@ -6,7 +6,6 @@
 //! nothing stays behind; `figures` and `picture` are what comes out.
 
 mod abandoned;
-mod bare;
 mod blocks;
 mod content;
 mod crash;

@@ -378,14 +378,6 @@ fn print_row(program: Program, kind: FileSystem, stack: Stack, figures: &Figures
     );
 }
 
-/// The programs that are run, if not all: a list of names in `COULTER_PROGRAMS`.
-fn chosen() -> Vec<Program> {
-    let names = std::env::var("COULTER_PROGRAMS").unwrap_or_default();
-    let names: Vec<&str> = names.split(';').filter(|name| !name.is_empty()).collect();
-    let is_chosen = |program: &Program| names.is_empty() || names.contains(&program.name());
-    programs::ALL.into_iter().filter(is_chosen).collect()
-}
-
 #[test]
 #[ignore = "a quarter of an hour: make flash-stacks"]
 fn programs_on_drives_and_on_volumes_on_drives() {
@@ -395,7 +387,7 @@ fn programs_on_drives_and_on_volumes_on_drives() {
     sandbox.let_others_in();
     let limit = volume_size(&sandbox, &LONG);
     print_head();
-    for program in chosen() {
+    for program in programs::chosen() {
         if let Some(missing) = program.missing() {
             skipped(&format!("{test}: {missing} is not installed"));
             continue;

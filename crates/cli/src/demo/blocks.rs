@@ -412,7 +412,7 @@ fn seed_of(address: u64, sequence: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::bare::BareSession;
+    use coulter_bench::BareSession;
     use coulter_device::MemoryStore;
 
     const COUNT: u64 = 1024;

@@ -4,7 +4,6 @@
 //! Both sides get the same device with the same limits and go the same way to it. They live in
 //! this process: what is measured takes little of the machine.
 
-use super::bare::BareService;
 use super::figures::{HeldBack, Speed};
 use super::fio::{Fio, Work};
 use super::plan::{Plan, Which, announce, failed};
@@ -16,6 +15,7 @@ use coulter::service::BlockService;
 use coulter::{OpenOptions, Volume};
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach};
+use coulter_bench::BareService;
 use coulter_device::Device;
 use coulter_device::wrap::{SlowDevice, SlowModel};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! The demonstration without root: a volume over NBD against a plain file, no file system.
 
-use super::bare::BareSession;
 use super::blocks::Blocks;
 use super::figures::{Figures, HeldBack};
 use super::held_back;
@@ -15,6 +14,7 @@ use crate::verbs::attach::ViaChoice;
 use crate::verbs::detach::detach;
 use coulter::service::{BLOCK_SIZE, BlockService, Session};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
+use coulter_bench::BareSession;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;

@@ -28,7 +28,7 @@ pub(crate) enum Program {
 }
 
 /// All of them.
-pub(crate) const ALL: [Program; 10] = [
+const ALL: [Program; 10] = [
     Program::Fio { direct: true },
     Program::Fio { direct: false },
     Program::Postmark,
@@ -40,6 +40,14 @@ pub(crate) const ALL: [Program; 10] = [
     Program::Generated("varmail"),
     Program::Generated("tpcc"),
 ];
+
+/// The programs that are run, if not all: a list of names in `COULTER_PROGRAMS`.
+pub(crate) fn chosen() -> Vec<Program> {
+    let names = std::env::var("COULTER_PROGRAMS").unwrap_or_default();
+    let names: Vec<&str> = names.split(';').filter(|name| !name.is_empty()).collect();
+    let is_chosen = |program: &Program| names.is_empty() || names.contains(&program.name());
+    ALL.into_iter().filter(is_chosen).collect()
+}
 
 impl Program {
     pub(crate) fn name(self) -> &'static str {

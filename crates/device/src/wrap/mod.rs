@@ -13,5 +13,5 @@ mod traced;
 pub use counting::{CountingDevice, Counts, KindCounts};
 pub use cut::{CutDevice, CutHandle, CutPolicy, SectorChoice};
 pub use faulty::{Effect, Fault, FaultHandle, FaultRates, FaultyDevice};
-pub use slow::{SlowDevice, SlowModel};
+pub use slow::{SlowDevice, SlowHandle, SlowModel};
 pub use traced::{CsvTrace, TraceLog, TraceRecord, TraceSink, TracedDevice};

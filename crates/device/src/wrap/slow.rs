@@ -19,6 +19,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How slow.
@@ -59,11 +61,28 @@ impl SlowModel {
     }
 }
 
+/// Lets a device be as quick as it is for a while, from wherever; what is prepared for measuring
+/// need not take as long as what is measured.
+#[derive(Clone, Debug)]
+pub struct SlowHandle(Arc<AtomicBool>);
+
+impl SlowHandle {
+    /// Whether commands that are submitted from now on are held back. They are at first.
+    pub fn hold_back(&self, is_held_back: bool) {
+        self.0.store(is_held_back, Ordering::Relaxed);
+    }
+
+    fn holds_back(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A device that is slow.
 #[derive(Debug)]
 pub struct SlowDevice<D> {
     inner: D,
     model: SlowModel,
+    handle: SlowHandle,
     /// When the caps let the next command pass.
     free: Instant,
     /// Tag and due time of each command that the inner device has.
@@ -91,6 +110,7 @@ impl<D: Device> SlowDevice<D> {
         SlowDevice {
             inner,
             model,
+            handle: SlowHandle(Arc::new(AtomicBool::new(true))),
             free: Instant::now(),
             flights: Slots::with_capacity(depth),
             held: BinaryHeap::with_capacity(depth),
@@ -99,6 +119,11 @@ impl<D: Device> SlowDevice<D> {
             scratch: Vec::with_capacity(depth),
             alarm: None,
         }
+    }
+
+    /// What switches the limits off and on.
+    pub fn handle(&self) -> SlowHandle {
+        self.handle.clone()
     }
 
     /// Takes what the inner device has completed.
@@ -138,7 +163,7 @@ unsafe impl<D: Device> Device for SlowDevice<D> {
     unsafe fn submit(&mut self, command: Command) {
         let mut due = Instant::now();
         // What is refused takes no time.
-        if self.properties().check(&command).is_ok() {
+        if self.handle.holds_back() && self.properties().check(&command).is_ok() {
             self.free = self.free.max(due) + self.model.time_of(&command);
             due = self.free + self.model.latency;
         }
@@ -236,6 +261,24 @@ mod tests {
         let model = SlowModel { latency: Duration::from_millis(30), ..UNLIMITED };
         let time = time(model, 20, 4096);
         assert!((30..300).contains(&time.as_millis()), "{time:?}");
+    }
+
+    #[test]
+    fn what_is_not_held_back_is_quick() {
+        let store = MemoryStore::new(1 << 20);
+        let model = SlowModel { latency: Duration::from_secs(60), ..UNLIMITED };
+        let mut device = SlowDevice::new(store.open().expect("nothing has it open"), model);
+        let handle = device.handle();
+        handle.hold_back(false);
+        let mut memory = AlignedMemory::zeroed(4096);
+        crate::blocking::write(&mut device, 0, &mut memory).expect("memory does not fail");
+        handle.hold_back(true);
+        // SAFETY: a flush uses no memory.
+        unsafe { device.submit(Command::flush(1)) };
+        let mut completions = Vec::new();
+        let nap = Wait::For(Duration::from_millis(5));
+        device.poll(&mut completions, nap).expect("memory can be polled");
+        assert!(completions.is_empty(), "it is held back");
     }
 
     #[test]

@@ -4,9 +4,12 @@
 //! Discards and write-zeroes are refused, as by a disk that knows neither; hosts write zeros then.
 //! What the device refuses, such as requests that do not keep to its alignment, fails.
 
+#![expect(unsafe_code, reason = "a device takes memory by pointer")]
+
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Completion, Operation, Request, RequestError, Session};
 use coulter_device::{Command, Device, Wait};
+use rustix::io::Errno;
 use std::cell::{OnceCell, RefCell};
 use std::io::{self, PipeReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,15 +17,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A device that an attach point can serve, to one session.
-pub(crate) struct BareService {
+pub struct BareService {
     size: u64,
     session: Mutex<Option<BareSession>>,
 }
 
 impl BareService {
+    /// Serves `device`.
+    ///
     /// # Errors
     /// When the process has no descriptor left.
-    pub(crate) fn new(device: Box<dyn Device>) -> io::Result<BareService> {
+    pub fn new(device: Box<dyn Device>) -> io::Result<BareService> {
         let size = device.properties().size;
         Ok(BareService { size, session: Mutex::new(Some(BareSession::new(device)?)) })
     }
@@ -46,7 +51,7 @@ impl BlockService for BareService {
 }
 
 /// A queue of requests that a device carries out as they are.
-pub(crate) struct BareSession {
+pub struct BareSession {
     // Dropped first: it waits for the commands that still use the buffers.
     device: RefCell<Box<dyn Device>>,
     /// Readable when the device has something to give, once it is armed for that; asked for on the
@@ -70,9 +75,11 @@ struct Flight {
 }
 
 impl BareSession {
+    /// A queue to `device`.
+    ///
     /// # Errors
     /// When the process has no descriptor left.
-    pub(crate) fn new(device: Box<dyn Device>) -> io::Result<BareSession> {
+    pub fn new(device: Box<dyn Device>) -> io::Result<BareSession> {
         let (ready, mut writer) = io::pipe()?;
         writer.write_all(&[1])?;
         Ok(BareSession {
@@ -120,7 +127,7 @@ impl Session for BareSession {
         let transfers = matches!(operation, Operation::Read | Operation::Write { .. });
         let refusal = match operation {
             Operation::Discard | Operation::WriteZeroes { .. } | Operation::Extents => {
-                Some(RequestError::Device { errno: libc::EOPNOTSUPP })
+                Some(RequestError::Device { errno: Errno::OPNOTSUPP.raw_os_error() })
             }
             _ if transfers && buffer.len() as u64 != length => Some(RequestError::Invalid),
             _ => None,
@@ -228,7 +235,10 @@ mod tests {
         let mut session = session();
         for operation in [Operation::Discard, Operation::WriteZeroes { fua: false }] {
             let refused = ask(&mut session, operation, Buffer::zeroed(0)).result;
-            assert_eq!(refused, Err(RequestError::Device { errno: libc::EOPNOTSUPP }));
+            assert_eq!(
+                refused,
+                Err(RequestError::Device { errno: Errno::OPNOTSUPP.raw_os_error() })
+            );
         }
         let read = Request {
             tag: 1,
@@ -240,6 +250,6 @@ mod tests {
         session.submit(read);
         let mut out = Vec::new();
         session.complete(&mut out, None);
-        assert_eq!(out[0].result, Err(RequestError::Device { errno: libc::EINVAL }));
+        assert_eq!(out[0].result, Err(RequestError::Device { errno: Errno::INVAL.raw_os_error() }));
     }
 }
