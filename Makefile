@@ -53,6 +53,11 @@ nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed again
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test nbd -- --ignored --nocapture
 
+programs: ## databases, mail and files on a volume and beside it, on this disk and held back as a cloud volume is
+	scripts/setup.sh bench
+	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
+	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- --held-back $(ARGUMENTS)
+
 power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite and PostgreSQL
 	scripts/setup.sh test
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
@@ -101,4 +106,4 @@ man: ## manual pages, in target/generated/man
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop power-cut vm f2fs guest instructions soak operator fuzz man completions
+.PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator fuzz man completions

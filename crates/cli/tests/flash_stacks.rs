@@ -5,13 +5,11 @@
 //! long, by `make flash-stacks`, whose table is quoted in docs/flash.md. Needs root, FUSE, loop devices
 //! and fio.
 
-mod programs;
 mod sandbox;
 
-use coulter_systems::{FileSystem, Scratch};
+use coulter_systems::{AtWork, FileSystem, Program, Scratch, is_on_path};
 use nix::sys::statvfs::statvfs;
-use programs::{Program, Running};
-use sandbox::{Sandbox, can_mount, is_on_path, skipped};
+use sandbox::{Sandbox, can_mount, skipped};
 use serde_json::Value;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -321,13 +319,15 @@ fn measure(
         _ => scale.fill_percent,
     };
     let bytes = trial.room() * fill_percent / 100;
-    let mut running = Running::prepare(program, &trial.directory, &outside, bytes);
+    let at_work = AtWork::prepare(program, &trial.directory, outside.directory(), bytes);
+    let mut at_work = at_work.expect("there is room");
     trial.settle();
     let (before, begin) = (trial.counters(), Instant::now());
-    let operations = trial.with_a_small_cache(|| running.run(scale.time));
+    let operations = trial.with_a_small_cache(|| at_work.run(scale.time));
+    let operations = operations.expect("there is room");
     trial.settle();
     let (after, seconds) = (trial.counters(), begin.elapsed().as_secs_f64());
-    running.end();
+    at_work.end().expect("it ends in order");
     drop(outside);
     trial.end();
     let growth = |counter: fn(&Counters) -> u64| (counter(&after) - counter(&before)) as f64;
@@ -378,6 +378,14 @@ fn print_row(program: Program, kind: FileSystem, stack: Stack, figures: &Figures
     );
 }
 
+/// The programs that are run, if not all: a list of names in `COULTER_PROGRAMS`.
+fn chosen() -> Vec<Program> {
+    let names = std::env::var("COULTER_PROGRAMS").unwrap_or_default();
+    let names: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
+    let is_chosen = |program: &Program| names.is_empty() || names.contains(&program.name());
+    Program::ALL.into_iter().filter(is_chosen).collect()
+}
+
 #[test]
 #[ignore = "a quarter of an hour: make flash-stacks"]
 fn programs_on_drives_and_on_volumes_on_drives() {
@@ -387,7 +395,7 @@ fn programs_on_drives_and_on_volumes_on_drives() {
     sandbox.let_others_in();
     let limit = volume_size(&sandbox, &LONG);
     print_head();
-    for program in programs::chosen() {
+    for program in chosen() {
         if let Some(missing) = program.missing() {
             skipped(&format!("{test}: {missing} is not installed"));
             continue;

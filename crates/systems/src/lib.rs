@@ -22,6 +22,7 @@
 
 pub mod campaign;
 mod committer;
+mod comparison;
 mod disk;
 mod error;
 mod file_system;
@@ -32,14 +33,17 @@ mod machine;
 mod postgres;
 mod postgres_server;
 mod power;
+mod programs;
 mod protocol;
 mod replay;
 mod scratch;
+mod side;
 mod sqlite;
 mod tool;
 pub mod vm;
 mod workload;
 
+pub use comparison::{Compared, Comparison, SideFigures, compare};
 pub use disk::{DiskOptions, serve};
 pub use error::SystemsError;
 pub use file_system::FileSystem;
@@ -48,8 +52,11 @@ pub use machine::{Machine, Running, Shape, Start};
 pub use postgres::Postgres;
 pub use postgres_server::{POSTGRES_USER, PostgresServer};
 pub use power::Power;
+pub use programs::{AtWork, Program};
 pub use protocol::Cut;
 pub use replay::{Replay, Replayed};
 pub use scratch::Scratch;
+pub use side::{SideOptions, serve_side};
 pub use sqlite::Sqlite;
+pub use tool::is_on_path;
 pub use workload::{Verified, Workload};

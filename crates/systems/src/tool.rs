@@ -47,7 +47,13 @@ pub(crate) fn not_started(
     }
 }
 
-/// Whether `program` can be found.
+/// Whether `program` can be found; it is not run.
+pub fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Whether `program`, which is harmless when run, can be found, the administrator's included.
 pub(crate) fn is_installed(program: &str) -> bool {
     let mut probe = command(program);
     probe.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());

@@ -3,34 +3,17 @@
 //!
 //! Needs root, FUSE and loop devices, and says loudly if it has them not.
 
+mod right;
+
 use coulter_systems::campaign::{self, Outcome, Plan};
 use coulter_systems::{FileSystem, Files, Postgres, Scratch, Shape, Sqlite, Workload};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use right::{PARENT, may_mount, skipped};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where O_DIRECT works on what is mounted, and paths are short enough for sockets.
-const PARENT: &str = "/var/tmp";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_power-cut");
-
-/// One test at a time: they would only slow each other down.
-fn may_mount() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let root = rustix::process::geteuid().is_root();
-    let usable = |path: &str| File::options().read(true).write(true).open(path).is_ok();
-    if root && usable("/dev/fuse") && usable("/dev/loop-control") {
-        return Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-    skipped("power cuts need root, /dev/fuse and loop devices");
-    None
-}
-
-fn skipped(what: &str) {
-    let _ = writeln!(io::stderr(), "\nSKIPPED: {what}");
-}
 
 fn plan(file_system: FileSystem, cuts: u64) -> Plan {
     Plan {

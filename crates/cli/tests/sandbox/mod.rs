@@ -237,12 +237,6 @@ pub(crate) fn can_mount(test: &str) -> Option<MountRight> {
     can.then(|| MountRight { _alone: alone() })
 }
 
-/// Whether `program` can be found.
-pub(crate) fn is_on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
-}
-
 /// Says loudly, past the capture of passing tests' output, that something was not tested.
 pub(crate) fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED: {what}");

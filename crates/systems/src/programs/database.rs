@@ -1,8 +1,10 @@
 //! pgbench and sysbench on PostgreSQL, eight clients.
 
-use coulter_systems::{POSTGRES_USER, PostgresServer, Scratch};
+use crate::error::SystemsError;
+use crate::postgres_server::{PACKAGE, POSTGRES_USER, PostgresServer};
+use crate::tool;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 const CLIENT_COUNT: u64 = 8;
@@ -14,7 +16,8 @@ const ROW_BYTES: u64 = 250;
 const SETTINGS: [&str; 4] =
     ["shared_buffers=64MB", "max_wal_size=128MB", "checkpoint_timeout=30s", "fsync=on"];
 
-pub(crate) struct Database {
+#[derive(Debug)]
+pub(super) struct Database {
     server: PostgresServer,
     data: PathBuf,
     /// Of the server's socket.
@@ -22,37 +25,47 @@ pub(crate) struct Database {
     kind: Kind,
 }
 
+#[derive(Debug)]
 enum Kind {
     Pgbench,
     Sysbench { rows: u64 },
 }
 
 impl Database {
-    pub(super) fn pgbench(directory: &Path, outside: &Scratch, bytes: u64) -> Database {
-        let database = Database::start(directory, outside, Kind::Pgbench);
+    pub(super) fn pgbench(
+        directory: &Path,
+        outside: &Path,
+        bytes: u64,
+    ) -> Result<Database, SystemsError> {
+        let database = Database::start(directory, outside, Kind::Pgbench)?;
         // A half is left for the log and for dead rows.
         let scale = (bytes / 2 / SCALE_BYTES).max(1).to_string();
         let mut pgbench = database.pgbench_command();
-        run(pgbench.args(["--initialize", "--quiet", "--scale", &scale, "postgres"]));
-        database
+        pgbench.args(["--initialize", "--quiet", "--scale", &scale, "postgres"]);
+        tool::run(&mut pgbench, PACKAGE)?;
+        Ok(database)
     }
 
-    pub(super) fn sysbench(directory: &Path, outside: &Scratch, bytes: u64) -> Database {
+    pub(super) fn sysbench(
+        directory: &Path,
+        outside: &Path,
+        bytes: u64,
+    ) -> Result<Database, SystemsError> {
         let rows = (bytes / 2 / TABLE_COUNT / ROW_BYTES).max(1000);
-        let database = Database::start(directory, outside, Kind::Sysbench { rows });
+        let database = Database::start(directory, outside, Kind::Sysbench { rows })?;
         // By one thread: with several, sysbench 1.0.20 has died here of a null pointer.
-        run(database.sysbench_command(rows).args(["--threads=1", "prepare"]));
-        database
+        let mut sysbench = database.sysbench_command(rows);
+        tool::run(sysbench.args(["--threads=1", "prepare"]), "sysbench")?;
+        Ok(database)
     }
 
-    fn start(directory: &Path, outside: &Scratch, kind: Kind) -> Database {
-        let socket = outside.make_directory("postgres").expect("it is new");
-        let server = PostgresServer::new(socket.clone()).expect("its user can be given a place");
-        let mut server = server.expect("pgbench comes with the server");
+    fn start(directory: &Path, outside: &Path, kind: Kind) -> Result<Database, SystemsError> {
+        let missing = || SystemsError::Missing { program: "postgres".to_owned(), package: PACKAGE };
+        let mut server = PostgresServer::new(outside.to_owned())?.ok_or_else(missing)?;
         let data = directory.join("data");
-        server.create(&data).expect("there is room");
-        server.start(&data, &SETTINGS).expect("it comes up");
-        Database { server, data, socket, kind }
+        server.create(&data)?;
+        server.start(&data, &SETTINGS)?;
+        Ok(Database { server, data, socket: outside.to_owned(), kind })
     }
 
     fn pgbench_command(&self) -> Command {
@@ -62,7 +75,7 @@ impl Database {
     }
 
     fn sysbench_command(&self, rows: u64) -> Command {
-        let mut sysbench = Command::new("sysbench");
+        let mut sysbench = tool::command("sysbench");
         sysbench.args(["oltp_read_write", "--db-driver=pgsql", "--pgsql-db=postgres"]);
         sysbench.arg(format!("--pgsql-host={}", self.socket.display()));
         sysbench.arg(format!("--pgsql-user={POSTGRES_USER}"));
@@ -72,43 +85,36 @@ impl Database {
     }
 
     /// Transactions.
-    pub(super) fn run(&mut self, time: Duration) -> f64 {
+    pub(super) fn run(&mut self, time: Duration) -> Result<f64, SystemsError> {
         let seconds = time.as_secs().max(1);
         match self.kind {
             Kind::Pgbench => {
                 let mut pgbench = self.pgbench_command();
                 pgbench.arg(format!("--client={CLIENT_COUNT}")).arg(format!("--time={seconds}"));
                 pgbench.args(["--jobs=2", "--no-vacuum", "--random-seed=7", "postgres"]);
-                let said = text(&run(&mut pgbench));
-                number_after(&said, "number of transactions actually processed:")
+                number_after(&mut pgbench, "number of transactions actually processed:")
             }
             Kind::Sysbench { rows } => {
                 let mut sysbench = self.sysbench_command(rows);
                 sysbench.arg(format!("--threads={CLIENT_COUNT}"));
-                let said = text(&run(sysbench.arg(format!("--time={seconds}")).arg("run")));
-                number_after(&said, "transactions:")
+                sysbench.arg(format!("--time={seconds}")).arg("run");
+                number_after(&mut sysbench, "transactions:")
             }
         }
     }
 
-    pub(super) fn end(mut self) {
-        self.server.shut_down(&self.data).expect("it ends in order");
+    pub(super) fn end(mut self) -> Result<(), SystemsError> {
+        self.server.shut_down(&self.data)
     }
 }
 
-#[track_caller]
-fn run(command: &mut Command) -> Output {
-    let output = command.output().expect("it can be run");
-    let both = [&output.stdout[..], &output.stderr[..]].concat();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&both));
-    output
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn number_after(said: &str, words: &str) -> f64 {
+/// The number that a program prints after these words.
+fn number_after(command: &mut Command, words: &str) -> Result<f64, SystemsError> {
+    let output = tool::run(command, PACKAGE)?;
+    let said = String::from_utf8_lossy(&output.stdout);
     let found = said.split_once(words).and_then(|(_, rest)| rest.split_whitespace().next());
-    found.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no {words} in {said}"))
+    found.and_then(|number| number.parse().ok()).ok_or_else(|| SystemsError::Program {
+        command: tool::described(command),
+        output: tool::words_of(&output),
+    })
 }
