@@ -137,7 +137,8 @@ macro_rules! calls {
                 self.call(Operation::Flush, nothing, Memory::empty()).map(drop)
             }
 
-            /// Unmaps `length` bytes from `offset` on, both multiples of 512; they read as zeros.
+            /// Unmaps `length` bytes from `offset` on, both multiples of 512; they read as zeros. Answered
+            /// from memory, as the hint that it is: it lasts when a write or a flush was answered after it.
             ///
             /// # Errors
             /// [`RequestError`]; any part may be unmapped then.

@@ -35,7 +35,7 @@ pub struct OpenOptions {
 }
 
 /// When a write is answered that does not ask for durability itself. A FLUSH promises the same either way,
-/// and a crash leaves a prefix of the writes either way.
+/// and a crash leaves a prefix of the writes either way. (Discards are always answered from memory.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acknowledge {
     /// When the device has completed it. What was answered and not flushed is lost if the power is cut,

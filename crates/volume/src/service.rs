@@ -54,9 +54,10 @@ pub enum Operation {
     /// Make every completed write durable. Offset and length are ignored.
     Flush,
     /// Unmap the range; it reads as zeros afterwards. Durable after `Flush`. Parts of blocks at
-    /// the ends are zeroed.
+    /// the ends are zeroed. A hint: completed when it has its place in the log, in memory.
     Discard,
-    /// The same as `Discard` here: zeros need no space in a log. With `fua`, durable at completion.
+    /// The same as `Discard`, as zeros need no space in a log, but completed when the device has it.
+    /// With `fua`, durable at completion.
     WriteZeroes {
         /// Force unit access: durable at completion.
         fua: bool,

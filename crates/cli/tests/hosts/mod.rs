@@ -44,6 +44,17 @@ impl Way {
     }
 }
 
+/// What may be gone of what was answered and not flushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Loss {
+    #[default]
+    Nothing,
+    /// Discards, back to the last write or zeroing.
+    Discards,
+    /// The last requests, writes among them.
+    Requests,
+}
+
 /// What the operator and the hosts share.
 #[derive(Default)]
 pub(crate) struct Site {
@@ -62,8 +73,8 @@ pub(crate) struct Device {
     /// Counts how often it came.
     number: u64,
     way: Option<Way>,
-    /// Whether what was answered before it came, and not flushed, may be gone.
-    may_have_lost: bool,
+    /// What of the time before it came may be gone.
+    loss: Loss,
 }
 
 impl Site {
@@ -85,9 +96,9 @@ impl Site {
         self.lock().way = None;
     }
 
-    pub(crate) fn give(&self, way: Way, may_have_lost: bool) {
+    pub(crate) fn give(&self, way: Way, loss: Loss) {
         let mut device = self.lock();
-        *device = Device { number: device.number + 1, way: Some(way), may_have_lost };
+        *device = Device { number: device.number + 1, way: Some(way), loss };
         self.changed.notify_all();
     }
 
@@ -98,11 +109,11 @@ impl Site {
     }
 
     /// The next device after `number`; none if there will be none.
-    fn device_after(&self, number: u64) -> Option<(u64, Way, bool)> {
+    fn device_after(&self, number: u64) -> Option<(u64, Way, Loss)> {
         let mut device = self.lock();
         while !self.is_over() {
             if let Some(way) = device.way.as_ref().filter(|_| device.number > number) {
-                return Some((device.number, way.clone(), device.may_have_lost));
+                return Some((device.number, way.clone(), device.loss));
             }
             device = self.changed.wait(device).expect("nobody panics with it");
         }
@@ -145,6 +156,8 @@ pub(crate) struct HostThread {
     since: Vec<Pending>,
     /// How much of that is durable as well.
     sure: usize,
+    /// How much of that the device has been given.
+    written: usize,
 }
 
 /// Why a host could not go on with a device.
@@ -166,8 +179,8 @@ impl HostThread {
         let random = Random::new(seed ^ (index + 1) << 32);
         let model = vec![0; BLOCKS_OF_HOST as usize];
         let (durable, since, sure) = (model.clone(), Vec::new(), 0);
-        let (content, version, pending) = (Content::new(7), 0, None);
-        HostThread { index, random, content, model, version, pending, durable, since, sure }
+        let (content, version, pending, written) = (Content::new(7), 0, None, 0);
+        HostThread { index, random, content, model, version, pending, durable, since, sure, written }
     }
 
     fn byte(&self, block: u64) -> u64 {
@@ -177,19 +190,19 @@ impl HostThread {
     /// Uses one device after the other.
     pub(crate) fn run(mut self, site: &Site) -> Result<HostThread, String> {
         let mut last = 0;
-        let mut may_have_lost = false;
-        while let Some((number, way, may_have_lost_more)) = site.device_after(last) {
+        let mut loss = Loss::Nothing;
+        while let Some((number, way, more)) = site.device_after(last) {
             last = number;
-            may_have_lost |= may_have_lost_more;
+            loss = loss.max(more);
             let used = way.connect().map_err(Trouble::Io).and_then(|mut disk| {
-                match may_have_lost {
-                    true => {
-                        let lost = self.look_back(disk.as_mut(), way.keeps_writes_whole())?;
+                match loss {
+                    Loss::Nothing => self.look(disk.as_mut(), way.keeps_writes_whole())?,
+                    _ => {
+                        let lost = self.look_back(disk.as_mut(), way.keeps_writes_whole(), loss)?;
                         site.lost.fetch_add(lost as u64, Ordering::SeqCst);
                     }
-                    false => self.look(disk.as_mut(), way.keeps_writes_whole())?,
                 }
-                may_have_lost = false;
+                loss = Loss::Nothing;
                 while !site.is_over() {
                     self.ask(disk.as_mut())?;
                     site.answered[self.index as usize].fetch_add(1, Ordering::SeqCst);
@@ -246,16 +259,17 @@ impl HostThread {
     fn note_durable(&mut self) {
         self.durable.copy_from_slice(&self.model);
         self.since.clear();
-        self.sure = 0;
+        (self.sure, self.written) = (0, 0);
     }
 
-    /// Reads all of its blocks: they must be as they were at some moment since all was durable. A write
-    /// that does not arrive in one piece may be there in part at that moment. How many requests that were
+    /// Reads all of its blocks: they must be as they were at some moment that `loss` allows. A write that
+    /// does not arrive in one piece may be there in part at that moment. How many requests that were
     /// answered are gone, at the least.
     pub(crate) fn look_back(
         &mut self,
         disk: &mut dyn Host,
         is_whole: bool,
+        loss: Loss,
     ) -> Result<usize, Trouble> {
         let mut bytes = vec![0; (BLOCKS_OF_HOST * BLOCK) as usize];
         for (part, bytes) in bytes.chunks_mut(256 * BLOCK_SIZE).enumerate() {
@@ -266,6 +280,11 @@ impl HostThread {
         let found: Vec<u64> = versions.collect::<Result<_, _>>().map_err(Trouble::Broken)?;
         let mut asked = std::mem::take(&mut self.since);
         let answered = asked.len();
+        let sure = match loss {
+            Loss::Nothing => answered,
+            Loss::Discards => self.written,
+            Loss::Requests => self.sure,
+        };
         asked.extend(self.pending.take());
         let mut state = self.durable.clone();
         let mut fits = None;
@@ -276,7 +295,7 @@ impl HostThread {
                 next.is_some_and(|next| next.covers(block) && next.version == version)
             };
             let differ = (0..).zip(&found).zip(&state).filter(|((_, found), was)| found != was);
-            if made >= self.sure && differ.map(|((block, found), _)| (block, *found)).all(may_be) {
+            if made >= sure && differ.map(|((block, found), _)| (block, *found)).all(may_be) {
                 fits = Some(made);
             }
             if let Some(Pending { first, count, version }) = asked.get(made) {
@@ -286,10 +305,9 @@ impl HostThread {
         let Some(made) = fits else {
             let differ = found.iter().zip(&state).filter(|(found, last)| found != last).count();
             return Err(Trouble::Broken(format!(
-                "host {}: {differ} blocks are older than they were, and never were so together; the first {} \
+                "host {}: {differ} blocks are older than they were, and never were so together; the first {sure} \
                  of {} requests are sure: {asked:?}",
                 self.index,
-                self.sure,
                 asked.len()
             )));
         };
@@ -345,6 +363,9 @@ impl HostThread {
         }
         self.model[first as usize..(first + count) as usize].fill(version);
         self.since.extend(self.pending.take());
+        if !(4..6).contains(&kind) {
+            self.written = self.since.len();
+        }
         if kind == 7 {
             self.sure = self.since.len();
         }
@@ -461,18 +482,23 @@ fn hosts_know_every_moment_since_all_was_durable_and_no_other() {
             _ => {}
         }
     }
-    let (since, sure) = (host.since.clone(), host.sure);
+    // As though the last two had been discards.
+    let (since, sure, written) = (host.since.clone(), host.sure, 10);
     assert!(sure < 6, "the series has a moment to lose");
     let (durable, last) = (host.durable.clone(), host.model.clone());
-    let mut fits = |bytes: &[u8], is_whole| {
-        (host.since, host.sure) = (since.clone(), sure);
+    let mut fits_loss = |bytes: &[u8], is_whole, loss| {
+        (host.since, host.sure, host.written) = (since.clone(), sure, written);
         (host.durable, host.model) = (durable.clone(), last.clone());
         disk.0.copy_from_slice(bytes);
-        host.look_back(&mut disk, is_whole).is_ok()
+        host.look_back(&mut disk, is_whole, loss).is_ok()
     };
-    for (moment, bytes) in moments.iter().enumerate() {
-        assert_eq!(fits(bytes, true), moment + 1 >= sure, "moment {moment}, sure: {sure}");
+    for (loss, least) in [(Loss::Nothing, 12), (Loss::Discards, written), (Loss::Requests, sure)] {
+        for (moment, bytes) in moments.iter().enumerate() {
+            let fits = fits_loss(bytes, true, loss);
+            assert_eq!(fits, moment + 1 >= least, "moment {moment}, {loss:?}, {least}");
+        }
     }
+    let mut fits = |bytes: &[u8], is_whole| fits_loss(bytes, is_whole, Loss::Requests);
     // The last write but one is not there, and the last one is.
     let undo = |of: &Pending, from: &[u8], bytes: &mut [u8]| {
         let range = (of.first * BLOCK) as usize..((of.first + of.count) * BLOCK) as usize;

@@ -1,14 +1,15 @@
-//! Writes that are answered before the device has them, if the volume is opened so.
+//! What is answered before the device has it: discards, which are hints; and writes, if the volume is
+//! opened so.
 //!
-//! Such a write is answered when the engine has copied all of it and put it in its place in the order of
+//! It is answered when the engine has copied all of it and put it in its place in the order of
 //! the log. Until its record has taken effect the driver makes up for what the engine does not know:
 //!
 //! - a read of those blocks, and a question about them, waits until it has;
-//! - a flush waits for all writes before it, and then for the device;
-//! - if the write fails after all, whoever reads those blocks gets an error, not what was there before.
+//! - a flush waits for all such before it, and then for the device;
+//! - if it fails after all, whoever reads those blocks gets an error, not what was there before.
 //!   The volume is read-only by then, and every flush fails.
 //!
-//! Writes with force unit access, discards and writes of zeros are answered as ever.
+//! Writes with force unit access and writes of zeros are answered as ever.
 
 use super::jobs::{Job, JobIndex, Stage};
 use super::span::Span;
@@ -36,7 +37,7 @@ impl Driver {
     pub(super) fn start_after_writes(&mut self, index: JobIndex) {
         let job = self.jobs.job(index);
         let span = (job.operation != Operation::Flush).then_some(job.span);
-        if self.answers_early && self.conflicts.awaits(index, span) {
+        if self.conflicts.awaits(index, span) {
             self.jobs.job(index).stage = Stage::Awaiting;
         } else {
             self.start_unordered(index);
@@ -65,21 +66,27 @@ impl Driver {
         }
     }
 
-    /// Answers a write that the engine has taken whole, if it need not wait for the device.
+    /// Whether others have to wait for what changes something as though it had been answered.
+    pub(super) fn may_be_early(&self, operation: Operation) -> bool {
+        self.answers_early || operation == Operation::Discard
+    }
+
+    /// Answers what the engine has taken whole, if it need not wait for the device.
     pub(super) fn answer_if_early(&mut self, index: JobIndex) {
         let job = self.jobs.job(index);
-        let may = self.answers_early
-            && job.operation == Operation::Write { fua: false }
-            && job.failure.is_none()
-            && self.engine.read_only().is_none();
-        if may {
+        let is_early = match job.operation {
+            Operation::Discard => true,
+            Operation::Write { fua: false } => self.answers_early,
+            _ => false,
+        };
+        if is_early && job.failure.is_none() && self.engine.read_only().is_none() {
             job.is_answered = true;
             self.finished.push(Finished::of(job, Ok(())));
             self.bounces.give(std::mem::take(&mut job.bounce));
         }
     }
 
-    /// A write that was answered has ended.
+    /// What was answered early has ended.
     pub(super) fn note_end_of_answered(&mut self, job: &Job) {
         if let Some(error) = job.failure {
             self.lost.0.push((job.span, error));

@@ -13,8 +13,8 @@
 //! Everybody waits for requests that were admitted or blocked earlier, and for so many later ones at
 //! most, so nobody waits for ever.
 //!
-//! Besides, somebody may *await* all writes to some blocks that were admitted so far. He is in nobody's
-//! way: later writes are admitted, and not waited for.
+//! Besides, somebody may *await* all writes to some blocks that were admitted so far and may be answered
+//! early, before they have ended. He is in nobody's way: later writes are admitted, and not waited for.
 //!
 //! While no guard is held and nobody awaits a write, it pays for empty lists and for noting its range.
 
@@ -49,17 +49,19 @@ struct Admitted {
     span: Span,
     /// Its place among those that were admitted.
     admission: u64,
+    /// Whether it may be answered before it has ended.
+    is_early: bool,
     /// Whether somebody waits for its end.
     is_awaited: bool,
 }
 
-/// A request that goes on when the writes that were admitted before it have ended.
+/// A request that goes on when the early writes that were admitted before it have ended.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     job: JobIndex,
     /// Only writes to these blocks; `None` for all.
     span: Option<Span>,
-    /// Only writes that were admitted up to here.
+    /// Only those that were admitted up to here.
     last_admission: u64,
     /// Those of them that have not ended.
     waits_for: u32,
@@ -67,7 +69,7 @@ struct Waiter {
 
 impl Waiter {
     fn awaits(&self, write: &Admitted) -> bool {
-        !write.span.is_empty()
+        write.is_early
             && write.admission <= self.last_admission
             && self.span.is_none_or(|span| span.overlaps(&write.span))
     }
@@ -97,8 +99,8 @@ pub(super) enum Admission {
 pub(super) struct Conflicts {
     /// By job.
     admitted: Vec<Admitted>,
-    /// Those of them that have not ended.
-    admitted_count: usize,
+    /// Those of them that may be answered early.
+    early_count: usize,
     last_ticket: u64,
     last_admission: u64,
     guards: Vec<Guard>,
@@ -115,30 +117,31 @@ pub(super) struct Conflicts {
 }
 
 impl Conflicts {
-    /// Admits a write over `span` unless it touches a guarded block, or would overtake another once
-    /// too often.
-    pub(super) fn try_enter(&mut self, job: JobIndex, span: Span) -> Admission {
+    /// Admits a write over `span`, early or not, unless it touches a guarded block, or would overtake
+    /// another once too often.
+    pub(super) fn try_enter(&mut self, job: JobIndex, span: Span, is_early: bool) -> Admission {
         let ticket = self.ticket(job);
         if self.guards.iter().any(|guard| guard.touches(&span)) || !self.try_overtake(ticket, span)
         {
             return Admission::Blocked;
         }
         let waits = !span.is_whole() && self.guard(job, span);
-        self.admitted_count += 1;
+        self.early_count += usize::from(is_early);
         self.last_admission += 1;
         let admission = self.last_admission;
-        self.admitted[job.0 as usize] = Admitted { ticket, span, admission, is_awaited: false };
+        self.admitted[job.0 as usize] =
+            Admitted { ticket, span, admission, is_early, is_awaited: false };
         if waits { Admission::Waits } else { Admission::Free }
     }
 
-    /// Whether writes that were admitted, to the blocks of `span` or to any, have not ended. If so,
-    /// [`Conflicts::leave`] names `job` when they have.
+    /// Whether early writes that were admitted, to the blocks of `span` or to any, have not ended. If
+    /// so, [`Conflicts::leave`] names `job` when they have.
     pub(super) fn awaits(&mut self, job: JobIndex, span: Option<Span>) -> bool {
         #[cfg(test)]
         if self.forgets_waiters {
             return false;
         }
-        if self.admitted_count == 0 {
+        if self.early_count == 0 {
             return false;
         }
         let last_admission = self.last_admission;
@@ -222,8 +225,8 @@ impl Conflicts {
     pub(super) fn leave(&mut self, job: JobIndex, freed: &mut Vec<JobIndex>) -> bool {
         let Some(slot) = self.admitted.get_mut(job.0 as usize) else { return false };
         let write = std::mem::take(slot);
-        let Admitted { span, is_awaited, .. } = write;
-        self.admitted_count -= usize::from(!span.is_empty());
+        let Admitted { span, is_awaited, is_early, .. } = write;
+        self.early_count -= usize::from(is_early);
         if is_awaited {
             self.waiters.retain_mut(|waiter| {
                 waiter.waits_for -= u32::from(waiter.awaits(&write));
@@ -257,7 +260,7 @@ mod tests {
     const SECTOR: u64 = 512;
 
     fn enter(conflicts: &mut Conflicts, job: u32, offset: u64, length: u64) -> Admission {
-        conflicts.try_enter(JobIndex(job), Span::of(offset, length))
+        conflicts.try_enter(JobIndex(job), Span::of(offset, length), true)
     }
 
     fn leave(conflicts: &mut Conflicts, job: u32) -> (bool, Vec<u32>) {

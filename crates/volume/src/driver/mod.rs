@@ -96,9 +96,9 @@ pub(crate) struct Driver {
     writes: VecDeque<JobIndex>,
     /// Writes that touch a guarded block, or have to let another one go first.
     blocked: VecDeque<JobIndex>,
-    /// Whether writes are answered before the device has them.
+    /// Whether writes are answered before the device has them, as discards are.
     answers_early: bool,
-    /// Writes that were, and failed.
+    /// What was answered so, and failed.
     lost: Lost,
     /// Parts of writes that the engine has taken and not answered.
     write_parts: u32,
@@ -311,8 +311,8 @@ impl Driver {
 
     /// Lets a write go on unless another one is in its way.
     fn admit(&mut self, index: JobIndex) {
-        let span = self.jobs.job(index).span;
-        match self.conflicts.try_enter(index, span) {
+        let Job { span, operation, .. } = *self.jobs.job(index);
+        match self.conflicts.try_enter(index, span, self.may_be_early(operation)) {
             Admission::Blocked => {
                 self.counters.requests.blocked += 1;
                 self.jobs.job(index).stage = Stage::Blocked;

@@ -89,11 +89,14 @@ struct Version {
     begun: u64,
     ended: Option<u64>,
     fua: bool,
+    /// If it is answered before the device has it, though writes are not.
+    is_hint: bool,
 }
 
 impl Version {
     /// What a new volume holds.
-    const ZEROS: Version = Version { value: 0, begun: 0, ended: Some(0), fua: false };
+    const ZEROS: Version =
+        Version { value: 0, begun: 0, ended: Some(0), fua: false, is_hint: false };
 }
 
 /// What each sector may hold.
@@ -122,7 +125,9 @@ impl Oracle {
     fn begin(&mut self, asked: &Asked) {
         if changes(asked.operation) {
             let fua = is_fua(asked.operation);
-            let version = Version { value: asked.value, begun: asked.begun, ended: None, fua };
+            let is_hint = asked.operation == Operation::Discard;
+            let version =
+                Version { value: asked.value, begun: asked.begun, ended: None, fua, is_hint };
             for sector in asked.first..asked.first + asked.count {
                 self.sectors[sector as usize].push(version);
             }
@@ -324,8 +329,18 @@ fn the_oracle_catches_merging_without_guards() {
 #[test]
 #[should_panic(expected = "reads")]
 fn the_oracle_catches_reads_that_do_not_wait_for_what_was_answered_early() {
+    forget_to_wait(Acknowledge::Buffered);
+}
+
+#[test]
+#[should_panic(expected = "reads")]
+fn the_oracle_catches_reads_that_do_not_wait_for_discards() {
+    forget_to_wait(Acknowledge::Written);
+}
+
+fn forget_to_wait(acknowledge: Acknowledge) {
     for seed in 0..20 {
-        let mut scene = Scene::new(seed, Acknowledge::Buffered);
+        let mut scene = Scene::new(seed, acknowledge);
         scene.driver.conflicts.forgets_waiters = true;
         run_overlapping(scene);
     }
