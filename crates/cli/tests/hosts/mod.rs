@@ -180,7 +180,18 @@ impl HostThread {
         let model = vec![0; BLOCKS_OF_HOST as usize];
         let (durable, since, sure) = (model.clone(), Vec::new(), 0);
         let (content, version, pending, written) = (Content::new(7), 0, None, 0);
-        HostThread { index, random, content, model, version, pending, durable, since, sure, written }
+        HostThread {
+            index,
+            random,
+            content,
+            model,
+            version,
+            pending,
+            durable,
+            since,
+            sure,
+            written,
+        }
     }
 
     fn byte(&self, block: u64) -> u64 {
