@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Have programs work on a volume and beside it, in turns, on devices of the same size.
+/// Have programs work on a volume and beside it, in turns, on file systems of the same size.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -34,7 +34,7 @@ struct Arguments {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
 
-    /// MiB of either device
+    /// MiB of the device below the volume
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(256..1 << 24))]
     size_mib: u64,
 

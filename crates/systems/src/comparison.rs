@@ -1,5 +1,5 @@
-//! What programs come to on a volume, and beside it. Both sides have a device of the same size and a file
-//! system on all of it, by the same way, loop over FUSE; one has a log in between.
+//! What programs come to on a volume, and beside it. Both sides have a block device of the same size and a
+//! file system on all of it, by the same way, loop over FUSE; one has a log in between.
 //!
 //! ```text
 //! program ─► ext4 ─► loop ─► FUSE ─► volume ─► limits ─► file
@@ -7,7 +7,9 @@
 //! ```
 //!
 //! The sides take turns, and a turn ends when all that was written has reached the device. What is read
-//! lies mostly in the page cache, as on a host whose memory holds its data.
+//! lies mostly in the page cache, as on a host whose memory holds its data. The files below are written
+//! beforehand, so that none has to find room while it is measured; and they differ in size by what the
+//! volume keeps for itself, since ext4 chooses the size of its journal by that of its device.
 //!
 //! # Does not
 //! drop caches, or measure without a file system: that is `coulter bench volume`.
@@ -22,7 +24,7 @@ use crate::tool;
 use coulter_check::FileBlocks;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,7 +34,7 @@ use std::time::{Duration, Instant};
 pub struct Comparison {
     /// The program `programs`, which is the sides' process too.
     pub executable: PathBuf,
-    /// Bytes of either device.
+    /// Bytes of the device below the volume.
     pub size: u64,
     /// How much of the room on the volume files take.
     pub fill_percent: u64,
@@ -91,8 +93,11 @@ pub fn compare(
     program: Program,
     scratch: &Scratch,
 ) -> Result<Compared, SystemsError> {
-    let mut plain = Side::new(comparison, program, scratch, "plain")?;
-    let mut volume = Side::new(comparison, program, scratch, "volume")?;
+    let mut volume = Side::new(comparison, program, scratch, Kind::Volume, comparison.size)?;
+    let size = File::open(&volume.device)
+        .and_then(|mut device| device.seek(SeekFrom::End(0)))
+        .map_err(|error| SystemsError::io("look at", &volume.device, error))?;
+    let mut plain = Side::new(comparison, program, scratch, Kind::Plain, size)?;
     let bytes = volume.room()? * comparison.fill_percent / 100;
     for side in [&mut plain, &mut volume] {
         side.prepare(program, scratch, bytes)?;
@@ -106,6 +111,20 @@ pub fn compare(
     plain.end()?;
     volume.end()?;
     Ok(compared)
+}
+
+/// Makes a file of `size` zeros that has its place on the disk.
+fn write_whole(file: &Path, size: u64) -> io::Result<()> {
+    let mut made = File::create_new(file)?;
+    io::copy(&mut io::repeat(0).take(size), &mut made)?;
+    made.sync_all()
+}
+
+/// Which side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Volume,
 }
 
 /// Where a file system is mounted, until this goes.
@@ -127,8 +146,8 @@ struct Side {
     process: Process,
     device: PathBuf,
     file: PathBuf,
-    is_volume: bool,
-    kind: FileSystem,
+    kind: Kind,
+    file_system: FileSystem,
     figures: SideFigures,
 }
 
@@ -137,14 +156,14 @@ impl Side {
         comparison: &Comparison,
         program: Program,
         scratch: &Scratch,
-        name: &str,
+        kind: Kind,
+        size: u64,
     ) -> Result<Side, SystemsError> {
+        let is_volume = kind == Kind::Volume;
+        let name = if is_volume { "volume" } else { "plain" };
         let name = format!("{name}-{program}").replace(':', "-");
-        let is_volume = name.starts_with("volume");
         let file = scratch.path(&format!("{name}.img"));
-        File::create_new(&file)
-            .and_then(|made| made.set_len(comparison.size))
-            .map_err(|error| SystemsError::io("make", &file, error))?;
+        write_whole(&file, size).map_err(|error| SystemsError::io("make", &file, error))?;
         let mut command = Command::new(&comparison.executable);
         command.arg("side").arg("--file").arg(&file);
         command.arg("--point").arg(scratch.path(&format!("{name}.point")));
@@ -154,12 +173,12 @@ impl Side {
             }
         }
         let (process, device) = Process::start(command)?;
-        let kind = comparison.file_system;
+        let file_system = comparison.file_system;
         let mounted = Mounted(scratch.make_directory(&name)?);
-        kind.make(&device)?;
-        kind.mount(&device, &mounted.0)?;
+        file_system.make(&device)?;
+        file_system.mount(&device, &mounted.0)?;
         let (at_work, figures) = (None, SideFigures::default());
-        Ok(Side { at_work, mounted, process, device, file, is_volume, kind, figures })
+        Ok(Side { at_work, mounted, process, device, file, kind, file_system, figures })
     }
 
     /// Bytes that files may take.
@@ -216,10 +235,10 @@ impl Side {
             at_work.end()?;
         }
         FileSystem::unmount(&self.mounted.0)?;
-        self.kind.check(&self.device)?;
+        self.file_system.check(&self.device)?;
         self.process.ask(SideRequest::End)?;
         drop(self.process);
-        if self.is_volume {
+        if self.kind == Kind::Volume {
             check_store(&self.file)?;
         }
         std::fs::remove_file(&self.file)
