@@ -230,21 +230,22 @@ pub const fn segment_size_default(device_size: u64) -> u32 {
     size as u32
 }
 
-/// Bytes in which memory says where a block lies, and its checksum.
+/// Bytes in which memory says where a block lies, and its checksum, at most: in a store of 8 TiB or
+/// more. Budgets are made of it whatever a store needs, so that they last when it grows.
 pub(crate) const POINTER_SIZE: u64 = 8;
 
-/// Bytes of map memory with which everything stays in memory: eight per block, a sixteenth for the
+/// Bytes of map memory with which everything stays in memory: eight per block at most, a sixteenth for the
 /// directory and for updates of leaves that are not in memory yet, and what the sweep wants free: of a
 /// small volume that is more than a sixteenth, and without it the sweep would never rest.
 pub fn map_size_default(volume_size: u64) -> u64 {
-    let swept = crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE;
+    let swept = crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE_MAX;
     (volume_size * POINTER_SIZE + volume_size / 2 + swept).max(map_size_min(volume_size))
 }
 
 /// Bytes of map memory that a volume needs at least.
 pub fn map_size_min(volume_size: u64) -> u64 {
     crate::map::directory_size(volume_size)
-        + 2 * crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE
+        + 2 * crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE_MAX
 }
 
 /// Blocks to be written to a device to make an empty store of it, in any order, followed by a

@@ -64,6 +64,8 @@ impl Engine {
         let geometry = self.grown_geometry(growth)?;
         let old = self.superblock.geometry.volume_size;
         assert!(geometry.volume_size >= old, "no address is lost");
+        let held = self.map.holds_addresses_below(geometry.device_size);
+        assert!(held, "the map was made for the whole device");
         let mut budget = self.superblock.budget;
         // A store that was made to have its whole map in memory stays one.
         let whole = budget.map_size >= old * POINTER_SIZE;

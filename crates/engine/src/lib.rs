@@ -94,7 +94,7 @@ use group::Group;
 use ios::Ios;
 use loads::Loads;
 use log::Log;
-use map::Map;
+use map::{EntryWidth, Map};
 use pacing::Pacing;
 use placement::{Placement, Placer};
 use policy::VictimPolicy;
@@ -155,7 +155,8 @@ impl Engine {
         assert!(config.batch_depth >= 1, "one record must be able to go out");
         let superblock = create::placeholder();
         let segments = Segments::new(superblock.geometry);
-        let map = Map::new(1, u64::from(u16::MAX) * 8, superblock.budget);
+        let width = EntryWidth::MAX;
+        let map = Map::new(1, u64::from(u16::MAX) * 8, width, superblock.budget);
         Engine {
             phase: Phase::Opening,
             poisoned: None,

@@ -508,7 +508,7 @@ fn a_full_volume_goes_on_however_blocks_are_placed_and_victims_chosen() {
 #[test]
 fn with_little_map_memory_reads_go_on_after_a_failed_write() {
     let mut was_full = 0;
-    for seed in [0, 3, 6, 15] {
+    for seed in [0, 16, 28, 32] {
         let mut r = Random::new(seed);
         let map = map_size_min(1200 * 256);
         let mut h = Hand::open(store(1200, 1024, None, Some(map), 4), small());

@@ -154,6 +154,7 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entries::EntryWidth;
     use super::*;
     use alloc::vec::Vec;
     use coulter_format::Pba;
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn updates_are_found_changed_listed_and_released() {
-        let mut frames = Frames::new(3);
+        let mut frames = Frames::new(3, EntryWidth::MAX);
         let mut chain = ChunkIndex::NONE;
         for index in 0..512 {
             frames.chain_add(&mut chain, update(index));

@@ -1,21 +1,24 @@
-//! The map's memory: a fixed number of 4 KiB frames, each either the array of one leaf or 64 chunks
-//! of update chains.
+//! The map's memory: a fixed number of frames, each either the array of one leaf or chunks of update
+//! chains.
+//!
+//! A frame has as many chunks of 64 bytes as an entry of an array has bits, 33 to 64: see `entries`.
 //!
 //! # Invariants
 //! - All memory is allocated at open; the count of frames never changes.
 //! - A frame is free, or a leaf's, or holds chunks of which at least one is in use.
 //! - A pinned frame is never given away.
 
+use super::entries::EntryWidth;
 use alloc::vec::Vec;
-use coulter_format::BlockPointer;
-use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::map_page::{self, ENTRIES_PER_PAGE};
 pub(super) use coulter_format::map_page::{pack, unpack};
+use coulter_format::{Block, BlockPointer};
 
 /// A frame's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameIndex(u32);
 
-/// A chunk's number: its frame × 64 + its place.
+/// A chunk's number: its frame × chunks in a frame + its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkIndex(u32);
 
@@ -47,12 +50,14 @@ impl ChunkIndex {
 
 /// Eight-byte words in a chunk.
 pub(super) const CHUNK_WORDS: usize = 8;
-/// Chunks in a frame.
-pub(crate) const CHUNKS_PER_FRAME: usize = ENTRIES_PER_PAGE / CHUNK_WORDS;
+/// Bytes of a chunk.
+pub(super) const CHUNK_SIZE: u64 = 8 * CHUNK_WORDS as u64;
 
-const _: () = assert!(CHUNKS_PER_FRAME == 64, "a frame's chunks are counted in one u64");
-
-type Words = [u64; ENTRIES_PER_PAGE];
+const _: () = {
+    let most = EntryWidth::MAX;
+    assert!(most.words_per_leaf() == most.bits() * CHUNK_WORDS, "a leaf is a chunk for each bit");
+    assert!(most.bits() <= u64::BITS as usize, "a frame's chunks are counted in one u64");
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
@@ -72,7 +77,8 @@ enum Use {
 
 /// The pool.
 pub(crate) struct Frames {
-    words: Vec<Words>,
+    width: EntryWidth,
+    words: Vec<u64>,
     uses: Vec<Use>,
     free: Vec<FrameIndex>,
     /// Chunk frames with room.
@@ -86,9 +92,10 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new(count: usize) -> Frames {
+    pub(crate) fn new(count: usize, width: EntryWidth) -> Frames {
         Frames {
-            words: alloc::vec![[0; ENTRIES_PER_PAGE]; count],
+            width,
+            words: alloc::vec![0; count * width.words_per_leaf()],
             uses: alloc::vec![Use::Free; count],
             free: (0..count as u32).rev().map(FrameIndex).collect(),
             partial: Vec::with_capacity(count),
@@ -102,6 +109,16 @@ impl Frames {
 
     pub(crate) fn count(&self) -> usize {
         self.uses.len() - self.retired_count
+    }
+
+    /// Bits of an entry.
+    pub(crate) fn width(&self) -> EntryWidth {
+        self.width
+    }
+
+    /// Chunks in a frame: one for each bit of an entry.
+    pub(crate) fn chunks_per_frame(&self) -> usize {
+        self.width.bits()
     }
 
     /// Gives free frames up for good, until there are so many: those that were never used first, for
@@ -128,7 +145,7 @@ impl Frames {
     /// A zeroed, pinned frame for a leaf, if one is free.
     pub(crate) fn take_free(&mut self, key: u64) -> Option<FrameIndex> {
         let frame = self.free.pop()?;
-        self.words[frame.0 as usize] = [0; ENTRIES_PER_PAGE];
+        self.array_mut(frame).fill(0);
         self.uses[frame.0 as usize] = Use::Leaf { key, pinned: true, referenced: true };
         self.leaf_count += 1;
         self.pinned_count += 1;
@@ -178,11 +195,25 @@ impl Frames {
         *pinned = pin;
     }
 
+    fn array_mut(&mut self, frame: FrameIndex) -> &mut [u64] {
+        let words = self.width.words_per_leaf();
+        &mut self.words[frame.0 as usize * words..][..words]
+    }
+
+    /// An entry's number among those of all frames.
+    #[inline]
+    fn entry_number(frame: FrameIndex, index: usize) -> usize {
+        assert!(index < ENTRIES_PER_PAGE, "an entry lies inside its frame");
+        frame.0 as usize * ENTRIES_PER_PAGE + index
+    }
+
+    #[inline]
     pub(crate) fn entry(&self, frame: FrameIndex, index: usize) -> BlockPointer {
-        unpack(self.words[frame.0 as usize][index])
+        unpack(self.width.entry(&self.words, Frames::entry_number(frame, index)))
     }
 
     /// The entry, and remembers that the frame was used.
+    #[inline]
     pub(crate) fn touch(&mut self, frame: FrameIndex, index: usize) -> BlockPointer {
         if let Use::Leaf { referenced, .. } = &mut self.uses[frame.0 as usize] {
             *referenced = true;
@@ -190,18 +221,32 @@ impl Frames {
         self.entry(frame, index)
     }
 
-    /// All entries of a leaf, packed.
-    pub(super) fn words(&self, frame: FrameIndex) -> &[u64; ENTRIES_PER_PAGE] {
-        &self.words[frame.0 as usize]
+    /// Touches what an entry lies in. The result is of no meaning.
+    #[inline]
+    pub(super) fn warm(&self, frame: FrameIndex, index: usize) -> u64 {
+        self.width.entry(&self.words, Frames::entry_number(frame, index))
     }
 
-    /// The same, to be filled.
-    pub(super) fn words_mut(&mut self, frame: FrameIndex) -> &mut [u64; ENTRIES_PER_PAGE] {
-        &mut self.words[frame.0 as usize]
-    }
-
+    #[inline]
     pub(crate) fn set_entry(&mut self, frame: FrameIndex, index: usize, pointer: BlockPointer) {
-        self.words[frame.0 as usize][index] = pack(pointer);
+        let number = Frames::entry_number(frame, index);
+        self.width.set_entry(&mut self.words, number, pack(pointer));
+    }
+
+    /// Fills a leaf's array from its page.
+    pub(super) fn take_page(&mut self, frame: FrameIndex, page: &Block) {
+        let mut entries = [0; ENTRIES_PER_PAGE];
+        map_page::decode_packed(page, &mut entries);
+        let width = self.width;
+        width.pack_all(&entries, self.array_mut(frame));
+    }
+
+    /// Makes a leaf's page of its array. Returns whether any entry points somewhere.
+    pub(super) fn make_page(&self, frame: FrameIndex, page: &mut Block) -> bool {
+        let mut entries = [0; ENTRIES_PER_PAGE];
+        let start = frame.0 as usize * self.width.words_per_leaf();
+        self.width.unpack_all(&self.words[start..], &mut entries);
+        map_page::encode_packed(&entries, page)
     }
 
     /// Takes a chunk, filled with zeros, if there is room. See [`Frames::grow_chunks`].
@@ -212,20 +257,21 @@ impl Frames {
         };
         let place = (!*used).trailing_zeros();
         *used |= 1 << place;
-        if *used == u64::MAX {
+        if *used == self.width.mask() {
             *listed = false;
             self.partial.pop();
         }
         self.free_chunks -= 1;
-        let chunk = ChunkIndex(frame.0 * CHUNKS_PER_FRAME as u32 + place);
+        let chunk = ChunkIndex(frame.0 * self.chunks_per_frame() as u32 + place);
         *self.chunk_mut(chunk) = [0; CHUNK_WORDS];
         Some(chunk)
     }
 
     /// Gives a chunk back; the last one of a frame gives the frame back.
     pub(super) fn release_chunk(&mut self, chunk: ChunkIndex) {
-        let frame = FrameIndex(chunk.0 / CHUNKS_PER_FRAME as u32);
-        let place = chunk.0 % CHUNKS_PER_FRAME as u32;
+        let chunks_per_frame = self.chunks_per_frame();
+        let frame = FrameIndex(chunk.0 / chunks_per_frame as u32);
+        let place = chunk.0 % chunks_per_frame as u32;
         let Use::Chunks { used, listed } = &mut self.uses[frame.0 as usize] else {
             panic!("a chunk lies in a chunk frame")
         };
@@ -237,7 +283,7 @@ impl Frames {
                 let position = self.partial.iter().position(|listed| *listed == frame);
                 self.partial.swap_remove(position.expect("a listed frame is in the list"));
             }
-            self.free_chunks -= CHUNKS_PER_FRAME;
+            self.free_chunks -= chunks_per_frame;
             self.uses[frame.0 as usize] = Use::Free;
             self.free.push(frame);
         } else if !*listed {
@@ -252,7 +298,7 @@ impl Frames {
         self.uses[frame.0 as usize] = Use::Chunks { used: 0, listed: true };
         // At the front, so that chunks come from the frames that are used already.
         self.partial.insert(0, frame);
-        self.free_chunks += CHUNKS_PER_FRAME;
+        self.free_chunks += self.chunks_per_frame();
         true
     }
 
@@ -263,19 +309,18 @@ impl Frames {
     /// Chunks in use.
     pub(crate) fn used_chunk_count(&self) -> usize {
         let chunk_frames = self.count() - self.free_count() - self.leaf_count;
-        chunk_frames * CHUNKS_PER_FRAME - self.free_chunks
+        chunk_frames * self.chunks_per_frame() - self.free_chunks
     }
 
+    /// Chunks lie one behind the other, over all frames.
     pub(super) fn chunk(&self, chunk: ChunkIndex) -> &[u64; CHUNK_WORDS] {
-        let frame = &self.words[chunk.0 as usize / CHUNKS_PER_FRAME];
-        let start = chunk.0 as usize % CHUNKS_PER_FRAME * CHUNK_WORDS;
-        frame[start..].first_chunk().expect("a chunk lies inside its frame")
+        let words = &self.words[chunk.0 as usize * CHUNK_WORDS..];
+        words.first_chunk().expect("a chunk lies inside its frame")
     }
 
     pub(super) fn chunk_mut(&mut self, chunk: ChunkIndex) -> &mut [u64; CHUNK_WORDS] {
-        let frame = &mut self.words[chunk.0 as usize / CHUNKS_PER_FRAME];
-        let start = chunk.0 as usize % CHUNKS_PER_FRAME * CHUNK_WORDS;
-        frame[start..].first_chunk_mut().expect("a chunk lies inside its frame")
+        let words = &mut self.words[chunk.0 as usize * CHUNK_WORDS..];
+        words.first_chunk_mut().expect("a chunk lies inside its frame")
     }
 }
 
@@ -283,24 +328,65 @@ impl Frames {
 mod tests {
     use super::*;
 
+    fn widths() -> impl Iterator<Item = EntryWidth> {
+        (1..=32).map(|bits| EntryWidth::of_addresses_below(1 << bits))
+    }
+
     #[test]
     fn chunks_give_their_frame_back_when_the_last_one_goes() {
-        let mut frames = Frames::new(2);
-        assert!(frames.take_chunk().is_none());
-        assert!(frames.grow_chunks());
-        let chunks: Vec<_> = (0..64).map(|_| frames.take_chunk().unwrap()).collect();
-        assert!(frames.take_chunk().is_none());
-        assert_eq!(frames.free_count(), 1);
-        for chunk in chunks {
-            frames.release_chunk(chunk);
+        for width in widths() {
+            let mut frames = Frames::new(2, width);
+            assert!(frames.take_chunk().is_none());
+            assert!(frames.grow_chunks());
+            let chunks: Vec<_> = (0..width.bits()).map(|_| frames.take_chunk().unwrap()).collect();
+            assert!(frames.take_chunk().is_none());
+            assert_eq!(frames.free_count(), 1);
+            assert_eq!(frames.used_chunk_count(), width.bits());
+            for chunk in chunks {
+                frames.release_chunk(chunk);
+            }
+            assert_eq!(frames.free_count(), 2);
+            assert_eq!(frames.free_chunk_count(), 0);
         }
-        assert_eq!(frames.free_count(), 2);
-        assert_eq!(frames.free_chunk_count(), 0);
+    }
+
+    #[test]
+    fn frames_of_arrays_and_of_chunks_lie_side_by_side() {
+        for width in widths() {
+            let pointer = |i: usize| BlockPointer {
+                pba: coulter_format::Pba((width.mask() >> 32) as u32 - i as u32 % 2),
+                checksum: u32::MAX - i as u32,
+            };
+            let mut frames = Frames::new(3, width);
+            let before = frames.take_free(0).unwrap();
+            assert!(frames.grow_chunks());
+            let behind = frames.take_free(1).unwrap();
+            for index in 0..ENTRIES_PER_PAGE {
+                frames.set_entry(before, index, pointer(index));
+                frames.set_entry(behind, index, pointer(index + 1));
+            }
+            let mut page = [0; coulter_format::BLOCK_SIZE];
+            assert!(frames.make_page(before, &mut page));
+            for chunk in 0..width.bits() as u64 {
+                let place = frames.take_chunk().unwrap();
+                assert_eq!(*frames.chunk(place), [0; CHUNK_WORDS]);
+                *frames.chunk_mut(place) = [!chunk; CHUNK_WORDS];
+            }
+            for index in 0..ENTRIES_PER_PAGE {
+                assert_eq!(frames.entry(before, index), pointer(index), "{width:?}");
+                assert_eq!(frames.entry(behind, index), pointer(index + 1), "{width:?}");
+            }
+            frames.take_page(behind, &page);
+            for (index, entry) in map_page::decode(&page).enumerate() {
+                assert_eq!(frames.entry(behind, index), entry, "{width:?}");
+                assert_eq!(entry, pointer(index), "{width:?}");
+            }
+        }
     }
 
     #[test]
     fn a_pinned_frame_is_never_evicted_and_a_used_one_gets_a_second_chance() {
-        let mut frames = Frames::new(3);
+        let mut frames = Frames::new(3, EntryWidth::MAX);
         let [a, b, c] = [10, 20, 30].map(|key| frames.take_free(key).unwrap());
         assert_eq!(frames.evict_candidate(), None);
         for frame in [a, b, c] {

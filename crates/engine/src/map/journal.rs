@@ -303,7 +303,7 @@ impl Map {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LoadPurpose, LoadStep, PageWrite};
+    use super::super::{EntryWidth, LoadPurpose, LoadStep, PageWrite};
     use super::*;
     use crate::segments::State;
     use crate::units::SegmentIndex;
@@ -321,7 +321,9 @@ mod tests {
         let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
         let mut segments = Segments::new(geometry);
         segments.restore(SegmentIndex(0), 0, State::Open, 0, 0, 0);
-        (Map::new(geometry.volume_size, 1 << 20, budget).expect("it fits"), segments)
+        let width = EntryWidth::of_addresses_below(geometry.device_size);
+        let map = Map::new(geometry.volume_size, 1 << 20, width, budget);
+        (map.expect("it fits"), segments)
     }
 
     fn pointer(number: u32) -> BlockPointer {

@@ -135,7 +135,7 @@ impl Map {
         let frame = leaf.frame;
         let dead = leaf.is(Flag::Dead);
         let cleared = leaf.is(Flag::Cleared);
-        map_page::decode_packed(page, self.frames.words_mut(frame));
+        self.frames.take_page(frame, page);
         self.refresh_pin(place);
         assert!(!cleared, "a cleared leaf's page is never loaded");
         if dead {
@@ -178,7 +178,7 @@ fn points_into_log(page: &Block, geometry: &Geometry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Settled;
+    use super::super::{EntryWidth, Settled};
     use super::*;
     use coulter_format::superblock::RecoveryBudget;
     use coulter_format::{BLOCK_SIZE, Lba, Pba};
@@ -198,7 +198,7 @@ mod tests {
     fn a_leaf_that_need_not_be_loaded_is_settled() {
         for root_page in [Some(&[0; BLOCK_SIZE]), None] {
             let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
-            let map = Map::new(GEOMETRY.volume_size, 1 << 20, budget);
+            let map = Map::new(GEOMETRY.volume_size, 1 << 20, EntryWidth::MAX, budget);
             let (mut map, mut segments) = (map.expect("it fits"), Segments::new(GEOMETRY));
             let on_device = BlockPointer { pba: Pba(300), checksum: 1 };
             map.restore_root(0, on_device);

@@ -7,7 +7,7 @@
 //! the sweep                            its frames are nobody else's
 //! ```
 
-use super::frames::{CHUNKS_PER_FRAME, FrameIndex};
+use super::frames::FrameIndex;
 use super::recovery_memory::PAGE_FRAMES_MIN;
 use super::{LoadPurpose, Map, SWEEP_FRAMES};
 
@@ -28,13 +28,15 @@ impl Map {
     }
 
     /// How many arrays may differ from their pages: all, where there is a frame for each leaf and some to
-    /// spare. A leaf that has none gathers its updates in a chain, which takes two thirds of a frame when
-    /// the sweep comes by after 256 of them, and some take more. Three quarters are left to each of these, and
+    /// spare. A leaf that has none gathers its updates in a chain, of 43 chunks when the sweep comes by after
+    /// 256 of them, and some take more. Three quarters of a frame are left to each of these, which are 48 chunks
+    /// of the largest and no fewer than 24 of the smallest, where a chain has 22 halfway between two sweeps; and
     /// seven eighths of all frames at most, which are for chains and for pages that are read.
     fn changed_count_max(&self) -> usize {
         let count = self.frames.count();
         if self.is_recovering {
-            return count.saturating_sub(self.recovery.frames_max() + PAGE_FRAMES_MIN);
+            let chunk_frames = self.recovery.frames_max(self.frames.chunks_per_frame());
+            return count.saturating_sub(chunk_frames + PAGE_FRAMES_MIN);
         }
         // Beside what calls for an urgent sweep, room for arrays that stay because of relocations, and for
         // chains of leaves that find no frame.
@@ -88,7 +90,7 @@ impl Map {
     /// Frames that promised chunks may need.
     fn promised_frames(&self) -> usize {
         let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        promised.div_ceil(CHUNKS_PER_FRAME)
+        promised.div_ceil(self.frames.chunks_per_frame())
     }
 
     /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
@@ -100,8 +102,9 @@ impl Map {
 
     pub(super) fn reserve_down_to(&mut self, blocks: usize, kept: usize) -> bool {
         let needed = self.reserved_chunks + blocks;
+        let chunks_per_frame = self.frames.chunks_per_frame();
         while self.frames.free_chunk_count()
-            + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * CHUNKS_PER_FRAME
+            + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * chunks_per_frame
             < needed
         {
             if self.obtainable() <= kept || !self.evict_one() {

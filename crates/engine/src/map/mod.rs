@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 1. the chain    updates kept apart, a few bytes each
-//! 2. the array    4 KiB in a frame, if the leaf is in memory
+//! 2. the array    in a frame, its entries packed, if the leaf is in memory
 //! 3. the page     on the device; a miss, loaded without blocking anyone else
 //! ```
 //!
@@ -29,6 +29,7 @@
 mod chain;
 mod directory;
 mod discard;
+mod entries;
 mod frames;
 mod journal;
 mod load;
@@ -46,14 +47,16 @@ use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::RecoveryBudget;
 use coulter_format::{BlockPointer, Lba, Pba};
 use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
-use frames::Frames;
+pub(crate) use entries::EntryWidth;
+use frames::{CHUNK_SIZE, Frames};
 pub(crate) use journal::RunBuilder;
 pub(crate) use load::{LoadPurpose, LoadStep};
 use recovery_memory::RecoveryMemory;
 pub(crate) use sweep::PageWrite;
 
-/// Bytes of a frame.
-pub(crate) const FRAME_SIZE: u64 = 4096;
+/// Bytes of a frame of the widest entries. What a store is promised, and what it promises, is counted
+/// in these, whatever its own frames are: see [`recovery_memory`].
+pub(crate) const FRAME_SIZE_MAX: u64 = CHUNK_SIZE * EntryWidth::MAX.bits() as u64;
 
 /// A chain longer than this is folded into the leaf's array if there is one.
 const CHAIN_LENGTH_MAX: u16 = 48;
@@ -109,7 +112,7 @@ pub struct MapStatistics {
     pub evictions: u64,
 }
 
-/// The least frames that a map works with.
+/// The least frames that a map works with, if they are of the largest size.
 pub(crate) const FRAME_COUNT_MIN: u64 = 64;
 
 /// Bytes that the directory of a volume of this size can take.
@@ -118,30 +121,39 @@ pub(crate) fn directory_size(volume_size: u64) -> u64 {
     roots * (LEAF_TABLE_SIZE + core::mem::size_of::<directory::Root>()) as u64
 }
 
+/// Bytes of a frame of entries of this width.
+const fn frame_size(width: EntryWidth) -> u64 {
+    CHUNK_SIZE * width.bits() as u64
+}
+
 impl Map {
     /// A map without entries, within `map_size` bytes; `None` if that is too little.
-    pub(crate) fn new(volume_size: u64, map_size: u64, budget: RecoveryBudget) -> Option<Map> {
-        let frame_count = map_size.checked_sub(directory_size(volume_size))? / FRAME_SIZE;
+    pub(crate) fn new(
+        volume_size: u64,
+        map_size: u64,
+        width: EntryWidth,
+        budget: RecoveryBudget,
+    ) -> Option<Map> {
         // An array for each leaf, and a chain of all its addresses besides: more is of no use, and
         // what a damaged superblock asks for is not taken on trust.
-        let useful = 3 * volume_size.div_ceil(ENTRIES_PER_PAGE as u64) + 1024;
-        let frame_count = frame_count.min(useful);
-        if frame_count < FRAME_COUNT_MIN {
+        let useful = (3 * volume_size.div_ceil(ENTRIES_PER_PAGE as u64) + 1024) * FRAME_SIZE_MAX;
+        let size = map_size.checked_sub(directory_size(volume_size))?.min(useful);
+        if size / FRAME_SIZE_MAX < FRAME_COUNT_MIN {
             return None;
         }
-        let budget_frames =
-            budget.map_size.saturating_sub(directory_size(volume_size)) / FRAME_SIZE;
+        let frame_count = size / frame_size(width);
+        let budget_size = budget.map_size.saturating_sub(directory_size(volume_size)).min(size);
         // Three times the size between cuts, and replay may have to take two intervals in one.
         let journal_capacity = 8 * budget.journal_size as usize;
         Some(Map {
             directory: Directory::new(volume_size),
             volume_size,
             volume_leaves: volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize,
-            frames: Frames::new(frame_count as usize),
+            frames: Frames::new(frame_count as usize, width),
             journal: Vec::with_capacity(journal_capacity),
             journal_spare: Vec::with_capacity(journal_capacity),
             budget,
-            recovery: RecoveryMemory::new(budget_frames.min(frame_count) as usize),
+            recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
             is_recovering: true,
             reserved_chunks: 0,
             relocating: 0,
@@ -154,11 +166,17 @@ impl Map {
     /// frames had. They are free: the new size is one that recovery could do with, directory and all, and
     /// all that was restored was let in by the old one.
     pub(crate) fn grow(&mut self, volume_size: u64, map_size: u64) {
-        let frames = map_size.saturating_sub(directory_size(volume_size)) / FRAME_SIZE;
+        let width = self.frames.width();
+        let frames = map_size.saturating_sub(directory_size(volume_size)) / frame_size(width);
         self.frames.retire_down_to(frames as usize);
         self.directory.grow(volume_size);
         self.volume_size = volume_size;
         self.volume_leaves = volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize;
+    }
+
+    /// Whether arrays have room for every address below this one.
+    pub(crate) fn holds_addresses_below(&self, end: u64) -> bool {
+        EntryWidth::of_addresses_below(end) <= self.frames.width()
     }
 
     /// Roots that the volume can have.
@@ -174,7 +192,7 @@ impl Map {
     /// Bytes in use: arrays, chains, directory.
     pub(crate) fn size(&self) -> u64 {
         let frames = (self.frames.count() - self.frames.free_count()) as u64;
-        frames * FRAME_SIZE
+        frames * frame_size(self.frames.width())
             + (self.directory.leaf_tables * LEAF_TABLE_SIZE
                 + core::mem::size_of_val(self.directory.roots())) as u64
     }
@@ -234,7 +252,7 @@ impl Map {
         if !leaf.frame.is_some() {
             return u64::from(leaf.unmerged);
         }
-        self.frames.words(leaf.frame)[index]
+        self.frames.warm(leaf.frame, index)
     }
 
     /// Whether a block may lie there, for all that is in memory. It is not counted as being used.

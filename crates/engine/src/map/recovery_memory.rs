@@ -18,16 +18,33 @@
 //! 4. It is refused nothing while [`SWEEP_FRAMES`] frames are left beside these chunks. Arrays, which
 //!    replay makes for leaves that have no page, leave [`PAGE_FRAMES_MIN`]: the sweep's, those that
 //!    the cleaner's updates find when the host's do not, and those that a read may take.
+//!
+//! # Why whatever the width of its entries
+//! A store may be opened by an engine whose frames have another size: by one that packs no entries, or
+//! when it has grown and its addresses have more bits. Chunks are the same for all of them, and
+//! `chunks_max` is told by the superblock alone, in frames of the largest size, of 64 chunks. So none
+//! lets in more than another could restore, if each finds frames of its own for so many chunks, and
+//! [`PAGE_FRAMES_MIN`] besides:
+//!
+//! 5. Let *F* be the frames of 64 chunks that the budget has, *P* those of them that are left to pages,
+//!    and *w* the chunks of a frame. There are ⌊64 *F* / *w*⌋ frames at least, and chunks fill
+//!    ⌈64 (*F* - *P*) / *w*⌉ and no more, for a frame is begun when no chunk is free anywhere. What
+//!    remains is more than 64 *P* / *w* - 2. With *P* of 25 or more that is [`PAGE_FRAMES_MIN`], 24, at
+//!    every *w*; *P* is less with fewer than [`PROVED_FRAME_COUNT`] frames, of which each is tried below.
+//! 6. A store that grows has no fewer frames afterwards by the same count: its budget gets what its
+//!    directory takes. Until it is opened anew it counts on what it had before.
 
 use super::directory::Leaf;
-use super::frames::CHUNKS_PER_FRAME;
-use super::{ENTRIES_PER_PAGE, FRAME_COUNT_MIN, SWEEP_FRAMES, UPDATES_PER_CHUNK};
+use super::{ENTRIES_PER_PAGE, EntryWidth, FRAME_COUNT_MIN, SWEEP_FRAMES, UPDATES_PER_CHUNK};
 use crate::canary::{Canary, sings};
 use coulter_format::record::DISCARD_BLOCKS_MAX;
 
 /// Frames that chunks leave to pages at least, also at recovery: more than the host's updates need to
 /// find obtainable, or a store that was just opened would stand still.
 pub(super) const PAGE_FRAMES_MIN: usize = 3 * SWEEP_FRAMES;
+
+/// Chunks of a frame of the largest size, in which budgets are counted.
+const CHUNKS_PER_FRAME_MAX: usize = EntryWidth::MAX.bits();
 
 /// Frames for pages with which the sweep, loading ahead and with two records on their way, and the
 /// cleaner, which keeps the leaf of every block that it moves, do not wait for each other: with half
@@ -39,20 +56,37 @@ const PAGE_FRAMES: usize = 256;
 const CHUNKS_MAX_LEAST: usize = chunks_max(FRAME_COUNT_MIN as usize);
 const LEAVES_OF_DISCARD: usize = DISCARD_BLOCKS_MAX as usize / ENTRIES_PER_PAGE;
 
-const _: () = assert!(
-    CHUNKS_MAX_LEAST.div_ceil(CHUNKS_PER_FRAME) + PAGE_FRAMES_MIN <= FRAME_COUNT_MIN as usize
-);
+/// From so many frames on, recovery leaves enough of them to pages whatever their size is.
+const PROVED_FRAME_COUNT: usize = 67;
+
+const _: () = {
+    assert!(page_frames(PROVED_FRAME_COUNT) > PAGE_FRAMES_MIN);
+    let mut frame_count = FRAME_COUNT_MIN as usize;
+    while frame_count < PROVED_FRAME_COUNT {
+        let mut width = EntryWidth::of_addresses_below(0).bits();
+        while width <= EntryWidth::MAX.bits() {
+            let frames = frame_count * CHUNKS_PER_FRAME_MAX / width;
+            assert!(chunks_max(frame_count).div_ceil(width) + PAGE_FRAMES_MIN <= frames);
+            width += 1;
+        }
+        frame_count += 1;
+    }
+};
 const _: () = assert!(
     CHUNKS_MAX_LEAST > 2 * (LEAVES_OF_DISCARD + 2 * ENTRIES_PER_PAGE),
     "the largest discard is let in when all has been swept"
 );
 
-/// Chunks that recovery may take of so many frames.
+/// Chunks that recovery may take of so many frames of the largest size.
 const fn chunks_max(frame_count: usize) -> usize {
+    (frame_count - page_frames(frame_count)) * CHUNKS_PER_FRAME_MAX
+}
+
+/// How many of these are left to pages.
+const fn page_frames(frame_count: usize) -> usize {
     let large = if frame_count / 4 > PAGE_FRAMES { frame_count / 4 } else { PAGE_FRAMES };
     let small = frame_count * 3 / 8;
-    let pages = if small < large { small } else { large };
-    (frame_count - pages) * CHUNKS_PER_FRAME
+    if small < large { small } else { large }
 }
 
 /// The account, in chunks.
@@ -67,7 +101,7 @@ pub(super) struct RecoveryMemory {
 }
 
 impl RecoveryMemory {
-    /// For recovery within so many frames.
+    /// For recovery within so many frames of the largest size.
     pub(super) fn new(frame_count: usize) -> RecoveryMemory {
         let chunks_max = chunks_max(frame_count.max(FRAME_COUNT_MIN as usize));
         RecoveryMemory { pending: 0, swept: 0, swept_before_cut: 0, chunks_max }
@@ -77,9 +111,9 @@ impl RecoveryMemory {
         self.chunks_max
     }
 
-    /// Frames that recovery may fill with chunks.
-    pub(super) fn frames_max(&self) -> usize {
-        self.chunks_max.div_ceil(CHUNKS_PER_FRAME)
+    /// Frames of so many chunks that recovery may fill.
+    pub(super) fn frames_max(&self, chunks_per_frame: usize) -> usize {
+        self.chunks_max.div_ceil(chunks_per_frame)
     }
 
     /// Chunks that recovery would need now.
@@ -143,5 +177,55 @@ impl RecoveryMemory {
     /// Whether there is so little left that such a checkpoint should not wait.
     pub(super) fn is_short(&self) -> bool {
         self.needed() > self.chunks_max / 16 * 15
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Map, directory_size};
+    use super::*;
+    use crate::create::map_size_default;
+    use coulter_format::superblock::RecoveryBudget;
+
+    fn map(volume_size: u64, map_size: u64, address_bits: u32) -> Map {
+        let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size };
+        let width = EntryWidth::of_addresses_below(1 << address_bits);
+        Map::new(volume_size, map_size, width, budget).expect("it fits")
+    }
+
+    /// Frames of 4 KiB lent themselves to counting, and stores were written by engines that did.
+    #[test]
+    fn what_is_let_in_is_the_same_at_every_width_and_finds_frames() {
+        let volume_size = 1 << 20;
+        let odd = [0, 1, 63, 64, 65, 1000, 4095];
+        for frames in (64..80).chain([127, 128, 255, 682, 683, 684, 1023, 1024, 1025, 4000]) {
+            for (bits, rest) in (1..=32).flat_map(|bits| odd.map(|rest| (bits, rest))) {
+                let map_size = directory_size(volume_size) + 4096 * frames + rest;
+                let map = map(volume_size, map_size, bits);
+                let (_, chunks_max) = map.recovery_chunks();
+                let large = (frames / 4).max(256);
+                let expected = (frames - (frames * 3 / 8).min(large)) * 64;
+                assert_eq!(chunks_max as u64, expected, "{frames} frames, {bits} bits");
+                let for_chunks = chunks_max.div_ceil(map.frames.chunks_per_frame());
+                assert!(for_chunks + PAGE_FRAMES_MIN <= map.frames.count(), "{frames}, {bits}");
+                assert!(
+                    map.frames.count() as u64 * (32 + u64::from(bits)) * 64 <= 4096 * frames + rest
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn below_eight_tebibytes_a_whole_map_takes_eight_bytes_a_block_at_most() {
+        let volume_size = 1 << 20;
+        for address_bits in 1..=31 {
+            let mut map = map(volume_size, map_size_default(volume_size), address_bits);
+            for key in 0..volume_size / ENTRIES_PER_PAGE as u64 {
+                let place = map.directory.place(key);
+                let frame = map.take_unpromised(key, SWEEP_FRAMES).expect("there is one for each");
+                map.directory.leaf_mut(place).frame = frame;
+            }
+            assert!(map.size() <= 8 * volume_size, "{} at {address_bits}", map.size());
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::directory::{Flag, LeafPlace, RootState};
 use super::{ENTRIES_PER_PAGE, LoadPurpose, Map, Sequence, frames};
 use crate::segments::Segments;
 use coulter_format::checkpoint::SweepPosition;
-use coulter_format::{Block, BlockPointer, Pba, map_page};
+use coulter_format::{Block, BlockPointer, Pba};
 
 /// What became of a leaf that the sweep came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +132,9 @@ impl Map {
             if lost {
                 let start = key * ENTRIES_PER_PAGE as u64;
                 let count = (self.volume_size - start).min(ENTRIES_PER_PAGE as u64) as usize;
-                let lost = frames::pack(BlockPointer::LOST);
-                self.frames.words_mut(frame)[..count].fill(lost);
+                for index in 0..count {
+                    self.frames.set_entry(frame, index, BlockPointer::LOST);
+                }
             }
         }
         assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
@@ -141,7 +142,7 @@ impl Map {
         self.recovery.forget(self.directory.leaf_mut(place));
         self.sweep.leaf = key + 1;
         let frame = self.directory.leaf(place).frame;
-        if !map_page::encode_packed(self.frames.words(frame), page) {
+        if !self.frames.make_page(frame, page) {
             self.vanish(segments, place, now);
             return PageWrite::Vanished;
         }

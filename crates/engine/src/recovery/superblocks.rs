@@ -3,7 +3,7 @@
 use super::{JobKind, Recovery, SuperblockError, damaged};
 use crate::Engine;
 use crate::api::{Buffers, OpenError, PageRef, Target};
-use crate::map::Map;
+use crate::map::{EntryWidth, Map};
 use crate::pacing::{Pacing, Watermarks};
 use crate::segments::Segments;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
@@ -88,7 +88,11 @@ impl Engine {
         if map_size < needed {
             return Err(too_small);
         }
-        self.map = Map::new(geometry.volume_size, map_size, superblock.budget).ok_or(too_small)?;
+        // A store that grows has addresses up to the end of the device as soon as it is opened.
+        let grows = self.config.growth.is_some() && !self.config.read_only;
+        let width = EntryWidth::of_addresses_below(if grows { self.device_size } else { end });
+        let map = Map::new(geometry.volume_size, map_size, width, superblock.budget);
+        self.map = map.ok_or(too_small)?;
         self.segments = Segments::new(geometry);
         let marks = Watermarks::of(&geometry, &superblock.budget);
         self.pacing = Pacing::new(marks);
