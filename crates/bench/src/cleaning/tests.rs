@@ -115,7 +115,8 @@ fn the_sweep_of_a_small_volume_comes_to_rest() {
         queue_depth: 32,
         ..tiny().shape
     };
-    for bytes_of_eighty in [640, 645, 660, 680, 720] {
+    // Entries have 50 bits here: all arrays take 500 eightieths.
+    for bytes_of_eighty in [500, 505, 520, 540, 560, 640, 720] {
         let map_memory = Some(small.blocks * bytes_of_eighty / 80);
         let shape = Shape { map_memory, ..small };
         let report = run(&Options { shape, ..tiny() }).expect("the small store works");
@@ -135,9 +136,10 @@ fn a_map_that_hardly_lacks_memory_hardly_reads_pages() {
         queue_depth: 256,
         ..tiny().shape
     };
-    let shape = Shape { map_memory: Some(8 * shape.blocks), ..shape };
+    // As much as all arrays take, with entries of 52 bits, so that nothing is left for the directory.
+    let shape = Shape { map_memory: Some(52 * shape.blocks / 8), ..shape };
     let misses = run(&Options { shape, ..tiny() }).expect("the store works").map_misses;
-    assert!(misses < 0.25, "{misses} for each block of the host: 0.36 with few such arrays");
+    assert!(misses < 0.3, "{misses} for each block of the host: 0.44 with few such arrays");
 }
 
 /// In step with the host the cleaner copies a few blocks at a time. A record for each few would cost

@@ -1,6 +1,6 @@
 //! Packed entries: a leaf's 512 pointers, each as wide as the addresses of the store need.
 //!
-//! A pointer is 32 bits of checksum and a device address, and no store below 16 TiB has addresses of
+//! A pointer is 32 bits of checksum and a device address, and no store below 8 TiB has addresses of
 //! 32 bits. So in memory, and there alone, an entry of *w* bits lies at bit *i* × *w*:
 //!
 //! ```text
@@ -71,8 +71,7 @@ impl EntryWidth {
     /// One entry, of those of a leaf or of many that lie one behind the other.
     ///
     /// Without a branch: of an entry that lies in one word, that word is taken twice, and what the
-    /// second adds lies behind the entry's last bit. Not as a shift of both words in one, which
-    /// processors are slow at.
+    /// second adds lies behind the entry's last bit.
     #[inline]
     pub(super) fn entry(self, words: &[u64], index: usize) -> u64 {
         let (first, last, bit) = self.place(index);
