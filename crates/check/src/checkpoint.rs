@@ -1,6 +1,7 @@
 //! The checkpoint's body, read and compared with the geometry.
 
 use crate::finding::Finding;
+use crate::referred::References;
 use crate::report::Report;
 use crate::window::Window;
 use coulter_format::checkpoint::{BodyView, CheckpointHeader, Head, RunHeader};
@@ -46,6 +47,7 @@ pub(crate) struct Checkpoint {
     pub(crate) roots: Vec<(u64, BlockPointer)>,
     pub(crate) table: Vec<BlockPointer>,
     pub(crate) runs: Vec<Run>,
+    pub(crate) references: References,
 }
 
 /// Reads the body that a superblock names. `None`, with a finding, if it is damaged; contradictions
@@ -79,6 +81,7 @@ pub(crate) fn read(
             return None;
         }
     };
+    let references = view.references().collect();
     let body = (0u32..).zip(blocks).map(|(index, block)| BlockPointer {
         pba: pba.plus(index),
         checksum: checksum::block(Kind::Checkpoint, u64::from(index), block),
@@ -95,7 +98,10 @@ pub(crate) fn read(
             .runs()
             .map(|(header, blocks)| Run { header, blocks: blocks.iter().collect() })
             .collect(),
+        references: References::default(),
     };
+    let references = References::read(window, superblock, references, report);
+    let checkpoint = Checkpoint { references, ..checkpoint };
     Some(Verifier { superblock, pba, report }.verify(checkpoint))
 }
 

@@ -244,6 +244,15 @@ pub enum Finding {
         #[serde(serialize_with = "as_host_block")]
         lba: Lba,
     },
+    /// What the checkpoint refers to is not the header of a record that it can be.
+    ReferenceDamaged {
+        /// Where the header should be.
+        #[serde(serialize_with = "as_block")]
+        pba: Pba,
+        /// What is wrong.
+        #[serde(serialize_with = "as_text")]
+        reason: Reason,
+    },
     /// A pointer leads out of the log.
     PointerOutside {
         /// What it should lead to.
@@ -468,6 +477,7 @@ impl Finding {
             F::Unreadable { structure, .. } | F::NumberSpent { structure, .. } => *structure,
             F::MetadataDamaged { owner, .. } => owner.structure(),
             F::RunUnsorted { .. } => Structure::Run,
+            F::ReferenceDamaged { .. } => Structure::RecordHeader,
             F::PointerOutside { .. }
             | F::PointerIntoFree { .. }
             | F::BlockShared { .. }
@@ -499,6 +509,7 @@ impl Finding {
             | F::CheckpointDamaged { pba, .. }
             | F::CheckpointContradicts { pba, .. }
             | F::MetadataDamaged { pba, .. }
+            | F::ReferenceDamaged { pba, .. }
             | F::PointerOutside { pba, .. }
             | F::PointerIntoFree { pba, .. }
             | F::BlockShared { pba, .. }

@@ -1,5 +1,6 @@
 //! The map, leaf by leaf: the page on the device, overlaid by the live runs from the oldest to the
-//! newest, then by the records after the checkpoint.
+//! newest, each after the records that are referred to before it, then by the records after the
+//! checkpoint.
 //!
 //! Three answers are worked out for each of a leaf's 512 addresses: where it lay at the checkpoint,
 //! whether the segment table still counts the location in the page besides, and where it lies now.
@@ -7,6 +8,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::finding::{Finding, Owner};
 use crate::layout::Layout;
+use crate::referred::{OfLeaf, ReferenceCursor};
 use crate::replay::Replay;
 use crate::report::Report;
 use crate::runs::RunCursor;
@@ -92,6 +94,7 @@ pub(crate) fn walk(
         layout,
         position: checkpoint.header.sweep,
         runs: checkpoint.runs.iter().map(RunCursor::new).collect(),
+        references: checkpoint.references.cursor(),
         updates: replay.updates.cursor(),
         pages: Pages::default(),
         leaf: Leaf::new(),
@@ -131,6 +134,7 @@ struct Walk<'a, 'w> {
     layout: &'a Layout,
     position: SweepPosition,
     runs: Vec<RunCursor<'a>>,
+    references: ReferenceCursor<'a>,
     updates: UpdateCursor<'a>,
     pages: Pages,
     leaf: Box<Leaf>,
@@ -144,7 +148,7 @@ struct Walk<'a, 'w> {
 impl Walk<'_, '_> {
     /// The next leaf that runs or records say anything of.
     fn overlaid_leaf(&mut self) -> Option<u64> {
-        let mut next = self.updates.leaf();
+        let mut next = [self.updates.leaf(), self.references.leaf()].into_iter().flatten().min();
         for run in &mut self.runs {
             let leaf = run.leaf(self.window, self.layout, self.report);
             next = [next, leaf].into_iter().flatten().min();
@@ -155,6 +159,7 @@ impl Walk<'_, '_> {
     fn skip_before(&mut self, leaf: u64) {
         if let Some(before) = leaf.checked_sub(1) {
             self.updates.take(before);
+            self.references.take(before);
             for run in &mut self.runs {
                 while run.take(before, self.window, self.layout, self.report).is_some() {}
             }
@@ -251,9 +256,14 @@ impl Walk<'_, '_> {
         leaf.checkpoint = leaf.base;
         leaf.unreleased.fill(false);
         self.known.fill(false);
+        let mut referred = self.references.take(key);
+        known &= !self.references.hides(key, self.position);
         for index in 0..self.runs.len() {
+            let number = self.runs.get(index).map(RunCursor::number);
+            self.overlay_references(&mut referred, number);
             known &= self.overlay_run(key, index);
         }
+        self.overlay_references(&mut referred, None);
         self.leaf.now = self.leaf.checkpoint;
         if self.updates.leaf().is_some_and(|next| next <= key) {
             let updates = self.updates.take(key);
@@ -261,6 +271,14 @@ impl Walk<'_, '_> {
             updates.iter().filter(|_| known).for_each(|update| self.overlay_update(update));
         }
         known
+    }
+
+    /// Applies what records changed that are referred to, before a run or after all.
+    fn overlay_references(&mut self, referred: &mut OfLeaf<'_>, run: Option<u64>) {
+        while let Some(entry) = referred.next_before(run, self.position) {
+            self.report.counters.referred_updates += 1;
+            overlay_entry(&mut self.leaf, &mut self.known, &entry);
+        }
     }
 
     /// Applies a run's entries of a leaf. False if some of them may be lost.

@@ -8,7 +8,8 @@
 //! # What a check does
 //! ```text
 //! superblocks → checkpoint → segment table → records after the checkpoint       (little)
-//! map pass   every leaf page, overlaid by the live runs, then by those records  (8 B/mapped block)
+//! map pass   every leaf page, overlaid by the live runs and the records that the checkpoint refers
+//!            to, then by those after it                                        (8 B/mapped block)
 //! log pass   every record header, in order of the device; with `data` every block
 //! detail     once more through the map, for the segments where map and log disagree
 //! ```
@@ -17,7 +18,7 @@
 //! - Nothing is ever written.
 //! - No bytes on the device make it panic or loop without end.
 //! - Memory: two bits per block of a segment that holds anything, about 100 bytes per segment, the
-//!   updates since the checkpoint, and buffers of a few MiB. Nothing grows with the map.
+//!   updates since the checkpoint and those it refers to, and buffers of a few MiB. Nothing grows with the map.
 //! - A store that was killed is not faulty: what is to be replayed is reported as information.
 //!
 //! # Does not
@@ -42,6 +43,7 @@ mod log_pass;
 mod map_pass;
 mod progress;
 mod references;
+mod referred;
 mod replay;
 mod report;
 mod runs;

@@ -77,6 +77,10 @@ pub struct Counters {
     pub run_blocks: u64,
     /// Updates in runs that no leaf page contains yet.
     pub run_updates: u64,
+    /// Headers read of records that the checkpoint refers to.
+    pub references: u64,
+    /// Updates in them that no leaf page contains yet.
+    pub referred_updates: u64,
     /// Leaves whose mapping could not be worked out.
     pub leaves_unknown: u64,
     /// Host blocks that are mapped, after replay.

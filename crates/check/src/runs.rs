@@ -39,6 +39,10 @@ impl<'a> RunCursor<'a> {
         RunCursor { run, next_block: 0, entries, next_entry: 0, latest: None, unknown: None }
     }
 
+    pub(crate) fn number(&self) -> u64 {
+        self.run.header.number
+    }
+
     /// The next leaf that the run has entries of. Reads on if it must.
     pub(crate) fn leaf(
         &mut self,

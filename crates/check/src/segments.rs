@@ -62,6 +62,7 @@ impl Segments {
             segments.read_page(window, key, *pointer, report);
         }
         segments.take_lists(checkpoint, report);
+        segments.compare_references(checkpoint, report);
         segments.compare_patched(superblock, checkpoint, report);
         segments
     }
@@ -127,6 +128,17 @@ impl Segments {
             if entry.is_some_and(|entry| entry.state != SegmentState::Free) {
                 let fault = SegmentFault::ReservedNotFree;
                 report.add(Finding::SegmentContradicts { segment: *segment, fault });
+            }
+        }
+    }
+
+    /// A header that is referred to must lie where the checkpoint counts on what was written.
+    fn compare_references(&self, checkpoint: &Checkpoint, report: &mut Report) {
+        for reference in &checkpoint.references.all {
+            let pba = reference.pba;
+            let found = self.find(pba);
+            if found.is_some_and(|(place, segment)| place.offset >= segment.checkpoint_end) {
+                report.add(Finding::ReferenceDamaged { pba, reason: Reason::Field("pba") });
             }
         }
     }

@@ -22,6 +22,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::CheckpointContradicts { .. }
         | Finding::MetadataDamaged { .. }
         | Finding::RunUnsorted { .. }
+        | Finding::ReferenceDamaged { .. }
         | Finding::BlocksLost { .. }
         | Finding::DataDamaged { .. } => write_damage(finding, f),
         Finding::PointerOutside { .. }
@@ -135,6 +136,13 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "run {run} is not sorted at host block {}: updates in it are not found; that is a \
              mistake of the program that wrote it: please report it",
             lba.0,
+        ),
+        Finding::ReferenceDamaged { pba, reason } => write!(
+            f,
+            "the header at block {} is not the one that the checkpoint refers to ({reason}): where \
+             the blocks of its record belong is not known, and the store cannot be opened; restore \
+             it from a backup",
+            pba.0,
         ),
         Finding::BlocksLost { lba, blocks } => write!(
             f,

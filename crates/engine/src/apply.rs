@@ -6,6 +6,7 @@ use crate::canary::{Canary, sings};
 use crate::map::IfUnknown;
 use crate::requests::Work;
 use crate::units::Sequence;
+use coulter_format::checkpoint::Reference;
 use coulter_format::checksum::Kind;
 use coulter_format::places::Places;
 use coulter_format::record::{BlockWord, Extent};
@@ -79,6 +80,8 @@ impl Engine {
         let mut places = PayloadPlaces::new(record.header_pba, record.places);
         assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
         self.warm(&extents);
+        let noted = self.map.run_length();
+        let mut settled = true;
         let mut next_word = 0;
         for extent in &extents {
             if extent.kind == Kind::Discard {
@@ -89,8 +92,11 @@ impl Engine {
                 let word = words[next_word];
                 next_word += 1;
                 let pointer = BlockPointer { pba: places.next(), checksum: word.checksum };
-                self.apply_block(extent, extent.key + offset, word, pointer, sequence);
+                settled &= self.apply_block(extent, extent.key + offset, word, pointer, sequence);
             }
+        }
+        if settled || sings(Canary::ReferenceUnfounded) {
+            self.refer(record_ref, &extents, noted);
         }
         self.map.unreserve(reserved);
         self.segments.note_times(segment, timed, times);
@@ -102,6 +108,27 @@ impl Engine {
         }
         let record = self.log.record_mut(record_ref);
         (record.extents, record.words, record.requests) = (extents, words, requests);
+    }
+
+    /// Lets the next checkpoint refer to a record, if that is worth it, instead of repeating in a run what
+    /// the record changed. All of it took effect, and is all that is counted for its addresses; `noted`
+    /// is how much was in the journal before.
+    fn refer(&mut self, record_ref: RecordRef, extents: &[Extent], noted: usize) {
+        let record = self.log.record(record_ref);
+        let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
+        let worth = record.payload >= self.config.reference_blocks && record.places.is_none();
+        if !only_data || !worth || !self.checkpointer.references.have_room() {
+            return;
+        }
+        if self.map.refer(noted, record.payload as usize) {
+            self.checkpointer.references.add(Reference {
+                pba: record.header_pba,
+                checksum: record.header_checksum,
+                sweep: self.map.sweep_position(),
+                run: self.checkpointer.next_run,
+            });
+            self.statistics.records_referred += 1;
+        }
     }
 
     /// Fetches the map entries of a whole record at once: one after the other, each would be a
@@ -116,6 +143,8 @@ impl Engine {
         core::hint::black_box(sum);
     }
 
+    /// Returns whether it took effect and no other location is counted for the address; for metadata,
+    /// whatever.
     fn apply_block(
         &mut self,
         extent: &Extent,
@@ -123,29 +152,27 @@ impl Engine {
         word: BlockWord,
         pointer: BlockPointer,
         now: Sequence,
-    ) {
+    ) -> bool {
         let (map, segments) = (&mut self.map, &mut self.segments);
         let source = word.address;
         let moved = match (extent.kind, extent.relocated) {
-            (Kind::Data, false) => {
-                map.update(segments, Lba(key), pointer, now);
-                return;
-            }
+            (Kind::Data, false) => return map.update(segments, Lba(key), pointer, now),
             (Kind::Data, true) => {
                 let panic = IfUnknown::Panic;
                 let moved = map.update_if(segments, Lba(key), source, pointer, panic, now);
                 map.relocation_ended(Lba(key));
                 segments.note_moved(source, self.cleaner.victim());
-                moved
+                self.statistics.relocations_dropped += u64::from(moved.is_none());
+                return moved == Some(true);
             }
             (Kind::Leaf, false) => {
                 map.leaf_written(segments, key, pointer, now);
-                return;
+                true
             }
             (Kind::Leaf, true) => map.leaf_relocated(segments, key, source, pointer, now),
             (Kind::Root, false) => {
                 map.root_written(segments, key, pointer, now);
-                return;
+                true
             }
             (Kind::Root, true) => map.root_relocated(segments, key, source, pointer, now),
             (kind, relocated) => {
@@ -154,6 +181,7 @@ impl Engine {
             }
         };
         self.statistics.relocations_dropped += u64::from(!moved);
+        moved
     }
 
     /// A record of the request was applied.

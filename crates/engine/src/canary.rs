@@ -63,11 +63,15 @@ pub enum Canary {
     AbandonedBufferReused,
     /// A flush that failed is tried again.
     FlushRetried,
+    /// A checkpoint refers to records of which not every block took effect.
+    ReferenceUnfounded,
+    /// A checkpoint goes on referring to records of segments that were emptied.
+    ReferenceOutlives,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 25] = [
+    pub const ALL: [Canary; 27] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -93,6 +97,8 @@ impl Canary {
         Canary::RecordPassedOver,
         Canary::AbandonedBufferReused,
         Canary::FlushRetried,
+        Canary::ReferenceUnfounded,
+        Canary::ReferenceOutlives,
     ];
 }
 

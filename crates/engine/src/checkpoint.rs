@@ -22,12 +22,15 @@ use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
 use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
 use crate::map::{Map, RunBuilder};
+use crate::pacing::Updates;
 use crate::reclaim::Reclaim;
+use crate::references::References;
 use crate::segments::{Segments, State};
 use crate::units::{Origin, Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{
-    BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+    BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, REFERENCE_SIZE, RunHeader,
+    SweepPosition,
 };
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
@@ -76,6 +79,8 @@ struct Cut {
     reserved: Vec<u32>,
     /// Segments of which the holes are reserved.
     holes: Vec<u32>,
+    /// How many of the references; others came later.
+    references: usize,
     patched: bool,
     clean: bool,
 }
@@ -85,6 +90,7 @@ struct Cut {
 pub(crate) struct Checkpointer {
     stage: Stage,
     pub(crate) runs: Vec<Run>,
+    pub(crate) references: References,
     pub(crate) table: Vec<BlockPointer>,
     pub(crate) next_run: u64,
     /// First block and count of the durable body, and of the one being written.
@@ -265,7 +271,7 @@ impl Engine {
 
     /// Blocks that a checkpoint would write now, about.
     fn checkpoint_cost(&self) -> u64 {
-        let run = self.map.journal_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 1;
+        let run = self.map.run_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 1;
         let body = self.checkpointer.body.1 as usize;
         (run + self.checkpointer.table.len() + body + 4) as u64
     }
@@ -284,8 +290,9 @@ impl Engine {
     /// Whether the body will have room for so many runs and one more, which comes from the journal
     /// as it is. With something to spare, since a whole leaf in the journal may become many entries.
     fn lists_fit(&self, runs: usize, blocks: usize) -> bool {
-        let run = self.map.journal_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 2;
-        let lists = 16 * self.map.root_count() + 8 * self.checkpointer.table.len();
+        let run = self.map.run_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 2;
+        let references = REFERENCE_SIZE * self.checkpointer.references.count();
+        let lists = 16 * self.map.root_count() + 8 * self.checkpointer.table.len() + references;
         let size = lists + 32 * (runs + 1) + 8 * (blocks + run);
         size <= BODY_SIZE_MAX as usize / 4 * 3
     }
@@ -313,8 +320,9 @@ impl Engine {
         checkpointer.image_keys.clear();
         checkpointer.next_image = 0;
         let mut run = RunBuilder::new(&mut checkpointer.images);
+        let referred = self.map.journal_length() - self.map.run_length();
         self.map.cut_run(&mut run);
-        let updates = run.finish();
+        let updates = Updates { in_run: run.finish(), referred };
         let number = checkpointer.next_run;
         let block_count = checkpointer.images.len();
         assert!(block_count < 1 << RUN_KEY_SHIFT, "a key numbers every block of a run");
@@ -335,6 +343,7 @@ impl Engine {
         self.log.close_unwanted(&mut self.segments, self.placer.streams());
         let queue_length = self.queue_length();
         self.segments.fill_queue(queue_length, sequence);
+        self.checkpointer.references.drop_dead(&self.segments, position);
         if sings(Canary::SegmentReusedEarly) {
             self.segments.queue_is_durable();
         }
@@ -348,8 +357,9 @@ impl Engine {
         let clean = self.checkpointer.shutdown.is_some() && self.log.order.is_empty();
         let write_clock = self.log.write_clock;
         let sweep = position;
+        let references = self.checkpointer.references.count();
         self.checkpointer.cut =
-            Cut { sequence, write_clock, sweep, heads, reserved, holes, patched, clean };
+            Cut { sequence, write_clock, sweep, heads, reserved, holes, references, patched, clean };
         self.checkpointer.wanted = false;
         self.checkpointer.new_location = None;
         self.sweeper.quota = self.map.sweep_quota(updates);
@@ -378,7 +388,10 @@ impl Engine {
         };
         self.log.close_patches(&mut self.segments, streams);
         match streams.is_empty() {
-            false => self.segments.reserve_holes(self.holes_max()),
+            false => {
+                let most = self.holes_max();
+                self.segments.reserve_holes(most, &self.checkpointer.references);
+            }
             true => self.segments.give_up_holes(self.log.now()),
         }
     }
@@ -508,7 +521,8 @@ impl Engine {
     }
 
     fn encode_body(&self, bytes: &mut [u8]) -> Option<usize> {
-        let Checkpointer { runs, table, next_run, cut, .. } = &self.checkpointer;
+        let Checkpointer { runs, references, table, next_run, cut, .. } = &self.checkpointer;
+        let references = references.first(cut.references);
         let header = CheckpointHeader {
             sequence: cut.sequence,
             write_clock: cut.write_clock,
@@ -521,6 +535,7 @@ impl Engine {
             roots: self.map.root_pages().count() as u32,
             table: table.len() as u32,
             runs: runs.len() as u32,
+            references: references.len() as u32,
         };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         cut.heads.iter().for_each(|head| writer.head(*head));
@@ -534,6 +549,7 @@ impl Engine {
             writer.run(&RunHeader { number: *number, sweep: *sweep, block_count });
             blocks.iter().for_each(|pointer| writer.pointer(*pointer));
         }
+        references.iter().for_each(|reference| writer.reference(reference));
         writer.finish()
     }
 

@@ -19,6 +19,9 @@ pub struct Config {
     /// Records of host data in flight up to which a partly filled record is sent off at once.
     /// Beyond it, requests gather in the record until it is full or one comes back.
     pub batch_depth: u32,
+    /// Blocks that a record has at least for a checkpoint to refer to it, and not to repeat what it
+    /// changed. Recovery reads a block for each.
+    pub reference_blocks: u32,
     /// Whether freed segments are discarded on the device.
     pub trim: bool,
     /// Whether to refuse writes and leave the device untouched.
@@ -48,6 +51,7 @@ impl Default for Config {
             page_count: 64,
             request_count: 1024,
             batch_depth: 2,
+            reference_blocks: 128,
             trim: false,
             read_only: false,
             growth: None,

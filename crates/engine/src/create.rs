@@ -236,11 +236,17 @@ pub(crate) const POINTER_SIZE: u64 = 8;
 
 /// Bytes of map memory with which everything stays in memory: eight per block at most, a sixteenth for the
 /// directory and for updates of leaves that are not in memory yet, and what the sweep wants free: of a
-/// small volume that is more than a sixteenth, and without it the sweep would never rest.
+/// small volume that is more than a sixteenth, and without it the sweep would never rest. Of a small
+/// volume recovery may need half as much again: then its pages need not be written before the limit of
+/// references calls for it.
 pub fn map_size_default(volume_size: u64) -> u64 {
     let swept = crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE_MAX;
-    (volume_size * POINTER_SIZE + volume_size / 2 + swept).max(map_size_min(volume_size))
+    let referred = (volume_size * POINTER_SIZE / 2).min(REFERRED_SIZE_MAX);
+    (volume_size * POINTER_SIZE + volume_size / 2 + referred + swept).max(map_size_min(volume_size))
 }
+
+/// Map memory that is added for updates that are referred to: there are no more than two million of these.
+const REFERRED_SIZE_MAX: u64 = 16 << 20;
 
 /// Bytes of map memory that a volume needs at least.
 pub fn map_size_min(volume_size: u64) -> u64 {

@@ -26,6 +26,7 @@
 //! - No read that began before the cut goes on when the first hole is overwritten.
 
 use crate::canary::{Canary, sings};
+use crate::references::References;
 use crate::segments::{Segment, Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
@@ -221,14 +222,14 @@ impl Segments {
             }
         }
         if sings(Canary::HoleFilledEarly) {
-            self.reserve_holes(SEGMENTS_MAX);
+            self.reserve_holes(SEGMENTS_MAX, &References::default());
             self.holes_are_durable();
         }
     }
 
     /// At the cut of a checkpoint, no relocation being on its way: reserves the holes of segments of
-    /// which all is known, up to `limit`.
-    pub(crate) fn reserve_holes(&mut self, limit: usize) {
+    /// which all is known, up to `limit`. The headers of `references` are none.
+    pub(crate) fn reserve_holes(&mut self, limit: usize, references: &References) {
         let size = self.geometry().segment_size;
         let mut reserved = self.hole_counts().1;
         let mut entries = core::mem::take(&mut self.holes.entries);
@@ -236,6 +237,7 @@ impl Segments {
             if entry.stage != Stage::Known || reserved >= limit {
                 return true;
             }
+            let start = segment_start(self.geometry(), entry.segment).0;
             let segment = self.segment_mut(entry.segment);
             let still = segment.state == State::Closed && segment.pending == 0;
             // What is counted and was not found lies behind a damaged header.
@@ -246,7 +248,14 @@ impl Segments {
                 return false;
             }
             entry.needed.iter_mut().zip(&entry.counted).for_each(|(all, bits)| *all |= bits);
-            assert!(room(&entry.needed, size, 0, 0).is_some(), "there were holes, and more since");
+            for header in references.headers_in(start..start + size) {
+                set(&mut entry.needed, header.0 - start);
+            }
+            // There were holes, and more since; but headers may have become needed.
+            if room(&entry.needed, size, 0, 0).is_none() {
+                segment.watched = false;
+                return false;
+            }
             segment.state = State::Patching;
             segment.patched = true;
             entry.stage = Stage::Reserved;
@@ -384,7 +393,7 @@ mod tests {
         let mut segments = segments(&[101, 102, 150]);
         searched(&mut segments, &[101, 102, 150]);
         segments.release(pba(102), 5);
-        segments.reserve_holes(4);
+        segments.reserve_holes(4, &References::default());
         segments.release(pba(150), 6);
         assert_eq!(segments.reserved_holes().collect::<Vec<_>>(), [SEGMENT]);
         assert_eq!(segments.open_holes(Stream::User, 1), None, "it is not durable");
@@ -426,7 +435,7 @@ mod tests {
     fn what_a_damaged_header_hides_is_never_a_hole() {
         let mut segments = segments(&[101, 102, 150]);
         searched(&mut segments, &[101, 150, 150]);
-        segments.reserve_holes(4);
+        segments.reserve_holes(4, &References::default());
         assert_eq!(segments.reserved_holes().count(), 0);
         let segment = segments.segment(SEGMENT);
         assert!(!segment.watched && !segment.patched);
@@ -437,7 +446,7 @@ mod tests {
     fn a_segment_with_a_head_over_its_holes_is_freed_only_when_the_head_has_left() {
         let mut segments = segments(&[101]);
         searched(&mut segments, &[101]);
-        segments.reserve_holes(4);
+        segments.reserve_holes(4, &References::default());
         segments.holes_are_durable();
         let opened = segments.open_holes(Stream::Cleaning, 1).expect("it is ready");
         segments.release(pba(101), 7);
@@ -450,7 +459,7 @@ mod tests {
     fn holes_that_are_given_up_leave_an_ordinary_closed_segment() {
         let mut segments = segments(&[101]);
         searched(&mut segments, &[101]);
-        segments.reserve_holes(4);
+        segments.reserve_holes(4, &References::default());
         segments.give_up_holes(3);
         let segment = segments.segment(SEGMENT);
         assert_eq!(segment.state, State::Closed);

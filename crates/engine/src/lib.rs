@@ -65,6 +65,7 @@ pub mod policy;
 mod reads;
 pub mod reclaim;
 mod recovery;
+mod references;
 mod requests;
 mod restraint;
 mod segments;
@@ -341,6 +342,7 @@ impl Engine {
         statistics.segments_high = u64::from(self.pacing.marks().high);
         statistics.valid_blocks =
             self.segments.iter().map(|(_, segment)| u64::from(segment.valid)).sum();
+        statistics.reference_count = self.checkpointer.references.count() as u64;
         statistics.segments_patched =
             self.segments.iter().filter(|(_, segment)| segment.patched).count() as u64;
         statistics.run_count = self.checkpointer.run_count() as u64;

@@ -47,6 +47,8 @@ pub(crate) struct Record {
     goes_on: bool,
     pub(crate) segment: SegmentIndex,
     pub(crate) header_pba: Pba,
+    /// Of the header, once it is sealed.
+    pub(crate) header_checksum: u32,
     pub(crate) sequence: Sequence,
     pub(crate) extents: Vec<Extent>,
     pub(crate) words: Vec<BlockWord>,
@@ -79,6 +81,7 @@ impl Record {
             goes_on: false,
             segment: SegmentIndex(0),
             header_pba: Pba::NOWHERE,
+            header_checksum: 0,
             sequence: 0,
             extents: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
             words: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
@@ -438,6 +441,7 @@ impl Log {
         let block = &mut buffers.record_mut(record_ref)[0];
         record::encode(&header, store, &record.extents, &record.words, block)
             .expect("the cost of every extent was counted");
+        record.header_checksum = record::header_checksum(block);
         let (segment, size) = (record.segment, 1 + record.payload);
         let in_holes = record.places.is_some();
         segments.record_sealed(segment);

@@ -14,7 +14,9 @@
 //! ```
 
 use crate::placement::SPARE_SEGMENTS_MIN;
+use crate::references;
 use crate::units::Stream;
+use coulter_format::checkpoint::REFERENCE_SIZE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
@@ -52,23 +54,41 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let roots = geometry.volume_size.div_ceil(per_page * per_page);
     let table = u64::from(geometry.segment_count).div_ceil(256);
     let runs = u64::from(budget.run_count_limit) * (32 + 8 * run);
-    let body =
-        (256 + 4 * u64::from(geometry.segment_count).min(256) + 16 * roots + 8 * table + runs)
-            .div_ceil(4096);
+    let references = (REFERENCE_SIZE * references::count_max(budget)) as u64;
+    let reserved = 4 * u64::from(geometry.segment_count).min(256);
+    let body = (256 + reserved + 16 * roots + 8 * table + runs + references).div_ceil(4096);
     let leaves = geometry.volume_size.div_ceil(per_page) as usize;
-    let swept = sweep_quota(leaves, 2 * budget.journal_size as usize, budget) as u64;
+    let updates = Updates { in_run: 2 * budget.journal_size as usize, referred: 0 };
+    let swept = sweep_quota(leaves, updates, budget) as u64;
     let blocks = run + roots + table + body + swept;
     blocks + blocks.div_ceil(200) + 2
 }
 
-/// Leaf pages that the sweep must write before the next checkpoint if so many leaves have updates and
-/// the newest run has so many entries. A run lives for no more than half of the checkpoints that it
-/// may, and no longer than until half of the blocks that the sweep goes over have been updated again:
-/// runs take room that the cleaner would have as spare space. With a fifth of spare space that costs
-/// as much as the pages do at about this rate, a page for each 256 updates.
-pub(crate) fn sweep_quota(dirty: usize, updates: usize, budget: &RecoveryBudget) -> usize {
+/// Updates of an interval between two checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Updates {
+    /// In the newest run.
+    pub(crate) in_run: usize,
+    /// In the headers of records that are referred to.
+    pub(crate) referred: usize,
+}
+
+/// For so many updates in runs the sweep writes a page. Runs take room that the cleaner would have as
+/// spare space: with a fifth of it that costs as much as the pages do at about this rate, which lets
+/// a run live until half of the blocks that the sweep goes over have been updated again.
+const RUN_UPDATES_PER_PAGE: usize = map_page::ENTRIES_PER_PAGE / 2;
+
+/// The same for updates that are referred to: they take no room, only recovery's time and memory, and
+/// both have limits of their own.
+const REFERRED_UPDATES_PER_PAGE: usize = 2 * map_page::ENTRIES_PER_PAGE;
+
+/// Leaf pages that the sweep must write before the next checkpoint if so many leaves have updates. A
+/// run lives for no more than half of the checkpoints that it may.
+pub(crate) fn sweep_quota(dirty: usize, updates: Updates, budget: &RecoveryBudget) -> usize {
     let by_count = (2 * dirty).div_ceil(budget.run_count_limit as usize);
-    by_count.max((updates / (map_page::ENTRIES_PER_PAGE / 2)).min(dirty))
+    let by_updates =
+        updates.in_run / RUN_UPDATES_PER_PAGE + updates.referred / REFERRED_UPDATES_PER_PAGE;
+    by_count.max(by_updates.min(dirty))
 }
 
 impl Watermarks {

@@ -69,6 +69,8 @@ pub struct Statistics {
     pub references_lost: u64,
     /// Requests that were told to come again.
     pub busy: u64,
+    /// Records that checkpoints refer to, or did, instead of repeating in a run what they changed.
+    pub records_referred: u64,
     /// Records that recovery applied.
     pub records_replayed: u64,
     /// Records that recovery found behind the first gap and dropped.
@@ -104,6 +106,8 @@ pub struct Statistics {
     pub segment_life: u64,
     /// Runs alive.
     pub run_count: u64,
+    /// Records referred to.
+    pub reference_count: u64,
     /// Records applied so far; the sequence of the last.
     pub applied_sequence: u64,
     /// Records durable so far.

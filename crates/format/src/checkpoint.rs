@@ -3,7 +3,8 @@
 //! It lies in the log like any other payload, contiguous, and a superblock names its place, size
 //! and checksum. It lists every piece of metadata that is not found through the map: the heads of
 //! the streams, the segments that may be opened next, the root pages, the pages of the segment
-//! table, and the runs of updates that no leaf page contains yet.
+//! table, the runs of updates that no leaf page contains yet, and the records that need no run, for
+//! their headers say what they changed.
 //!
 //! ```text
 //! offset size field
@@ -19,7 +20,9 @@
 //!     52    4 root_count
 //!     56    4 table_count
 //!     60    4 run_count
-//!     64      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
+//!     64    4 reference_count in version 2 only; what follows begins at 64 in version 1
+//!     68    4 zero            in version 2 only
+//!      …      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
 //!      …      reserved        × reserved_count  segment u32, in the order of opening; with bit 31, one
 //!                                               into whose holes records may be written
 //!      …      root            × root_count      key u64, pba u32, checksum u32; by key
@@ -27,13 +30,21 @@
 //!      …      run             × run_count       number u64, sweep_cycle u64, sweep_position u64,
 //!                                               block_count u32, zero u32, then
 //!                                               block_count × (pba u32, checksum u32)
+//!      …      reference       × reference_count pba u32, checksum u32, sweep_position u64,
+//!                                               sweep_cycles u16, runs u16
 //! ```
+//!
+//! A body without references is of version 1.
 
 use crate::bytes::{Reader, Writer};
 use crate::{BlockPointer, Corrupt, Pba, Reason, Structure};
 
 const MAGIC: [u8; 4] = *b"CCKP";
 const VERSION: u16 = 1;
+const VERSION_WITH_REFERENCES: u16 = 2;
+
+/// Bytes of a reference.
+pub const REFERENCE_SIZE: usize = 20;
 
 /// Streams at most.
 pub const STREAM_COUNT_MAX: usize = 16;
@@ -88,11 +99,25 @@ pub struct RunHeader {
     pub block_count: u32,
 }
 
+/// A record whose header says what changed: its data lies where the record was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Of the header.
+    pub pba: Pba,
+    /// The header's own checksum: a header that was written there later has another.
+    pub checksum: u32,
+    /// Where the sweep stood when the record took effect: leaves swept since contain its updates.
+    pub sweep: SweepPosition,
+    /// Number of the run that came next: what that one says is newer.
+    pub run: u64,
+}
+
 /// Writes a body piece by piece. The pieces must come in the order of the format: heads, reserved
-/// segments, roots, table pages, runs; the counts are filled in at the end.
+/// segments, roots, table pages, runs, references.
 #[derive(Debug)]
 pub struct BodyWriter<'a> {
     bytes: Writer<'a>,
+    header: CheckpointHeader,
 }
 
 /// How many of each piece a body has.
@@ -108,6 +133,8 @@ pub struct Counts {
     pub table: u32,
     /// Runs.
     pub runs: u32,
+    /// Records referred to.
+    pub references: u32,
 }
 
 impl<'a> BodyWriter<'a> {
@@ -115,7 +142,8 @@ impl<'a> BodyWriter<'a> {
     pub fn new(header: &CheckpointHeader, counts: &Counts, out: &'a mut [u8]) -> BodyWriter<'a> {
         let mut bytes = Writer::new(out);
         bytes.put(&MAGIC);
-        bytes.u16(VERSION);
+        let has_references = counts.references > 0;
+        bytes.u16(if has_references { VERSION_WITH_REFERENCES } else { VERSION });
         bytes.u16(counts.streams);
         bytes.u64(header.sequence);
         bytes.u64(header.write_clock);
@@ -126,7 +154,11 @@ impl<'a> BodyWriter<'a> {
         bytes.u32(counts.roots);
         bytes.u32(counts.table);
         bytes.u32(counts.runs);
-        BodyWriter { bytes }
+        if has_references {
+            bytes.u32(counts.references);
+            bytes.u32(0);
+        }
+        BodyWriter { bytes, header: *header }
     }
 
     /// A stream's head, or that it has none.
@@ -167,6 +199,21 @@ impl<'a> BodyWriter<'a> {
         self.bytes.u32(0);
     }
 
+    /// A record whose header says what changed.
+    ///
+    /// # Panics
+    /// If it is of 2^16 runs or rounds of the sweep ago: it was dead long before.
+    pub fn reference(&mut self, reference: &Reference) {
+        let before = |now: u64, then: u64| {
+            u16::try_from(now - then).expect("what a checkpoint refers to is recent")
+        };
+        self.bytes.u32(reference.pba.0);
+        self.bytes.u32(reference.checksum);
+        self.bytes.u64(reference.sweep.leaf);
+        self.bytes.u16(before(self.header.sweep.cycle, reference.sweep.cycle));
+        self.bytes.u16(before(self.header.next_run, reference.run));
+    }
+
     /// Bytes of the body, or `None` if they did not fit.
     pub fn finish(self) -> Option<usize> {
         self.bytes.finish()
@@ -183,6 +230,7 @@ pub struct BodyView<'a> {
     roots: &'a [u8],
     table: &'a [u8],
     runs: &'a [u8],
+    references: &'a [u8],
 }
 
 impl<'a> BodyView<'a> {
@@ -196,11 +244,13 @@ impl<'a> BodyView<'a> {
         if reader.take() != Some(MAGIC) {
             return Err(corrupt(Reason::Magic));
         }
-        match reader.u16() {
-            Some(VERSION) => {}
+        let has_references = match reader.u16() {
+            Some(VERSION) => false,
+            Some(VERSION_WITH_REFERENCES) => true,
             other => return Err(corrupt(Reason::Version(other.unwrap_or(0).into()))),
-        }
-        let view = Self::decode_pieces(reader).ok_or(corrupt(Reason::Field("size")))?;
+        };
+        let view =
+            Self::decode_pieces(reader, has_references).ok_or(corrupt(Reason::Field("size")))?;
         if usize::from(view.counts.streams) > STREAM_COUNT_MAX {
             return Err(corrupt(Reason::Field("stream_count")));
         }
@@ -213,38 +263,49 @@ impl<'a> BodyView<'a> {
         if !view.runs().is_sorted_by(|(one, _), (next, _)| one.number < next.number) {
             return Err(corrupt(Reason::Field("run")));
         }
+        let read = view.references().count();
+        let rising = view.references().is_sorted_by_key(|reference| reference.run);
+        if read != view.counts.references as usize || !rising {
+            return Err(corrupt(Reason::Field("reference")));
+        }
         Ok(view)
     }
 
-    fn decode_pieces(mut reader: Reader<'a>) -> Option<BodyView<'a>> {
+    fn decode_pieces(mut reader: Reader<'a>, has_references: bool) -> Option<BodyView<'a>> {
         let streams = reader.u16()?;
         let sequence = reader.u64()?;
         let write_clock = reader.u64()?;
         let leaf = reader.u64()?;
         let cycle = reader.u64()?;
         let next_run = reader.u64()?;
-        let counts = Counts {
+        let mut counts = Counts {
             streams,
             reserved: reader.u32()?,
             roots: reader.u32()?,
             table: reader.u32()?,
             runs: reader.u32()?,
+            references: 0,
         };
+        if has_references {
+            counts.references = reader.u32()?;
+            let _zero = reader.u32()?;
+        }
         let sweep = SweepPosition { cycle, leaf };
         let header = CheckpointHeader { sequence, write_clock, sweep, next_run };
         let heads = reader.take_slice(usize::from(streams) * 8)?;
         let reserved = reader.take_slice((counts.reserved as usize).checked_mul(4)?)?;
         let roots = reader.take_slice((counts.roots as usize).checked_mul(16)?)?;
         let table = reader.take_slice((counts.table as usize).checked_mul(8)?)?;
-        let runs = reader.rest();
-        let mut probe = Reader::new(runs);
+        let rest = reader.rest();
+        let mut probe = Reader::new(rest);
         let mut length = 0usize;
         for _ in 0..counts.runs {
             let (_, blocks) = read_run(&mut probe)?;
             length = length.checked_add(RUN_HEADER_SIZE)?.checked_add(blocks.len())?;
         }
-        let runs = runs.get(..length)?;
-        Some(BodyView { header, counts, heads, reserved, roots, table, runs })
+        let (runs, rest) = rest.split_at_checked(length)?;
+        let references = rest.get(..(counts.references as usize).checked_mul(REFERENCE_SIZE)?)?;
+        Some(BodyView { header, counts, heads, reserved, roots, table, runs, references })
     }
 
     /// The fixed part.
@@ -288,6 +349,20 @@ impl<'a> BodyView<'a> {
     /// The pages of the segment table.
     pub fn table(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
         pairs(self.table).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
+    }
+
+    /// The records whose headers say what changed, oldest first. Ends early at one that cannot be.
+    pub fn references(&self) -> impl Iterator<Item = Reference> + use<'a> {
+        let header = self.header;
+        self.references.as_chunks::<REFERENCE_SIZE>().0.iter().map_while(move |bytes| {
+            let mut reader = Reader::new(bytes);
+            let BlockPointer { pba, checksum } = read_pointer(&mut reader)?;
+            let leaf = reader.u64()?;
+            let cycle = header.sweep.cycle.checked_sub(reader.u16()?.into())?;
+            let run = header.next_run.checked_sub(reader.u16()?.into())?;
+            let sweep = SweepPosition { cycle, leaf };
+            Some(Reference { pba, checksum, sweep, run })
+        })
     }
 
     /// The runs, oldest first, each with its blocks.
@@ -362,7 +437,8 @@ mod tests {
             sweep: SweepPosition { cycle: 3, leaf: 44 },
             next_run: 9,
         };
-        let counts = Counts { streams: 2, reserved: 4, roots: 2, table: 1, runs: 2 };
+        let counts =
+            Counts { streams: 2, reserved: 4, roots: 2, table: 1, runs: 2, references: 2 };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         writer.head(Some(Head { segment: 4, offset: 17 }));
         writer.head(None);
@@ -375,7 +451,16 @@ mod tests {
             writer.run(&RunHeader { number, sweep: header.sweep, block_count });
             (0..block_count).for_each(|i| writer.pointer(pointer(200 + i)));
         }
+        references().iter().for_each(|reference| writer.reference(reference));
         writer.finish().unwrap()
+    }
+
+    fn references() -> [Reference; 2] {
+        let at = |cycle, leaf| SweepPosition { cycle, leaf };
+        [
+            Reference { pba: Pba(300), checksum: 7, sweep: at(2, 90), run: 8 },
+            Reference { pba: Pba(200), checksum: 8, sweep: at(3, 44), run: 9 },
+        ]
     }
 
     #[test]
@@ -394,6 +479,44 @@ mod tests {
         let runs: Vec<_> =
             view.runs().map(|(run, blocks)| (run.number, blocks.iter().count())).collect();
         assert_eq!(runs, [(7, 3), (8, 0)]);
+        assert_eq!(view.references().collect::<Vec<_>>(), references());
+    }
+
+    /// Older programs read it.
+    #[test]
+    fn a_body_without_references_is_of_the_first_version() {
+        let mut bytes = [0; 4096];
+        let counts = Counts { streams: 1, ..Counts::default() };
+        let mut writer = BodyWriter::new(&CheckpointHeader::default(), &counts, &mut bytes);
+        writer.head(Some(Head { segment: 4, offset: 17 }));
+        let size = writer.finish().unwrap();
+        assert_eq!((size, bytes[4], bytes[64]), (72, 1, 4));
+        let view = BodyView::decode(&bytes[..size]).unwrap();
+        assert_eq!(view.references().count(), 0);
+    }
+
+    #[test]
+    fn references_that_cannot_be_are_refused() {
+        let header = CheckpointHeader { next_run: 9, ..CheckpointHeader::default() };
+        let refuse = |runs: [u16; 2], cycles: u16| {
+            let counts = Counts { references: 2, ..Counts::default() };
+            let mut bytes = [0; 4096];
+            let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
+            let [_, reference] = references();
+            let reference = Reference { sweep: header.sweep, ..reference };
+            (0..2).for_each(|_| writer.reference(&reference));
+            let size = writer.finish().unwrap();
+            for (at, runs) in [72, 92].into_iter().zip(runs) {
+                bytes[at + 16..at + 18].copy_from_slice(&cycles.to_le_bytes());
+                bytes[at + 18..at + 20].copy_from_slice(&runs.to_le_bytes());
+            }
+            BodyView::decode(&bytes[..size]).err().map(|corrupt| corrupt.reason)
+        };
+        let refused = Some(Reason::Field("reference"));
+        assert_eq!(refuse([9, 0], 0), None);
+        assert_eq!(refuse([0, 1], 0), refused, "a newer one before an older one");
+        assert_eq!(refuse([10, 0], 0), refused, "of a run before the first");
+        assert_eq!(refuse([1, 1], 1), refused, "of a round before the first");
     }
 
     #[test]

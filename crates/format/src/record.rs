@@ -190,6 +190,11 @@ pub fn encode(
     Ok(())
 }
 
+/// The checksum of a header that was encoded into this block.
+pub fn header_checksum(block: &Block) -> u32 {
+    u32_at::<12>(block)
+}
+
 /// Blocks that extents take in the payload.
 fn payload_blocks<'a>(extents: impl Iterator<Item = &'a Extent>) -> usize {
     let inline = extents.filter(|extent| extent.kind.has_payload());
@@ -295,6 +300,11 @@ impl<'a> RecordView<'a> {
     /// The fixed part.
     pub fn header(&self) -> RecordHeader {
         self.header
+    }
+
+    /// The header's own checksum.
+    pub fn checksum(&self) -> u32 {
+        header_checksum(self.block)
     }
 
     /// The extents in order.

@@ -5,7 +5,7 @@
 //! the size that the table gives.
 
 use coulter_format::checkpoint::{
-    BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+    BodyWriter, CheckpointHeader, Counts, Head, Reference, RunHeader, SweepPosition,
 };
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::places::Places;
@@ -290,7 +290,7 @@ fn body_part() -> Part {
         sweep: SweepPosition { cycle: 4, leaf: 60 },
         next_run: 18,
     };
-    let counts = Counts { streams: 3, reserved: 3, roots: 1, table: 1, runs: 1 };
+    let counts = Counts { streams: 3, reserved: 3, roots: 1, table: 1, runs: 1, references: 1 };
     let mut bytes = vec![0; BLOCK_SIZE];
     let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
     writer.head(Some(Head { segment: 1, offset: 88 }));
@@ -303,11 +303,13 @@ fn body_part() -> Part {
     let written = SweepPosition { cycle: 3, leaf: 100 };
     writer.run(&RunHeader { number: 17, sweep: written, block_count: 1 });
     writer.pointer(BlockPointer { pba: Pba(292), checksum: 0xc3 });
+    let sweep = SweepPosition { cycle: 4, leaf: 20 };
+    writer.reference(&Reference { pba: Pba(600), checksum: 0x2573_823b, sweep, run: 17 });
     let size = writer.finish().expect("it fits");
     bytes.truncate(size);
     let mut of = Fields { table: "body", start: 0, fields: Vec::new() };
     of.add("magic", 0, b"CCKP", "\"CCKP\"");
-    of.u16("version", 4, 1);
+    of.u16("version", 4, 2);
     of.u16("stream_count", 6, 3);
     of.u64("sequence", 8, 41);
     of.u64("write_clock", 16, 99_100);
@@ -318,24 +320,30 @@ fn body_part() -> Part {
     of.u32("root_count", 52, 1);
     of.u32("table_count", 56, 1);
     of.u32("run_count", 60, 1);
+    of.u32("reference_count", 64, 1);
+    of.u32("zero", 68, 0);
     // The lists have no table of offsets.
     of.table = "";
-    of.add("head of stream 0", 64, &[1, 0, 0, 0, 88, 0, 0, 0], "segment 1, offset 88");
-    of.add("head of stream 1", 72, &[255, 255, 255, 255, 0, 0, 0, 0], "none");
-    of.add("head of stream 2", 80, &[0, 0, 0, 0, 40, 0, 0, 0], "segment 0, offset 40");
-    of.u32("reserved", 88, 5);
-    of.u32("reserved", 92, 6);
-    of.add("reserved", 96, &[7, 0, 0, 0x80], "the holes of 7");
-    of.u64("root key", 100, 0);
-    of.add("root page", 108, &[0x22, 1, 0, 0, 0xa1, 0, 0, 0], "block 290, checksum 0xa1");
-    of.add("table page", 116, &[0x23, 1, 0, 0, 0xb2, 0, 0, 0], "block 291, checksum 0xb2");
-    of.u64("run number", 124, 17);
-    of.u64("run sweep_cycle", 132, 3);
-    of.u64("run sweep_position", 140, 100);
-    of.u32("run blocks", 148, 1);
-    of.u32("zero", 152, 0);
-    of.add("run block", 156, &[0x24, 1, 0, 0, 0xc3, 0, 0, 0], "block 292, checksum 0xc3");
-    assert_eq!(size, 164, "every byte of the body is told of");
+    of.add("head of stream 0", 72, &[1, 0, 0, 0, 88, 0, 0, 0], "segment 1, offset 88");
+    of.add("head of stream 1", 80, &[255, 255, 255, 255, 0, 0, 0, 0], "none");
+    of.add("head of stream 2", 88, &[0, 0, 0, 0, 40, 0, 0, 0], "segment 0, offset 40");
+    of.u32("reserved", 96, 5);
+    of.u32("reserved", 100, 6);
+    of.add("reserved", 104, &[7, 0, 0, 0x80], "the holes of 7");
+    of.u64("root key", 108, 0);
+    of.add("root page", 116, &[0x22, 1, 0, 0, 0xa1, 0, 0, 0], "block 290, checksum 0xa1");
+    of.add("table page", 124, &[0x23, 1, 0, 0, 0xb2, 0, 0, 0], "block 291, checksum 0xb2");
+    of.u64("run number", 132, 17);
+    of.u64("run sweep_cycle", 140, 3);
+    of.u64("run sweep_position", 148, 100);
+    of.u32("run blocks", 156, 1);
+    of.u32("zero", 160, 0);
+    of.add("run block", 164, &[0x24, 1, 0, 0, 0xc3, 0, 0, 0], "block 292, checksum 0xc3");
+    of.add("record", 172, &[0x58, 2, 0, 0, 0x3b, 0x82, 0x73, 0x25], "block 600, checksum 0x2573823b");
+    of.u64("record sweep_position", 180, 20);
+    of.u16("record sweep_cycles", 188, 0);
+    of.u16("record runs", 190, 1);
+    assert_eq!(size, 192, "every byte of the body is told of");
     Part { title: "Checkpoint body", bytes, fields: of.fields }
 }
 
@@ -403,7 +411,7 @@ fn the_tables_have_no_gaps_and_end_where_the_structure_ends() {
         ("run", 28),
         ("run_entry", 12),
         ("segment", 16),
-        ("body", 64),
+        ("body", 72),
     ];
     for (table, end) in ends {
         let mut next = 0;

@@ -6,7 +6,7 @@
 
 use coulter_format::address::LBA_LIMIT;
 use coulter_format::checkpoint::{
-    BodyView, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+    BodyView, BodyWriter, CheckpointHeader, Counts, Head, Reference, RunHeader, SweepPosition,
 };
 use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
@@ -175,6 +175,7 @@ struct Lists {
     roots: Vec<(u64, BlockPointer)>,
     table: Vec<BlockPointer>,
     runs: Vec<(RunHeader, Vec<BlockPointer>)>,
+    references: Vec<Reference>,
 }
 
 fn lists() -> impl Strategy<Value = Lists> {
@@ -184,14 +185,25 @@ fn lists() -> impl Strategy<Value = Lists> {
     let run = (any::<[u64; 2]>(), vec(pointer(), 0..9));
     let runs = prop::collection::btree_map(any::<u64>(), run, 0..9);
     let lists = (vec(head, 0..=16), vec(any::<u32>(), 0..20), roots, vec(pointer(), 0..9), runs);
-    (any::<[u64; 5]>(), lists).prop_map(|(numbers, (heads, reserved, roots, table, runs))| {
+    let references = vec((pointer(), any::<u64>(), any::<[u16; 2]>()), 0..20);
+    let all = (any::<[u64; 5]>(), lists, references);
+    all.prop_map(|(numbers, (heads, reserved, roots, table, runs), references)| {
         let [sequence, write_clock, cycle, leaf, next_run] = numbers;
         let sweep = SweepPosition { cycle, leaf };
         let runs = runs.into_iter().map(|(number, ([cycle, leaf], blocks))| {
             let block_count = blocks.len() as u32;
             (RunHeader { number, sweep: SweepPosition { cycle, leaf }, block_count }, blocks)
         });
+        let reference = |(header, leaf, [cycles, runs]): (BlockPointer, _, [u16; 2])| Reference {
+            pba: header.pba,
+            checksum: header.checksum,
+            sweep: SweepPosition { cycle: cycle.saturating_sub(cycles.into()), leaf },
+            run: next_run.saturating_sub(runs.into()),
+        };
+        let mut references: Vec<_> = references.into_iter().map(reference).collect();
+        references.sort_by_key(|reference| reference.run);
         Lists {
+            references,
             header: CheckpointHeader { sequence, write_clock, sweep, next_run },
             heads,
             reserved: reserved.into_iter().map(|segment| segment >> 1).collect(),
@@ -210,6 +222,7 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
         roots: lists.roots.len() as u32,
         table: lists.table.len() as u32,
         runs: lists.runs.len() as u32,
+        references: lists.references.len() as u32,
     };
     let mut writer = BodyWriter::new(&lists.header, &counts, &mut bytes);
     lists.heads.iter().for_each(|head| writer.head(*head));
@@ -220,6 +233,7 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
         writer.run(run);
         blocks.iter().for_each(|pointer| writer.pointer(*pointer));
     }
+    lists.references.iter().for_each(|reference| writer.reference(reference));
     let size = writer.finish().expect("the lists fit into 64 KiB");
     bytes.truncate(size);
     bytes
@@ -409,6 +423,7 @@ proptest! {
         prop_assert_eq!(view.table().collect::<Vec<_>>(), lists.table);
         let runs = view.runs().map(|(run, blocks)| (run, blocks.iter().collect::<Vec<_>>()));
         prop_assert_eq!(runs.collect::<Vec<_>>(), lists.runs);
+        prop_assert_eq!(view.references().collect::<Vec<_>>(), lists.references);
     }
 
     #[test]

@@ -144,7 +144,19 @@ fn config(shape: &Shape) -> Config {
         trim: shape.trim,
         placement: shape.placement,
         reclaim: shape.reclaim,
+        reference_blocks: reference_blocks(shape),
         ..Config::default()
+    }
+}
+
+/// From so many blocks on checkpoints refer to records: none, the long ones, most, or all, depending on
+/// the shape.
+fn reference_blocks(shape: &Shape) -> u32 {
+    match shape.segments % 4 {
+        0 => u32::MAX,
+        1 => 16,
+        2 => 4,
+        _ => 1,
     }
 }
 

@@ -32,6 +32,8 @@ pub struct CheckpointDump {
     pub table: Vec<PlaceDump>,
     /// Runs, from the oldest to the newest.
     pub runs: Vec<RunDump>,
+    /// Records whose headers say what changed, in order.
+    pub references: Vec<ReferenceDump>,
     /// What is to be replayed after it.
     pub recovery: crate::report::Recovery,
 }
@@ -77,6 +79,20 @@ pub struct RunDump {
     pub blocks: Vec<PlaceDump>,
 }
 
+/// A record whose header says what changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReferenceDump {
+    /// Its header.
+    #[serde(flatten)]
+    pub header: PlaceDump,
+    /// Where the sweep stood when it took effect.
+    pub sweep_cycle: u64,
+    /// Where the sweep stood when it took effect.
+    pub sweep_leaf: u64,
+    /// Number of the run that came next.
+    pub run: u64,
+}
+
 impl From<BlockPointer> for PlaceDump {
     fn from(pointer: BlockPointer) -> PlaceDump {
         PlaceDump { block: pointer.pba.0, checksum: pointer.checksum }
@@ -105,6 +121,12 @@ fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
         sweep_leaf: run.header.sweep.leaf,
         blocks: run.blocks.iter().map(|pointer| (*pointer).into()).collect(),
     });
+    let references = checkpoint.references.all.iter().map(|reference| ReferenceDump {
+        header: PlaceDump { block: reference.pba.0, checksum: reference.checksum },
+        sweep_cycle: reference.sweep.cycle,
+        sweep_leaf: reference.sweep.leaf,
+        run: reference.run,
+    });
     let roots = checkpoint.roots.iter();
     CheckpointDump {
         sequence: header.sequence,
@@ -118,6 +140,7 @@ fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
         roots: roots.map(|(key, place)| RootDump { key: *key, place: (*place).into() }).collect(),
         table: checkpoint.table.iter().map(|pointer| (*pointer).into()).collect(),
         runs: runs.collect(),
+        references: references.collect(),
         recovery,
     }
 }
@@ -163,6 +186,12 @@ impl fmt::Display for CheckpointDump {
             for (index, place) in blocks.iter().enumerate() {
                 writeln!(f, "    block {index:<12} {place}")?;
             }
+        }
+        for ReferenceDump { header, sweep_cycle, sweep_leaf, run } in &self.references {
+            writeln!(
+                f,
+                "  record at {header}, before run {run}, at cycle {sweep_cycle}, leaf {sweep_leaf}"
+            )?;
         }
         let recovery = &self.recovery;
         writeln!(

@@ -149,6 +149,7 @@ impl Model {
             roots: self.roots.len() as u32,
             table: self.table.len() as u32,
             runs: self.runs.len() as u32,
+            references: 0,
         };
         let mut bytes = vec![0; 64 * BLOCK_SIZE];
         let mut writer = BodyWriter::new(&header, &counts, &mut bytes);

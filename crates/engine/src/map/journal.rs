@@ -52,9 +52,25 @@ impl RunBuilder<'_> {
 }
 
 impl Map {
-    /// Journal entries since the last cut.
+    /// Updates since the last cut.
     pub(crate) fn journal_length(&self) -> usize {
+        self.journal.len() + self.referred
+    }
+
+    /// Those of them that will be in the next run.
+    pub(crate) fn run_length(&self) -> usize {
         self.journal.len()
+    }
+
+    /// Takes the last so many updates out of the journal: a reference says them. `before` is what
+    /// [`Map::run_length`] was before the first. False, and nothing, if others were noted among them.
+    pub(crate) fn refer(&mut self, before: usize, updates: usize) -> bool {
+        let only = self.journal.len() == before + updates || sings(Canary::ReferenceUnfounded);
+        if only {
+            self.journal.truncate(before);
+            self.referred += updates;
+        }
+        only
     }
 
     /// Entries that the journal can still take.
@@ -64,6 +80,7 @@ impl Map {
 
     /// Cuts the journal: writes its addresses with their current values as a run.
     pub(crate) fn cut_run(&mut self, run: &mut RunBuilder<'_>) {
+        self.referred = 0;
         let mut journal =
             core::mem::replace(&mut self.journal, core::mem::take(&mut self.journal_spare));
         journal.sort_unstable();

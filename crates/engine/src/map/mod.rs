@@ -88,6 +88,8 @@ pub(crate) struct Map {
     /// the leaf's updates".
     journal: Vec<u64>,
     journal_spare: Vec<u64>,
+    /// Updates since the last cut that the journal need not say, for a reference does.
+    referred: usize,
     budget: RecoveryBudget,
     recovery: RecoveryMemory,
     /// Until all has been replayed.
@@ -152,6 +154,7 @@ impl Map {
             frames: Frames::new(frame_count as usize, width),
             journal: Vec::with_capacity(journal_capacity),
             journal_spare: Vec::with_capacity(journal_capacity),
+            referred: 0,
             budget,
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
             is_recovering: true,
@@ -275,29 +278,32 @@ impl Map {
         self.lookup(lba) != Lookup::Unmapped
     }
 
-    /// Sets where a block lies, or that it is unmapped.
+    /// Sets where a block lies, or that it is unmapped. Returns whether nothing but this value is counted
+    /// for the address now.
     pub(crate) fn update(
         &mut self,
         segments: &mut Segments,
         lba: Lba,
         pointer: BlockPointer,
         now: Sequence,
-    ) {
+    ) -> bool {
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         self.note_update(place, lba.0 << 1);
         if pointer.is_mapped() {
             segments.retain(pointer.pba);
         }
-        let old = self.replace(place, index, pointer);
+        let (old, released) = self.replace(place, index, pointer);
         if old.is_mapped() {
             segments.release(old.pba, now);
         }
         self.fold_if_long(segments, place, now);
+        released
     }
 
-    /// Sets where a block lies if it lies at `source` now. Returns whether it did. When nothing is
-    /// known of the address in memory, `unknown` decides: see the caller.
+    /// Sets where a block lies if it lies at `source` now. `None` if it did not; else what
+    /// [`Map::update`] returns. When nothing is known of the address in memory, `unknown` decides: see
+    /// the caller.
     pub(crate) fn update_if(
         &mut self,
         segments: &mut Segments,
@@ -306,15 +312,15 @@ impl Map {
         pointer: BlockPointer,
         unknown: IfUnknown,
         now: Sequence,
-    ) -> bool {
+    ) -> Option<bool> {
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         let known = self.known(place, index);
         match (known, unknown) {
             (Some(current), _) if current.pba != source && !sings(Canary::OverwriteIgnored) => {
-                return false;
+                None
             }
-            (Some(_), _) => self.update(segments, lba, pointer, now),
+            (Some(_), _) => Some(self.update(segments, lba, pointer, now)),
             (None, IfUnknown::Panic) => panic!("a leaf with relocations on their way stays known"),
             (None, IfUnknown::Matches) => {
                 self.note_update(place, lba.0 << 1);
@@ -324,9 +330,9 @@ impl Map {
                 let mut chain = self.directory.leaf(place).chain;
                 self.frames.chain_add(&mut chain, update);
                 self.directory.leaf_mut(place).chain = chain;
+                Some(true)
             }
         }
-        true
     }
 
     /// In replay: a relocation of this address did not arrive, so it lies where it lay. If nothing
@@ -359,14 +365,19 @@ impl Map {
     }
 
     /// Puts a value into chain or array. Returns the old location if it is known and still
-    /// counted: the caller releases it.
-    fn replace(&mut self, place: LeafPlace, index: usize, pointer: BlockPointer) -> BlockPointer {
+    /// counted: the caller releases it; and whether the page counts nothing for the address any more.
+    fn replace(
+        &mut self,
+        place: LeafPlace,
+        index: usize,
+        pointer: BlockPointer,
+    ) -> (BlockPointer, bool) {
         let (leaf, frames) = (self.directory.leaf(place), &mut self.frames);
         if leaf.chain.is_some()
             && let Some((slot, update)) = frames.chain_find(leaf.chain, index)
         {
             frames.chain_set(slot, Update { pointer, ..update });
-            return update.pointer;
+            return (update.pointer, update.released);
         }
         if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
             let old = frames.entry(leaf.frame, index);
@@ -377,7 +388,7 @@ impl Map {
             } else {
                 self.add_to_chain(place, Update { index, pointer, released: true });
             }
-            return old;
+            return (old, true);
         }
         let loaded = self.directory.is_loaded(place);
         let leaf = self.directory.leaf(place);
@@ -390,11 +401,11 @@ impl Map {
                 leaf.set(Flag::Cleared, false);
                 leaf.set(Flag::Dead, false);
                 self.change_in_array(place, index, pointer);
-                return BlockPointer::NOWHERE;
+                return (BlockPointer::NOWHERE, true);
             }
         }
         self.add_to_chain(place, Update { index, pointer, released: nothing_counted });
-        BlockPointer::NOWHERE
+        (BlockPointer::NOWHERE, nothing_counted)
     }
 
     fn add_to_chain(&mut self, place: LeafPlace, update: Update) {
@@ -488,7 +499,7 @@ impl Map {
     /// Whether the journal has room for so many more updates and for all that was promised before.
     pub(crate) fn journal_admits(&self, updates: usize) -> bool {
         let promised = self.reserved_chunks + updates;
-        self.journal.len() + promised <= 2 * self.budget.journal_size as usize
+        self.journal_length() + promised <= 2 * self.budget.journal_size as usize
     }
 
     /// The same for the memory that recovery may need.

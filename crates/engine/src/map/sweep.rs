@@ -6,6 +6,7 @@
 
 use super::directory::{Flag, LeafPlace, RootState};
 use super::{ENTRIES_PER_PAGE, LoadPurpose, Map, Sequence, frames};
+use crate::pacing::Updates;
 use crate::segments::Segments;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::{Block, BlockPointer, Pba};
@@ -32,9 +33,9 @@ impl Map {
         self.sweep = position;
     }
 
-    /// Leaves that the sweep must write at least before the next checkpoint, after a run of so many
-    /// entries.
-    pub(crate) fn sweep_quota(&self, updates: usize) -> usize {
+    /// Leaves that the sweep must write at least before the next checkpoint, after an interval of so many
+    /// updates.
+    pub(crate) fn sweep_quota(&self, updates: Updates) -> usize {
         crate::pacing::sweep_quota(self.dirty_leaf_count(), updates, &self.budget)
     }
 

@@ -5,15 +5,17 @@ use crate::Engine;
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::map::Map;
+use crate::references::References;
 use crate::segments::State;
-use crate::units::{SegmentIndex, Stream, segment_of};
+use crate::units::{SegmentIndex, Stream, segment_of, segment_start};
 use alloc::vec::Vec;
-use coulter_format::checkpoint::BodyView;
+use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::record::{Entry, RecordView};
 use coulter_format::run::RunEntry;
 use coulter_format::segment_table::{self, SegmentState};
 use coulter_format::{
-    Block, BlockPointer, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
+    Block, BlockPointer, Lba, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
 };
 
 impl Engine {
@@ -80,8 +82,7 @@ impl Engine {
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
         check(table.len() == pages && table.iter().all(inside), "table")?;
         for (index, pointer) in table.iter().enumerate() {
-            let (kind, key) = (Kind::SegmentTable, index as u64);
-            r.items.push(Item { kind, key, pointer: *pointer, run: 0 });
+            r.items.push(Item::TablePage { key: index as u64, pointer: *pointer });
         }
         let mut runs: Vec<Run> = Vec::new();
         for (header, blocks) in body.runs() {
@@ -91,6 +92,8 @@ impl Engine {
             runs.push(Run { number: header.number, sweep: header.sweep, blocks });
         }
         check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
+        let references: Vec<_> = body.references().collect();
+        check(references.iter().all(|r| segment_of(&geometry, r.pba).is_some()), "reference")?;
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
         check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
         check(header.write_clock < NUMBER_LIMIT, "write_clock")?;
@@ -100,6 +103,7 @@ impl Engine {
             check(header.write_clock < NUMBER_LIMIT_AT_OPENING, "write_clock")?;
         }
         self.checkpointer.runs = runs;
+        self.checkpointer.references = References::new(&self.superblock.budget, references);
         self.checkpointer.table = table;
         self.checkpointer.next_run = header.next_run;
         self.checkpointer.body = (self.superblock.checkpoint.pba, body_blocks);
@@ -117,10 +121,10 @@ impl Engine {
             while r.next_item < r.items.len() {
                 let Some(buffer) = self.log.lend() else { break };
                 let first = r.next_item;
-                let start = r.items[first].pointer.pba;
+                let start = r.items[first].pba();
                 let contiguous = r.items[first..].iter().take(RECORD_BLOCKS).enumerate();
                 let count = contiguous
-                    .take_while(|(i, item)| item.pointer.pba == start.plus(*i as u32))
+                    .take_while(|(i, item)| item.pba() == start.plus(*i as u32))
                     .count();
                 r.next_item += count;
                 let kind = JobKind::Items { first, count };
@@ -147,18 +151,25 @@ impl Engine {
     }
 
     fn take_item(&mut self, item: &Item, block: &Block) -> Result<(), OpenError> {
-        let pba = item.pointer.pba;
-        let structure = match item.kind {
-            Kind::SegmentTable => Structure::SegmentTable,
-            _ => Structure::Run,
+        let (kind, key, pointer, structure) = match *item {
+            Item::TablePage { key, pointer } => {
+                (Kind::SegmentTable, key, pointer, Structure::SegmentTable)
+            }
+            Item::RunBlock { key, pointer, .. } => (Kind::Run, key, pointer, Structure::Run),
+            Item::Header(reference) => return self.take_header(&reference, block),
         };
-        if checksum::block(item.kind, item.key, block) != item.pointer.checksum {
+        let pba = pointer.pba;
+        if checksum::block(kind, key, block) != pointer.checksum {
             return Err(damaged(structure, Reason::Checksum, pba));
         }
-        if item.kind == Kind::SegmentTable {
-            return self.take_table_page(item.key, block, pba);
+        match item {
+            Item::RunBlock { run, .. } => self.take_run_block(*run, block, pba),
+            _ => self.take_table_page(key, block, pba),
         }
-        let written = self.checkpointer.runs[item.run].sweep;
+    }
+
+    fn take_run_block(&mut self, run: usize, block: &Block, pba: Pba) -> Result<(), OpenError> {
+        let written = self.checkpointer.runs[run].sweep;
         let position = self.map.sweep_position();
         let geometry = self.superblock.geometry;
         let entries = run::decode(block).map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
@@ -181,6 +192,46 @@ impl Engine {
                 return Err(damaged(Structure::Run, Reason::Field("count"), pba));
             }
             if is_live(&entry) && !self.map.restore_update(&entry) {
+                return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a record changed that the checkpoint refers to. Nothing else is counted for its addresses.
+    fn take_header(&mut self, reference: &Reference, block: &Block) -> Result<(), OpenError> {
+        let pba = reference.pba;
+        let wrong = |name| damaged(Structure::RecordHeader, Reason::Field(name), pba);
+        let view = RecordView::decode(block, &self.superblock.store, pba)
+            .map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
+        if view.checksum() != reference.checksum {
+            return Err(damaged(Structure::RecordHeader, Reason::Checksum, pba));
+        }
+        let header = view.header();
+        let segment = self.segments.of(pba);
+        let geometry = self.superblock.geometry;
+        let offset = pba.0 - segment_start(&geometry, segment).0;
+        let in_use = matches!(self.segments.segment(segment).state, State::Open | State::Closed);
+        if !in_use || header.scattered.is_some() || offset + header.span() > geometry.segment_size {
+            return Err(wrong("pba"));
+        }
+        let position = self.map.sweep_position();
+        let is_live = |entry: &Entry| {
+            let leaf = entry.key / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
+            Map::run_is_live(reference.sweep, position, leaf)
+        };
+        let live = view.entries().filter(is_live);
+        core::hint::black_box(live.fold(0, |sum, entry| sum ^ self.map.warm_chain(Lba(entry.key))));
+        for entry in view.entries() {
+            if entry.kind != Kind::Data {
+                return Err(wrong("kind"));
+            }
+            if !self.map.has_leaf_of(Lba(entry.key)) {
+                return Err(wrong("key"));
+            }
+            let pointer = BlockPointer { pba: entry.pba, checksum: entry.word.checksum };
+            let update = RunEntry { lba: Lba(entry.key), count: 1, pointer, released: true };
+            if is_live(&entry) && !self.map.restore_update(&update) {
                 return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
             }
         }
@@ -235,15 +286,22 @@ impl Engine {
         Ok(())
     }
 
+    /// Lists the blocks of the runs, oldest first, each behind the headers of the records that were
+    /// referred to before it.
     pub(super) fn list_runs(&mut self, r: &mut Recovery) {
+        let references = &self.checkpointer.references;
+        let mut headers = references.first(references.count()).iter().copied().peekable();
         for (run, Run { number, blocks, .. }) in self.checkpointer.runs.iter().enumerate() {
+            while let Some(reference) = headers.next_if(|reference| reference.run <= *number) {
+                r.items.push(Item::Header(reference));
+            }
             let keyed = blocks.iter().enumerate();
-            r.items.extend(keyed.map(|(index, pointer)| Item {
-                kind: Kind::Run,
+            r.items.extend(keyed.map(|(index, pointer)| Item::RunBlock {
                 key: number << RUN_KEY_SHIFT | index as u64,
                 pointer: *pointer,
                 run,
             }));
         }
+        r.items.extend(headers.map(Item::Header));
     }
 }

@@ -6,7 +6,8 @@
 //! Table        the segment table
 //! Discover     the log behind the checkpoint is walked: the streams' heads and the reserved
 //!              segments, and the reserved holes are searched; nothing else
-//! Runs         updates that no leaf page contains, oldest first
+//! Runs         updates that no leaf page contains, oldest first, and the headers of records that are
+//!              referred to
 //! Replay       the records behind the checkpoint, in order, up to the first gap
 //! ```
 //! Then reads are served, and a checkpoint under a new epoch is written before any write is
@@ -30,8 +31,7 @@ use crate::ios::Purpose;
 use crate::units::{SegmentIndex, Sequence};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use coulter_format::checkpoint::Head;
-use coulter_format::checksum::Kind;
+use coulter_format::checkpoint::{Head, Reference};
 use coulter_format::record::Entry;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BlockPointer, Corrupt, Pba, Reason, Structure};
@@ -72,14 +72,24 @@ struct Job {
     result: Option<IoResult>,
 }
 
-/// A metadata block to be fetched.
+/// A block to be fetched.
 #[derive(Clone, Copy, Debug)]
-struct Item {
-    kind: Kind,
-    key: u64,
-    pointer: BlockPointer,
-    /// Which run it belongs to.
-    run: usize,
+enum Item {
+    /// A page of the segment table.
+    TablePage { key: u64, pointer: BlockPointer },
+    /// A block of a run.
+    RunBlock { key: u64, pointer: BlockPointer, run: usize },
+    /// The header of a record that the checkpoint refers to.
+    Header(Reference),
+}
+
+impl Item {
+    fn pba(&self) -> Pba {
+        match self {
+            Item::TablePage { pointer, .. } | Item::RunBlock { pointer, .. } => pointer.pba,
+            Item::Header(reference) => reference.pba,
+        }
+    }
 }
 
 /// A segment being walked.

@@ -1,0 +1,94 @@
+//! Records that a checkpoint refers to: what they changed is in their headers, so no run repeats it.
+//!
+//! A run says of each update since the last cut what it came to: 12 bytes, though a header has just said
+//! the same. Where a record is long, its place is enough.
+//!
+//! # When a header may stand for what a record did
+//! Recovery takes every block of it for what its address was changed to, and for released. So it may if
+//! each block took effect (a relocation may come too late), and if of each address nothing but this
+//! value was counted afterwards; then nothing of the record goes into the journal. Whatever changes one
+//! of its addresses later is in the header of a later reference, or in the journal, and so in the
+//! run after it.
+//!
+//! # How long it does
+//! - Of a leaf, until the sweep comes by, as with a run; but a reference counts from when its record took
+//!   effect, not from the cut: what was swept in between is in the page, and counted there.
+//! - Until its segment is emptied. Then each of its blocks has been written again or moved, and what
+//!   did so is in a page, a run or a reference that lives longer. (A discard leaves no block behind, so no
+//!   record with discards is referred to.) The segment is written again only when a checkpoint
+//!   without the reference is durable.
+//!
+//! # Invariants
+//! - References are in order of what they did, and no more than the limit: recovery reads a block for
+//!   each, from anywhere.
+//! - No header that is referred to is taken for a hole: `holes` asks [`References::headers_in`].
+
+use crate::canary::{Canary, sings};
+use crate::map::Map;
+use crate::segments::{Segments, State};
+use alloc::vec::Vec;
+use coulter_format::Pba;
+use coulter_format::checkpoint::{Reference, SweepPosition};
+use coulter_format::superblock::RecoveryBudget;
+
+/// Updates of the journal for each reference: together they are read in about the time that the log
+/// between two checkpoints takes to be read.
+const JOURNAL_PER_REFERENCE: u32 = 32;
+
+/// References that a checkpoint of this budget has at most.
+pub(crate) const fn count_max(budget: &RecoveryBudget) -> usize {
+    (budget.journal_size / JOURNAL_PER_REFERENCE) as usize
+}
+
+/// All that count.
+#[derive(Default)]
+pub(crate) struct References {
+    all: Vec<Reference>,
+    limit: usize,
+}
+
+impl References {
+    /// None yet; `found` are those of the checkpoint that recovery begins with.
+    pub(crate) fn new(budget: &RecoveryBudget, found: Vec<Reference>) -> References {
+        let limit = count_max(budget);
+        let mut all = found;
+        all.reserve_exact(limit.saturating_sub(all.len()));
+        References { all, limit }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is room for one more.
+    pub(crate) fn have_room(&self) -> bool {
+        self.all.len() < self.limit
+    }
+
+    /// A record took effect.
+    pub(crate) fn add(&mut self, reference: Reference) {
+        assert!(self.have_room(), "room is asked for first");
+        self.all.push(reference);
+    }
+
+    /// The first so many, in order.
+    pub(crate) fn first(&self, count: usize) -> &[Reference] {
+        &self.all[..count]
+    }
+
+    /// At a cut: forgets those of which nothing counts any more.
+    pub(crate) fn drop_dead(&mut self, segments: &Segments, position: SweepPosition) {
+        self.all.retain(|reference| {
+            let state = segments.segment(segments.of(reference.pba)).state;
+            let in_use = matches!(state, State::Open | State::Closed | State::Patching);
+            let in_use = in_use || sings(Canary::ReferenceOutlives);
+            in_use && !Map::run_is_dead(reference.sweep, position)
+        });
+    }
+
+    /// The headers from one block on up to another that are referred to.
+    pub(crate) fn headers_in(&self, blocks: core::ops::Range<u32>) -> impl Iterator<Item = Pba> {
+        let headers = self.all.iter().map(|reference| reference.pba);
+        headers.filter(move |pba| blocks.contains(&pba.0))
+    }
+}
