@@ -46,6 +46,9 @@ pub(crate) enum Flag {
     Loading = 32,
     /// The leaf page is damaged.
     Damaged = 64,
+    /// Records that are referred to have changed addresses of it since it was swept: so there are
+    /// updates that a run need not say.
+    Referred = 128,
 }
 
 impl Leaf {

@@ -65,12 +65,17 @@ impl Map {
     /// Takes the last so many updates out of the journal: a reference says them. `before` is what
     /// [`Map::run_length`] was before the first. False, and nothing, if others were noted among them.
     pub(crate) fn refer(&mut self, before: usize, updates: usize) -> bool {
-        let only = self.journal.len() == before + updates || sings(Canary::ReferenceUnfounded);
-        if only {
-            self.journal.truncate(before);
-            self.referred += updates;
+        let noted = &self.journal[before..];
+        if noted.len() != updates && !sings(Canary::ReferenceUnfounded) {
+            return false;
         }
-        only
+        for entry in noted {
+            let place = self.directory.place(split(Lba(entry >> 1)).0);
+            self.directory.leaf_mut(place).set(Flag::Referred, true);
+        }
+        self.referred += noted.len();
+        self.journal.truncate(before);
+        true
     }
 
     /// Entries that the journal can still take.

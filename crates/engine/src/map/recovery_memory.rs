@@ -12,7 +12,8 @@
 //!    it. Then it changed after the leaf's last sweep before the durable cut, and was counted: as
 //!    `pending`, or, if the leaf was swept since, as `swept` or `swept_before_cut`. Or a run says it
 //!    once more, because the journal noted it before that sweep: [`RecoveryMemory::emitted`]. A run
-//!    says no other address: so what a cut adds to `pending` was `swept` before, and fits.
+//!    says no other address: so what a cut adds to `pending` was `swept` before, and fits. (What a
+//!    record changed that is referred to is live from when it took effect: not once the leaf was swept.)
 //! 3. Before it takes a record, replay holds no more than was counted when the record was accepted,
 //!    and asks for as much as was asked then. Both together were at most `chunks_max`.
 //! 4. It is refused nothing while [`SWEEP_FRAMES`] frames are left beside these chunks. Arrays, which
@@ -34,7 +35,7 @@
 //! 6. A store that grows has no fewer frames afterwards by the same count: its budget gets what its
 //!    directory takes. Until it is opened anew it counts on what it had before.
 
-use super::directory::Leaf;
+use super::directory::{Flag, Leaf};
 use super::{ENTRIES_PER_PAGE, EntryWidth, FRAME_COUNT_MIN, SWEEP_FRAMES, UPDATES_PER_CHUNK};
 use crate::canary::{Canary, sings};
 use coulter_format::record::DISCARD_BLOCKS_MAX;
@@ -135,6 +136,7 @@ impl RecoveryMemory {
         self.pending -= chunks;
         self.swept += chunks;
         leaf.unmerged = 0;
+        leaf.set(Flag::Referred, false);
     }
 
     /// A run says so much of a leaf. That can be more than changed since the sweep came by: what the
@@ -142,9 +144,18 @@ impl RecoveryMemory {
     /// the last cut; from now on it is in a run that the sweep has not passed. Recovery comes from the
     /// older checkpoint or from this one, so the sum stays what it was, but for one chunk: of the older
     /// one's last chunk the next updates may find no room where they are counted to find it.
+    ///
+    /// If records that changed it since are referred to, the run need not say what is counted. Then all that
+    /// it says is taken for something else, and the sum is a little too high until the cut is durable.
     pub(super) fn emitted(&mut self, leaf: &mut Leaf, entries: usize) {
-        let entries = entries.min(ENTRIES_PER_PAGE);
         let counted = usize::from(leaf.unmerged);
+        if leaf.is(Flag::Referred) {
+            let all = (counted + entries).min(ENTRIES_PER_PAGE);
+            self.pending += all.div_ceil(UPDATES_PER_CHUNK) - counted.div_ceil(UPDATES_PER_CHUNK);
+            leaf.unmerged = all as u16;
+            return;
+        }
+        let entries = entries.min(ENTRIES_PER_PAGE);
         if entries > counted {
             let more = entries.div_ceil(UPDATES_PER_CHUNK) - counted.div_ceil(UPDATES_PER_CHUNK);
             self.pending += more;
