@@ -105,9 +105,9 @@ fn read(
     if entries.iter().any(|entry| entry.key / PER_LEAF >= volume_leaves) {
         return Err(damaged(Reason::Field("key")));
     }
-    Ok(entries.into_iter().map(|entry| {
-        (entry.key, BlockPointer { pba: entry.pba, checksum: entry.word.checksum })
-    }))
+    Ok(entries
+        .into_iter()
+        .map(|entry| (entry.key, BlockPointer { pba: entry.pba, checksum: entry.word.checksum })))
 }
 
 /// A place between two leaves.

@@ -358,8 +358,17 @@ impl Engine {
         let write_clock = self.log.write_clock;
         let sweep = position;
         let references = self.checkpointer.references.count();
-        self.checkpointer.cut =
-            Cut { sequence, write_clock, sweep, heads, reserved, holes, references, patched, clean };
+        self.checkpointer.cut = Cut {
+            sequence,
+            write_clock,
+            sweep,
+            heads,
+            reserved,
+            holes,
+            references,
+            patched,
+            clean,
+        };
         self.checkpointer.wanted = false;
         self.checkpointer.new_location = None;
         self.sweeper.quota = self.map.sweep_quota(updates);

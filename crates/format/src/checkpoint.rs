@@ -437,8 +437,7 @@ mod tests {
             sweep: SweepPosition { cycle: 3, leaf: 44 },
             next_run: 9,
         };
-        let counts =
-            Counts { streams: 2, reserved: 4, roots: 2, table: 1, runs: 2, references: 2 };
+        let counts = Counts { streams: 2, reserved: 4, roots: 2, table: 1, runs: 2, references: 2 };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         writer.head(Some(Head { segment: 4, offset: 17 }));
         writer.head(None);

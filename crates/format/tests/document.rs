@@ -339,7 +339,12 @@ fn body_part() -> Part {
     of.u32("run blocks", 156, 1);
     of.u32("zero", 160, 0);
     of.add("run block", 164, &[0x24, 1, 0, 0, 0xc3, 0, 0, 0], "block 292, checksum 0xc3");
-    of.add("record", 172, &[0x58, 2, 0, 0, 0x3b, 0x82, 0x73, 0x25], "block 600, checksum 0x2573823b");
+    of.add(
+        "record",
+        172,
+        &[0x58, 2, 0, 0, 0x3b, 0x82, 0x73, 0x25],
+        "block 600, checksum 0x2573823b",
+    );
     of.u64("record sweep_position", 180, 20);
     of.u16("record sweep_cycles", 188, 0);
     of.u16("record runs", 190, 1);

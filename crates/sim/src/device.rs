@@ -4,7 +4,7 @@
 //! write of the list is kept, dropped, or torn at 512-byte sectors.
 
 use crate::random::Random;
-use coulter_check::{BlockFn, Options, Severity};
+use coulter_check::{BlockFn, Options, ReadBlocks, Report, Severity};
 use coulter_format::{BLOCK_SIZE, Block, Pba};
 use std::rc::Rc;
 
@@ -236,20 +236,29 @@ impl Device {
     /// # Errors
     /// What it finds wrong, in its own words.
     pub fn check_with(&self, data: bool) -> Result<(), String> {
-        let mut blocks = BlockFn {
-            size_blocks: self.size(),
-            read: |pba: Pba, block: &mut Block| {
-                self.read(pba, std::slice::from_mut(block));
-                Ok(())
-            },
-        };
-        let mut options = Options { data, ..Options::default() };
-        let report = coulter_check::check(&mut blocks, &mut options);
+        let report = self.report(data);
         if report.is_sound() {
             return Ok(());
         }
         let faults = report.findings.iter().filter(|finding| finding.severity() > Severity::Info);
         Err(faults.take(5).map(|finding| format!("{finding:?}")).collect::<Vec<_>>().join("; "))
+    }
+
+    /// What the independent checker says of what lies on the device.
+    pub fn report(&self, data: bool) -> Report {
+        let mut options = Options { data, ..Options::default() };
+        coulter_check::check(&mut self.blocks(), &mut options)
+    }
+
+    /// What lies on the device, for the checker.
+    pub fn blocks(&self) -> impl ReadBlocks {
+        BlockFn {
+            size_blocks: self.size(),
+            read: |pba: Pba, block: &mut Block| {
+                self.read(pba, std::slice::from_mut(block));
+                Ok(())
+            },
+        }
     }
 
     /// Damages one block.

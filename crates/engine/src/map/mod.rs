@@ -317,9 +317,7 @@ impl Map {
         let place = self.directory.place(key);
         let known = self.known(place, index);
         match (known, unknown) {
-            (Some(current), _) if current.pba != source && !sings(Canary::OverwriteIgnored) => {
-                None
-            }
+            (Some(current), _) if current.pba != source && !sings(Canary::OverwriteIgnored) => None,
             (Some(_), _) => Some(self.update(segments, lba, pointer, now)),
             (None, IfUnknown::Panic) => panic!("a leaf with relocations on their way stays known"),
             (None, IfUnknown::Matches) => {

@@ -123,9 +123,8 @@ impl Engine {
                 let first = r.next_item;
                 let start = r.items[first].pba();
                 let contiguous = r.items[first..].iter().take(RECORD_BLOCKS).enumerate();
-                let count = contiguous
-                    .take_while(|(i, item)| item.pba() == start.plus(*i as u32))
-                    .count();
+                let count =
+                    contiguous.take_while(|(i, item)| item.pba() == start.plus(*i as u32)).count();
                 r.next_item += count;
                 let kind = JobKind::Items { first, count };
                 self.start_job(r, kind, start, count as u32, Target::Record(buffer));
