@@ -82,7 +82,7 @@ impl ModelStore {
         let filled = filled.next_multiple_of(segment);
         let blocks = ((filled - reserve) as f64 / (1.0 + shape.spare)) as u64;
         let blocks = blocks.max(shape.blocks);
-        let full = map_size_min(blocks) + blocks * 9;
+        let full = map_size_min(blocks) + blocks * 13;
         let create_options = CreateOptions {
             device_size: filled + segment,
             volume_size: Some(blocks),

@@ -162,6 +162,8 @@ pub struct LogCounts {
     pub durable_sequence: u64,
     /// Runs alive.
     pub runs: u64,
+    /// Records that the next checkpoint refers to, instead of repeating in a run what they changed.
+    pub references: u64,
     /// Records that opening replayed.
     pub records_replayed: u64,
     /// Records that opening found behind the end of the log, and dropped.
@@ -304,6 +306,7 @@ fn log_counts(engine: &coulter_engine::Statistics) -> LogCounts {
         applied_sequence: engine.applied_sequence,
         durable_sequence: engine.durable_sequence,
         runs: engine.run_count,
+        references: engine.reference_count,
         records_replayed: engine.records_replayed,
         records_dropped: engine.records_dropped,
         corrupt_blocks: engine.corrupt_blocks,
