@@ -63,11 +63,13 @@ pub enum Canary {
     AbandonedBufferReused,
     /// A flush that failed is tried again.
     FlushRetried,
+    /// Long records are written although the superblock says that there are none.
+    LongRecordsUnannounced,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 25] = [
+    pub const ALL: [Canary; 26] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -93,6 +95,7 @@ impl Canary {
         Canary::RecordPassedOver,
         Canary::AbandonedBufferReused,
         Canary::FlushRetried,
+        Canary::LongRecordsUnannounced,
     ];
 }
 
