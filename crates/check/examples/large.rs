@@ -271,6 +271,7 @@ fn finish(
         epoch_max: 0,
         clean: true,
         patched: false,
+        long_records: false,
         label: [0; LABEL_SIZE],
     }
 }

@@ -4,10 +4,9 @@ use crate::finding::Finding;
 use crate::referred::References;
 use crate::report::Report;
 use crate::window::Window;
-use coulter_format::checkpoint::{BodyView, CheckpointHeader, Head, RunHeader};
+use coulter_format::checkpoint::{BODY_SIZE_MAX, BodyView, CheckpointHeader, Head, RunHeader};
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::record::PAYLOAD_BLOCKS_MAX;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, BlockPointer, NUMBER_LIMIT_AT_OPENING, Pba, Structure};
@@ -157,7 +156,7 @@ impl Verifier<'_> {
         if checkpoint.runs.len() > self.superblock.budget.run_count_limit as usize {
             self.contradiction("run_count", checkpoint.runs.len() as u64);
         }
-        if checkpoint.body.len() > PAYLOAD_BLOCKS_MAX {
+        if checkpoint.body.len() * BLOCK_SIZE > BODY_SIZE_MAX as usize {
             self.contradiction("size", checkpoint.body.len() as u64);
         }
     }

@@ -26,6 +26,8 @@ struct Candidate {
     /// Where the record ends in its segment.
     end: u32,
     scattered: bool,
+    /// The field by which it is a long one, if it is, with its value.
+    long_field: Option<(&'static str, u64)>,
     /// It counts only if the record of the next sequence does.
     goes_on: bool,
 }
@@ -85,6 +87,7 @@ pub(crate) fn read(
     let mut updates = UpdatesBuilder::default();
     let mut sequence = superblock.checkpoint.sequence;
     search.check_streams(&accepted, checkpoint);
+    search.check_long_records(&accepted);
     for found in &accepted {
         if !found.scattered {
             segments.extend(found.segment, found.end);
@@ -153,14 +156,14 @@ impl Search<'_, '_> {
                 }
             };
             let Ok(view) = RecordView::decode(block, &store, pba) else { break };
-            let header = view.header();
+            let (header, long_field) = (view.header(), view.long_field());
             self.meet(&header);
             let end = walk.offset + header.span();
             let ours = self.is_ours(&header) && header.scattered.is_none();
             if !ours || header.sequence <= walk.latest || end > size {
                 break;
             }
-            self.note(segment, end, &header);
+            self.note(segment, end, &header, long_field);
             walk = Walk { latest: header.sequence, offset: end, ..walk };
         }
         walk
@@ -178,11 +181,26 @@ impl Search<'_, '_> {
         header.epoch == self.superblock.epoch && usize::from(header.stream) < STREAM_COUNT
     }
 
-    fn note(&mut self, segment: u32, end: u32, header: &RecordHeader) {
+    fn note(
+        &mut self,
+        segment: u32,
+        end: u32,
+        header: &RecordHeader,
+        long_field: Option<(&'static str, u64)>,
+    ) {
         self.durable = self.durable.max(header.durable_sequence);
         let RecordHeader { sequence, stream, goes_on, pba, .. } = *header;
         let scattered = header.scattered.is_some();
-        self.found.push(Candidate { sequence, stream, pba, segment, end, scattered, goes_on });
+        self.found.push(Candidate {
+            sequence,
+            stream,
+            pba,
+            segment,
+            end,
+            scattered,
+            long_field,
+            goes_on,
+        });
     }
 
     /// Notes the scattered records of a segment that can follow the checkpoint, wherever they are.
@@ -208,7 +226,7 @@ impl Search<'_, '_> {
             let end = offset + header.span();
             let follows = header.sequence > self.superblock.checkpoint.sequence && end <= size;
             if header.scattered.is_some() && follows && self.is_ours(&header) {
-                self.note(segment, end, &header);
+                self.note(segment, end, &header, None);
             }
         }
     }
@@ -297,6 +315,18 @@ impl Search<'_, '_> {
             if *streams.entry(found.segment).or_insert(found.stream) != found.stream {
                 let (pba, value) = (found.pba, u64::from(found.stream));
                 self.report.add(Finding::RecordContradicts { pba, field: "stream", value });
+            }
+        }
+    }
+
+    /// Long records are only where the superblock says that there may be some.
+    fn check_long_records(&mut self, accepted: &[Candidate]) {
+        if self.superblock.long_records {
+            return;
+        }
+        for found in accepted {
+            if let Some((field, value)) = found.long_field {
+                self.report.add(Finding::RecordContradicts { pba: found.pba, field, value });
             }
         }
     }

@@ -11,7 +11,8 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferRef(pub u32);
 
-/// A record buffer in the driver's keeping: one header block and 256 payload blocks, contiguous,
+/// A record buffer in the driver's keeping: one header block and room for the payload of the longest
+/// record, contiguous,
 /// so that a record is one device write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordRef(pub u16);

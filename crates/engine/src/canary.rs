@@ -67,11 +67,13 @@ pub enum Canary {
     ReferenceUnfounded,
     /// A checkpoint goes on referring to records of segments that were emptied.
     ReferenceOutlives,
+    /// Long records are written although the superblock says that there are none.
+    LongRecordsUnannounced,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 27] = [
+    pub const ALL: [Canary; 28] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -99,6 +101,7 @@ impl Canary {
         Canary::FlushRetried,
         Canary::ReferenceUnfounded,
         Canary::ReferenceOutlives,
+        Canary::LongRecordsUnannounced,
     ];
 }
 

@@ -33,7 +33,7 @@ use coulter_format::checkpoint::{
     SweepPosition,
 };
 use coulter_format::checksum::{self, Kind, crc32c};
-use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
+use coulter_format::record::{BlockWord, Extent};
 use coulter_format::segment_table::{
     self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
 };
@@ -467,7 +467,7 @@ impl Engine {
             self.checkpointer.image_keys.get(self.checkpointer.next_image).copied()
         {
             let extent = Extent { key, count: 1, kind, relocated: false };
-            let Some(record) = self.metadata_record(1, extent.cost(), buffers) else { return };
+            let Some(record) = self.metadata_record(&extent, buffers) else { return };
             let place = 1 + self.log.record(record).payload as usize;
             let image = &self.checkpointer.images[self.checkpointer.next_image];
             let checksum = checksum::block(kind, key, image);
@@ -501,7 +501,7 @@ impl Engine {
         if !self.log.can_begin_metadata() {
             return;
         }
-        let mut bytes = alloc::vec![0; PAYLOAD_BLOCKS_MAX * BLOCK_SIZE];
+        let mut bytes = alloc::vec![0; BODY_SIZE_MAX as usize];
         let Some(size) = self.encode_body(&mut bytes) else {
             self.poison(ERRNO_TOO_LARGE);
             return;
@@ -509,7 +509,7 @@ impl Engine {
         let count = size.div_ceil(BLOCK_SIZE) as u32;
         let extent =
             Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
-        let Some(record) = self.metadata_record(count, extent.cost(), buffers) else { return };
+        let Some(record) = self.metadata_record(&extent, buffers) else { return };
         let (blocks, _) = bytes.as_chunks::<BLOCK_SIZE>();
         let payload = &mut buffers.record_mut(record)[1..=count as usize];
         for (index, (target, block)) in payload.iter_mut().zip(blocks).enumerate() {
@@ -599,6 +599,7 @@ impl Engine {
             checkpoint: self.checkpointer.new_location.expect("the body was written"),
             clean: self.checkpointer.cut.clean,
             patched: self.checkpointer.cut.patched,
+            long_records: !sings(Canary::LongRecordsUnannounced),
             durable_sequence: self.checkpointer.flushing,
             ..self.superblock
         };
@@ -659,6 +660,8 @@ impl Engine {
     /// The new checkpoint counts: what only the old one needed may go.
     fn checkpoint_is_durable(&mut self, superblock: Superblock) {
         self.superblock = superblock;
+        // Both copies say so from now on: whichever is left after a crash, its reader expects them.
+        self.log.long_records = superblock.long_records || sings(Canary::LongRecordsUnannounced);
         let (old, count) = self.checkpointer.body;
         let now = self.log.now();
         for offset in 0..count {

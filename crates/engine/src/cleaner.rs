@@ -403,7 +403,7 @@ impl Engine {
         }
         let extent = Extent { key: block.key, count: 1, kind: block.kind, relocated: true };
         let is_data = block.kind == Kind::Data;
-        let Some(target) = self.cleaning_record(extent.cost(), buffers) else {
+        let Some(target) = self.cleaning_record(&extent, buffers) else {
             self.leave_victim_without_room();
             return false;
         };
@@ -430,9 +430,13 @@ impl Engine {
 
     /// A record for relocations: of the victim's stream, or, if there is no room for that, of any
     /// that the cleaner has begun.
-    fn cleaning_record(&mut self, cost: usize, buffers: &mut impl Buffers) -> Option<RecordRef> {
+    fn cleaning_record(
+        &mut self,
+        extent: &Extent,
+        buffers: &mut impl Buffers,
+    ) -> Option<RecordRef> {
         let stream = self.cleaner.stream.expect("a victim was chosen");
-        if let Some(record) = self.log.fitting(stream, Origin::Cleaning, 1, cost) {
+        if let Some(record) = self.log.fitting(stream, Origin::Cleaning, extent) {
             return Some(record);
         }
         self.seal(stream, buffers);
@@ -445,7 +449,7 @@ impl Engine {
         }
         let size = self.superblock.geometry.segment_size;
         for other in self.placer.cleaning_streams() {
-            if let Some(record) = self.log.fitting(*other, Origin::Cleaning, 1, cost) {
+            if let Some(record) = self.log.fitting(*other, Origin::Cleaning, extent) {
                 return Some(record);
             }
             if self.log.filling(*other).is_none() && self.log.head_takes(*other, size, 1) {

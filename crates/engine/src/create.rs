@@ -4,9 +4,9 @@ use crate::pacing::{Watermarks, metadata_blocks};
 use crate::units::{SegmentIndex, Stream, segment_start};
 use alloc::vec::Vec;
 use core::fmt;
-use coulter_format::checkpoint::{BodyWriter, CheckpointHeader, Counts};
+use coulter_format::checkpoint::{self, BodyWriter, CheckpointHeader, Counts};
 use coulter_format::checksum::{self, Kind, crc32c};
-use coulter_format::record::{self, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader};
+use coulter_format::record::{self, BlockWord, Extent, RecordHeader, SHORT_BLOCKS_MAX};
 use coulter_format::segment_table::{
     self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
 };
@@ -267,13 +267,13 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     let mut log = FirstRecords { store: options.store, next: start, sequence: 1 };
     let pages = table_pages(geometry.segment_count);
     let mut table = Vec::new();
-    for (index, chunk) in pages.chunks(PAYLOAD_BLOCKS_MAX).enumerate() {
-        let first = (index * PAYLOAD_BLOCKS_MAX) as u64;
+    for (index, chunk) in pages.chunks(SHORT_BLOCKS_MAX).enumerate() {
+        let first = (index * SHORT_BLOCKS_MAX) as u64;
         table.extend(log.append(Kind::SegmentTable, first, chunk, &mut blocks));
     }
     let marks = Watermarks::of(&geometry, &budget);
     let queue = (marks.high + 4).min(geometry.segment_count - 1).min(RESERVED_MAX as u32);
-    let mut body = alloc::vec![0; PAYLOAD_BLOCKS_MAX * BLOCK_SIZE];
+    let mut body = alloc::vec![0; checkpoint::BODY_SIZE_MAX as usize];
     let header = CheckpointHeader {
         // Both kinds of first record are behind the checkpoint: nothing is to be replayed.
         sequence: log.sequence,
@@ -310,6 +310,7 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         epoch_max: 0,
         clean: true,
         patched: false,
+        long_records: true,
         label: options.label,
     };
     for superblock in [Superblock { generation: 1, ..newest }, newest] {
@@ -406,6 +407,7 @@ pub(crate) fn placeholder() -> Superblock {
         epoch_max: 0,
         clean: false,
         patched: false,
+        long_records: false,
         label: [0; LABEL_SIZE],
     }
 }

@@ -21,11 +21,11 @@ use crate::loads::Waiter;
 use crate::map::{LoadPurpose, Lookup};
 use crate::units::{Origin, SegmentIndex};
 use coulter_format::checksum::Kind;
-use coulter_format::record::PAYLOAD_BLOCKS_MAX;
+use coulter_format::record::ATOMIC_BLOCKS_MAX;
 use coulter_format::{Lba, Pba};
 
 /// Blocks that are looked at together.
-const RANGE: u64 = PAYLOAD_BLOCKS_MAX as u64;
+const RANGE: u64 = ATOMIC_BLOCKS_MAX as u64;
 
 /// Pieces of 32 blocks (128 KiB) on average are left as they are: a reader that meets one command for
 /// each of them is near what the device gives.

@@ -38,7 +38,7 @@ pub(crate) enum Choice {
 /// Addresses in the group.
 pub(crate) struct Group {
     number: u64,
-    places: Box<[Place; PLACES]>,
+    places: Box<[Place]>,
     /// A discard is in this stream's record.
     pinned: Option<Stream>,
     /// Whether the group's writes are told apart: decided with its first one.
@@ -48,7 +48,8 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new() -> Group {
         let place = Place { lba: 0, group: 0, stream: Stream::User };
-        Group { number: 1, places: Box::new([place; PLACES]), pinned: None, splits: None }
+        let places = alloc::vec![place; PLACES].into_boxed_slice();
+        Group { number: 1, places, pinned: None, splits: None }
     }
 
     /// The group was sealed, or is empty: another one begins.

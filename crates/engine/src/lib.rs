@@ -88,7 +88,7 @@ use alloc::collections::VecDeque;
 use checkpoint::Checkpointer;
 use cleaner::Cleaner;
 use coulter_format::superblock::{Geometry, Superblock};
-use coulter_format::{Lba, StoreId};
+use coulter_format::{Lba, StoreId, record};
 use defrag::Defrag;
 use flush::Flusher;
 use group::Group;
@@ -136,7 +136,7 @@ pub struct Engine {
     /// A group that has completed; kept for its memory.
     completed: alloc::vec::Vec<RecordRef>,
     /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
-    checksums: [u32; coulter_format::record::PAYLOAD_BLOCKS_MAX],
+    checksums: [u32; record::ATOMIC_BLOCKS_MAX],
     /// Something changed without a command: another pump may find something to do.
     restless: bool,
     /// A discard is only partly logged.
@@ -180,7 +180,7 @@ impl Engine {
             placer: Placer::new(config.placement, 0),
             group: Group::new(),
             completed: alloc::vec::Vec::with_capacity(usize::from(config.record_count)),
-            checksums: [0; coulter_format::record::PAYLOAD_BLOCKS_MAX],
+            checksums: [0; record::ATOMIC_BLOCKS_MAX],
             restless: false,
             discard_under_way: false,
             recovery: Some(Recovery::new(config.record_count)),
@@ -218,7 +218,7 @@ impl Engine {
             }
             Request::Write { lba, count, buffer, fua } => {
                 assert_range(lba, u64::from(count));
-                assert!(count as usize <= coulter_format::record::PAYLOAD_BLOCKS_MAX);
+                assert!(count as usize <= record::ATOMIC_BLOCKS_MAX);
                 self.accept_write(id, lba, count, buffer, fua, buffers)
             }
             Request::Discard { lba, count, fua } => {
@@ -424,7 +424,7 @@ impl Engine {
         let in_flight = self.log.in_flight(Origin::User);
         // While the cleaner hands out room bit by bit, records fill before they go.
         let depth = if self.pacing.is_scarce() { 1 } else { self.config.batch_depth };
-        let full = largest >= Some(coulter_format::record::PAYLOAD_BLOCKS_MAX as u32 / 2);
+        let full = largest >= Some(RECORD_FULL);
         if in_flight < depth || (full && in_flight < self.config.batch_depth) {
             self.seal_group(buffers);
         }
@@ -521,6 +521,7 @@ impl Engine {
         let record = self.log.seal(&mut self.segments, stream, goes_on, &store, buffers);
         self.write_record(record);
         self.statistics.records += 1;
+        self.statistics.long_records += u64::from(self.log.record(record).is_long());
         let (origin, payload) = (self.log.record(record).origin, self.log.record(record).payload);
         // What the cleaner gains is not all the host's: headers and metadata come first.
         if self.log.record(record).places.is_none() {
@@ -549,6 +550,10 @@ impl Engine {
         self.statistics.relocated_metadata_blocks += u64::from(record.payload) - data;
     }
 }
+
+/// Blocks from which on a record is full enough not to wait for others to come back while the cleaner hands
+/// out room: the header weighs little.
+const RECORD_FULL: u32 = record::SHORT_BLOCKS_MAX as u32 / 2;
 
 /// Error number when what the device holds contradicts itself (EUCLEAN).
 const ERRNO_DAMAGED: i32 = 117;

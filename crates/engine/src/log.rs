@@ -20,7 +20,8 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
 use coulter_format::places::Places;
 use coulter_format::record::{
-    self, BODY_SIZE, BlockWord, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader, SCATTERED_BODY_SIZE,
+    self, BlockWord, Cost, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader, Room as HeaderRoom,
+    SHORT_BLOCKS_MAX,
 };
 use coulter_format::{Pba, StoreId};
 
@@ -68,8 +69,8 @@ pub(crate) struct Record {
     pub(crate) parts: u32,
     outcome: Result<(), i32>,
     capacity: u32,
-    cost: usize,
-    cost_max: usize,
+    cost: Cost,
+    room: HeaderRoom,
 }
 
 impl Record {
@@ -95,8 +96,8 @@ impl Record {
             parts: 1,
             outcome: Ok(()),
             capacity: 0,
-            cost: 0,
-            cost_max: BODY_SIZE,
+            cost: Cost::default(),
+            room: HeaderRoom::Short,
         }
     }
 
@@ -105,17 +106,20 @@ impl Record {
         if self.places.is_some() { 0 } else { u64::from(self.payload) }
     }
 
-    fn fits(&self, blocks: u32, cost: usize) -> bool {
-        self.payload + blocks <= self.capacity && self.cost + cost <= self.cost_max
+    /// Whether only a store that says so may hold it as it is.
+    pub(crate) fn is_long(&self) -> bool {
+        self.places.is_none() && !self.cost.fits(HeaderRoom::Short)
     }
 
-    /// Adds an extent; joins it to the last one if it goes on from there. `fits` was asked with a
-    /// cost of at least [`Extent::cost`].
+    fn fits(&self, extent: &Extent) -> bool {
+        let blocks = extent.payload_blocks() as u32;
+        self.payload + blocks <= self.capacity && self.cost.with(extent).fits(self.room)
+    }
+
+    /// Adds an extent; joins it to the last one if it goes on from there. The record was asked whether
+    /// it fits, or is empty.
     pub(crate) fn push_extent(&mut self, extent: Extent) {
-        let blocks = extent.block_cost() * usize::from(extent.count);
-        if extent.kind.has_payload() {
-            self.payload += u32::from(extent.count);
-        }
+        self.payload += extent.payload_blocks() as u32;
         if let Some(last) = self.extents.last_mut() {
             let joins = last.kind == extent.kind
                 && last.relocated == extent.relocated
@@ -123,11 +127,11 @@ impl Record {
                 && last.count.checked_add(extent.count).is_some();
             if joins {
                 last.count += extent.count;
-                self.cost += blocks;
+                self.cost = self.cost.with_joined(&extent);
                 return;
             }
         }
-        self.cost += Extent::FIXED_COST + blocks;
+        self.cost = self.cost.with(&extent);
         self.extents.push(extent);
     }
 }
@@ -154,6 +158,8 @@ pub(crate) struct Log {
     pub(crate) epoch: u64,
     /// Of the durable superblock.
     pub(crate) generation: u64,
+    /// Whether both copies of the superblock that is durable say that there may be long records.
+    pub(crate) long_records: bool,
     pub(crate) write_clock: u64,
     /// Blocks written since the last cut.
     pub(crate) blocks_since_cut: u64,
@@ -189,6 +195,7 @@ impl Log {
             durable: 0,
             epoch: 0,
             generation: 0,
+            long_records: false,
             write_clock: 0,
             blocks_since_cut: 0,
         }
@@ -253,16 +260,14 @@ impl Log {
         self.idle.push(record);
     }
 
-    /// The stream's record, if it is this one's and takes `blocks` more and `cost` more bytes of
-    /// header.
+    /// The stream's record, if it is this one's and takes the extent besides what it has.
     pub(crate) fn fitting(
         &self,
         stream: Stream,
         origin: Origin,
-        blocks: u32,
-        cost: usize,
+        extent: &Extent,
     ) -> Option<RecordRef> {
-        self.filled_by(stream, origin).filter(|record| self.record(*record).fits(blocks, cost))
+        self.filled_by(stream, origin).filter(|record| self.record(*record).fits(extent))
     }
 
     /// Whether there is a buffer for the next record of metadata.
@@ -303,16 +308,19 @@ impl Log {
         let left = segments.geometry().segment_size - head.offset - 1;
         let room = places.map_or(left, |places| places.count());
         let header_pba = segment_start(segments.geometry(), segment).plus(head.offset);
+        let header_room = self.header_room(origin, places.is_some());
         let record = self.record_mut(record_ref);
         record.extents.clear();
         record.words.clear();
         record.requests.clear();
-        (record.payload, record.cost) = (0, 0);
+        (record.payload, record.cost) = (0, Cost::default());
         (record.reserved, record.user_blocks) = (0, 0);
         (record.timed, record.times) = (0, 0);
-        record.capacity = room.min(PAYLOAD_BLOCKS_MAX as u32);
+        let is_long = header_room == HeaderRoom::Long;
+        let blocks_max = if is_long { PAYLOAD_BLOCKS_MAX } else { SHORT_BLOCKS_MAX };
+        record.capacity = room.min(blocks_max as u32);
         record.places = places;
-        record.cost_max = if places.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
+        record.room = header_room;
         (record.parts, record.outcome) = (1, Ok(()));
         record.state = RecordState::Filling;
         (record.origin, record.stream, record.goes_on) = (origin, stream, false);
@@ -320,6 +328,18 @@ impl Log {
         record.header_pba = header_pba;
         self.filling[stream.index()] = Some(record_ref);
         Some(record_ref)
+    }
+
+    /// What the header of a new record may say. Metadata gains nothing by more: its records are as long
+    /// as what there is to be written, and rarely full.
+    fn header_room(&self, origin: Origin, in_holes: bool) -> HeaderRoom {
+        if in_holes {
+            HeaderRoom::Scattered
+        } else if self.long_records && origin != Origin::Metadata {
+            HeaderRoom::Long
+        } else {
+            HeaderRoom::Short
+        }
     }
 
     /// Room in holes for a record of this origin, if it is to go there and there is any.
@@ -421,6 +441,7 @@ impl Log {
         let (epoch, durable, generation) = (self.epoch, self.durable, self.generation);
         let record = self.record_mut(record_ref);
         assert!(!record.extents.is_empty(), "a record says something");
+        assert!(record.cost.fits(record.room), "what the record was asked for is what it got");
         record.sequence = sequence;
         record.state = RecordState::InFlight;
         record.goes_on = goes_on;

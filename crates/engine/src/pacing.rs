@@ -24,11 +24,12 @@ use coulter_format::{map_page, record, run};
 /// takes two milliseconds where a cloud gives 125 MiB a second.
 const CLEANING_READS: u32 = 64;
 
-/// How many more it may come to: half of the two chunks that are in hand at most.
+/// How many more it may come to: a mebibyte, of the three and a half that two chunks come to.
 const CLEANING_READS_MORE: u64 = 256;
 
-/// Tokens that may gather: one full record, so that the host is never far ahead.
-const TOKENS_MAX: i64 = 4 * record::PAYLOAD_BLOCKS_MAX as i64;
+/// Tokens that may gather: four mebibytes, so that the host is never far ahead. A group that is larger
+/// goes when all have gathered.
+const TOKENS_MAX: i64 = 4 * record::SHORT_BLOCKS_MAX as i64;
 
 /// The watermarks of a store, in segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -40,6 +40,8 @@ pub struct Statistics {
     pub relocated_blocks_by_class: [u64; 3],
     /// Records written.
     pub records: u64,
+    /// Of these, the long ones: packed, or of more than 256 blocks.
+    pub long_records: u64,
     /// Of all blocks written, those that went into holes.
     pub hole_blocks: u64,
     /// Segments with records in their holes.
@@ -73,6 +75,8 @@ pub struct Statistics {
     pub records_referred: u64,
     /// Records that recovery applied.
     pub records_replayed: u64,
+    /// Of these, the long ones.
+    pub long_records_replayed: u64,
     /// Records that recovery found behind the first gap and dropped.
     pub records_dropped: u64,
     /// The map's counters.

@@ -88,7 +88,7 @@ impl Engine {
     /// Writes one leaf that is ready. False: no room now.
     fn sweep_one(&mut self, key: u64, buffers: &mut impl Buffers) -> bool {
         let extent = Extent { key, count: 1, kind: Kind::Leaf, relocated: false };
-        let Some(record) = self.metadata_record(1, extent.cost(), buffers) else { return false };
+        let Some(record) = self.metadata_record(&extent, buffers) else { return false };
         let place = 1 + self.log.record(record).payload as usize;
         let now = self.log.now();
         let page = &mut buffers.record_mut(record)[place];
@@ -116,14 +116,13 @@ impl Engine {
         }
     }
 
-    /// The metadata stream's record with room for so much.
+    /// The metadata stream's record with room for this.
     pub(crate) fn metadata_record(
         &mut self,
-        blocks: u32,
-        cost: usize,
+        extent: &Extent,
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
-        if let Some(record) = self.log.fitting(Stream::Metadata, Origin::Metadata, blocks, cost) {
+        if let Some(record) = self.log.fitting(Stream::Metadata, Origin::Metadata, extent) {
             return Some(record);
         }
         if self.log.filling(Stream::Metadata).is_some() {
@@ -133,6 +132,7 @@ impl Engine {
         // by all others.
         let due = self.checkpointer.is_active() || self.sweeper.quota > 0 || self.sweeper.hurry;
         let keep = if due { 0 } else { self.pacing.kept_by_sweep() };
+        let blocks = extent.payload_blocks() as u32;
         self.log.begin(&mut self.segments, Stream::Metadata, Origin::Metadata, blocks, keep)
     }
 

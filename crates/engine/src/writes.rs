@@ -38,7 +38,7 @@ impl Engine {
         };
         let wanted = if splits { wanted } else { Stream::User };
         let place = Place { wanted, choice: self.group.choice(lba, count) };
-        let record = self.user_record(place, count, extent.cost(), count as usize, buffers);
+        let record = self.user_record(place, &extent, count as usize, buffers);
         let record = record.ok_or(Busy)?;
         let work = Work::Write { parts: 1, fua };
         let slot = self.requests.insert(id, work).expect("the table was not full");
@@ -96,12 +96,11 @@ impl Engine {
         Place { wanted, choice: Choice::Only(wanted) }
     }
 
-    /// A user stream's record with room for so much, the map having promised `updates`.
+    /// A user stream's record with room for this, the map having promised `updates`.
     fn user_record(
         &mut self,
         place: Place,
-        blocks: u32,
-        cost: usize,
+        extent: &Extent,
         updates: usize,
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
@@ -117,7 +116,7 @@ impl Engine {
         if self.sweeper.wanted_recovery {
             return None;
         }
-        let record = self.placed_record(place, blocks, cost, buffers)?;
+        let record = self.placed_record(place, extent, buffers)?;
         if !self.map.reserve(updates) {
             self.sweeper.wanted_memory = true;
             self.abandon_if_empty(record);
@@ -132,10 +131,10 @@ impl Engine {
     fn placed_record(
         &mut self,
         place: Place,
-        blocks: u32,
-        cost: usize,
+        extent: &Extent,
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
+        let blocks = extent.payload_blocks() as u32;
         let (stream, mut is_free) = match place.choice {
             Choice::Any => (place.wanted, true),
             Choice::Only(stream) => (stream, false),
@@ -144,7 +143,7 @@ impl Engine {
                 (place.wanted, true)
             }
         };
-        if let Some(record) = self.log.fitting(stream, Origin::User, blocks, cost) {
+        if let Some(record) = self.log.fitting(stream, Origin::User, extent) {
             return Some(record);
         }
         if self.log.filling(stream).is_some() {
@@ -169,7 +168,7 @@ impl Engine {
         }
         let size = self.superblock.geometry.segment_size;
         for other in Stream::USER {
-            if let Some(record) = self.log.fitting(other, Origin::User, blocks, cost) {
+            if let Some(record) = self.log.fitting(other, Origin::User, extent) {
                 return Some(record);
             }
             if self.log.filling(other).is_none() && self.log.head_takes(other, size, blocks) {
@@ -227,7 +226,7 @@ impl Engine {
             let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
             let updates = discard_updates(next, step_end);
             let place = self.place_of_discard(buffers);
-            let Some(record) = self.user_record(place, 0, extent.cost(), updates, buffers) else {
+            let Some(record) = self.user_record(place, &extent, updates, buffers) else {
                 self.loads.starve(crate::loads::Waiter::Discard(slot));
                 return;
             };

@@ -50,7 +50,7 @@ pub const REFERENCE_SIZE: usize = 20;
 pub const STREAM_COUNT_MAX: usize = 16;
 
 /// Bytes of a body at most: the payload of one record.
-pub const BODY_SIZE_MAX: u32 = (crate::record::PAYLOAD_BLOCKS_MAX * crate::BLOCK_SIZE) as u32;
+pub const BODY_SIZE_MAX: u32 = (crate::record::SHORT_BLOCKS_MAX * crate::BLOCK_SIZE) as u32;
 
 const NO_SEGMENT: u32 = u32::MAX;
 

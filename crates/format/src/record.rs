@@ -14,6 +14,8 @@
 //!     10    1 stream
 //!     11    1 flags             bit 0: the record of the next sequence belongs to the same group
 //!                               bit 1: scattered, see below
+//!                               bit 2: packed, see below
+//!                               bit 3: its blocks are relocated; only if packed
 //!     12    4 checksum          CRC-32C of the header block, this field taken as the store's salt
 //!     16   16 uuid
 //!     32    8 epoch
@@ -39,22 +41,64 @@
 //! A *scattered* record lies in the holes of a segment. Its payload is where [`Places`] say, a bit
 //! for each of the 256 blocks behind the header: the last 32 bytes of the header block, which
 //! extents and words leave free then.
+//!
+//! A *packed* record holds single blocks of host data, and nothing else. It has no extents: an entry
+//! for each block takes their place, so that a header says of almost twice as many blocks where they
+//! belong.
+//!
+//! ```text
+//! packed: 0  5 key         host address
+//!         5  4 checksum
+//!         9  4 address     only if relocated: where it was
+//! ```
+//!
+//! A *long* record is one that is packed, or has more than [`SHORT_BLOCKS_MAX`] blocks of payload. There
+//! are some only in stores whose superblock says so. Who reads a record need not know of which form it is:
+//! a packed block is shown as an extent of one.
 
 use crate::bytes::{Reader, Writer, at, put, u16_at, u32_at, u64_at};
 use crate::checksum::{self, Kind};
 use crate::places::{PLACES_SIZE, Places};
 use crate::{BLOCK_SIZE, Block, Corrupt, NUMBER_LIMIT, Pba, Reason, StoreId, Structure};
 
+mod cost;
+
+use cost::Form;
+pub use cost::{Cost, Room};
+
 const MAGIC: [u8; 8] = *b"CRECORD\0";
 const VERSION: u16 = 1;
 const EXTENTS_START: usize = 96;
 const EXTENT_SIZE: usize = 12;
 
-/// Payload blocks of a record at most: 1 MiB, the atomic write size.
-pub const PAYLOAD_BLOCKS_MAX: usize = 256;
+/// Bytes of a packed entry: its key, and all of it.
+const PACKED_KEY_SIZE: usize = 5;
+const PACKED_SIZE: usize = 9;
+const PACKED_RELOCATED_SIZE: usize = 13;
 
 /// Bytes of a header that extents and block words share.
 pub const BODY_SIZE: usize = BLOCK_SIZE - EXTENTS_START;
+
+/// Payload blocks of a record at most: as many as a packed header can tell of.
+pub const PAYLOAD_BLOCKS_MAX: usize = BODY_SIZE / PACKED_SIZE;
+
+/// Blocks of a packed record of relocations at most.
+pub const PACKED_RELOCATED_MAX: usize = BODY_SIZE / PACKED_RELOCATED_SIZE;
+
+/// Payload blocks at most of a record that is not long: of a scattered one, and of any in a store that
+/// has no long ones.
+pub const SHORT_BLOCKS_MAX: usize = 256;
+
+/// Blocks of a write that is atomic wherever a segment has room for it: 1 MiB. Every store's records
+/// hold that.
+pub const ATOMIC_BLOCKS_MAX: usize = SHORT_BLOCKS_MAX;
+
+/// Where host addresses end that a packed entry can name.
+pub const PACKED_KEY_LIMIT: u64 = 1 << 40;
+
+const _: () = assert!(PAYLOAD_BLOCKS_MAX == 444 && PACKED_RELOCATED_MAX == 307);
+const _: () = assert!(SHORT_BLOCKS_MAX == crate::places::PLACES as usize);
+const _: () = assert!(PAYLOAD_BLOCKS_MAX <= u16::MAX as usize);
 
 /// The same of a scattered record.
 pub const SCATTERED_BODY_SIZE: usize = BODY_SIZE - PLACES_SIZE;
@@ -63,6 +107,9 @@ const PLACES_START: usize = BLOCK_SIZE - PLACES_SIZE;
 
 const FLAG_GOES_ON: u8 = 1;
 const FLAG_SCATTERED: u8 = 2;
+const FLAG_PACKED: u8 = 4;
+const FLAG_RELOCATED: u8 = 8;
+const FLAGS: u8 = FLAG_GOES_ON | FLAG_SCATTERED | FLAG_PACKED | FLAG_RELOCATED;
 
 /// Blocks that one discard extent covers at most.
 pub const DISCARD_BLOCKS_MAX: u16 = u16::MAX;
@@ -129,8 +176,10 @@ impl Extent {
         EXTENT_SIZE + self.block_cost() * self.count as usize
     }
 
-    /// Bytes of the extent alone.
-    pub const FIXED_COST: usize = EXTENT_SIZE;
+    /// Blocks that the extent takes in the payload.
+    pub const fn payload_blocks(&self) -> usize {
+        if self.kind.has_payload() { self.count as usize } else { 0 }
+    }
 }
 
 /// What the header says of one block.
@@ -146,11 +195,13 @@ pub struct BlockWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// Writes a header. `words` holds one entry for every block of every extent that is no discard.
+/// Writes a header. `words` holds one entry for every block of every extent that is no discard. It is
+/// packed if the extents do not fit otherwise, and can be.
 ///
 /// # Errors
 /// [`TooLarge`] if the parts do not fit into a block, or `words`, `payload_size` or the places count
-/// other blocks than the extents; the writer is expected to have counted with [`Extent::cost`].
+/// other blocks than the extents; the writer is expected to have counted with [`Cost`], which also
+/// tells whether the record is a long one.
 pub fn encode(
     header: &RecordHeader,
     store: &StoreId,
@@ -158,30 +209,35 @@ pub fn encode(
     words: &[BlockWord],
     block: &mut Block,
 ) -> Result<(), TooLarge> {
-    if payload_blocks(extents.iter()) != usize::from(header.payload_size) {
+    let cost = extents.iter().fold(Cost::default(), Cost::with);
+    if cost.blocks != usize::from(header.payload_size) {
         return Err(TooLarge);
     }
     if header.scattered.is_some_and(|places| places.count() != u32::from(header.payload_size)) {
         return Err(TooLarge);
     }
+    let room = if header.scattered.is_some() { Room::Scattered } else { Room::Long };
+    let form = cost.form(room).ok_or(TooLarge)?;
     block.fill(0);
     put::<0, 8>(block, MAGIC);
     put::<8, 2>(block, VERSION.to_le_bytes());
     put::<10, 1>(block, [header.stream]);
-    let flag = |set: bool, flag| if set { flag } else { 0 };
-    let scattered = flag(header.scattered.is_some(), FLAG_SCATTERED);
-    put::<11, 1>(block, [flag(header.goes_on, FLAG_GOES_ON) | scattered]);
+    put::<11, 1>(block, [flags(header, form)]);
     put::<16, 16>(block, store.uuid);
     put::<32, 8>(block, header.epoch.to_le_bytes());
     put::<40, 8>(block, header.sequence.to_le_bytes());
     put::<48, 8>(block, header.durable_sequence.to_le_bytes());
     put::<56, 4>(block, header.pba.0.to_le_bytes());
     put::<60, 2>(block, header.payload_size.to_le_bytes());
-    put::<62, 2>(block, (extents.len() as u16).to_le_bytes());
+    let count = if form == Form::Extents { extents.len() as u16 } else { header.payload_size };
+    put::<62, 2>(block, count.to_le_bytes());
     put::<64, 8>(block, header.generation.to_le_bytes());
     let size = if header.scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
     let body = block.get_mut(EXTENTS_START..EXTENTS_START + size).unwrap_or(&mut []);
-    encode_body(extents, words, body)?;
+    match form {
+        Form::Extents => encode_body(extents, words, body)?,
+        Form::Packed { relocated } => encode_packed(extents, words, relocated, body)?,
+    }
     if let Some(places) = header.scattered {
         put::<PLACES_START, PLACES_SIZE>(block, places.to_bytes());
     }
@@ -195,10 +251,39 @@ pub fn header_checksum(block: &Block) -> u32 {
     u32_at::<12>(block)
 }
 
-/// Blocks that extents take in the payload.
-fn payload_blocks<'a>(extents: impl Iterator<Item = &'a Extent>) -> usize {
-    let inline = extents.filter(|extent| extent.kind.has_payload());
-    inline.map(|extent| usize::from(extent.count)).sum()
+fn flags(header: &RecordHeader, form: Form) -> u8 {
+    let flag = |set: bool, flag| if set { flag } else { 0 };
+    flag(header.goes_on, FLAG_GOES_ON)
+        | flag(header.scattered.is_some(), FLAG_SCATTERED)
+        | flag(form != Form::Extents, FLAG_PACKED)
+        | flag(form == Form::Packed { relocated: true }, FLAG_RELOCATED)
+}
+
+fn encode_packed(
+    extents: &[Extent],
+    words: &[BlockWord],
+    relocated: bool,
+    body: &mut [u8],
+) -> Result<(), TooLarge> {
+    let mut writer = Writer::new(body);
+    let mut words = words.iter();
+    for extent in extents {
+        for offset in 0..u64::from(extent.count) {
+            let word = words.next().ok_or(TooLarge)?;
+            let key = extent.key + offset;
+            writer.u32(key as u32);
+            // Below the limit of packed keys, so nothing is cut off.
+            writer.u8((key >> 32) as u8);
+            writer.u32(word.checksum);
+            if relocated {
+                writer.u32(word.address.0);
+            }
+        }
+    }
+    if words.next().is_some() {
+        return Err(TooLarge);
+    }
+    writer.finish().map(|_| ()).ok_or(TooLarge)
 }
 
 fn encode_body(extents: &[Extent], words: &[BlockWord], body: &mut [u8]) -> Result<(), TooLarge> {
@@ -235,6 +320,7 @@ pub struct RecordView<'a> {
     header: RecordHeader,
     block: &'a Block,
     extent_count: usize,
+    form: Form,
 }
 
 /// One block, or one discarded range, of a record.
@@ -292,7 +378,8 @@ impl<'a> RecordView<'a> {
                 .then(|| Places::from_bytes(at::<PLACES_START, PLACES_SIZE>(block))),
         };
         let extent_count = usize::from(u16_at::<62>(block));
-        let view = RecordView { header, block, extent_count };
+        let form = decode_form(flags).ok_or(corrupt(Reason::Field("flags")))?;
+        let view = RecordView { header, block, extent_count, form };
         view.check().map_err(|name| corrupt(Reason::Field(name)))?;
         Ok(view)
     }
@@ -307,17 +394,39 @@ impl<'a> RecordView<'a> {
         header_checksum(self.block)
     }
 
-    /// The extents in order.
+    /// Whether its blocks are packed.
+    pub fn is_packed(&self) -> bool {
+        self.form != Form::Extents
+    }
+
+    /// Whether only a store that says so may hold it.
+    pub fn is_long(&self) -> bool {
+        self.long_field().is_some()
+    }
+
+    /// The field by which it is a long one, if it is, with its value.
+    pub fn long_field(&self) -> Option<(&'static str, u64)> {
+        let size = u64::from(self.header.payload_size);
+        match self.is_packed() {
+            true => Some(("flags", flags(&self.header, self.form).into())),
+            false => (size > SHORT_BLOCKS_MAX as u64).then_some(("payload_size", size)),
+        }
+    }
+
+    /// The extents in order; one for each block of a packed record.
     pub fn extents(&self) -> impl Iterator<Item = Extent> + use<'a> {
-        let bytes = self.block.get(EXTENTS_START..).unwrap_or(&[]);
-        bytes.as_chunks::<EXTENT_SIZE>().0.iter().take(self.extent_count).map_while(decode_extent)
+        let (block, form) = (self.block, self.form);
+        (0..self.extent_count).map_while(move |index| extent_at(block, form, index))
     }
 
     /// Every block and discarded range in order.
     pub fn entries(&self) -> Entries<'a> {
-        let words = EXTENTS_START + self.extent_count * EXTENT_SIZE;
+        // In a packed record an entry's words lie in it, and not behind all of them.
+        let items = if self.is_packed() { 0 } else { self.extent_count };
+        let words = EXTENTS_START + items * EXTENT_SIZE;
         Entries {
             block: self.block,
+            form: self.form,
             next_extent: 0,
             extent_count: self.extent_count,
             current: None,
@@ -342,8 +451,11 @@ impl<'a> RecordView<'a> {
             return Err(name);
         }
         let scattered = self.header.scattered;
+        if scattered.is_some() && self.is_packed() {
+            return Err("flags");
+        }
         let room = if scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
-        if self.extent_count * EXTENT_SIZE > room {
+        if self.extent_count * self.form.item_size() > room {
             return Err("extent_count");
         }
         let mut cost = 0;
@@ -351,8 +463,8 @@ impl<'a> RecordView<'a> {
         let mut count = 0;
         for extent in self.extents() {
             count += 1;
-            cost += extent.cost();
-            payload += if extent.kind.has_payload() { usize::from(extent.count) } else { 0 };
+            cost += if self.is_packed() { self.form.item_size() } else { extent.cost() };
+            payload += extent.payload_blocks();
             // The key comes from the device: the sum must not be trusted to fit.
             let end = extent.key.checked_add(u64::from(extent.count));
             if extent.count == 0 || end.is_none_or(|end| end > crate::address::LBA_LIMIT) {
@@ -376,6 +488,27 @@ impl<'a> RecordView<'a> {
     }
 }
 
+/// What the flags say of the form; none if there is no such form.
+fn decode_form(flags: u8) -> Option<Form> {
+    let relocated = flags & FLAG_RELOCATED != 0;
+    match flags & FLAG_PACKED != 0 {
+        _ if flags & !FLAGS != 0 => None,
+        true => Some(Form::Packed { relocated }),
+        false if relocated => None,
+        false => Some(Form::Extents),
+    }
+}
+
+/// An extent, or a packed block as one.
+fn extent_at(block: &Block, form: Form, index: usize) -> Option<Extent> {
+    let item = block.get(EXTENTS_START + index * form.item_size()..)?;
+    let Form::Packed { relocated } = form else { return decode_extent(item.first_chunk()?) };
+    let mut reader = Reader::new(item);
+    let low = u64::from(reader.u32()?);
+    let key = u64::from(reader.u8()?) << 32 | low;
+    Some(Extent { key, count: 1, kind: Kind::Data, relocated })
+}
+
 fn decode_extent(bytes: &[u8; EXTENT_SIZE]) -> Option<Extent> {
     let mut reader = Reader::new(bytes);
     let key = reader.u64()?;
@@ -393,6 +526,7 @@ fn decode_extent(bytes: &[u8; EXTENT_SIZE]) -> Option<Extent> {
 #[derive(Debug)]
 pub struct Entries<'a> {
     block: &'a Block,
+    form: Form,
     next_extent: usize,
     extent_count: usize,
     current: Option<Extent>,
@@ -408,9 +542,12 @@ impl Entries<'_> {
         if self.next_extent == self.extent_count {
             return None;
         }
-        let start = EXTENTS_START + self.next_extent * EXTENT_SIZE;
+        let extent = extent_at(self.block, self.form, self.next_extent)?;
         self.next_extent += 1;
-        decode_extent(self.block.get(start..)?.first_chunk()?)
+        if self.form != Form::Extents {
+            self.words.take_slice(PACKED_KEY_SIZE)?;
+        }
+        Some(extent)
     }
 
     /// Where the next payload block lies.
@@ -472,198 +609,4 @@ impl Iterator for Entries<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    extern crate std;
-    use std::vec::Vec;
-
-    const STORE: StoreId = StoreId { uuid: [9; 16], salt: 1234 };
-
-    fn header(payload_size: u16) -> RecordHeader {
-        RecordHeader {
-            stream: 1,
-            epoch: 4,
-            sequence: 1000,
-            durable_sequence: 990,
-            generation: 12,
-            pba: Pba(5000),
-            payload_size,
-            scattered: None,
-            goes_on: payload_size % 2 == 1,
-        }
-    }
-
-    fn example() -> ([Extent; 4], Vec<BlockWord>) {
-        let extents = [
-            Extent { key: 70, count: 2, kind: Kind::Data, relocated: false },
-            Extent { key: 10, count: 300, kind: Kind::Discard, relocated: false },
-            Extent { key: 5, count: 1, kind: Kind::Data, relocated: true },
-            Extent { key: 6, count: 1, kind: Kind::Remote, relocated: false },
-        ];
-        let word = |i: u32, address| BlockWord { checksum: i, address: Pba(address) };
-        (extents, [word(1, 0), word(2, 0), word(3, 777), word(4, 888)].to_vec())
-    }
-
-    #[test]
-    fn entries_come_back_in_order_with_their_addresses() {
-        let (extents, words) = example();
-        let mut block = [0xff; BLOCK_SIZE];
-        encode(&header(3), &STORE, &extents, &words, &mut block).unwrap();
-        let view = RecordView::decode(&block, &STORE, Pba(5000)).unwrap();
-        assert_eq!(view.header(), header(3));
-        assert_eq!(view.extents().collect::<Vec<_>>(), extents);
-        let places: Vec<_> = view.entries().map(|e| (e.key, e.pba.0, e.word.checksum)).collect();
-        assert_eq!(places, [(70, 5001, 1), (71, 5002, 2), (10, 0, 0), (5, 5003, 3), (6, 888, 4)]);
-        assert_eq!(view.entries().nth(3).unwrap().word.address, Pba(777));
-    }
-
-    fn scattered_header() -> RecordHeader {
-        let mut places = Places::default();
-        [2, 9, 255].iter().for_each(|place| places.insert(*place));
-        RecordHeader { scattered: Some(places), ..header(3) }
-    }
-
-    #[test]
-    fn the_payload_of_a_scattered_record_lies_at_its_places() {
-        let (extents, words) = example();
-        let mut block = [0xff; BLOCK_SIZE];
-        encode(&scattered_header(), &STORE, &extents, &words, &mut block).unwrap();
-        let view = RecordView::decode(&block, &STORE, Pba(5000)).unwrap();
-        assert_eq!(view.header(), scattered_header());
-        assert_eq!((view.header().span(), header(3).span()), (257, 4));
-        let places: Vec<_> = view.entries().map(|e| (e.key, e.pba.0, e.word.checksum)).collect();
-        assert_eq!(places, [(70, 5003, 1), (71, 5010, 2), (10, 0, 0), (5, 5256, 3), (6, 888, 4)]);
-        let two = RecordHeader { payload_size: 2, ..scattered_header() };
-        assert_eq!(encode(&two, &STORE, &extents[..1], &words[..2], &mut block), Err(TooLarge));
-    }
-
-    #[test]
-    fn every_flipped_bit_is_found() {
-        let (extents, words) = example();
-        let mut block = [0; BLOCK_SIZE];
-        encode(&scattered_header(), &STORE, &extents, &words, &mut block).unwrap();
-        for bit in 0..BLOCK_SIZE * 8 {
-            block[bit / 8] ^= 1 << (bit % 8);
-            assert!(RecordView::decode(&block, &STORE, Pba(5000)).is_err(), "bit {bit}");
-            block[bit / 8] ^= 1 << (bit % 8);
-        }
-    }
-
-    #[test]
-    fn a_header_is_refused_at_another_address_and_in_another_store() {
-        let (extents, words) = example();
-        let mut block = [0; BLOCK_SIZE];
-        encode(&header(3), &STORE, &extents, &words, &mut block).unwrap();
-        let reason = |store, pba| RecordView::decode(&block, store, pba).unwrap_err().reason;
-        assert_eq!(reason(&STORE, Pba(5001)), Reason::Address);
-        assert_eq!(reason(&StoreId { uuid: [8; 16], ..STORE }, Pba(5000)), Reason::Store);
-        assert_eq!(reason(&StoreId { salt: 5, ..STORE }, Pba(5000)), Reason::Checksum);
-    }
-
-    /// Why a header is refused that somebody changed, and made its checksum match.
-    fn reason_of(header: &RecordHeader, change: impl FnOnce(&mut Block)) -> Option<Reason> {
-        let (extents, words) = example();
-        let mut block = [0; BLOCK_SIZE];
-        encode(header, &STORE, &extents, &words, &mut block).unwrap();
-        change(&mut block);
-        let sum = checksum::sealed::<12>(&block, STORE.salt);
-        put::<12, 4>(&mut block, sum.to_le_bytes());
-        RecordView::decode(&block, &STORE, Pba(5000)).err().map(|corrupt| corrupt.reason)
-    }
-
-    #[test]
-    fn a_header_whose_parts_contradict_each_other_is_refused_by_the_name_of_one() {
-        // Where extents begin, and the fields of one.
-        const DATA: usize = EXTENTS_START;
-        const DISCARD: usize = EXTENTS_START + EXTENT_SIZE;
-        const COUNT: usize = 8;
-        const KIND: usize = 10;
-        const RELOCATED: usize = 11;
-        type Change = fn(&mut Block);
-        fn put_u16(block: &mut Block, at: usize, value: u16) {
-            block[at..at + 2].copy_from_slice(&value.to_le_bytes());
-        }
-        fn put_u64(block: &mut Block, at: usize, value: u64) {
-            block[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        }
-        let end_at = |end: u64| move |block: &mut Block| put_u64(block, DISCARD, end - 300);
-        assert_eq!(reason_of(&header(3), end_at(crate::address::LBA_LIMIT)), None);
-        let too_far = reason_of(&header(3), end_at(crate::address::LBA_LIMIT + 1));
-        assert_eq!(too_far, Some(Reason::Field("extent")));
-        let wrong: [(&str, Change); 14] = [
-            ("extent", |block| put_u16(block, DISCARD + COUNT, 0)),
-            ("extent", |block| put_u64(block, DISCARD, u64::MAX)),
-            ("kind", |block| block[DISCARD + KIND] = 9),
-            ("kind", |block| block[DISCARD + RELOCATED] = 1),
-            ("kind", |block| block[DATA + RELOCATED] = 2),
-            ("payload_size", |block| put_u16(block, 60, 2)),
-            ("payload_size", |block| put_u16(block, 60, 4)),
-            ("payload_size", |block| {
-                // One more than a record takes, and all of it listed.
-                put_u16(block, DATA + COUNT, PAYLOAD_BLOCKS_MAX as u16);
-                put_u16(block, 60, PAYLOAD_BLOCKS_MAX as u16 + 1);
-            }),
-            ("extent_count", |block| put_u16(block, 62, (BODY_SIZE / EXTENT_SIZE) as u16 + 1)),
-            ("extent_count", |block| {
-                // The extents have room, their words have none.
-                put_u16(block, DATA + COUNT, 1000);
-                put_u16(block, 60, 1001);
-            }),
-            ("epoch", |block| put_u64(block, 32, NUMBER_LIMIT)),
-            ("sequence", |block| put_u64(block, 40, NUMBER_LIMIT)),
-            ("durable_sequence", |block| put_u64(block, 48, NUMBER_LIMIT)),
-            ("generation", |block| put_u64(block, 64, NUMBER_LIMIT)),
-        ];
-        for (case, (name, change)) in wrong.into_iter().enumerate() {
-            assert_eq!(reason_of(&header(3), change), Some(Reason::Field(name)), "case {case}");
-        }
-        let version = reason_of(&header(3), |block| put_u16(block, 8, VERSION + 1));
-        assert_eq!(version, Some(Reason::Version(u32::from(VERSION) + 1)));
-        let one_place_less = reason_of(&scattered_header(), |block| block[PLACES_START] = 0);
-        assert_eq!(one_place_less, Some(Reason::Field("places")));
-    }
-
-    #[test]
-    fn two_hundred_and_fifty_single_blocks_fit_and_more_are_refused() {
-        let extents: Vec<_> = (0..251u64)
-            .map(|key| Extent { key: key * 3, count: 1, kind: Kind::Data, relocated: false })
-            .collect();
-        let words = std::vec![BlockWord::default(); 251];
-        let mut block = [0; BLOCK_SIZE];
-        let fits = encode(&header(250), &STORE, &extents[..250], &words[..250], &mut block);
-        assert_eq!(fits, Ok(()));
-        assert_eq!(encode(&header(251), &STORE, &extents, &words, &mut block), Err(TooLarge));
-        assert_eq!(
-            encode(&header(2), &STORE, &extents[..2], &words[..3], &mut block),
-            Err(TooLarge)
-        );
-    }
-
-    #[test]
-    fn random_bytes_behind_a_valid_checksum_never_panic() {
-        let mut state = 88172645463325252u64;
-        for _ in 0..2000 {
-            let mut block = [0u8; BLOCK_SIZE];
-            for byte in &mut block[60..] {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                *byte = state as u8;
-            }
-            block[62] &= 0x7f;
-            block[63] = 0;
-            // The generation is one that can be.
-            block[71] &= 0x3f;
-            block[11] = state as u8 & 3;
-            put::<0, 8>(&mut block, MAGIC);
-            put::<8, 2>(&mut block, VERSION.to_le_bytes());
-            put::<16, 16>(&mut block, STORE.uuid);
-            put::<56, 4>(&mut block, 1u32.to_le_bytes());
-            let sum = checksum::sealed::<12>(&block, STORE.salt);
-            put::<12, 4>(&mut block, sum.to_le_bytes());
-            if let Ok(view) = RecordView::decode(&block, &STORE, Pba(1)) {
-                assert!(view.entries().count() <= BLOCK_SIZE);
-            }
-        }
-    }
-}
+mod tests;

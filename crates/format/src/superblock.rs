@@ -14,6 +14,7 @@
 //!     40    4 salt
 //!     44    4 incompatible_features  a reader that does not know a set bit must refuse;
 //!                                    bit 0: records lie in holes of segments
+//!                                    bit 1: there may be long records
 //!     48    4 compatible_features    a reader may ignore these
 //!     52    4 segment_size           blocks
 //!     56    4 segment_count
@@ -54,6 +55,7 @@ pub const LABEL_SIZE: usize = 64;
 const FLAG_CLEAN: u32 = 1;
 
 const FEATURE_HOLES: u32 = 1;
+const FEATURE_LONG_RECORDS: u32 = 2;
 
 /// What never changes after creation, except by `grow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +123,8 @@ pub struct Superblock {
     pub clean: bool,
     /// Whether there may be scattered records, in patched segments.
     pub patched: bool,
+    /// Whether there may be long records, packed ones among them.
+    pub long_records: bool,
     /// The store's label, padded with zeros.
     pub label: [u8; LABEL_SIZE],
 }
@@ -135,6 +139,12 @@ impl Superblock {
         }
     }
 
+    fn incompatible_features(&self) -> u32 {
+        let holes = if self.patched { FEATURE_HOLES } else { 0 };
+        let long_records = if self.long_records { FEATURE_LONG_RECORDS } else { 0 };
+        holes | long_records
+    }
+
     /// Writes the superblock.
     pub fn encode(&self, block: &mut Block) {
         block.fill(0);
@@ -143,7 +153,7 @@ impl Superblock {
         put::<16, 16>(block, self.store.uuid);
         put::<32, 8>(block, self.generation.to_le_bytes());
         put::<40, 4>(block, self.store.salt.to_le_bytes());
-        put::<44, 4>(block, (if self.patched { FEATURE_HOLES } else { 0 }).to_le_bytes());
+        put::<44, 4>(block, self.incompatible_features().to_le_bytes());
         put::<52, 4>(block, self.geometry.segment_size.to_le_bytes());
         put::<56, 4>(block, self.geometry.segment_count.to_le_bytes());
         put::<60, 4>(block, self.geometry.first_segment.0.to_le_bytes());
@@ -184,7 +194,7 @@ impl Superblock {
         if version != FORMAT_VERSION {
             return Err(corrupt(Reason::Version(version)));
         }
-        if u32_at::<44>(block) & !FEATURE_HOLES != 0 {
+        if u32_at::<44>(block) & !(FEATURE_HOLES | FEATURE_LONG_RECORDS) != 0 {
             return Err(corrupt(Reason::Field("incompatible_features")));
         }
         let superblock = Self::decode_fields(block);
@@ -220,6 +230,7 @@ impl Superblock {
             epoch_max: u64_at::<144>(block),
             clean: u32_at::<68>(block) & FLAG_CLEAN != 0,
             patched: u32_at::<44>(block) & FEATURE_HOLES != 0,
+            long_records: u32_at::<44>(block) & FEATURE_LONG_RECORDS != 0,
             label: at::<192, LABEL_SIZE>(block),
         }
     }
@@ -281,6 +292,7 @@ pub(crate) mod tests {
             epoch_max: 3,
             clean: true,
             patched: true,
+            long_records: true,
             label: [b'x'; LABEL_SIZE],
         }
     }
@@ -290,6 +302,18 @@ pub(crate) mod tests {
         let mut block = [0xff; crate::BLOCK_SIZE];
         example().encode(&mut block);
         assert_eq!(Superblock::decode(&block), Ok(example()));
+    }
+
+    #[test]
+    fn each_feature_has_a_bit_of_its_own() {
+        let features = [(false, false), (true, false), (false, true), (true, true)];
+        for (bits, (patched, long_records)) in (0..).zip(features) {
+            let superblock = Superblock { patched, long_records, ..example() };
+            let mut block = [0; crate::BLOCK_SIZE];
+            superblock.encode(&mut block);
+            assert_eq!(u32_at::<44>(&block), bits);
+            assert_eq!(Superblock::decode(&block), Ok(superblock));
+        }
     }
 
     #[test]
@@ -377,7 +401,7 @@ pub(crate) mod tests {
     fn a_feature_that_nobody_knows_is_refused() {
         let mut block = [0; crate::BLOCK_SIZE];
         example().encode(&mut block);
-        block[44] |= 2;
+        block[44] |= 4;
         let sum = checksum::sealed::<12>(&block, 0);
         put::<12, 4>(&mut block, sum.to_le_bytes());
         let error = Superblock::decode(&block).unwrap_err();

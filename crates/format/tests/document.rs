@@ -115,6 +115,7 @@ fn superblock_part(body: &[u8]) -> Part {
         epoch_max: 3,
         clean: true,
         patched: false,
+        long_records: true,
         label,
     };
     let mut block = [0; BLOCK_SIZE];
@@ -126,7 +127,7 @@ fn superblock_part(body: &[u8]) -> Part {
     of.add("uuid", 16, b"0123456789abcdef", "\"0123456789abcdef\"");
     of.u64("generation", 32, 7);
     of.sum("salt", 40, 0x5a17_c0de);
-    of.u32("incompatible_features", 44, 0);
+    of.u32("incompatible_features", 44, 2);
     of.u32("compatible_features", 48, 0);
     of.u32("segment_size", 52, 256);
     of.u32("segment_count", 56, 39);
@@ -229,6 +230,44 @@ fn scattered_part() -> Part {
     of.table = "";
     of.add("places", 4064, &[1, 2, 0, 0], "blocks 651 and 660, 28 zero bytes more");
     let title = "Scattered record header at block 650: host blocks 70 and 71";
+    Part { title, bytes: block.to_vec(), fields: of.fields }
+}
+
+fn packed_part() -> Part {
+    let header = RecordHeader {
+        stream: 1,
+        epoch: 3,
+        sequence: 48,
+        durable_sequence: 46,
+        generation: 7,
+        pba: Pba(1024),
+        payload_size: 300,
+        scattered: None,
+        goes_on: false,
+    };
+    let key = |index: u64| (1 << 32) + 70 + 2 * index;
+    let extents: Vec<_> = (0..300)
+        .map(|index| Extent { key: key(index), count: 1, kind: Kind::Data, relocated: true })
+        .collect();
+    let source = |index: u64| 2048 + 5 * index as u32;
+    let words: Vec<_> = (0..300)
+        .map(|index| BlockWord { checksum: data(key(index)).1, address: Pba(source(index)) })
+        .collect();
+    let mut block = [0; BLOCK_SIZE];
+    record::encode(&header, &STORE, &extents, &words, &mut block).expect("they can be packed");
+    let mut of = Fields { table: "record", start: 0, fields: Vec::new() };
+    of.add("flags", 11, &[12], "packed, relocated");
+    of.u32("pba", 56, 1024);
+    of.u16("payload_size", 60, 300);
+    of.u16("extent_count", 62, 300);
+    for (index, start) in [(0, 96), (1, 109), (299, 96 + 299 * 13)] {
+        (of.table, of.start) = ("packed", start);
+        of.add("key", 0, &key(index).to_le_bytes()[..5], key(index));
+        of.sum("checksum", 5, data(key(index)).1);
+        of.u32("address", 9, source(index));
+    }
+    let title = "Packed record header at block 1024: 300 host blocks moved, of which the first two and the \
+                 last";
     Part { title, bytes: block.to_vec(), fields: of.fields }
 }
 
@@ -355,7 +394,9 @@ fn body_part() -> Part {
 fn parts() -> Vec<Part> {
     let body = body_part();
     let superblock = superblock_part(&body.bytes);
-    vec![superblock, record_part(), scattered_part(), map_part(), run_part(), segment_part(), body]
+    let records = [record_part(), scattered_part(), packed_part()];
+    let pages = [map_part(), run_part(), segment_part(), body];
+    [superblock].into_iter().chain(records).chain(pages).collect()
 }
 
 /// The example as it stands in the document.
@@ -412,6 +453,7 @@ fn the_tables_have_no_gaps_and_end_where_the_structure_ends() {
         ("record", 108),
         ("extent", 12),
         ("word", 8),
+        ("packed", 13),
         ("entry", 8),
         ("run", 28),
         ("run_entry", 12),
@@ -433,11 +475,20 @@ fn every_field_of_the_tables_is_in_the_example_and_where_the_table_says() {
     let document = std::fs::read_to_string(path()).unwrap();
     let parts = parts();
     let fields: Vec<_> = parts.iter().flat_map(|part| &part.fields).collect();
-    for table in
-        ["superblock", "record", "extent", "word", "entry", "run", "run_entry", "segment", "body"]
-    {
+    for table in [
+        "superblock",
+        "record",
+        "extent",
+        "word",
+        "packed",
+        "entry",
+        "run",
+        "run_entry",
+        "segment",
+        "body",
+    ] {
         let base = match table {
-            "extent" => 96,
+            "extent" | "packed" => 96,
             "word" => 136,
             "entry" => 560,
             "run_entry" => 16,

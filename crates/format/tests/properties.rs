@@ -11,7 +11,10 @@ use coulter_format::checkpoint::{
 use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::places::Places;
-use coulter_format::record::{BlockWord, Extent, RecordHeader, RecordView, SCATTERED_BODY_SIZE};
+use coulter_format::record::{
+    BODY_SIZE, BlockWord, Cost, Entry, Extent, PACKED_KEY_LIMIT, RecordHeader, RecordView, Room,
+    SCATTERED_BODY_SIZE,
+};
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
 use coulter_format::superblock::{
@@ -23,6 +26,8 @@ use coulter_format::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+const STORE: StoreId = StoreId { uuid: [7; 16], salt: 0x1234_5678 };
 
 fn pointer() -> impl Strategy<Value = BlockPointer> {
     (any::<u32>(), any::<u32>())
@@ -86,6 +91,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 },
                 clean,
                 patched: clean ^ (extra % 2 == 0),
+                long_records: extra % 3 == 0,
                 label: label.concat().try_into().expect("two halves make a label"),
             }
         },
@@ -147,6 +153,46 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
             (header, extents, named)
         },
     )
+}
+
+/// Blocks of host data, with what their header says of each: single ones and short rows, all relocated or
+/// none. As many as a header holds, in whichever form.
+fn data_parts() -> impl Strategy<Value = (Vec<Extent>, Vec<BlockWord>)> {
+    let keys = vec((0..PACKED_KEY_LIMIT - 4, 1u16..=3), 1..450);
+    let words = vec((any::<u32>(), any::<u32>()), 1400);
+    (keys, words, any::<bool>(), 1u16..=3).prop_map(|(keys, words, relocated, longest)| {
+        let mut cost = Cost::default();
+        let mut extents = Vec::new();
+        for (key, count) in keys {
+            let count = count.min(longest);
+            let extent = Extent { key, count, kind: Kind::Data, relocated };
+            if cost.with(&extent).fits(Room::Long) {
+                cost = cost.with(&extent);
+                extents.push(extent);
+            }
+        }
+        let blocks = extents.iter().map(Extent::payload_blocks).sum();
+        let word = |(checksum, address): (u32, u32)| BlockWord {
+            checksum,
+            address: if relocated { Pba(address) } else { Pba::NOWHERE },
+        };
+        (extents, words.into_iter().take(blocks).map(word).collect())
+    })
+}
+
+/// The header of a record in a row.
+fn row_header(payload: usize) -> RecordHeader {
+    RecordHeader {
+        stream: 0,
+        epoch: 1,
+        sequence: 2,
+        durable_sequence: 1,
+        generation: 2,
+        pba: Pba(9000),
+        payload_size: payload as u16,
+        scattered: None,
+        goes_on: false,
+    }
 }
 
 fn run_entries() -> impl Strategy<Value = (u64, Vec<RunEntry>)> {
@@ -315,12 +361,91 @@ proptest! {
     }
 
     #[test]
+    fn blocks_of_host_data_come_back_in_either_form(
+        parts in data_parts(), store in store_id()
+    ) {
+        let (extents, words) = parts;
+        let header = row_header(words.len());
+        let mut block = [0x55; BLOCK_SIZE];
+        prop_assert_eq!(record::encode(&header, &store, &extents, &words, &mut block), Ok(()));
+        let view = RecordView::decode(&block, &store, header.pba).unwrap();
+        prop_assert_eq!(view.header(), header);
+        let extents_cost: usize = extents.iter().map(Extent::cost).sum();
+        prop_assert_eq!(view.is_packed(), extents_cost > BODY_SIZE);
+        let blocks = extents.iter().flat_map(|extent| {
+            (0..u64::from(extent.count)).map(|offset| (extent.key + offset, extent.relocated))
+        });
+        let (first, mut count) = (header.pba.plus(1), 0);
+        for (index, ((key, relocated), entry)) in blocks.zip(view.entries()).enumerate() {
+            let (word, pba) = (words[index], first.plus(index as u32));
+            let expected = Entry { key, kind: Kind::Data, relocated, count: 1, word, pba };
+            prop_assert_eq!(entry, expected);
+            count += 1;
+        }
+        prop_assert_eq!((count, view.entries().count()), (words.len(), words.len()));
+    }
+
+    #[test]
+    fn what_fits_is_written_and_what_does_not_is_not(
+        extents in vec(extent(), 0..80), singles in vec(0..PACKED_KEY_LIMIT, 0..460)
+    ) {
+        let single = |key| Extent { key, count: 1, kind: Kind::Data, relocated: false };
+        let mixed: Vec<_> = extents.iter().copied().chain(singles.into_iter().map(single)).collect();
+        for extents in [&mixed[..], &mixed[extents.len()..]] {
+            let cost = extents.iter().fold(Cost::default(), Cost::with);
+            let payload = extents.iter().map(Extent::payload_blocks).sum();
+            let named = extents.iter().filter(|extent| extent.kind != Kind::Discard);
+            let word_count = named.map(|extent| usize::from(extent.count)).sum();
+            let words = vec![BlockWord::default(); word_count];
+            let mut block = [0; BLOCK_SIZE];
+            let written =
+                record::encode(&row_header(payload), &STORE, extents, &words, &mut block);
+            prop_assert_eq!(written.is_ok(), cost.fits(Room::Long));
+            let is_short = written.is_ok()
+                && !RecordView::decode(&block, &STORE, Pba(9000)).unwrap().is_long();
+            prop_assert_eq!(is_short, cost.fits(Room::Short));
+        }
+    }
+
+    #[test]
+    fn any_sealed_packed_header_is_consistent_or_refused(
+        mut block in block(), store in store_id(), flags in 0u8..32, payload in 0u16..500,
+        off in 0u16..20
+    ) {
+        block[..8].copy_from_slice(b"CRECORD\0");
+        block[8..10].copy_from_slice(&1u16.to_le_bytes());
+        block[11] = flags;
+        block[16..32].copy_from_slice(&store.uuid);
+        [39, 47, 55, 71].into_iter().for_each(|at| block[at] &= 0x3f);
+        block[56..60].copy_from_slice(&77u32.to_le_bytes());
+        block[60..62].copy_from_slice(&payload.to_le_bytes());
+        let count = payload + off.saturating_sub(15);
+        block[62..64].copy_from_slice(&count.to_le_bytes());
+        seal(&mut block, store.salt);
+        let decoded = RecordView::decode(&block, &store, Pba(77));
+        let most = if flags & 8 == 0 { 444 } else { 307 };
+        if flags & 4 != 0 {
+            let is_intact = flags & 0x12 == 0 && count == payload && count <= most;
+            prop_assert_eq!(decoded.is_ok(), is_intact);
+        }
+        if let Some(view) = decoded.ok().filter(RecordView::is_packed) {
+            let entries: Vec<_> = view.entries().collect();
+            prop_assert_eq!(entries.len(), usize::from(payload));
+            prop_assert!(entries.iter().all(|entry| entry.key < PACKED_KEY_LIMIT));
+            let relocated = flags & 8 != 0;
+            prop_assert!(entries.iter().all(|entry| entry.relocated == relocated));
+        }
+    }
+
+    #[test]
     fn any_sealed_record_header_is_consistent_or_refused(
         mut block in block(), store in store_id(), pba in any::<u32>(),
         extents in prop_oneof![0u16..8, 0u16..400]
     ) {
         block[..8].copy_from_slice(b"CRECORD\0");
         block[8..10].copy_from_slice(&1u16.to_le_bytes());
+        // Extents, scattered or not: packed ones have a test of their own.
+        block[11] &= 3;
         block[16..32].copy_from_slice(&store.uuid);
         block[56..60].copy_from_slice(&pba.to_le_bytes());
         block[62..64].copy_from_slice(&extents.to_le_bytes());

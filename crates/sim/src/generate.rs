@@ -36,6 +36,9 @@ pub fn plan(seed: u64) -> Plan {
     if seed % 16 == 13 {
         return crate::tight::plan(seed);
     }
+    if seed % 32 == 21 {
+        return crate::full::plan(seed);
+    }
     let mut random = Random::new(seed);
     let shape = shape(&mut random);
     // Numbers of its own, so that lives without holes are what they were.

@@ -70,6 +70,10 @@ pub struct Outcome {
     pub segments_cleaned: u64,
     /// Blocks written into holes.
     pub hole_blocks: u64,
+    /// Long records written.
+    pub long_records: u64,
+    /// Of these, those that recovery took.
+    pub long_records_replayed: u64,
     /// Of the memory that recovery may use for updates, how much it used at most, in percent.
     pub recovery_fill_max: u64,
     /// Nanoseconds of virtual time.
@@ -89,6 +93,8 @@ impl Outcome {
         self.checkpoints += other.checkpoints;
         self.segments_cleaned += other.segments_cleaned;
         self.hole_blocks += other.hole_blocks;
+        self.long_records += other.long_records;
+        self.long_records_replayed += other.long_records_replayed;
         self.recovery_fill_max = self.recovery_fill_max.max(other.recovery_fill_max);
         self.time_ns += other.time_ns;
         self.fingerprint = mix(self.fingerprint, other.fingerprint);
@@ -135,12 +141,17 @@ fn map_size(shape: &Shape) -> Option<u64> {
     }
 }
 
+/// Requests at once. Where segments hold long records, enough to fill them with single blocks.
+fn request_count(shape: &Shape) -> u32 {
+    if shape.segment_size < crate::full::SEGMENT_SIZE { 64 } else { 1024 }
+}
+
 fn config(shape: &Shape) -> Config {
     Config {
         map_size: map_size(shape),
         record_count: RECORDS,
         page_count: 16,
-        request_count: 64,
+        request_count: request_count(shape),
         trim: shape.trim,
         placement: shape.placement,
         reclaim: shape.reclaim,

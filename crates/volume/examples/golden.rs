@@ -1,10 +1,14 @@
-//! Makes the golden images of the present format: `cargo run -p coulter --example golden`.
+//! Makes golden images of the present format: `cargo run -p coulter --example golden`, with the names of
+//! those that are wanted behind it if not all are.
 //!
 //! Each is a small store as some life left it, compressed, and beside it a list of what its volume
 //! holds. They lie in `testdata/golden/format-N` and are opened by `tests/golden.rs` of every later
-//! version; those of released formats are never made anew. `format-1-three-streams` was made before
+//! version; those of released formats are never made anew. Those before `packed` were made when there were
+//! no long records, and stay as they are for what they say of such stores. `format-1-three-streams` was made before
 //! there were seven streams.
 
+use coulter::buffer::Buffer;
+use coulter::service::{BlockService as _, Operation, Request};
 use coulter::tuning::{Placement, Reclaim, Retuning};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_device::MemoryStore;
@@ -26,6 +30,7 @@ struct Golden {
     content: Vec<u8>,
     random: Random,
     reclaim: Reclaim,
+    placement: Placement,
 }
 
 impl Golden {
@@ -39,14 +44,14 @@ impl Golden {
         };
         let geometry = create(Box::new(store.open()?), &options)?;
         let content = vec![0; (geometry.volume_size_bytes / BLOCK) as usize];
-        let reclaim = Reclaim::CopyOut;
-        Ok(Golden { store, content, random: Random::new(1), reclaim })
+        let (reclaim, placement) = (Reclaim::CopyOut, Placement::Scattered);
+        Ok(Golden { store, content, random: Random::new(1), reclaim, placement })
     }
 
     fn open(&self) -> Result<Volume, Box<dyn Error>> {
         let volume = Volume::open(Box::new(self.store.open()?), OpenOptions::default())?;
-        // So that every stream is there.
-        let placement = Some(Placement::Scattered);
+        // Scattered, every stream is there.
+        let placement = Some(self.placement);
         let reclaim = Some(self.reclaim);
         volume.tune(Retuning { placement, reclaim, ..Retuning::default() });
         Ok(volume)
@@ -65,6 +70,28 @@ impl Golden {
                 _ => volume.write_at(offset, &vec![byte; length as usize])?,
             }
             self.content[first as usize..(first + count) as usize].fill(byte);
+        }
+        Ok(volume.flush()?)
+    }
+
+    /// Writes so many single blocks at once.
+    fn burst(&mut self, volume: &Volume, count: u64) -> Result<(), Box<dyn Error>> {
+        let mut session = volume.connect();
+        for number in 0..count {
+            let block = self.random.below(self.content.len() as u64);
+            let byte = 1 + (number % 200) as u8;
+            let mut buffer = Buffer::zeroed(BLOCK as usize);
+            buffer.fill(byte);
+            let (operation, offset) = (Operation::Write { fua: false }, block * BLOCK);
+            session.submit(Request { tag: number, operation, offset, length: BLOCK, buffer });
+            self.content[block as usize] = byte;
+        }
+        let mut completions = Vec::new();
+        while session.outstanding() > 0 {
+            session.complete(&mut completions, None);
+        }
+        for completion in completions {
+            completion.result?;
         }
         Ok(volume.flush()?)
     }
@@ -97,29 +124,70 @@ fn directory() -> PathBuf {
     root.join(format!("format-{version}"))
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    Golden::new()?.save("empty")?;
+fn empty() -> Result<Golden, Box<dyn Error>> {
+    Golden::new()
+}
 
+fn closed() -> Result<Golden, Box<dyn Error>> {
     let mut golden = Golden::new()?;
     let volume = golden.open()?;
     golden.use_it(&volume, 60)?;
     volume.close()?;
-    golden.save("closed")?;
+    Ok(golden)
+}
 
-    // Cleaned, with checkpoints, runs, a log behind them, and a second life.
+/// Cleaned, with checkpoints, runs, a log behind them, and a second life.
+fn crashed() -> Result<Golden, Box<dyn Error>> {
+    let mut golden = Golden::new()?;
     for operations in [330, 20] {
         let volume = golden.open()?;
         golden.use_it(&volume, operations)?;
         volume.abandon()?;
     }
-    golden.save("crashed")?;
+    Ok(golden)
+}
 
-    // The same with records in holes, before the latest checkpoint and behind it.
+/// The same with records in holes, before the latest checkpoint and behind it.
+fn patched() -> Result<Golden, Box<dyn Error>> {
     let mut golden = Golden { reclaim: Reclaim::Threaded, ..Golden::new()? };
     for operations in [700, 40] {
         let volume = golden.open()?;
         golden.use_it(&volume, operations)?;
         volume.abandon()?;
     }
-    golden.save("patched")
+    Ok(golden)
+}
+
+/// With packed records, before the latest checkpoint and behind it. All host data goes to one stream: in
+/// three, none of them would be full. How many requests the volume finds at once is not the same each time:
+/// `tests/golden.rs` says whether the image is one to keep.
+fn packed() -> Result<Golden, Box<dyn Error>> {
+    let mut golden = Golden { placement: Placement::Mixed, ..Golden::new()? };
+    for (bursts, count) in [(8, 900), (1, 600)] {
+        let volume = golden.open()?;
+        for _ in 0..bursts {
+            golden.use_it(&volume, 3)?;
+            golden.burst(&volume, count)?;
+        }
+        volume.abandon()?;
+    }
+    Ok(golden)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    type Life = fn() -> Result<Golden, Box<dyn Error>>;
+    let lives: [(&str, Life); 5] = [
+        ("empty", empty),
+        ("closed", closed),
+        ("crashed", crashed),
+        ("patched", patched),
+        ("packed", packed),
+    ];
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    for (name, life) in lives {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            life()?.save(name)?;
+        }
+    }
+    Ok(())
 }

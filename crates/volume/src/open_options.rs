@@ -23,7 +23,7 @@ pub struct OpenOptions {
     pub trim: bool,
     /// Writes of records under way up to which requests are not gathered any longer.
     pub batch_depth: u32,
-    /// Buffers for records, of about 1 MiB each.
+    /// Buffers for records, of 1780 KiB each.
     pub record_count: u16,
     /// Requests that are worked on at once; others wait. From 16 to 65,536.
     pub request_count: u32,

@@ -254,6 +254,9 @@ mod tests {
         pool
     }
 
+    /// The last block of a payload.
+    const LAST: u32 = RECORD_BLOCKS as u32 - 2;
+
     #[test]
     fn staging_copies_and_checksums_each_block_for_its_own_address() {
         let mut host = Buffer::zeroed(3 * BLOCK_SIZE);
@@ -261,9 +264,9 @@ mod tests {
         host[2 * BLOCK_SIZE..].fill(8);
         let mut pool = pool_with(&mut host);
         let mut checksums = [0; 2];
-        pool.stage(HOST, 1, RecordRef(1), 254, Lba(40), &mut checksums);
+        pool.stage(HOST, 1, RecordRef(1), LAST - 1, Lba(40), &mut checksums);
         let record = pool.record(RecordRef(1));
-        assert_eq!((record[255][0], record[256][4095]), (7, 8));
+        assert_eq!((record[RECORD_BLOCKS - 2][0], record[RECORD_BLOCKS - 1][4095]), (7, 8));
         assert_eq!(checksums[0], checksum::block(Kind::Data, 40, &[7; BLOCK_SIZE]));
         assert_eq!(checksums[1], checksum::block(Kind::Data, 41, &[8; BLOCK_SIZE]));
         assert_eq!(pool.verify(HOST, 1, Lba(40), &checksums), Ok(()));
@@ -287,9 +290,9 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == 1 + record as u8));
         }
         assert_eq!((pool.page(PageRef(0))[0], pool.page(PageRef(1))[4095]), (10, 11));
-        pool.relocate(RecordRef(0), 256, RecordRef(2), 255);
-        assert_eq!(pool.record(RecordRef(2))[256], [1; BLOCK_SIZE]);
-        pool.carry(RecordRef(0), 255, 2, RecordRef(1));
+        pool.relocate(RecordRef(0), RECORD_BLOCKS as u32 - 1, RecordRef(2), LAST);
+        assert_eq!(pool.record(RecordRef(2))[RECORD_BLOCKS - 1], [1; BLOCK_SIZE]);
+        pool.carry(RecordRef(0), LAST, 2, RecordRef(1));
         let carried = pool.record(RecordRef(1));
         assert_eq!((carried[0][0], carried[1][4095], carried[2][0]), (1, 1, 2));
     }
@@ -299,10 +302,10 @@ mod tests {
         let mut host = Buffer::zeroed(2 * BLOCK_SIZE);
         let pool = pool_with(&mut host);
         let arena = pool.region();
-        let record = pool.target(Target::Record(RecordRef(2)), 257);
-        assert_eq!(record as usize - arena.start as usize, 2 * 257 * BLOCK_SIZE);
+        let record = pool.target(Target::Record(RecordRef(2)), RECORD_BLOCKS as u32);
+        assert_eq!(record as usize - arena.start as usize, 2 * RECORD_BLOCKS * BLOCK_SIZE);
         let page = pool.target(Target::Page(PageRef(1)), 1);
-        assert_eq!(page as usize - arena.start as usize, (3 * 257 + 1) * BLOCK_SIZE);
+        assert_eq!(page as usize - arena.start as usize, (3 * RECORD_BLOCKS + 1) * BLOCK_SIZE);
         let memory = pool.target(Target::Request { buffer: HOST, block: 1 }, 1);
         assert_eq!(memory as usize - host.as_mut_pointer() as usize, BLOCK_SIZE);
     }

@@ -67,7 +67,7 @@ fn compare(volume: &Volume, content: &[u8], name: &str) {
 #[test]
 fn the_present_format_has_its_images() {
     let directory = root().join(format!("format-{FORMAT_VERSION}"));
-    for name in ["empty", "closed", "crashed", "patched"] {
+    for name in ["empty", "closed", "crashed", "patched", "packed"] {
         let there = directory.join(format!("{name}.img.gz")).exists();
         assert!(there, "make them: cargo run -p coulter --example golden");
     }
@@ -79,6 +79,21 @@ fn the_patched_image_has_records_in_holes_before_its_checkpoint_and_behind_it() 
     let mut states = Vec::new();
     let show = |row: &coulter_check::dump::RecordRow| {
         if row.scattered {
+            states.push(row.state);
+        }
+        ControlFlow::Continue(())
+    };
+    coulter_check::dump::records(&mut SliceBlocks(&bytes), None, show);
+    use coulter_check::dump::RecordState::{Contained, Replayed};
+    assert!(states.contains(&Contained) && states.contains(&Replayed), "{states:?}");
+}
+
+#[test]
+fn the_packed_image_has_packed_records_before_its_checkpoint_and_behind_it() {
+    let bytes = image(&root().join(format!("format-{FORMAT_VERSION}")).join("packed"));
+    let mut states = Vec::new();
+    let show = |row: &coulter_check::dump::RecordRow| {
+        if row.packed {
             states.push(row.state);
         }
         ControlFlow::Continue(())

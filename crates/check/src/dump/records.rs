@@ -45,6 +45,8 @@ pub struct RecordRow {
     pub payload_blocks: u16,
     /// Whether they lie in holes, and not in a row behind the header.
     pub scattered: bool,
+    /// Whether its header names each block by itself in the short form.
+    pub packed: bool,
     /// What becomes of it.
     pub state: RecordState,
     /// What it says.
@@ -130,6 +132,7 @@ fn show_segment(
             generation: header.generation,
             payload_blocks: header.payload_size,
             scattered: header.scattered.is_some(),
+            packed: view.is_packed(),
             state: match (follows && next <= end, contained) {
                 (false, _) => RecordState::Dropped,
                 (true, true) => RecordState::Contained,
@@ -166,6 +169,9 @@ impl fmt::Display for RecordRow {
         )?;
         if self.scattered {
             f.write_str(", scattered")?;
+        }
+        if self.packed {
+            f.write_str(", packed")?;
         }
         for extent in &self.extents {
             let EntryDump { kind, key, blocks, relocated } = extent;

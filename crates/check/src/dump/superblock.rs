@@ -57,6 +57,8 @@ pub struct SuperblockFields {
     pub clean: bool,
     /// Whether records may lie in holes of segments.
     pub patched: bool,
+    /// Whether records may be packed, or longer than 256 blocks.
+    pub long_records: bool,
     /// Blocks that belong to the store.
     pub device_blocks: u64,
     /// Blocks that the volume exports.
@@ -131,6 +133,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         epoch: superblock.epoch,
         clean: superblock.clean,
         patched: superblock.patched,
+        long_records: superblock.long_records,
         device_blocks: geometry.device_size,
         volume_blocks: geometry.volume_size,
         segment_blocks: geometry.segment_size,
@@ -183,6 +186,7 @@ impl fmt::Display for SuperblockFields {
         row("epoch", &self.epoch)?;
         row("clean", &self.clean)?;
         row("patched", &self.patched)?;
+        row("long records", &self.long_records)?;
         row("device", &format_args!("{} blocks", self.device_blocks))?;
         row("volume", &format_args!("{} blocks", self.volume_blocks))?;
         let segments = format_args!("{} of {} blocks", self.segments, self.segment_blocks);

@@ -160,6 +160,7 @@ impl Model {
             },
             clean: false,
             patched: false,
+            long_records: false,
             label,
         };
         let pages = segment_count.div_ceil(256) as usize;

@@ -60,6 +60,7 @@ impl Recovery {
             segment: walk.segment,
             end: walk.offset + end,
             scattered: header.scattered.is_some(),
+            long_field: view.long_field().map(|(name, _)| name),
             intact,
             goes_on: header.goes_on,
             first_entry,
@@ -328,10 +329,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Before a record is long, the superblock says so, so that a reader that knows none refuses the store.
+    fn check_long_records(&self, r: &Recovery) -> Result<(), OpenError> {
+        if self.superblock.long_records {
+            return Ok(());
+        }
+        let long = |found: &Found| found.long_field.map(|name| (name, found.pba));
+        match r.found[..r.accepted].iter().find_map(long) {
+            None => Ok(()),
+            Some((name, pba)) => Err(damaged(Structure::RecordHeader, Reason::Field(name), pba)),
+        }
+    }
+
     fn restore_heads(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
         let queued: Vec<_> = self.segments.queue().collect();
         let clock = self.log.write_clock;
         self.check_streams(r)?;
+        self.check_long_records(r)?;
         for stream in Stream::ALL {
             let mut head = r.heads[stream.index()];
             let records = r.found[..r.accepted].iter().filter(|f| f.stream == stream as u8);

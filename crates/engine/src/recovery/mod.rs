@@ -118,6 +118,8 @@ struct Found {
     end: u32,
     /// It lies in holes, and no head goes on behind it.
     scattered: bool,
+    /// The field by which it is a long one, if it is.
+    long_field: Option<&'static str>,
     intact: bool,
     /// It counts only if the next one does.
     goes_on: bool,

@@ -30,6 +30,7 @@ impl Engine {
             self.segments.record_applied(found.segment, self.log.now());
             self.log.applied = found.sequence;
             self.statistics.records_replayed += 1;
+            self.statistics.long_records_replayed += u64::from(found.long_field.is_some());
         }
         match self.segments.miscounted() {
             false => Ok(()),

@@ -14,6 +14,8 @@ impl World {
             self.outcome.checkpoints += statistics.checkpoints;
             self.outcome.segments_cleaned += statistics.segments_cleaned;
             self.outcome.hole_blocks += statistics.hole_blocks;
+            self.outcome.long_records += statistics.long_records;
+            self.outcome.long_records_replayed += statistics.long_records_replayed;
             self.references_lost += statistics.references_lost;
             if !matches!(engine.phase(), Phase::Opening | Phase::Failed(_)) {
                 // What was on its way when the device failed is no longer counted.

@@ -9,8 +9,9 @@ use crate::open_options::Acknowledge;
 use crate::pool::Pool;
 use crate::tuning::Retuning;
 use coulter_device::{Device, Wait};
-use coulter_engine::{Config, Engine, Phase, RECORD_BLOCKS};
+use coulter_engine::{Config, Engine, Phase};
 use coulter_format::BLOCK_SIZE;
+use coulter_format::record::ATOMIC_BLOCKS_MAX;
 use std::collections::VecDeque;
 
 /// Places of the engine that writes leave to reads and flushes, as a part of all.
@@ -90,7 +91,7 @@ impl Driver {
         }
         let geometry = self.engine.geometry();
         // A record lies inside one segment, its header too.
-        self.part_count_max = u64::from(geometry.segment_size - 1).min(RECORD_BLOCKS as u64 - 1);
+        self.part_count_max = u64::from(geometry.segment_size - 1).min(ATOMIC_BLOCKS_MAX as u64);
         Ok(self)
     }
 }
