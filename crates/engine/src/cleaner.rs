@@ -25,11 +25,12 @@ use crate::restraint::Reason;
 use crate::segments::State;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use coulter_format::checksum::{self, Kind};
-use coulter_format::record::{BlockWord, Extent};
+use coulter_format::record::{BlockWord, Extent, SHORT_BLOCKS_MAX};
 use coulter_format::{BlockPointer, Lba};
 
 /// Relocations that wait for more while the cleaner rests: enough for a header to weigh little, and
-/// no more than a device takes at once without a write of the host waiting for long.
+/// no more than a device takes at once without a write of the host waiting for long. If the host's own
+/// records are longer, as many as these have.
 const GATHERED_MAX: u32 = 64;
 
 /// Leaves loaded ahead of the block in hand.
@@ -168,9 +169,13 @@ impl Engine {
         let is_busy = self.cleaner.stage == Stage::Busy;
         match self.reason_for_step() {
             Some(_) => is_busy,
-            None if self.pacing.is_scarce() || gathered >= GATHERED_MAX => false,
+            None if self.pacing.is_scarce() || gathered >= self.gathered_max() => false,
             None => is_busy || self.log.in_flight(Origin::User) > 0,
         }
+    }
+
+    fn gathered_max(&self) -> u32 {
+        GATHERED_MAX.max(self.log.user_record_length.min(SHORT_BLOCKS_MAX as u32))
     }
 
     /// Blocks that wait in the largest record of relocations.

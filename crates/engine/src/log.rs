@@ -163,6 +163,8 @@ pub(crate) struct Log {
     pub(crate) write_clock: u64,
     /// Blocks written since the last cut.
     pub(crate) blocks_since_cut: u64,
+    /// How long the host's records are, about: as long as the longest of the latest.
+    pub(crate) user_record_length: u32,
 }
 
 /// Record buffers that a stream leaves to those that must always get on.
@@ -198,6 +200,7 @@ impl Log {
             long_records: false,
             write_clock: 0,
             blocks_since_cut: 0,
+            user_record_length: 0,
         }
     }
 
@@ -468,6 +471,10 @@ impl Log {
         segments.record_sealed(segment);
         self.in_flight[origin.index()] += u32::from(!goes_on);
         self.blocks_since_cut += u64::from(size);
+        if origin == Origin::User {
+            let latest = self.user_record_length;
+            self.user_record_length = size.max(latest - latest / 8);
+        }
         self.order.push_back(record_ref);
         let heads = if in_holes { &mut self.patches } else { &mut self.heads };
         let head = heads[stream.index()].as_mut().expect("the head is open");

@@ -103,13 +103,15 @@ impl Watermarks {
         let live_segments = live.div_ceil(size).min(u64::from(geometry.segment_count)) as u32;
         let spare = geometry.segment_count - live_segments;
         // A segment that was freed is of use after the next checkpoint. With more of them at a time
-        // checkpoints are rarer, but what waits is no spare space: a fiftieth of it at most, which
-        // is about where the two costs meet at a fifth of spare space, and no more than is written
-        // between checkpoints anyway.
+        // checkpoints are rarer, but what waits is no spare space: a fiftieth of it at a fifth of spare
+        // space, which is about where the two costs meet, more where there is more of it, and no more than
+        // is written between checkpoints anyway.
         let interval = u64::from(budget.journal_size).div_ceil(size) as u32;
+        let all = u64::from(live_segments.max(1)) * 60;
+        let may_wait = (u64::from(spare) * u64::from(geometry.segment_count) / all) as u32;
         // Each stream of host data may need a segment at the same time.
         let apart = if spare >= SPARE_SEGMENTS_MIN { Stream::USER.len() as u32 - 1 } else { 0 };
-        let low = kept_by_user + 2 + apart + interval.min(spare / 50);
+        let low = kept_by_user + 2 + apart + interval.min(may_wait);
         let room = spare.saturating_sub(low);
         let high = low + (room / 4).clamp(1, (geometry.segment_count / 32).max(2));
         let wanted_by_user = kept_by_user + 1 + apart;
