@@ -662,6 +662,7 @@ impl Engine {
         self.superblock = superblock;
         // Both copies say so from now on: whichever is left after a crash, its reader expects them.
         self.log.long_records = superblock.long_records || sings(Canary::LongRecordsUnannounced);
+        self.log.long_relocations = self.map.holds_all();
         let (old, count) = self.checkpointer.body;
         let now = self.log.now();
         for offset in 0..count {

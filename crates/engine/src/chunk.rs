@@ -1,7 +1,7 @@
 //! Reading the segment that the cleaner is at: a chunk of whole records at a time.
 //!
 //! ```text
-//! Unread    the first blocks are on their way: a header, or as many blocks as a buffer takes
+//! Unread    the first blocks are on their way: a header, or a stretch; then what a long record lacks
 //! Listed    what its records say is listed; ready when all that is wanted of them has arrived
 //! ```
 //! Two chunks are in hand at most. While one is gone through, the next is read: it begins where the
@@ -26,7 +26,7 @@ use crate::ios::Purpose;
 use crate::units::{SegmentIndex, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checksum::Kind;
-use coulter_format::record::RecordView;
+use coulter_format::record::{RecordView, SHORT_BLOCKS_MAX};
 use coulter_format::{Lba, Pba};
 
 /// Blocks from the header of a record to its end, from which on it is worth a command of its own to
@@ -43,6 +43,10 @@ const GAP_MAX: u32 = 8;
 /// Blocks of one command: 256 KiB. Several at once are read sooner than one that is longer, on an SSD,
 /// and where operations are counted a longer one counts as so many.
 const PIECE: u32 = 64;
+
+/// Blocks that are read at once where all are wanted and the map is not wholly in memory: a record that is
+/// not long, and its header. With more in hand more of the map would be wanted at once.
+const STRETCH: u32 = 1 + SHORT_BLOCKS_MAX as u32;
 
 /// Chunks in hand.
 const COUNT: usize = 2;
@@ -223,7 +227,7 @@ impl Engine {
         } else if self.cleaner.reads_sparsely && !self.cleaner.chunks.was_short {
             self.read_up_to(slot, 1);
         } else {
-            self.read_before_listing(slot, self.window(slot));
+            self.read_before_listing(slot, self.stretch(slot));
         }
     }
 
@@ -231,6 +235,12 @@ impl Engine {
     fn window(&self, slot: usize) -> u32 {
         let left = self.superblock.geometry.segment_size - self.cleaner.chunks.slots[slot].start;
         left.min(RECORD_BLOCKS as u32)
+    }
+
+    /// Blocks that are read of it at once; more if its first record is longer.
+    fn stretch(&self, slot: usize) -> u32 {
+        let most = if self.map.holds_all() { RECORD_BLOCKS as u32 } else { STRETCH };
+        self.window(slot).min(most)
     }
 
     /// Whether of a segment, as it is now, payload is to be read only where it is wanted. In a patched
@@ -309,11 +319,15 @@ impl Engine {
     fn look_into_chunk(&mut self, slot: usize, buffers: &mut impl Buffers) {
         let chunk = &self.cleaner.chunks.slots[slot];
         let (held, window) = (chunk.held, self.window(slot));
-        if chunk.is_decided || held == window {
+        let is_decided = chunk.is_decided;
+        let span = self.first_span(slot, buffers);
+        if is_decided && held < span && span <= window {
+            return self.read_before_listing(slot, window.min(span + 1));
+        }
+        if is_decided || held == window {
             self.list_blocks(slot, held, buffers);
             return self.sort_listed(slot);
         }
-        let span = self.first_span(slot, buffers);
         if !self.cleaner.reads_sparsely {
             let blocks = self.dense_stretch(slot, span);
             return self.read_before_listing(slot, blocks);
@@ -335,7 +349,7 @@ impl Engine {
         // One short record between long ones is read with the header behind it; where they are all short,
         // so many commands are worse than reading all of them.
         let was_short = core::mem::replace(&mut self.cleaner.chunks.was_short, true);
-        let blocks = if was_short { window } else { window.min(span + 1) };
+        let blocks = if was_short { self.stretch(slot) } else { window.min(span + 1) };
         if held < blocks {
             self.read_before_listing(slot, blocks);
         } else {
@@ -348,11 +362,11 @@ impl Engine {
     /// which no other of its kind has room is read with the header that follows: what is read beyond has to
     /// be copied.
     fn dense_stretch(&self, slot: usize, span: u32) -> u32 {
-        let window = self.window(slot);
+        let (window, stretch) = (self.window(slot), self.stretch(slot));
         let chunk = &self.cleaner.chunks.slots[slot];
         let is_patched = self.segments.segment(chunk.segment).patched;
-        let is_alone = span > window / 2 && span < window && chunk.held <= span;
-        if is_alone && !is_patched { span + 1 } else { window }
+        let is_alone = span > stretch / 2 && span < window && chunk.held <= span;
+        if is_alone && !is_patched { span + 1 } else { stretch }
     }
 
     /// Blocks of the record that the chunk begins with; zero if there is none.

@@ -47,7 +47,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             map_size: None,
-            record_count: 24,
+            record_count: 18,
             page_count: 64,
             request_count: 1024,
             batch_depth: 2,

@@ -160,6 +160,10 @@ pub(crate) struct Log {
     pub(crate) generation: u64,
     /// Whether both copies of the superblock that is durable say that there may be long records.
     pub(crate) long_records: bool,
+    /// Whether records of relocations may be long as well. Each keeps a leaf in memory until it arrives:
+    /// where memory is short, a header for the more of them costs less than the pages that the sweep
+    /// would write to win some back.
+    pub(crate) long_relocations: bool,
     pub(crate) write_clock: u64,
     /// Blocks written since the last cut.
     pub(crate) blocks_since_cut: u64,
@@ -198,6 +202,7 @@ impl Log {
             epoch: 0,
             generation: 0,
             long_records: false,
+            long_relocations: false,
             write_clock: 0,
             blocks_since_cut: 0,
             user_record_length: 0,
@@ -336,12 +341,15 @@ impl Log {
     /// What the header of a new record may say. Metadata gains nothing by more: its records are as long
     /// as what there is to be written, and rarely full.
     fn header_room(&self, origin: Origin, in_holes: bool) -> HeaderRoom {
-        if in_holes {
-            HeaderRoom::Scattered
-        } else if self.long_records && origin != Origin::Metadata {
-            HeaderRoom::Long
-        } else {
-            HeaderRoom::Short
+        let may_be_long = match origin {
+            Origin::User => self.long_records,
+            Origin::Cleaning => self.long_records && self.long_relocations,
+            Origin::Metadata => false,
+        };
+        match may_be_long {
+            _ if in_holes => HeaderRoom::Scattered,
+            true => HeaderRoom::Long,
+            false => HeaderRoom::Short,
         }
     }
 

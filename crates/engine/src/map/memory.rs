@@ -47,6 +47,12 @@ impl Map {
         most.saturating_sub(3 * lacking).max(count / 8)
     }
 
+    /// Whether every leaf may have an array that differs from its page: then nobody waits for those that
+    /// stay because of relocations.
+    pub(crate) fn holds_all(&self) -> bool {
+        self.changed_count_max() >= self.volume_leaves
+    }
+
     /// Frames that could be had now.
     pub(super) fn obtainable(&self) -> usize {
         self.frames.free_count() + self.frames.evictable_count()
