@@ -241,7 +241,7 @@ fn store(options: &Options, size: u64, spare_percent: u32) -> CreateOptions {
     let volume_size = size / BLOCK;
     let wanted = u128::from(volume_size) * u128::from(100 + spare_percent) / 100;
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-    let suited = segment_size_default(wanted);
+    let suited = segment_size_default(wanted, 0);
     let segment_size = options.segment_size.map_or(suited, |size| size / BLOCK as u32);
     let segment = u64::from(segment_size);
     CreateOptions {

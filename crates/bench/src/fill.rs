@@ -310,7 +310,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 /// The size of a store for a volume of `size` bytes, and how it is made.
 fn store(options: &Options, size: u64) -> (u64, CreateOptions) {
     let spare = size / 100 * u64::from(options.spare_percent);
-    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64);
+    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64, 0);
     let suited = u64::from(suited) * BLOCK_SIZE as u64;
     let segment = options.segment_size.unwrap_or(suited);
     let create_options = CreateOptions {

@@ -171,7 +171,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 /// The size of a store for a volume of `size` bytes, and how it is made.
 fn store(size: u64, spare_percent: u32) -> (u64, CreateOptions) {
     let spare = size / 100 * u64::from(spare_percent);
-    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64);
+    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64, 0);
     let segment = u64::from(suited) * BLOCK_SIZE as u64;
     let options = CreateOptions {
         volume_size: Some(size),

@@ -216,12 +216,15 @@ fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, L
     Ok(RecoveryBudget { map_size, journal_size, run_count_limit })
 }
 
-/// Blocks of a segment that suit a device of so many: 32 MiB, or more where these would be more than
-/// [`SEGMENT_COUNT_MAX`], or less where they would be fewer than a thousand. Some segments are always kept back, and with few segments these are much of the
-/// spare space; below 4 MiB what a checkpoint writes weighs more than that.
-pub const fn segment_size_default(device_size: u64) -> u32 {
+/// Blocks of a segment that suit a device of so many, of which so many are spare: 32 MiB, or more where
+/// these would be more than [`SEGMENT_COUNT_MAX`], or less where they would be fewer than a thousand and the
+/// spare ones fewer than a sixth of that. Some segments are always kept back, and with few segments these
+/// are much of the spare space; below 4 MiB what a checkpoint writes weighs more than that, and the last record of
+/// each segment is shorter than it might be.
+pub const fn segment_size_default(device_size: u64, spare: u64) -> u32 {
+    let suited = if 6 * spare > device_size { 6 * spare } else { device_size };
     let mut size = 8192;
-    while size > 1024 && device_size / size < 1024 {
+    while size > 1024 && suited / size < 1024 {
         size /= 2;
     }
     while device_size / size > SEGMENT_COUNT_MAX as u64 {
@@ -423,7 +426,7 @@ mod tests {
             let options = CreateOptions {
                 device_size,
                 volume_size: None,
-                segment_size: segment_size_default(device_size),
+                segment_size: segment_size_default(device_size, device_size / 6),
                 spare_percent: 20,
                 store: StoreId { uuid: [0; 16], salt: 0 },
                 label: [0; LABEL_SIZE],

@@ -31,9 +31,9 @@ use coulter_format::Pba;
 use coulter_format::checkpoint::{Reference, SweepPosition};
 use coulter_format::superblock::RecoveryBudget;
 
-/// Updates of the journal for each reference: together they are read in about the time that the log
-/// between two checkpoints takes to be read.
-const JOURNAL_PER_REFERENCE: u32 = 32;
+/// Updates of the journal for each reference. With full records that is as much as twenty journals; and
+/// recovery reads about as many blocks as it looks at headers in the log, if records have 24 blocks.
+const JOURNAL_PER_REFERENCE: u32 = 24;
 
 /// References that a checkpoint of this budget has at most.
 pub(crate) const fn count_max(budget: &RecoveryBudget) -> usize {

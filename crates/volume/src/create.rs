@@ -119,7 +119,7 @@ fn translate(
         return Err(CreateError::VolumeSize);
     }
     let segment_size = match options.segment_size {
-        None => Some(layout::segment_size_default(device_size)),
+        None => Some(layout::segment_size_default(device_size, spare(options, device_size))),
         Some(size) if size % SIZE != 0 || size < CreateOptions::SEGMENT_SIZE_MIN => None,
         Some(size) => u32::try_from(size / SIZE).ok(),
     };
@@ -140,6 +140,15 @@ fn translate(
         journal_size: options.journal_size,
         run_count_limit: None,
     })
+}
+
+/// Blocks of spare space that there will be, about.
+fn spare(options: &CreateOptions, device_size: u64) -> u64 {
+    let percent = u64::from(options.spare_percent);
+    match options.volume_size {
+        Some(size) => device_size.saturating_sub(size / SIZE),
+        None => device_size / (100 + percent) * percent,
+    }
 }
 
 /// Writes a store's first blocks, of which the last two are its superblocks.

@@ -185,7 +185,7 @@ fn row(
     let blocks = digest.footprint.blocks() * copies;
     let shape = Shape {
         blocks,
-        segment_blocks: Some(segment_size_default((blocks as f64 * (1.0 + spare)) as u64)),
+        segment_blocks: Some(segment_size_default((blocks as f64 * (1.0 + spare)) as u64, 0)),
         spare,
         reserve: Reserve::Segments(0),
         map_memory: None,
