@@ -82,6 +82,7 @@ impl Engine {
         self.warm(&extents);
         let noted = self.map.run_length();
         let mut settled = true;
+        self.late.clear();
         let mut next_word = 0;
         for extent in &extents {
             if extent.kind == Kind::Discard {
@@ -111,8 +112,8 @@ impl Engine {
     }
 
     /// Lets the next checkpoint refer to a record, if that is worth it, instead of repeating in a run what
-    /// the record changed. All of it took effect, and is all that is counted for its addresses; `noted`
-    /// is how much was in the journal before.
+    /// the record changed. Nothing else is counted for its addresses; `noted` is how much was in the journal
+    /// before. Where a relocation came too late the run says what holds.
     fn refer(&mut self, record_ref: RecordRef, extents: &[Extent], noted: usize) {
         let record = self.log.record(record_ref);
         let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
@@ -120,14 +121,20 @@ impl Engine {
         if !only_data || !worth || !self.checkpointer.references.have_room() {
             return;
         }
-        if self.map.refer(noted, record.payload as usize) {
-            self.checkpointer.references.add(Reference {
-                pba: record.header_pba,
-                checksum: record.header_checksum,
-                sweep: self.map.sweep_position(),
-                run: self.checkpointer.next_run,
-            });
-            self.statistics.records_referred += 1;
+        let changed = record.payload as usize - self.late.len();
+        if !self.map.refer(noted, changed) {
+            return;
+        }
+        self.checkpointer.references.add(Reference {
+            pba: record.header_pba,
+            checksum: record.header_checksum,
+            sweep: self.map.sweep_position(),
+            run: self.checkpointer.next_run,
+        });
+        self.statistics.records_referred += 1;
+        let now = record.sequence;
+        for lba in self.late.iter().filter(|_| !sings(Canary::ReferenceUnfounded)) {
+            self.map.affirm(&mut self.segments, *lba, now);
         }
     }
 
@@ -143,8 +150,8 @@ impl Engine {
         core::hint::black_box(sum);
     }
 
-    /// Returns whether it took effect and no other location is counted for the address; for metadata,
-    /// whatever.
+    /// Returns whether, if it is data, no other location is counted for the address than where it lies
+    /// now.
     fn apply_block(
         &mut self,
         extent: &Extent,
@@ -162,8 +169,12 @@ impl Engine {
                 let moved = map.update_if(segments, Lba(key), source, pointer, panic, now);
                 map.relocation_ended(Lba(key));
                 segments.note_moved(source, self.cleaner.victim());
-                self.statistics.relocations_dropped += u64::from(moved.is_none());
-                return moved == Some(true);
+                let Some(settled) = moved else {
+                    self.statistics.relocations_dropped += 1;
+                    self.late.push(Lba(key));
+                    return true;
+                };
+                return settled;
             }
             (Kind::Leaf, false) => {
                 map.leaf_written(segments, key, pointer, now);

@@ -63,7 +63,8 @@ pub enum Canary {
     AbandonedBufferReused,
     /// A flush that failed is tried again.
     FlushRetried,
-    /// A checkpoint refers to records of which not every block took effect.
+    /// A checkpoint refers to records of which not every block took effect, or of whose addresses other
+    /// locations are counted, and no run says so.
     ReferenceUnfounded,
     /// A checkpoint goes on referring to records of segments that were emptied.
     ReferenceOutlives,

@@ -135,6 +135,8 @@ pub struct Engine {
     group: Group,
     /// A group that has completed; kept for its memory.
     completed: alloc::vec::Vec<RecordRef>,
+    /// Relocations of the record in hand that came too late; kept for its memory.
+    late: alloc::vec::Vec<Lba>,
     /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
     checksums: [u32; record::ATOMIC_BLOCKS_MAX],
     /// Something changed without a command: another pump may find something to do.
@@ -180,6 +182,7 @@ impl Engine {
             placer: Placer::new(config.placement, 0),
             group: Group::new(),
             completed: alloc::vec::Vec::with_capacity(usize::from(config.record_count)),
+            late: alloc::vec::Vec::with_capacity(record::PAYLOAD_BLOCKS_MAX),
             checksums: [0; record::ATOMIC_BLOCKS_MAX],
             restless: false,
             discard_under_way: false,

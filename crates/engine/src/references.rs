@@ -5,10 +5,10 @@
 //!
 //! # When a header may stand for what a record did
 //! Recovery takes every block of it for what its address was changed to, and for released. So it may if
-//! each block took effect (a relocation may come too late), and if of each address nothing but this
-//! value was counted afterwards; then nothing of the record goes into the journal. Whatever changes one
-//! of its addresses later is in the header of a later reference, or in the journal, and so in the
-//! run after it.
+//! of each address nothing but this value was counted afterwards; then nothing of the record goes into the
+//! journal. Whatever changes one of its addresses later is in the header of a later reference, or in the
+//! journal, and so in the run after it. A relocation may come too late, and change nothing: then the
+//! journal is told of the address, so that the run says what holds ([`Map::affirm`]).
 //!
 //! # How long it does
 //! - Of a leaf, until the sweep comes by, as with a run; but a reference counts from when its record took

@@ -333,6 +333,14 @@ impl Map {
         }
     }
 
+    /// Sets where a block lies to where it lies, so that the next run says it. The leaf must be known.
+    pub(crate) fn affirm(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) {
+        let (key, index) = split(lba);
+        let place = self.directory.place(key);
+        let current = self.known(place, index).expect("relocations keep a leaf known");
+        self.update(segments, lba, current, now);
+    }
+
     /// In replay: a relocation of this address did not arrive, so it lies where it lay. If nothing
     /// is known of it in memory, that is now; else a later relocation from where this one would have
     /// gone would be believed.
