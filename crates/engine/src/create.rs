@@ -248,7 +248,7 @@ pub fn map_size_default(volume_size: u64) -> u64 {
     (volume_size * POINTER_SIZE + volume_size / 2 + referred + swept).max(map_size_min(volume_size))
 }
 
-/// Map memory that is added for updates that are referred to: there are no more than two million of these.
+/// Map memory that is added for updates that are referred to: there are 1.2 million of these at most.
 const REFERRED_SIZE_MAX: u64 = 16 << 20;
 
 /// Bytes of map memory that a volume needs at least.

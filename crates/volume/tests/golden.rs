@@ -103,6 +103,13 @@ fn the_packed_image_has_packed_records_before_its_checkpoint_and_behind_it() {
     assert!(states.contains(&Contained) && states.contains(&Replayed), "{states:?}");
 }
 
+#[test]
+fn the_checkpoint_of_the_packed_image_refers_to_records() {
+    let bytes = image(&root().join(format!("format-{FORMAT_VERSION}")).join("packed"));
+    let dumped = coulter_check::dump::checkpoint(&mut SliceBlocks(&bytes)).value;
+    assert!(dumped.is_some_and(|checkpoint| !checkpoint.references.is_empty()));
+}
+
 /// Each record in holes that still counts is missed when its header is damaged; one that is dead is not.
 #[test]
 fn damage_of_a_record_in_holes_is_found() {

@@ -31,7 +31,7 @@ pub(crate) struct Create {
     pub(crate) shape: Shape,
 
     /// Most memory that the map may need for opening the store [default: all of it, 8.5 bytes per
-    /// block and 256 KiB]
+    /// block and 256 KiB; and 4 per block, 16 MiB at most, for what waits to be written]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
