@@ -118,6 +118,8 @@ pub struct Reference {
 pub struct BodyWriter<'a> {
     bytes: Writer<'a>,
     header: CheckpointHeader,
+    /// Whether everything could be said so far.
+    complete: bool,
 }
 
 /// How many of each piece a body has.
@@ -158,7 +160,7 @@ impl<'a> BodyWriter<'a> {
             bytes.u32(counts.references);
             bytes.u32(0);
         }
-        BodyWriter { bytes, header: *header }
+        BodyWriter { bytes, header: *header, complete: true }
     }
 
     /// A stream's head, or that it has none.
@@ -199,25 +201,27 @@ impl<'a> BodyWriter<'a> {
         self.bytes.u32(0);
     }
 
-    /// A record whose header says what changed.
-    ///
-    /// # Panics
-    /// If it is of 2^16 runs or rounds of the sweep ago: it was dead long before.
+    /// A record whose header says what changed; from fewer than 2^16 runs and rounds of the sweep ago.
     pub fn reference(&mut self, reference: &Reference) {
-        let before = |now: u64, then: u64| {
-            u16::try_from(now - then).expect("what a checkpoint refers to is recent")
-        };
+        let cycles = distance(self.header.sweep.cycle, reference.sweep.cycle);
+        let runs = distance(self.header.next_run, reference.run);
+        self.complete &= cycles.is_some() && runs.is_some();
         self.bytes.u32(reference.pba.0);
         self.bytes.u32(reference.checksum);
         self.bytes.u64(reference.sweep.leaf);
-        self.bytes.u16(before(self.header.sweep.cycle, reference.sweep.cycle));
-        self.bytes.u16(before(self.header.next_run, reference.run));
+        self.bytes.u16(cycles.unwrap_or(0));
+        self.bytes.u16(runs.unwrap_or(0));
     }
 
-    /// Bytes of the body, or `None` if they did not fit.
+    /// Bytes of the body, or `None` if they did not fit, or a reference was of too long ago.
     pub fn finish(self) -> Option<usize> {
-        self.bytes.finish()
+        self.bytes.finish().filter(|_| self.complete)
     }
+}
+
+/// How far a number was from what it is now.
+fn distance(now: u64, then: u64) -> Option<u16> {
+    now.checked_sub(then).and_then(|distance| distance.try_into().ok())
 }
 
 /// A body that was found intact.
@@ -492,6 +496,20 @@ mod tests {
         assert_eq!((size, bytes[4], bytes[64]), (72, 1, 4));
         let view = BodyView::decode(&bytes[..size]).unwrap();
         assert_eq!(view.references().count(), 0);
+    }
+
+    #[test]
+    fn a_reference_of_too_long_ago_is_not_written() {
+        let header = CheckpointHeader { next_run: 1 << 16, ..CheckpointHeader::default() };
+        let fits = |run| {
+            let mut bytes = [0; 4096];
+            let counts = Counts { references: 1, ..Counts::default() };
+            let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
+            let [_, reference] = references();
+            writer.reference(&Reference { sweep: header.sweep, run, ..reference });
+            writer.finish().is_some()
+        };
+        assert_eq!([0, 1, 1 << 16, (1 << 16) + 1].map(fits), [false, true, true, false]);
     }
 
     #[test]
