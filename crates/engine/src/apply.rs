@@ -122,7 +122,7 @@ impl Engine {
             return;
         }
         let changed = record.payload as usize - self.late.len();
-        if !self.map.refer(noted, changed) {
+        if changed == 0 || !self.map.refer(noted, changed) {
             return;
         }
         self.checkpointer.references.add(Reference {
@@ -172,7 +172,7 @@ impl Engine {
                 let Some(settled) = moved else {
                     self.statistics.relocations_dropped += 1;
                     self.late.push(Lba(key));
-                    return true;
+                    return map.is_released(Lba(key));
                 };
                 return settled;
             }

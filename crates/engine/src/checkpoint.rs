@@ -343,11 +343,12 @@ impl Engine {
         self.log.close_unwanted(&mut self.segments, self.placer.streams());
         let queue_length = self.queue_length();
         self.segments.fill_queue(queue_length, sequence);
-        self.checkpointer.references.drop_dead(&self.segments, position);
         if sings(Canary::SegmentReusedEarly) {
             self.segments.queue_is_durable();
         }
         self.cut_holes();
+        // Only now is it certain which segments this checkpoint calls free.
+        self.checkpointer.references.drop_dead(&self.segments, position);
         let (heads, opened) = self.log.cut_heads(&self.segments);
         let queued = self.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
@@ -661,8 +662,8 @@ impl Engine {
     fn checkpoint_is_durable(&mut self, superblock: Superblock) {
         self.superblock = superblock;
         // Both copies say so from now on: whichever is left after a crash, its reader expects them.
-        self.log.long_records = superblock.long_records || sings(Canary::LongRecordsUnannounced);
-        self.log.long_relocations = self.map.holds_all();
+        let announced = superblock.long_records || sings(Canary::LongRecordsUnannounced);
+        self.log.long_records = announced && self.map.holds_all();
         let (old, count) = self.checkpointer.body;
         let now = self.log.now();
         for offset in 0..count {

@@ -330,7 +330,12 @@ impl Engine {
         }
         if !self.cleaner.reads_sparsely {
             let blocks = self.dense_stretch(slot, span);
-            return self.read_before_listing(slot, blocks);
+            if held < blocks {
+                return self.read_before_listing(slot, blocks);
+            }
+            // More was left of a long record's chunk than is read at once here.
+            self.list_blocks(slot, held, buffers);
+            return self.sort_listed(slot);
         }
         if span >= LONG_RECORD && span <= window {
             self.cleaner.chunks.was_short = false;

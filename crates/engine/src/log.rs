@@ -158,12 +158,11 @@ pub(crate) struct Log {
     pub(crate) epoch: u64,
     /// Of the durable superblock.
     pub(crate) generation: u64,
-    /// Whether both copies of the superblock that is durable say that there may be long records.
+    /// Whether records may be long: both copies of the superblock that is durable say so, and all of the map
+    /// has room in memory. Where it has not, each relocation keeps a leaf there until it arrives, and what was
+    /// promised to the host's writes while they gather is held back from the cleaner; a header for the
+    /// more of them costs less than the pages that the sweep would write to win room back.
     pub(crate) long_records: bool,
-    /// Whether records of relocations may be long as well. Each keeps a leaf in memory until it arrives:
-    /// where memory is short, a header for the more of them costs less than the pages that the sweep
-    /// would write to win some back.
-    pub(crate) long_relocations: bool,
     pub(crate) write_clock: u64,
     /// Blocks written since the last cut.
     pub(crate) blocks_since_cut: u64,
@@ -202,7 +201,6 @@ impl Log {
             epoch: 0,
             generation: 0,
             long_records: false,
-            long_relocations: false,
             write_clock: 0,
             blocks_since_cut: 0,
             user_record_length: 0,
@@ -341,15 +339,10 @@ impl Log {
     /// What the header of a new record may say. Metadata gains nothing by more: its records are as long
     /// as what there is to be written, and rarely full.
     fn header_room(&self, origin: Origin, in_holes: bool) -> HeaderRoom {
-        let may_be_long = match origin {
-            Origin::User => self.long_records,
-            Origin::Cleaning => self.long_records && self.long_relocations,
-            Origin::Metadata => false,
-        };
-        match may_be_long {
+        match origin {
             _ if in_holes => HeaderRoom::Scattered,
-            true => HeaderRoom::Long,
-            false => HeaderRoom::Short,
+            Origin::User | Origin::Cleaning if self.long_records => HeaderRoom::Long,
+            _ => HeaderRoom::Short,
         }
     }
 

@@ -27,9 +27,12 @@ const CLEANING_READS: u32 = 64;
 /// How many more it may come to: a mebibyte, of the three and a half that two chunks come to.
 const CLEANING_READS_MORE: u64 = 256;
 
-/// Tokens that may gather: four mebibytes, so that the host is never far ahead. A group that is larger
-/// goes when all have gathered.
+/// Tokens that may gather: four mebibytes, so that the host is never far ahead.
 const TOKENS_MAX: i64 = 4 * record::SHORT_BLOCKS_MAX as i64;
+
+/// With so many any group goes. All that may gather would be too many to ask for: each header that the
+/// cleaner writes takes one.
+const TOKENS_ASKED_MAX: i64 = TOKENS_MAX / 4 * 3;
 
 /// The watermarks of a store, in segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,10 +186,9 @@ impl Pacing {
     }
 
     /// Whether so many blocks of the host may go to the device now. What is filled waits for that
-    /// and not each write for itself, so that what gathers meanwhile goes out together. More than can
-    /// gather is let through when all has gathered.
+    /// and not each write for itself, so that what gathers meanwhile goes out together.
     pub(crate) fn covers(&self, blocks: u64) -> bool {
-        !self.scarce || self.nothing_to_gain || self.tokens >= (blocks as i64).min(TOKENS_MAX)
+        !self.scarce || self.nothing_to_gain || self.tokens >= (blocks as i64).min(TOKENS_ASKED_MAX)
     }
 
     /// Whether the host gets only what the cleaner gains.

@@ -8,7 +8,8 @@
 //! of each address nothing but this value was counted afterwards; then nothing of the record goes into the
 //! journal. Whatever changes one of its addresses later is in the header of a later reference, or in the
 //! journal, and so in the run after it. A relocation may come too late, and change nothing: then the
-//! journal is told of the address, so that the run says what holds ([`Map::affirm`]).
+//! journal is told of the address, so that the run says what holds ([`Map::affirm`]). Of such an address,
+//! too, the page may count nothing: a discard of the whole leaf may come, and the run say no more than that.
 //!
 //! # How long it does
 //! - Of a leaf, until the sweep comes by, as with a run; but a reference counts from when its record took
@@ -76,7 +77,7 @@ impl References {
         &self.all[..count]
     }
 
-    /// At a cut: forgets those of which nothing counts any more.
+    /// At a cut, when holes were reserved and given up: forgets those of which nothing counts any more.
     pub(crate) fn drop_dead(&mut self, segments: &Segments, position: SweepPosition) {
         self.all.retain(|reference| {
             let state = segments.segment(segments.of(reference.pba)).state;

@@ -1,6 +1,8 @@
 //! Goal: what a checkpoint refers to is all that recovery needs, and no longer than it lies there.
 
 use coulter_check::{Finding, dump};
+use coulter_engine::reclaim::Reclaim;
+use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{Config, OpenError, Phase, Request};
 use coulter_format::{Pba, Structure};
 use coulter_sim::device::Device;
@@ -135,4 +137,30 @@ fn a_header_that_took_the_place_of_the_one_referred_to_is_not_believed() {
     let is_it = |finding: &Finding| matches!(finding, Finding::ReferenceDamaged { pba, .. } if *pba == header);
     assert!(report.findings.iter().any(is_it), "{report:?}");
     assert!(matches!(Hand::open(device, referring()).engine.phase(), Phase::Failed(_)));
+}
+
+/// The holes of its segment were reserved; then all that was left in it was overwritten, and the last
+/// checkpoint gave the holes up.
+#[test]
+fn what_lay_in_a_segment_whose_holes_were_given_up_when_it_was_empty_is_referred_to_no_more() {
+    let config = Config { reclaim: Reclaim::Threaded, ..referring() };
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), config);
+    hand.engine.set_cleaning(CleaningMode::Paused);
+    assert!(hand.write(0, 250, b'a') && hand.write(250, 250, b'b'));
+    (0..250).step_by(2).for_each(|lba| assert!(hand.write(lba, 1, b'A')));
+    hand.engine.set_cleaning(CleaningMode::Paced);
+    // Too large for holes.
+    for _ in 0..200 {
+        assert!(hand.write(1_000, 200, b'x'));
+        if hand.engine.statistics().segments_patched > 0 {
+            break;
+        }
+    }
+    assert!(hand.engine.statistics().segments_patched > 0);
+    assert!(hand.write(0, 125, b'c') && hand.write(125, 125, b'c'));
+    assert!(hand.engine.statistics().reference_count > 0);
+    shut_down(&mut hand);
+    assert!(hand.device.report(true).is_sound(), "{:?}", hand.device.report(true));
+    let mut again = Hand::open(hand.device, config);
+    (0..250).for_each(|lba| assert_eq!(again.read(lba), Some(Ok(b'c')), "host block {lba}"));
 }

@@ -338,7 +338,23 @@ impl Map {
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         let current = self.known(place, index).expect("relocations keep a leaf known");
-        self.update(segments, lba, current, now);
+        self.note_update(place, lba.0 << 1);
+        self.replace(place, index, current);
+        self.fold_if_long(segments, place, now);
+    }
+
+    /// Whether the leaf page counts nothing for the address any more, be it mapped or not. The leaf must be
+    /// known.
+    pub(crate) fn is_released(&self, lba: Lba) -> bool {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return true };
+        let leaf = self.directory.leaf(place);
+        if let Some((_, update)) = self.frames.chain_find(leaf.chain, index) {
+            return update.released;
+        }
+        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        let no_page = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
+        in_memory || no_page || leaf.is(Flag::Cleared)
     }
 
     /// In replay: a relocation of this address did not arrive, so it lies where it lay. If nothing
@@ -600,7 +616,7 @@ impl Map {
         let noted = self.relocating + self.reserved_chunks + 1;
         let stays_anyway = self.directory.leaf(place).must_stay();
         (stays_anyway || (self.may_pin() && self.obtainable() > SWEEP_FRAMES + 4))
-            && self.journal.len() + noted <= 3 * self.budget.journal_size as usize
+            && self.journal_length() + noted <= 3 * self.budget.journal_size as usize
             && !self.recovery.is_full(noted)
     }
 }

@@ -146,7 +146,7 @@ impl RecoveryMemory {
     /// one's last chunk the next updates may find no room where they are counted to find it.
     ///
     /// If records that changed it since are referred to, the run need not say what is counted. Then all that
-    /// it says is taken for something else, and the sum is a little too high until the cut is durable.
+    /// it says is taken for something else, and the sum is a little too high until the sweep comes by.
     pub(super) fn emitted(&mut self, leaf: &mut Leaf, entries: usize) {
         let counted = usize::from(leaf.unmerged);
         if leaf.is(Flag::Referred) {
