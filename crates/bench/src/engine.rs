@@ -35,7 +35,7 @@ const ROUNDS: usize = 5;
 /// Operations between two looks at the clock.
 const BATCH: u64 = 4096;
 
-/// Requests in the engine at once; a full record holds 256 blocks.
+/// Requests in the engine at once; a full record holds 444 blocks.
 const DEPTH: u32 = 1024;
 
 /// What to measure.

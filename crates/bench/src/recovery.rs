@@ -111,7 +111,7 @@ pub struct Report {
     pub metadata_fraction: f64,
     /// The same by cause.
     pub metadata_fractions: MetadataShares,
-    /// Host blocks per record while that was measured; 256 is full.
+    /// Host blocks per record while that was measured; 250 single ones are full where the map is not whole.
     pub blocks_per_record: f64,
     /// Blocks written to the device per block that the host wrote, while that was measured.
     pub write_amplification: f64,

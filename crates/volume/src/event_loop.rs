@@ -41,8 +41,8 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-/// Requests that are taken before the device gets what they led to: as many as fill a record. So
-/// the device works on the first while the next are copied.
+/// Requests that are taken before the device gets what they led to: as many as a record
+/// of a mebibyte takes. So the device works on the first while the next are copied.
 const REQUESTS_PER_TURN_MAX: usize = 256;
 
 /// How a volume has ended.

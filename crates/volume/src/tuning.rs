@@ -64,7 +64,7 @@ pub struct CleaningRate(Option<u64>);
 impl CleaningRate {
     /// No limit.
     pub const NONE: CleaningRate = CleaningRate(None);
-    /// Bytes per second at the least: a chunk of a victim is about as much.
+    /// Bytes per second at the least: a chunk of a victim is up to 1.7 times as much.
     pub const LEAST: u64 = 1 << 20;
     /// Bytes per second at the most.
     pub const MOST: u64 = 1 << 40;

@@ -25,7 +25,7 @@ pub struct Report {
     pub peak_map_bytes: u64,
     /// Host blocks over which it was measured.
     pub overwritten_blocks: u64,
-    /// Host blocks per record meanwhile; 256 is full.
+    /// Host blocks per record meanwhile; 250 single ones are full where the map is not whole.
     pub blocks_per_record: f64,
     /// Metadata blocks written per block that the host wrote.
     pub metadata_fraction: f64,
