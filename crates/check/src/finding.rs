@@ -142,6 +142,13 @@ pub enum Finding {
         /// The version found.
         version: u32,
     },
+    /// A superblock uses features that this program does not know.
+    OtherFeatures {
+        /// Which copy.
+        copy: Copy,
+        /// Their bits.
+        unknown: u32,
+    },
     /// One copy is blank, the other is not.
     SuperblockMissing {
         /// Which copy.
@@ -464,6 +471,7 @@ impl Finding {
         match self {
             F::NotAStore
             | F::OtherVersion { .. }
+            | F::OtherFeatures { .. }
             | F::SuperblockMissing { .. }
             | F::SuperblockDamaged { .. }
             | F::SuperblockMisplaced { .. }

@@ -10,6 +10,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     match finding {
         Finding::NotAStore
         | Finding::OtherVersion { .. }
+        | Finding::OtherFeatures { .. }
         | Finding::SuperblockMissing { .. }
         | Finding::SuperblockDamaged { .. }
         | Finding::SuperblockMisplaced { .. }
@@ -56,6 +57,11 @@ fn write_superblock(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
             f,
             "superblock {copy} has format version {version}, and this program reads version \
              {FORMAT_VERSION}; use a coulter that reads version {version}",
+        ),
+        Finding::OtherFeatures { copy, unknown } => write!(
+            f,
+            "superblock {copy} has features ({unknown:#x}) that this program does not know: a newer \
+             coulter has opened the store; use that one",
         ),
         Finding::SuperblockMissing { copy, pba } => write!(
             f,

@@ -109,6 +109,9 @@ fn check_copy(place: &Place, newest: &Superblock, report: &mut Report) {
         Some(Err(Corrupt { reason: Reason::Version(version), .. })) => {
             report.add(Finding::OtherVersion { copy, version: *version });
         }
+        Some(Err(Corrupt { reason: Reason::Features(unknown), .. })) => {
+            report.add(Finding::OtherFeatures { copy, unknown: *unknown });
+        }
         Some(Err(Corrupt { reason, .. })) => {
             report.add(Finding::SuperblockDamaged { copy, pba, reason: *reason });
         }
@@ -144,7 +147,7 @@ fn difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
 /// No superblock is valid: says of each place that looks like one what is wrong with it.
 fn report_none(places: &[Place], report: &mut Report) {
     let unreadable = places.iter().any(|place| place.content.is_none());
-    let mut any = unreadable;
+    let (mut any, mut newer) = (unreadable, false);
     for place in places {
         let (copy, pba) = (place.copy(), place.pba);
         if let Some(Ok(misplaced)) = &place.content {
@@ -155,9 +158,16 @@ fn report_none(places: &[Place], report: &mut Report) {
         match place.reason() {
             None | Some(Reason::Magic) => continue,
             Some(Reason::Version(version)) => report.add(Finding::OtherVersion { copy, version }),
+            Some(Reason::Features(unknown)) => {
+                report.add(Finding::OtherFeatures { copy, unknown });
+                newer = true;
+            }
             Some(reason) => report.add(Finding::SuperblockDamaged { copy, pba, reason }),
         }
         any = true;
     }
-    report.add(if any { Finding::NoSuperblock } else { Finding::NotAStore });
+    // Another program finds all of it: nothing is lost.
+    if !newer {
+        report.add(if any { Finding::NoSuperblock } else { Finding::NotAStore });
+    }
 }

@@ -69,6 +69,23 @@ fn a_superblock_of_another_version() {
     assert!(report.findings[0].to_string().contains("use a coulter that reads version 2"));
 }
 
+/// Nothing is damaged, and nobody should restore a backup.
+#[test]
+fn a_superblock_with_features_that_came_later() {
+    let model = settled();
+    let mut image = model.image.clone();
+    for pba in [0, SEGMENT / 2] {
+        let mut block = image.block(pba);
+        block[47] = 0x40;
+        model::reseal::seal(&mut block, 0);
+        image.put(pba, block);
+    }
+    let report = assert_found(&image, "other_features");
+    assert!(!names(&report).contains("no_superblock"));
+    let said = report.findings[0].to_string();
+    assert!(said.contains("features (0x40000000)") && said.contains("newer"), "{said}");
+}
+
 #[test]
 fn a_half_formatted_store() {
     let model = settled();

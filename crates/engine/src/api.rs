@@ -242,6 +242,8 @@ pub enum OpenError {
     NotAStore,
     /// A superblock is there, but of another format version.
     Version(u32),
+    /// A superblock is there, but uses features that this engine does not know; their bits.
+    Features(u32),
     /// The device ends before the store does; blocks needed and there.
     Truncated {
         /// Blocks that the store needs.

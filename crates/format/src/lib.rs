@@ -98,6 +98,8 @@ pub enum Reason {
     Magic,
     /// Written by another version; the version found.
     Version(u32),
+    /// Uses features that nobody knew when this was compiled; their bits.
+    Features(u32),
     /// The checksum does not match the bytes.
     Checksum,
     /// Intact, but of another store.
@@ -113,6 +115,7 @@ impl core::fmt::Display for Reason {
         match self {
             Reason::Magic => f.write_str("wrong magic number"),
             Reason::Version(found) => write!(f, "format version {found} is not supported"),
+            Reason::Features(found) => write!(f, "features {found:#x} are not known"),
             Reason::Checksum => f.write_str("checksum mismatch"),
             Reason::Store => f.write_str("belongs to another store"),
             Reason::Address => f.write_str("was written for another address"),

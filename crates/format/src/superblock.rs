@@ -194,8 +194,9 @@ impl Superblock {
         if version != FORMAT_VERSION {
             return Err(corrupt(Reason::Version(version)));
         }
-        if u32_at::<44>(block) & !(FEATURE_HOLES | FEATURE_LONG_RECORDS) != 0 {
-            return Err(corrupt(Reason::Field("incompatible_features")));
+        let unknown = u32_at::<44>(block) & !(FEATURE_HOLES | FEATURE_LONG_RECORDS);
+        if unknown != 0 {
+            return Err(corrupt(Reason::Features(unknown)));
         }
         let superblock = Self::decode_fields(block);
         superblock.check_fields().map_err(|name| corrupt(Reason::Field(name)))?;
@@ -405,6 +406,6 @@ pub(crate) mod tests {
         let sum = checksum::sealed::<12>(&block, 0);
         put::<12, 4>(&mut block, sum.to_le_bytes());
         let error = Superblock::decode(&block).unwrap_err();
-        assert_eq!(error.reason, Reason::Field("incompatible_features"));
+        assert_eq!(error.reason, Reason::Features(4));
     }
 }

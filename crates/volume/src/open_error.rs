@@ -29,6 +29,11 @@ pub enum OpenErrorKind {
         /// The version that this program reads.
         supported: u32,
     },
+    /// The store uses features that this program does not know.
+    Features {
+        /// Their bits.
+        unknown: u32,
+    },
     /// The device ends before the store does.
     Truncated {
         /// Bytes that the store has.
@@ -100,6 +105,7 @@ impl OpenErrorKind {
             engine::OpenError::Version(found) => {
                 OpenErrorKind::Version { found, supported: coulter_format::FORMAT_VERSION }
             }
+            engine::OpenError::Features(unknown) => OpenErrorKind::Features { unknown },
             engine::OpenError::Truncated { needed, found } => {
                 OpenErrorKind::Truncated { needed: bytes(needed), found: bytes(found) }
             }
@@ -172,6 +178,11 @@ impl fmt::Display for OpenErrorKind {
                 f,
                 "the store has format version {found}, this program reads version {supported}: \
                  use the program that fits"
+            ),
+            OpenErrorKind::Features { unknown } => write!(
+                f,
+                "the store uses features ({unknown:#x}) that this program does not know: a newer one \
+                 has opened it; use that one"
             ),
             OpenErrorKind::Truncated { needed, found } => write!(
                 f,

@@ -110,6 +110,9 @@ fn no_superblock(r: &Recovery) -> OpenError {
             SuperblockError::Corrupt(Corrupt { reason: Reason::Version(version), .. }) => {
                 return OpenError::Version(*version);
             }
+            SuperblockError::Corrupt(Corrupt { reason: Reason::Features(features), .. }) => {
+                return OpenError::Features(*features);
+            }
             SuperblockError::Corrupt(Corrupt { reason: Reason::Magic, .. }) => {}
             SuperblockError::Corrupt(corrupt) => {
                 answer = OpenError::Damaged { corrupt: *corrupt, pba: FIRST_SUPERBLOCK };
