@@ -398,6 +398,27 @@ mod tests {
         assert_eq!(entries_of_run(&mut map), 3, "all of it unmapped, 8 and 9");
     }
 
+    /// Replay takes them all, whoever says them.
+    #[test]
+    fn relocations_are_refused_beyond_three_journals_be_the_updates_referred_to_or_not() {
+        for refers in [false, true] {
+            let (mut map, mut segments) = map_and_segments();
+            let mut update = |map: &mut Map, count: u32| {
+                let before = map.run_length();
+                for lba in 0..count {
+                    map.update(&mut segments, Lba(u64::from(lba % 512)), pointer(lba), 1);
+                }
+                if refers {
+                    assert!(map.refer(before, count as usize));
+                }
+            };
+            update(&mut map, 2048);
+            assert!(map.try_start_relocation(Lba(5)));
+            update(&mut map, 1024);
+            assert!(!map.try_start_relocation(Lba(6)));
+        }
+    }
+
     #[test]
     fn a_run_dies_leaf_by_leaf_as_the_sweep_passes() {
         let at = |cycle, leaf| SweepPosition { cycle, leaf };
