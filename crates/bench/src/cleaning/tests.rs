@@ -121,7 +121,7 @@ fn the_sweep_of_a_small_volume_comes_to_rest() {
         let shape = Shape { map_memory, ..small };
         let report = run(&Options { shape, ..tiny() }).expect("the small store works");
         let leaves = report.written.leaves;
-        assert!(leaves < 0.04, "{leaves} pages for each block with {map_memory:?}: {report:?}");
+        assert!(leaves < 0.03, "{leaves} pages for each block with {map_memory:?}: {report:?}");
     }
 }
 
