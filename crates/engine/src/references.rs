@@ -19,6 +19,12 @@
 //!   record with discards is referred to.) The segment is written again only when a checkpoint
 //!   without the reference is durable.
 //!
+//! # Power-loss contract
+//! A checkpoint refers only to records that took effect before its cut, so they were written before its
+//! flush, which comes before its superblock: what a superblock leads to by a reference is durable before
+//! it. And the header stays: its segment is opened, and its block is taken for a hole, only under a
+//! checkpoint that no longer refers to it, and only when both superblocks lead to that one.
+//!
 //! # Invariants
 //! - References are in order of what they did, and no more than the limit: recovery reads a block for
 //!   each, from anywhere.
