@@ -70,7 +70,7 @@ impl Visitor for Collector<'_> {
         self.page(Kind::Leaf, key, pointer);
     }
 
-    fn leaf(&mut self, leaf: &Leaf, _: &mut Report) -> ControlFlow<()> {
+    fn leaf(&mut self, leaf: &Leaf, _: &mut Window<'_>, _: &mut Report) -> ControlFlow<()> {
         leaf_references(leaf, |reference| self.take(reference));
         ControlFlow::Continue(())
     }

@@ -11,7 +11,7 @@ use crate::layout::Layout;
 use crate::referred::{OfLeaf, ReferenceCursor};
 use crate::replay::Replay;
 use crate::report::Report;
-use crate::runs::RunCursor;
+use crate::runs::{RunCursor, is_live};
 use crate::segments::read_metadata;
 use crate::updates::{Update, UpdateCursor};
 use crate::window::Window;
@@ -35,12 +35,17 @@ pub(crate) struct Leaf {
     pub(crate) key: u64,
     /// Where its page lies, if it has one.
     pub(crate) page: Option<BlockPointer>,
+    /// Whether it has none, or it was read.
+    pub(crate) page_is_known: bool,
     /// What the page says.
     pub(crate) base: Pointers,
     /// What the checkpoint says: page and live runs.
     pub(crate) checkpoint: Pointers,
     /// Whether the location in the page is still counted in the segment table besides.
     pub(crate) unreleased: [bool; ENTRIES_PER_PAGE],
+    /// Whether the checkpoint has that from a record that it refers to. A relocation in there may have come
+    /// too late, if a run that may be hidden says so.
+    pub(crate) referred: [bool; ENTRIES_PER_PAGE],
     /// What holds now, after replay.
     pub(crate) now: Pointers,
 }
@@ -51,9 +56,11 @@ impl Leaf {
         Box::new(Leaf {
             key: 0,
             page: None,
+            page_is_known: false,
             base: nowhere,
             checkpoint: nowhere,
             unreleased: [false; ENTRIES_PER_PAGE],
+            referred: [false; ENTRIES_PER_PAGE],
             now: nowhere,
         })
     }
@@ -72,14 +79,57 @@ pub(crate) trait Visitor {
     /// A leaf page's pointer, whether the page is intact or not.
     fn leaf_page(&mut self, _key: u64, _pointer: BlockPointer, _report: &mut Report) {}
 
-    /// A leaf that is known.
-    fn leaf(&mut self, leaf: &Leaf, report: &mut Report) -> ControlFlow<()>;
+    /// A leaf that is known. The walk leaves the window to the visitor meanwhile.
+    fn leaf(
+        &mut self,
+        leaf: &Leaf,
+        window: &mut Window<'_>,
+        report: &mut Report,
+    ) -> ControlFlow<()>;
+
+    /// A leaf of which something is hidden by damage. It says what the rest comes to, without the records
+    /// after the checkpoint.
+    fn doubtful(&mut self, _leaf: &Leaf) {}
+
+    /// A root page that is damaged: where the pages of its leaves lie is not known.
+    fn root_damaged(&mut self, _key: u64) {}
 
     /// One more root is done.
     fn progress(&mut self, _done: u64, _total: u64) {}
 }
 
-/// Goes through all leaves from `first` up to and without `end`, in order.
+/// What damage hides of leaves, be they known otherwise or not.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden {
+    position: SweepPosition,
+    /// Of runs with damaged blocks: when they were written, and the first and last leaf of what is hidden.
+    runs: Vec<(SweepPosition, (u64, u64))>,
+    /// When those records took effect that are referred to and whose headers are damaged.
+    references: Vec<SweepPosition>,
+}
+
+impl Hidden {
+    /// Whether nothing is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.references.is_empty()
+    }
+
+    /// Whether something that counts may be hidden of this leaf.
+    pub(crate) fn hides(&self, leaf: u64) -> bool {
+        let mut references = self.references.iter();
+        self.hides_run(leaf) || references.any(|written| is_live(*written, self.position, leaf))
+    }
+
+    /// Whether something may be hidden that a run said, be it that addresses were unmapped.
+    pub(crate) fn hides_run(&self, leaf: u64) -> bool {
+        self.runs.iter().any(|(written, (first, last))| {
+            (*first..=*last).contains(&leaf) && is_live(*written, self.position, leaf)
+        })
+    }
+}
+
+/// Goes through all leaves from `first` up to and without `end`, in order. Returns what is hidden by what
+/// was met on the way.
 pub(crate) fn walk(
     window: &mut Window<'_>,
     layout: &Layout,
@@ -88,7 +138,7 @@ pub(crate) fn walk(
     leaves: std::ops::Range<u64>,
     visitor: &mut dyn Visitor,
     report: &mut Report,
-) {
+) -> Hidden {
     let mut walk = Walk {
         window,
         layout,
@@ -126,6 +176,15 @@ pub(crate) fn walk(
             break;
         }
         visitor.progress(total - roots.len() as u64, total);
+    }
+    let hidden = |run: &RunCursor<'_>| {
+        let written = run.written();
+        run.unknown().iter().map(|leaves| (written, *leaves)).collect::<Vec<_>>()
+    };
+    Hidden {
+        position: walk.position,
+        runs: walk.runs.iter().flat_map(hidden).collect(),
+        references: checkpoint.references.damaged().to_vec(),
     }
 }
 
@@ -187,16 +246,17 @@ impl Walk<'_, '_> {
             if !leaves.contains(&leaf) {
                 continue;
             }
-            let known = self.fill_leaf(leaf, slot);
+            let known = self.fill_leaf(leaf, slot, intact);
             if overlaid == Some(leaf) {
                 overlaid = self.overlaid_leaf();
             }
             if known && intact {
-                visitor.leaf(&self.leaf, self.report)?;
+                visitor.leaf(&self.leaf, self.window, self.report)?;
             } else {
                 self.report.complete = false;
                 // A damaged root's leaves were all counted when it was met.
                 self.report.counters.leaves_unknown += u64::from(intact);
+                visitor.doubtful(&self.leaf);
             }
         }
         ControlFlow::Continue(())
@@ -218,6 +278,7 @@ impl Walk<'_, '_> {
         let Some(root) = root else {
             self.report.complete = false;
             self.report.counters.leaves_unknown += PER_PAGE;
+            visitor.root_damaged(key);
             return false;
         };
         self.report.counters.root_pages += 1;
@@ -236,7 +297,7 @@ impl Walk<'_, '_> {
     }
 
     /// Works out one leaf. False if that cannot be done, for something is damaged.
-    fn fill_leaf(&mut self, key: u64, slot: usize) -> bool {
+    fn fill_leaf(&mut self, key: u64, slot: usize, root_is_known: bool) -> bool {
         let leaf = &mut self.leaf;
         leaf.key = key;
         let pointer = self.pages.pointer(slot);
@@ -253,8 +314,10 @@ impl Walk<'_, '_> {
                 leaf.base.fill(BlockPointer::NOWHERE);
             }
         }
+        leaf.page_is_known = known && root_is_known && !self.pages.is_lost(slot);
         leaf.checkpoint = leaf.base;
         leaf.unreleased.fill(false);
+        leaf.referred.fill(false);
         self.known.fill(false);
         let mut referred = self.references.take(key);
         known &= !self.references.hides(key, self.position);
@@ -277,7 +340,7 @@ impl Walk<'_, '_> {
     fn overlay_references(&mut self, referred: &mut OfLeaf<'_>, run: Option<u64>) {
         while let Some(entry) = referred.next_before(run, self.position) {
             self.report.counters.referred_updates += 1;
-            overlay_entry(&mut self.leaf, &mut self.known, &entry);
+            overlay_entry(&mut self.leaf, &mut self.known, &entry, true);
         }
     }
 
@@ -288,7 +351,7 @@ impl Walk<'_, '_> {
         while let Some(entry) = run.take(key, self.window, self.layout, self.report) {
             if live {
                 self.report.counters.run_updates += 1;
-                overlay_entry(&mut self.leaf, &mut self.known, &entry);
+                overlay_entry(&mut self.leaf, &mut self.known, &entry, false);
             }
         }
         !run.hides(key, self.position)
@@ -316,11 +379,17 @@ impl Walk<'_, '_> {
 
 /// Applies an entry of a run: the newest entry of an address says all, save that a whole leaf that
 /// is unmapped "unreleased" leaves released what an older entry had released.
-fn overlay_entry(leaf: &mut Leaf, known: &mut [bool; ENTRIES_PER_PAGE], entry: &RunEntry) {
+fn overlay_entry(
+    leaf: &mut Leaf,
+    known: &mut [bool; ENTRIES_PER_PAGE],
+    entry: &RunEntry,
+    is_referred: bool,
+) {
     let first = (entry.lba.0 % PER_PAGE) as usize;
     let whole = entry.count as u64 == PER_PAGE;
     let count = entry.count as usize;
     let values = leaf.checkpoint.iter_mut().zip(&mut leaf.unreleased).zip(known.iter_mut());
+    leaf.referred.iter_mut().skip(first).take(count).for_each(|referred| *referred = is_referred);
     for ((value, unreleased), known) in values.skip(first).take(count) {
         let released_before = whole && *known && !*unreleased;
         *value = entry.pointer;

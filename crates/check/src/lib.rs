@@ -47,6 +47,7 @@ mod referred;
 mod replay;
 mod report;
 mod runs;
+pub mod salvage;
 mod segments;
 mod sentence;
 mod superblocks;

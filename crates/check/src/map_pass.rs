@@ -135,7 +135,12 @@ impl Visitor for MapPass<'_, '_> {
         self.add(Reference { owner, pointer, source: Source::Checkpoint, mapped: false }, report);
     }
 
-    fn leaf(&mut self, leaf: &Leaf, report: &mut Report) -> ControlFlow<()> {
+    fn leaf(
+        &mut self,
+        leaf: &Leaf,
+        _window: &mut Window<'_>,
+        report: &mut Report,
+    ) -> ControlFlow<()> {
         leaf_references(leaf, |reference| self.add(reference, report));
         let mapped = leaf.now.iter().filter(|pointer| pointer.is_mapped()).count();
         report.counters.mapped_blocks += mapped as u64;

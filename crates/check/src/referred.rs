@@ -67,6 +67,11 @@ impl References {
         References { all, blocks, damaged }
     }
 
+    /// Where the sweep stood when those took effect whose headers are damaged.
+    pub(crate) fn damaged(&self) -> &[SweepPosition] {
+        &self.damaged
+    }
+
     /// Goes through them leaf by leaf.
     pub(crate) fn cursor(&self) -> ReferenceCursor<'_> {
         ReferenceCursor { references: self, rest: &self.blocks }

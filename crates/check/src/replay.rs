@@ -47,6 +47,8 @@ pub(crate) struct Replay {
     pub(crate) updates: Updates,
     /// The last sequence that counts.
     pub(crate) sequence: u64,
+    /// Whether nothing that was durable is missing, for all that was found.
+    pub(crate) is_whole: bool,
 }
 
 /// The state of looking for records.
@@ -77,6 +79,7 @@ pub(crate) fn read(
 ) -> Replay {
     // The checkpoint's own records lie behind it and were durable before the superblock was.
     let durable = superblock.checkpoint.sequence.max(superblock.durable_sequence);
+    let was_complete = std::mem::replace(&mut report.complete, true);
     let found = Vec::new();
     let mut search =
         Search { window, superblock, report, found, durable, generation: 0, epoch: None };
@@ -96,7 +99,9 @@ pub(crate) fn read(
         sequence = found.sequence;
     }
     search.sum_up(&accepted, sequence);
-    Replay { updates: updates.finish(), sequence }
+    let is_whole = std::mem::replace(&mut report.complete, was_complete);
+    report.complete &= is_whole;
+    Replay { updates: updates.finish(), sequence, is_whole }
 }
 
 impl Search<'_, '_> {

@@ -29,18 +29,28 @@ pub(crate) struct RunCursor<'a> {
     next_entry: usize,
     /// The address of the entry taken last.
     latest: Option<u64>,
-    /// Leaves, from first to last, whose entries were in a block that is damaged.
-    unknown: Option<(u64, u64)>,
+    /// Leaves, from first to last, whose entries were in blocks that are damaged.
+    unknown: Vec<(u64, u64)>,
 }
 
 impl<'a> RunCursor<'a> {
     pub(crate) fn new(run: &'a Run) -> RunCursor<'a> {
-        let entries = Vec::new();
-        RunCursor { run, next_block: 0, entries, next_entry: 0, latest: None, unknown: None }
+        let (entries, unknown) = (Vec::new(), Vec::new());
+        RunCursor { run, next_block: 0, entries, next_entry: 0, latest: None, unknown }
     }
 
     pub(crate) fn number(&self) -> u64 {
         self.run.header.number
+    }
+
+    /// Where the sweep stood when it was written.
+    pub(crate) fn written(&self) -> SweepPosition {
+        self.run.header.sweep
+    }
+
+    /// The leaves, from first to last, of which entries were in a damaged block, as far as was read.
+    pub(crate) fn unknown(&self) -> &[(u64, u64)] {
+        &self.unknown
     }
 
     /// The next leaf that the run has entries of. Reads on if it must.
@@ -93,15 +103,16 @@ impl<'a> RunCursor<'a> {
             // An intact block has an entry at least.
             None => {
                 report.complete = false;
-                self.unknown = Some(match self.unknown {
-                    Some((first, u64::MAX)) => (first, u64::MAX),
-                    _ => (latest, u64::MAX),
-                });
+                if self.unknown.last().is_none_or(|(_, last)| *last < u64::MAX) {
+                    self.unknown.push((latest, u64::MAX));
+                }
             }
             Some(first) => {
                 report.counters.run_blocks += 1;
-                if let Some((from, u64::MAX)) = self.unknown {
-                    self.unknown = Some((from, first.lba.0 / PER_LEAF));
+                if let Some((_, last)) = self.unknown.last_mut()
+                    && *last == u64::MAX
+                {
+                    *last = first.lba.0 / PER_LEAF;
                 }
                 if self.latest.is_some_and(|latest| first.lba.0 < latest) {
                     let run = self.run.header.number;
@@ -137,7 +148,7 @@ impl<'a> RunCursor<'a> {
     /// asked after all entries of the leaf were taken.
     pub(crate) fn hides(&self, leaf: u64, position: SweepPosition) -> bool {
         let live = is_live(self.run.header.sweep, position, leaf);
-        live && self.unknown.is_some_and(|(first, last)| (first..=last).contains(&leaf))
+        live && self.unknown.iter().any(|(first, last)| (*first..=*last).contains(&leaf))
     }
 
     /// Whether the run's entries of this leaf count.

@@ -5,6 +5,7 @@ use super::{Outcome, with_store};
 use crate::blocks::ReadBlocks;
 use crate::leaves::{self, Leaf, Visitor};
 use crate::report::Report;
+use crate::window::Window;
 use coulter_format::BlockPointer;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use serde::Serialize;
@@ -96,7 +97,7 @@ impl<F: FnMut(&MapRow) -> ControlFlow<()>> Rows<F> {
 }
 
 impl<F: FnMut(&MapRow) -> ControlFlow<()>> Visitor for Rows<F> {
-    fn leaf(&mut self, leaf: &Leaf, _: &mut Report) -> ControlFlow<()> {
+    fn leaf(&mut self, leaf: &Leaf, _: &mut Window<'_>, _: &mut Report) -> ControlFlow<()> {
         for (index, (pointer, base)) in leaf.now.iter().zip(&leaf.base).enumerate() {
             let lba = leaf.lba(index).0;
             let somewhere = pointer.is_mapped() && !pointer.is_lost();

@@ -1,0 +1,331 @@
+//! Goal: out of a store that cannot be opened any more comes all that was in it, and what may not be as it
+//! was is said to be so.
+
+use coulter_check::salvage::{Options, Salvage, Sink, State, salvage};
+use coulter_check::{check, dump};
+use coulter_engine::reclaim::Reclaim;
+use coulter_engine::{Config, Phase, Request};
+use coulter_format::record::RecordView;
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+use coulter_sim::device::Device;
+use coulter_sim::hand::{Hand, small, store};
+use coulter_sim::random::Random;
+use std::io;
+
+/// How a store came to be.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    seed: u64,
+    config: Config,
+    map: Option<u64>,
+    closed: bool,
+}
+
+impl Life {
+    /// Lives of several kinds.
+    fn all(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Life> {
+        seeds.map(|seed| {
+            let reference_blocks = if seed.is_multiple_of(3) { 8 } else { u32::MAX };
+            let reclaim = if seed % 4 == 1 { Reclaim::Threaded } else { Reclaim::default() };
+            let config = Config { reference_blocks, reclaim, ..small() };
+            Life { seed, config, map: None, closed: seed.is_multiple_of(2) }
+        })
+    }
+
+    /// The store, and what each of its blocks holds.
+    fn live(&self) -> (Device, Vec<u8>) {
+        let mut random = Random::new(self.seed);
+        let mut hand = Hand::open(store(40, 1024, None, self.map, 8), self.config);
+        let size = hand.engine.geometry().volume_size;
+        for round in 0..3 {
+            for _ in 0..500 + random.below(500) {
+                self.step(&mut hand, size, &mut random);
+            }
+            while !hand.out.is_empty() {
+                hand.run();
+            }
+            if round < 2 && random.chance(50) {
+                // Killed: what is out is lost.
+                hand.device.flush_all();
+                hand = Hand::open(hand.device, self.config);
+            }
+        }
+        assert_eq!(hand.flush(), Some(Ok(())));
+        if self.closed {
+            hand.submit(Request::Shutdown).expect("it is always taken");
+            hand.run();
+        }
+        hand.device.flush_all();
+        hand.device.check().expect("it is sound");
+        let device = hand.device.clone();
+        let mut hand = Hand::open(hand.device, self.config);
+        let read = |lba| hand.read(lba).expect("an answer").expect("it is sound");
+        let content = (0..size).map(read).collect();
+        (device, content)
+    }
+
+    /// A request or two, some of which go on while others come.
+    fn step(&self, hand: &mut Hand, size: u64, random: &mut Random) {
+        let count = if random.chance(20) { 1 + random.below(60) } else { 1 };
+        // Half of what is written goes to a fifth of the volume.
+        let range = if random.chance(50) { size / 5 } else { size };
+        let lba = random.below(range - count);
+        if random.chance(3) {
+            let (lba, count) = match random.chance(30) {
+                true => (lba / 512 * 512, 512),
+                false => (lba, count),
+            };
+            hand.submit(Request::Discard {
+                lba: Lba(lba),
+                count: count.min(size - lba),
+                fua: false,
+            });
+        } else {
+            hand.try_write(lba, count as u32, 1 + random.below(255) as u8);
+        }
+        hand.poll();
+        while !hand.out.is_empty() && (hand.out.len() > 6 || random.chance(60)) {
+            hand.complete(random.below(hand.out.len() as u64) as usize, Ok(()));
+            hand.poll();
+        }
+    }
+}
+
+/// The first byte of each block; that all others are the same is compared.
+struct Bytes(Vec<Option<u8>>);
+
+impl Sink for Bytes {
+    fn block(&mut self, lba: Lba, content: &Block) -> io::Result<()> {
+        assert!(content.iter().all(|byte| *byte == content[0]), "a block of some write");
+        let before = self.0[lba.0 as usize].replace(content[0]);
+        assert_eq!(before, None, "host block {} comes once", lba.0);
+        Ok(())
+    }
+}
+
+/// What came out of a store, compared with what was in it.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Blocks that are not as they were, though nothing says so.
+    silent: u64,
+    /// Blocks that were found, and are not as they were: those that had been unmapped, and others.
+    resurrected: u64,
+    outdated: u64,
+    salvage: Salvage,
+}
+
+fn outcome(device: &Device, expected: &[u8], events_max: usize) -> Outcome {
+    let mut bytes = Bytes(vec![None; expected.len()]);
+    let mut options = Options { events_max, ..Options::default() };
+    let salvage = salvage(&mut device.blocks(), &mut bytes, &mut options).expect("a superblock");
+    let mut outcome = Outcome::default();
+    let mut states = vec![None; expected.len()];
+    for range in &salvage.ranges {
+        states[range.lba as usize..][..range.blocks as usize].fill(Some(range.state));
+    }
+    for ((found, expected), state) in bytes.0.iter().zip(expected).zip(states) {
+        let is_same = found.unwrap_or(0) == *expected;
+        match state {
+            None => outcome.silent += u64::from(!is_same),
+            Some(State::Found) if *expected == 0 => outcome.resurrected += 1,
+            Some(State::Found) => outcome.outdated += u64::from(!is_same),
+            Some(State::Lost) => assert_eq!(*found, None),
+        }
+    }
+    outcome.salvage = salvage;
+    outcome
+}
+
+fn damage(device: &Device, places: &[u32]) -> Device {
+    let mut device = device.clone();
+    for place in places {
+        (0..BLOCK_SIZE).step_by(512).for_each(|byte| device.corrupt(Pba(*place), byte));
+    }
+    device.flush_all();
+    device
+}
+
+/// Whether the engine opens it.
+fn opens(device: &Device, config: Config) -> bool {
+    Hand::open(device.clone(), config).engine.phase() == Phase::Running
+}
+
+#[test]
+fn out_of_a_sound_store_comes_all_of_it() {
+    for life in Life::all(0..8) {
+        let (device, expected) = life.live();
+        let outcome = outcome(&device, &expected, 1 << 20);
+        assert!(outcome.salvage.is_whole(), "{life:?} {outcome:?}");
+        assert_eq!(outcome.silent, 0, "{life:?}");
+        let mapped = check(&mut device.blocks(), &mut coulter_check::Options::default());
+        assert_eq!(outcome.salvage.whole_blocks, mapped.counters.mapped_blocks);
+    }
+}
+
+/// Every structure that opening needs, one after the other. Data are intact in all of these.
+#[test]
+fn whatever_metadata_is_damaged_all_that_was_written_last_comes_out() {
+    let (mut not_opened, mut found) = (0, 0);
+    for life in Life::all(0..12) {
+        let (device, expected) = life.live();
+        let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
+        let newest = newest_superblock(&device);
+        let body = newest.checkpoint.pba.0;
+        let runs: Vec<u32> =
+            dumped.runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block)).collect();
+        let tables: Vec<u32> = dumped.table.iter().map(|place| place.block).collect();
+        let roots: Vec<u32> = dumped.roots.iter().map(|root| root.place.block).collect();
+        let mut cases = vec![vec![body], vec![newest.location().0]];
+        cases.extend(runs.iter().map(|block| vec![*block]));
+        cases.extend([runs, tables, roots].into_iter().filter(|blocks| !blocks.is_empty()));
+        for places in cases {
+            let device = damage(&device, &places);
+            not_opened += u32::from(!opens(&device, life.config));
+            for events_max in [1 << 20, 3000] {
+                let outcome = outcome(&device, &expected, events_max);
+                let Outcome { silent, outdated, .. } = outcome;
+                assert_eq!((silent, outdated), (0, 0), "{places:?} {life:?} {outcome:?}");
+                assert_eq!(outcome.salvage.lost_blocks, 0, "{places:?} {life:?} {outcome:?}");
+                assert_eq!(outcome.salvage.records_missing, 0, "{places:?} {life:?} {outcome:?}");
+                found += outcome.salvage.found_blocks;
+            }
+        }
+    }
+    assert!(not_opened > 40, "{not_opened}");
+    assert!(found > 1000, "{found}");
+}
+
+fn newest_superblock(device: &Device) -> coulter_format::superblock::Superblock {
+    let mut blocks = [[0; BLOCK_SIZE]];
+    let read = |pba: u32| {
+        device.read(Pba(pba), &mut blocks);
+        coulter_format::superblock::Superblock::decode(&blocks[0]).ok()
+    };
+    [0, 128]
+        .into_iter()
+        .filter_map(read)
+        .max_by_key(|found| found.generation)
+        .expect("a superblock")
+}
+
+/// Whose blocks they were is not known any more. How many that may be is.
+#[test]
+fn a_damaged_header_that_was_referred_to_leaves_no_more_blocks_in_doubt_than_it_had() {
+    let mut cases = 0;
+    for life in Life::all(0..12).filter(|life| life.config.reference_blocks == 8) {
+        let (device, expected) = life.live();
+        let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
+        for reference in dumped.references.iter().step_by(3) {
+            let pba = Pba(reference.header.block);
+            let mut blocks = [[0; BLOCK_SIZE]];
+            device.read(pba, &mut blocks);
+            let view = RecordView::decode(&blocks[0], &StoreId { uuid: [6; 16], salt: 1 }, pba);
+            let payload = u64::from(view.expect("it is intact").header().payload_size);
+            let device = damage(&device, &[pba.0]);
+            assert!(!opens(&device, life.config));
+            let Outcome { silent, outdated, salvage, .. } = outcome(&device, &expected, 1 << 20);
+            assert!(salvage.stale_max >= payload, "{salvage:?}");
+            assert!(silent + outdated <= payload, "{silent} {outdated} {life:?} {salvage:?}");
+            cases += 1;
+        }
+    }
+    assert!(cases > 20, "{cases}");
+}
+
+/// Neither the map nor anything else that leads to it: only records, and leaf pages among them.
+#[test]
+fn without_a_checkpoint_the_log_tells_where_everything_lies() {
+    for life in Life::all(0..24) {
+        let (device, expected) = life.live();
+        let newest = newest_superblock(&device);
+        let blocks = newest.checkpoint.size.div_ceil(BLOCK_SIZE as u32);
+        let body: Vec<u32> = (0..blocks).map(|block| newest.checkpoint.pba.0 + block).collect();
+        let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
+        let roots = dumped.roots.iter().map(|root| root.place.block);
+        let runs = dumped.runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block));
+        let all: Vec<u32> = body.into_iter().chain(roots).chain(runs).collect();
+        let outcome = outcome(&damage(&device, &all), &expected, 1 << 20);
+        let Outcome { silent, outdated, .. } = outcome;
+        assert_eq!(
+            (silent, outdated, outcome.salvage.lost_blocks),
+            (0, 0, 0),
+            "{life:?} {outcome:?}"
+        );
+    }
+}
+
+/// A record that was durable is gone, and others that were durable come after it.
+#[test]
+fn what_was_durable_behind_a_missing_record_comes_out() {
+    let mut cases = 0;
+    for life in Life::all(0..12).filter(|life| !life.closed) {
+        let (device, expected) = life.live();
+        let newest = newest_superblock(&device);
+        let store = newest.store;
+        let after: Vec<Pba> = device
+            .written()
+            .filter(|pba| {
+                let mut blocks = [[0; BLOCK_SIZE]];
+                device.read(*pba, &mut blocks);
+                let view = RecordView::decode(&blocks[0], &store, *pba);
+                view.is_ok_and(|view| {
+                    let header = view.header();
+                    header.epoch == newest.epoch && header.sequence > newest.checkpoint.sequence + 1
+                })
+            })
+            .collect();
+        for pba in after.iter().step_by(1 + after.len() / 6) {
+            let mut blocks = [[0; BLOCK_SIZE]];
+            device.read(*pba, &mut blocks);
+            let view = RecordView::decode(&blocks[0], &store, *pba).expect("it is intact");
+            let entries: u64 = view.entries().map(|entry| u64::from(entry.count)).sum();
+            let device = damage(&device, &[pba.0]);
+            if opens(&device, life.config) {
+                // Of the last ones nothing tells that they were durable.
+                continue;
+            }
+            let Outcome { silent, outdated, resurrected, salvage } =
+                outcome(&device, &expected, 1 << 20);
+            assert!(silent + outdated <= entries, "{silent} {outdated} {life:?} {salvage:?}");
+            assert!(resurrected <= 2000, "{resurrected}");
+            cases += 1;
+        }
+    }
+    assert!(cases > 10, "{cases}");
+}
+
+/// Blocks of data that are gone are said to be, and no other is.
+#[test]
+fn data_that_are_damaged_are_lost_unless_there_is_another_copy() {
+    let (mut lost, mut copied) = (0, 0);
+    // Of one that was killed, a damaged block may be taken for one that was never written whole.
+    for life in Life::all(0..12).filter(|life| life.closed) {
+        let (device, expected) = life.live();
+        let range = dump::MapRange::ALL;
+        let mut places = Vec::new();
+        dump::map(&mut device.blocks(), range, |row: &dump::MapRow| {
+            let blocks = 0..row.blocks;
+            places.extend(blocks.map(|at| (row.host_block + u64::from(at), row.block + at)));
+            std::ops::ControlFlow::Continue(())
+        });
+        let mut random = Random::new(life.seed);
+        let chosen: Vec<_> =
+            (0..40).map(|_| places[random.below(places.len() as u64) as usize]).collect();
+        let blocks: Vec<u32> = chosen.iter().map(|(_, block)| *block).collect();
+        let outcome = outcome(&damage(&device, &blocks), &expected, 1 << 20);
+        assert_eq!((outcome.silent, outcome.outdated), (0, 0), "{life:?} {outcome:?}");
+        for range in &outcome.salvage.ranges {
+            assert_eq!(range.state, State::Lost);
+            let hosts = range.lba..range.lba + range.blocks;
+            for lba in hosts {
+                assert!(chosen.iter().any(|(host, _)| *host == lba), "host block {lba}");
+            }
+        }
+        lost += outcome.salvage.lost_blocks;
+        let mut hosts: Vec<_> = chosen.iter().map(|(host, _)| *host).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        copied += hosts.len() as u64 - outcome.salvage.lost_blocks;
+    }
+    assert!(lost > 50 && copied > 0, "{lost} {copied}");
+}
