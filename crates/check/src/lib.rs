@@ -1,5 +1,5 @@
-//! Reads a store as it lies on the device, without changing it: [`check()`] finds every fault, and
-//! [`dump`] prints every structure.
+//! Reads a store as it lies on the device, without changing it: [`check()`] finds every fault,
+//! [`dump`] prints every structure, and [`salvage`] takes out what is in a store that does not open.
 //!
 //! It is written against `docs/format.md` and the codecs of `coulter-format` alone. It shares no
 //! code with the engine, so that a mistake there is not made here as well: what the engine writes,
@@ -22,7 +22,7 @@
 //! - A store that was killed is not faulty: what is to be replayed is reported as information.
 //!
 //! # Does not
-//! repair, lock the store (whoever opens the file does), or judge a store that is being written.
+//! repair a store in place, lock it (whoever opens the file does), or judge a store that is being written.
 
 #![deny(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -98,7 +98,7 @@ fn write_superblock(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
             "the newest superblock has generation {found}, but records were written after \
              generation {generation} was durable: the newer copy is damaged or was not kept by the \
              device; the older one leads to a state that is long over, so the store refuses to \
-             open; restore it from a backup",
+             open; salvage it, or restore it from a backup",
         ),
         Finding::DeviceTruncated { needed_blocks, found_blocks } => write!(
             f,
@@ -124,7 +124,7 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Finding::CheckpointDamaged { pba, reason } => write!(
             f,
             "the checkpoint's body at block {} is damaged ({reason}): the store cannot be opened, \
-             for the map is found through it; restore the store from a backup",
+             for the map is found through it; salvage it, or restore it from a backup",
             pba.0,
         ),
         Finding::CheckpointContradicts { pba, field, value } => write!(
@@ -146,8 +146,8 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Finding::ReferenceDamaged { pba, reason } => write!(
             f,
             "the header at block {} is not the one that the checkpoint refers to ({reason}): where \
-             the blocks of its record belong is not known, and the store cannot be opened; restore \
-             it from a backup",
+             the blocks of its record belong is not known, and the store cannot be opened; salvage \
+             it, or restore it from a backup",
             pba.0,
         ),
         Finding::BlocksLost { lba, blocks } => write!(
@@ -172,22 +172,22 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn consequence(owner: &Owner) -> &'static str {
     match owner.kind {
         Kind::Leaf => {
-            "reads of its 2 MiB give I/O errors, save for what was written since; overwrite them \
-             or restore them from a backup"
+            "reads of its 2 MiB give I/O errors, save for what was written since; salvage the store, \
+             or overwrite them or restore them from a backup"
         }
         Kind::Root => {
-            "reads of its 1 GiB give I/O errors, save for what was written since; restore them \
-             from a backup"
+            "reads of its 1 GiB give I/O errors, save for what was written since; salvage the store, \
+             or restore them from a backup"
         }
         Kind::SegmentTable => {
             "the store cannot be opened, for it is not known which of 256 segments are in use; \
-             restore it from a backup"
+             salvage it, or restore it from a backup"
         }
         Kind::Run => {
-            "the store cannot be opened, for updates that are nowhere else are lost; restore it \
-             from a backup"
+            "the store cannot be opened, for updates of the map are lost; salvage it, or \
+             restore it from a backup"
         }
-        Kind::Checkpoint => "the store cannot be opened; restore it from a backup",
+        Kind::Checkpoint => "the store cannot be opened; salvage it, or restore it from a backup",
         Kind::Data | Kind::Discard | Kind::Remote => {
             "its content is lost, and reading it gives an I/O error until it is written again; \
              restore what uses it from a backup"
@@ -264,7 +264,7 @@ fn write_record(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f,
                 ", though all up to {durable_sequence} were durable: writes that were flushed are \
                  lost, and the store refuses to open rather than go back in time; look at the \
-                 device, and restore the store from a backup",
+                 device, and salvage the store, or restore it from a backup",
             )
         }
         Finding::SequenceTwice { sequence, first, second } => write!(
@@ -276,7 +276,7 @@ fn write_record(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Finding::RecordContradicts { pba, field, value } => write!(
             f,
             "the record at block {} has {value} for its {field}, which no record can have: the store \
-             refuses to open; coulter did not write this, and a backup is the way back",
+             refuses to open; coulter did not write this: salvage it, or restore it from a backup",
             pba.0,
         ),
         Finding::NumberSpent { structure, pba, field, value } => write!(

@@ -9,12 +9,12 @@
 mod model;
 
 use coulter_check::dump::{self, MapRange};
-use coulter_check::{Options, Report, Severity, check};
+use coulter_check::{Options, Report, Severity, check, salvage};
 use coulter_format::{BLOCK_SIZE, Pba};
 use model::rich::Class;
 use model::{Image, Model};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// A small generator, so that a run can be repeated.
@@ -155,6 +155,17 @@ fn a_finding_names_the_damaged_block() {
     }
 }
 
+/// What was taken out: each block once.
+#[derive(Default)]
+struct Taken(BTreeSet<u64>);
+
+impl salvage::Sink for Taken {
+    fn block(&mut self, lba: salvage::Lba, _content: &salvage::Block) -> std::io::Result<()> {
+        assert!(self.0.insert(lba.0), "host block {} was taken out twice", lba.0);
+        Ok(())
+    }
+}
+
 /// Whatever the bytes: no panic, an end, and a report that can be printed.
 fn look_at_everything(image: &Image) {
     let mut options = Options { data: true, findings_max: 200, ..Options::default() };
@@ -172,6 +183,12 @@ fn look_at_everything(image: &Image) {
     };
     dump::segments(&mut image.reader(), |row| go_on(row.to_string()));
     dump::records(&mut image.reader(), None, |row| go_on(row.to_string()));
+    let mut options = salvage::Options { events_max: 2000, ..Default::default() };
+    let mut taken = Taken::default();
+    if let Ok(found) = salvage::salvage(&mut image.reader(), &mut taken, &mut options) {
+        assert_eq!(taken.0.len() as u64, found.whole_blocks + found.found_blocks);
+        assert!(serde_json::to_string(&found).unwrap().contains("\"lost_blocks\""));
+    }
     let mut rows = 0;
     dump::map(&mut image.reader(), MapRange::ALL, |row| {
         rows += 1;

@@ -65,6 +65,7 @@ pub(crate) enum Verb {
     Grow(verbs::grow::Grow),
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),
+    Salvage(verbs::salvage::Salvage),
     Bench(verbs::bench::Bench),
     Replay(verbs::replay::Replay),
     Flash(verbs::flash::Flash),

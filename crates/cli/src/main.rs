@@ -22,6 +22,7 @@ mod file_size;
 mod file_system;
 mod format_store;
 mod holders;
+mod image;
 mod inherited;
 mod limits;
 mod logging;
@@ -116,6 +117,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Grow(verb) => verb.run(&state()?),
         Verb::Check(verb) => verb.run(known_state().as_ref()),
         Verb::Dump(verb) => verb.run(known_state().as_ref()),
+        Verb::Salvage(verb) => verb.run(known_state().as_ref()),
         Verb::Bench(verb) => verb.run(),
         Verb::Flash(verb) => verb.run(state),
         Verb::Replay(verb) => verb.run(),

@@ -16,6 +16,7 @@ pub(crate) mod mount;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod restart;
+pub(crate) mod salvage;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod status;

@@ -448,6 +448,9 @@ fn check(device: &Device) -> Report {
             Ok(())
         },
     };
+    let mut salvage = coulter_check::salvage::Options { events_max: 4096, ..Default::default() };
+    let mut taken = crate::store::Taken::default();
+    let _ = coulter_check::salvage::salvage(&mut blocks, &mut taken, &mut salvage);
     let mut options = coulter_check::Options { data: true, ..Default::default() };
     coulter_check::check(&mut blocks, &mut options)
 }

@@ -133,6 +133,8 @@ pub(crate) fn damaged(bytes: &[u8]) {
     };
     let mut options = coulter_check::Options { data: true, ..Default::default() };
     let _ = coulter_check::check(&mut blocks, &mut options);
+    let mut salvage = coulter_check::salvage::Options { events_max: 4096, ..Default::default() };
+    let _ = coulter_check::salvage::salvage(&mut blocks, &mut Taken::default(), &mut salvage);
     let mut hand = Hand::open(device, small());
     for lba in (0..geometry.volume_size).step_by(97) {
         let _ = hand.read(lba);
@@ -141,6 +143,17 @@ pub(crate) fn damaged(bytes: &[u8]) {
         let _ = hand.write(lba, 1, 1);
     }
     assert!(Lba(geometry.volume_size) > Lba(0), "a volume has blocks");
+}
+
+/// What was taken out: each block once.
+#[derive(Default)]
+pub(crate) struct Taken(std::collections::BTreeSet<u64>);
+
+impl coulter_check::salvage::Sink for Taken {
+    fn block(&mut self, lba: Lba, _content: &Block) -> std::io::Result<()> {
+        assert!(self.0.insert(lba.0), "host block {} was taken out twice", lba.0);
+        Ok(())
+    }
 }
 
 /// A block: more often than not one of the superblocks, the checkpoint, or a segment's first.

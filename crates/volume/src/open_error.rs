@@ -192,19 +192,20 @@ impl fmt::Display for OpenErrorKind {
             OpenErrorKind::Damaged { what, offset } => write!(
                 f,
                 "{what}, at byte {offset}: the store is damaged there and cannot be opened \
-                 without losing data; `coulter check` says what else is"
+                 without losing data; `coulter check` says what else is, and `coulter salvage` takes out what \
+                 is left"
             ),
             OpenErrorKind::DurableRecordMissing { sequence, durable } => write!(
                 f,
                 "record {sequence} is gone although all up to {durable} were durable: the device \
                  has lost what it had confirmed, and opening would lose it for good; `coulter \
-                 check` says what is left"
+                 check` says more, and `coulter salvage` takes out what is left"
             ),
             OpenErrorKind::SuperblockLost { generation } => write!(
                 f,
                 "its newest superblock is gone: records were written after generation {generation}, \
                  and the copy that is left is older and leads to a state that is long over; \
-                 restore the store from a backup, `coulter check` says what is left"
+                 restore the store from a backup, or take out what is left with `coulter salvage`"
             ),
             OpenErrorKind::MapMemory { needed } => {
                 write!(f, "opening may need {needed} bytes of map memory: allow at least so much")

@@ -38,7 +38,7 @@ use crate::window::Window;
 use copy::Copier;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::Superblock;
-use coulter_format::{Block, Lba};
+pub use coulter_format::{Block, Lba};
 use events::Events;
 use resolve::Base;
 use scan::{Log, Missing};

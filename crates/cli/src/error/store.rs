@@ -51,6 +51,18 @@ pub(crate) enum StoreError {
     Faulty { path: PathBuf, faults: u64, warnings: u64, complete: bool },
     /// A volume did not end in order.
     Close { path: PathBuf, reason: String },
+    /// `salvage` to where something is.
+    ImageExists { path: PathBuf, is_disk: bool },
+    /// `salvage` of a store to itself.
+    ImageIsStore { path: PathBuf },
+    /// `salvage` to neither a file nor a disk.
+    NoImage { path: PathBuf },
+    /// `salvage` to a disk that is smaller than the volume.
+    ImageTooSmall { path: PathBuf, size: u64, present: u64 },
+    /// `salvage` of what is no store any more.
+    NothingToSalvage { path: PathBuf, findings: Vec<String> },
+    /// What `salvage` took out is not all, or may not be the newest.
+    NotAllSalvaged { path: PathBuf, found: u64, lost: u64, records_missing: u64, stale_max: u64 },
 }
 
 impl StoreError {
@@ -142,10 +154,62 @@ impl StoreError {
                 if *complete {
                     return report;
                 }
-                report.help("not everything could be followed to its end: there may be more")
+                report.help(
+                    "not everything could be followed to its end: there may be more; if it cannot be \
+                     attached, `coulter salvage` takes out what is left",
+                )
             }
             StoreError::Close { path, reason } => {
                 fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
+            }
+            StoreError::ImageExists { path, is_disk } => {
+                let what = if *is_disk { "it is a disk" } else { "there is something already" };
+                fault(format!("will not write to {}", path.display()))
+                    .why(what)
+                    .help("name a file that does not exist; or, if what is there may be destroyed, add --force")
+            }
+            StoreError::ImageIsStore { path } => {
+                usage(format!("cannot take anything out to {}", path.display()))
+                    .why("that is the store itself")
+                    .help("name another file or disk")
+            }
+            StoreError::NoImage { path } => usage(format!("cannot write to {}", path.display()))
+                .why("it is neither a regular file nor a block device")
+                .help("name a file that does not exist"),
+            StoreError::ImageTooSmall { path, size, present } => {
+                fault(format!("cannot write to {}", path.display()))
+                    .why(format!("it has {}, and the volume {}", Size(*present), Size(*size)))
+                    .help("name a larger disk, or a file")
+            }
+            StoreError::NothingToSalvage { path, findings } => {
+                fault(format!("cannot take anything out of {}", path.display()))
+                    .why(findings.join("; "))
+                    .help("without a superblock nothing can be told from the other blocks")
+            }
+            StoreError::NotAllSalvaged { path, found, lost, records_missing, stale_max } => {
+                let mut why = Vec::new();
+                if *lost > 0 {
+                    why.push(format!("{} are lost and read as zeros", Size(*lost)));
+                }
+                if *found > 0 {
+                    why.push(format!(
+                        "{} were found in the log, which does not tell all that was discarded",
+                        Size(*found)
+                    ));
+                }
+                if *records_missing > 0 {
+                    why.push(format!(
+                        "{records_missing} records are missing, so up to {} elsewhere may be older than \
+                         they should be",
+                        Size(*stale_max)
+                    ));
+                }
+                fault(format!("not all of {} is as it was", path.display()))
+                    .why(why.join("; "))
+                    .help(
+                        "check what is in the image before it is used, for instance with `fsck -n`; --map \
+                         says where each of these is",
+                    )
             }
         }
     }

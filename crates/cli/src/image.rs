@@ -1,0 +1,136 @@
+//! Where `salvage` puts what it takes out: a file that is made for it, or a disk.
+//!
+//! Invariants:
+//! - nothing that is there is overwritten unless that was asked for;
+//! - a file that was made here is removed if it does not come to be whole;
+//! - what is not written reads as zeros, on a disk too.
+
+use crate::demo::Interrupt;
+use crate::error::{CliError, StoreError};
+use crate::file_identity::FileIdentity;
+use crate::target_file::TargetFile;
+use coulter_check::salvage::{Block, Lba, Sink};
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// An image in the making.
+pub(crate) struct Image {
+    place: Place,
+    path: PathBuf,
+    interrupt: Interrupt,
+    /// What kept a block from being written.
+    refused: Option<CliError>,
+}
+
+enum Place {
+    File(TargetFile),
+    Disk(File),
+}
+
+impl Image {
+    /// Makes an image of so many bytes, all zeros, at `path`; only with `force` where something is. It must
+    /// not be the store itself.
+    ///
+    /// # Errors
+    /// When that is not allowed, or the system refuses.
+    pub(crate) fn make(
+        path: &Path,
+        store: &Path,
+        size: u64,
+        force: bool,
+        interrupt: Interrupt,
+    ) -> Result<Image, CliError> {
+        let place = match std::fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = TargetFile::make(path)?;
+                file.lengthen(size)?;
+                Place::File(file)
+            }
+            Err(source) => return Err(CliError::io("look at", path, source)),
+            Ok(metadata) => {
+                let is_disk = metadata.file_type().is_block_device();
+                if !is_disk && !metadata.is_file() {
+                    return Err(StoreError::NoImage { path: path.to_owned() }.into());
+                }
+                if FileIdentity::at(path).ok() == FileIdentity::at(store).ok() {
+                    return Err(StoreError::ImageIsStore { path: path.to_owned() }.into());
+                }
+                if !force {
+                    return Err(StoreError::ImageExists { path: path.to_owned(), is_disk }.into());
+                }
+                if is_disk { disk(path, size)? } else { emptied(path, size)? }
+            }
+        };
+        Ok(Image { place, path: path.to_owned(), interrupt, refused: None })
+    }
+
+    fn file(&self) -> &File {
+        match &self.place {
+            Place::File(file) => file.file(),
+            Place::Disk(file) => file,
+        }
+    }
+
+    /// What kept a block from being written, if that ended it all.
+    pub(crate) fn take_refusal(&mut self) -> Option<CliError> {
+        self.refused.take()
+    }
+
+    /// It is whole, and stays.
+    ///
+    /// # Errors
+    /// When it cannot be made durable.
+    pub(crate) fn keep(mut self) -> Result<(), CliError> {
+        self.file().sync_all().map_err(|source| CliError::io("flush", &self.path, source))?;
+        if let Place::File(file) = &mut self.place {
+            file.keep();
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Image {
+    fn block(&mut self, lba: Lba, content: &Block) -> io::Result<()> {
+        if self.interrupt.is_raised() {
+            self.refused = self.interrupt.check().err();
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        if content.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        let written = self.file().write_all_at(content, lba.0 * content.len() as u64);
+        written.inspect_err(|error| {
+            let source = io::Error::from(error.kind());
+            let source = error.raw_os_error().map_or(source, io::Error::from_raw_os_error);
+            self.refused = Some(CliError::io("write", &self.path, source));
+        })
+    }
+}
+
+/// A file whose content is given up.
+fn emptied(path: &Path, size: u64) -> Result<Place, CliError> {
+    let file = TargetFile::open(path)?;
+    file.file().set_len(0).map_err(|source| CliError::io("empty", path, source))?;
+    file.lengthen(size)?;
+    Ok(Place::File(file))
+}
+
+/// A disk that nobody uses, zeroed as far as the image goes.
+fn disk(path: &Path, size: u64) -> Result<Place, CliError> {
+    let failed = |source| CliError::io("open", path, source);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_EXCL);
+    let mut file = options.open(path).map_err(failed)?;
+    let present = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    if present < size {
+        return Err(StoreError::ImageTooSmall { path: path.to_owned(), size, present }.into());
+    }
+    let zero = FallocateFlags::FALLOC_FL_ZERO_RANGE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    // No disk is longer than 2^63 bytes.
+    fallocate(&file, zero, 0, size as libc::off_t)
+        .map_err(|errno| CliError::io("zero", path, errno.into()))?;
+    Ok(Place::Disk(file))
+}

@@ -1,0 +1,208 @@
+//! `salvage` out of stores that were damaged so that they cannot be attached any more.
+
+mod sandbox;
+
+use sandbox::{Sandbox, skipped};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
+
+const BLOCK_SIZE: u64 = 4096;
+
+/// A store with patterns at its start, in its midst and at its end, of 64 MiB that the host sees; `None`
+/// where qemu-io is missing.
+fn written() -> Option<Sandbox> {
+    let sandbox = Sandbox::new();
+    let sizes = ["--size", "256M", "--segment-size", "2M", "--volume-size", "64M"];
+    sandbox.ok(&[&["create", "disk.img"][..], &sizes].concat());
+    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let mut qemu = Command::new("qemu-io");
+    qemu.args(["-f", "raw"]);
+    let writes = ["write -P 0x11 0 1M", "write -P 0x42 512k 1M", "write -P 0x33 30M 3M", "flush"];
+    for command in [&writes[..], &["write -P 0x77 65532k 4k", "discard 31M 1M"]].concat() {
+        qemu.args(["-c", command]);
+    }
+    let written = qemu.arg(uri.trim_end()).output();
+    sandbox.ok(&["detach", "disk"]);
+    if !written.is_ok_and(|output| output.status.success()) {
+        skipped("salvage: qemu-io is not installed");
+        return None;
+    }
+    Some(sandbox)
+}
+
+/// What the volume holds.
+fn expected() -> Vec<u8> {
+    let mut bytes = vec![0; 64 << 20];
+    bytes[..512 << 10].fill(0x11);
+    bytes[512 << 10..1536 << 10].fill(0x42);
+    bytes[30 << 20..33 << 20].fill(0x33);
+    bytes[31 << 20..32 << 20].fill(0);
+    bytes[65532 << 10..].fill(0x77);
+    bytes
+}
+
+/// Damages a block of a store.
+fn damage(sandbox: &Sandbox, block: u64) {
+    let file = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
+    file.write_all_at(&[0x5a; 100], block * BLOCK_SIZE).expect("it is writable");
+}
+
+/// The first block of the checkpoint's body.
+fn body(sandbox: &Sandbox) -> u64 {
+    let copies = sandbox.json(&["dump", "disk.img", "superblock", "--json"]);
+    let copies = copies.as_array().expect("both copies");
+    let newest = copies.iter().find_map(|copy| find(copy, "checkpoint_block"));
+    newest.and_then(Value::as_u64).expect("a copy says where it lies")
+}
+
+/// The first value of this name, however deep.
+fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    let fields = value.as_object()?;
+    fields.get(name).or_else(|| fields.values().find_map(|value| find(value, name)))
+}
+
+#[test]
+fn a_sound_store_comes_out_as_it_is_and_sparse() {
+    let Some(sandbox) = written() else { return };
+    let text = sandbox.ok(&["salvage", "disk.img", "volume.img", "--map", "volume.map"]);
+    assert!(text.contains("3.50 MiB as the map says, 0 B found in the log; 0 B lost"), "{text}");
+    let image = sandbox.path("volume.img");
+    assert!(fs::read(&image).expect("it was made") == expected(), "another content");
+    assert!(
+        fs::metadata(&image).expect("it is there").blocks() * 512 < 8 << 20,
+        "it is not sparse"
+    );
+    let map = fs::read_to_string(sandbox.path("volume.map")).expect("it was made");
+    let lines: Vec<_> = map.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(lines[1..], ["0x000000000000  0x000004000000  +"], "{map}");
+    // Nothing is written to the store: it can be attached as before.
+    sandbox.ok(&["check", "disk.img", "--data"]);
+}
+
+#[test]
+fn without_its_checkpoint_a_store_is_not_attached_and_all_of_it_comes_out() {
+    let Some(sandbox) = written() else { return };
+    damage(&sandbox, body(&sandbox));
+    let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd-server"]);
+    assert!(error.contains("`coulter salvage` takes out what is left"), "{error}");
+    let error = sandbox.fails(1, &["check", "disk.img"]);
+    assert!(error.contains("`coulter salvage` takes out what is left"), "{error}");
+
+    let output = sandbox.run(&["salvage", "disk.img", "volume.img", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "where blocks lie is not known for certain");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("the output is JSON");
+    assert_eq!(found["whole"], false);
+    assert_eq!(found["volume_size_bytes"], 64 << 20);
+    assert_eq!(found["lost_bytes"], 0);
+    assert_eq!(found["records_missing"], 0);
+    assert_eq!(found["report"]["counters"]["faults"], 1);
+    let image = fs::read(sandbox.path("volume.img")).expect("it was made");
+    assert!(image == expected(), "another content");
+}
+
+#[test]
+fn what_is_lost_is_zeros_and_said_to_be_lost() {
+    let Some(sandbox) = written() else { return };
+    let map = sandbox.json(&["dump", "disk.img", "map", "--blocks", "7..8", "--json"]);
+    damage(&sandbox, map[0]["block"].as_u64().expect("the block is mapped"));
+    let arguments = ["salvage", "disk.img", "volume.img", "--map", "volume.map"];
+    let error = sandbox.fails(1, &arguments);
+    assert!(error.contains("4 KiB are lost and read as zeros"), "{error}");
+    let mut expected = expected();
+    expected[7 * 4096..8 * 4096].fill(0);
+    assert!(fs::read(sandbox.path("volume.img")).expect("it was made") == expected);
+    let map = fs::read_to_string(sandbox.path("volume.map")).expect("it was made");
+    assert!(map.contains("\n0x000000007000  0x000000001000  -\n"), "{map}");
+}
+
+#[test]
+fn nothing_is_overwritten_that_was_not_meant_to_be() {
+    let Some(sandbox) = written() else { return };
+    fs::write(sandbox.path("there.img"), "something").expect("it is writable");
+    let salvage = |image| ["salvage", "disk.img", image];
+    let error = sandbox.fails(1, &salvage("there.img"));
+    assert!(error.contains("there is something already"), "{error}");
+    assert_eq!(fs::read_to_string(sandbox.path("there.img")).expect("it is there"), "something");
+    fs::hard_link(sandbox.path("disk.img"), sandbox.path("same.img")).expect("it can be linked");
+    for name in ["disk.img", "same.img"] {
+        let error = sandbox.fails(2, &[&salvage(name)[..], &["--force"]].concat());
+        assert!(error.contains("that is the store itself"), "{error}");
+    }
+    sandbox.make_directory("directory");
+    let error = sandbox.fails(2, &salvage("directory"));
+    assert!(error.contains("neither a regular file nor a block device"), "{error}");
+    let error = sandbox.fails(1, &salvage("nowhere/volume.img"));
+    assert!(error.contains("cannot make nowhere/volume.img"), "{error}");
+    // The map comes first: nothing is taken out that could not be told of.
+    let arguments = [&salvage("volume.img")[..], &["--map", "there.img"]].concat();
+    let error = sandbox.fails(1, &arguments);
+    assert!(error.contains("cannot make there.img"), "{error}");
+    assert!(!sandbox.path("volume.img").exists());
+
+    sandbox.ok(&[&salvage("there.img")[..], &["--force"]].concat());
+    assert!(fs::read(sandbox.path("there.img")).expect("it is there") == expected());
+    sandbox.ok(&["check", "disk.img", "--data"]);
+}
+
+#[test]
+fn an_image_for_which_there_is_no_room_is_removed() {
+    let Some(sandbox) = written() else { return };
+    let command = sandbox.command_with_file_limit(2 << 20, &["salvage", "disk.img", "volume.img"]);
+    let output = { command }.output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("volume.img"), "{error}");
+    assert!(!sandbox.path("volume.img").exists(), "an image that is not whole was left");
+}
+
+#[test]
+fn an_attached_store_and_what_is_none_are_refused() {
+    let Some(sandbox) = written() else { return };
+    fs::write(sandbox.path("noise.img"), vec![7; 1 << 20]).expect("it is writable");
+    let error = sandbox.fails(1, &["salvage", "noise.img", "volume.img"]);
+    assert!(error.contains("cannot take anything out of noise.img"), "{error}");
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let error = sandbox.fails(1, &["salvage", "disk.img", "volume.img"]);
+    assert!(error.contains("in use by process"), "{error}");
+    assert!(!sandbox.path("volume.img").exists());
+}
+
+/// A loop device, until it goes.
+struct Loop(String);
+
+impl Loop {
+    fn over(sandbox: &Sandbox, file: &str) -> Option<Loop> {
+        let output =
+            Command::new("losetup").args(["--find", "--show"]).arg(sandbox.path(file)).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(Loop(String::from_utf8(output.stdout).ok()?.trim_end().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn to_a_disk_all_is_written_zeros_too_and_nothing_behind_it() {
+    let Some(sandbox) = written() else { return };
+    fs::write(sandbox.path("target"), vec![0xff; 80 << 20]).expect("it is writable");
+    fs::write(sandbox.path("small"), vec![0xff; 8 << 20]).expect("it is writable");
+    let (Some(target), Some(small)) =
+        (Loop::over(&sandbox, "target"), Loop::over(&sandbox, "small"))
+    else {
+        return skipped("salvage to a disk: it needs root and loop devices");
+    };
+    let error = sandbox.fails(1, &["salvage", "disk.img", &target.0]);
+    assert!(error.contains("it is a disk"), "{error}");
+    let error = sandbox.fails(1, &["salvage", "disk.img", &small.0, "--force"]);
+    assert!(error.contains("it has 8 MiB, and the volume 64 MiB"), "{error}");
+    sandbox.ok(&["salvage", "disk.img", &target.0, "--force"]);
+    let found = fs::read(&target.0).expect("it can be read");
+    assert!(found[..64 << 20] == expected(), "another content");
+    assert!(found[64 << 20..].iter().all(|byte| *byte == 0xff), "behind the volume");
+}
