@@ -1,32 +1,55 @@
 //! Reads blocks, compares their checksums, and hands them to the sink.
+//!
+//! Many leaves' blocks are read together, in the order of the device: one leaf's lie all over the log.
 
-use super::events::Event;
-use super::resolve::{Settled, SettledBlock};
+use super::events::Events;
+use super::resolve::Settled;
 use super::{PER_LEAF, Range, Salvage, Sink, State};
 use crate::window::Window;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::{Block, BlockPointer, Lba};
 use std::io;
 
-/// Blocks read in one request at most.
-const BLOCKS_PER_READ: usize = 256;
+/// Blocks that are read together, in one order.
+const BATCH: usize = 1 << 16;
 
-/// What was handed out so far.
+/// Blocks that one request reads at most, and that are read in vain rather than asking once more.
+const RUN_MAX: u32 = 256;
+const GAP_MAX: u32 = 8;
+
+/// A block to be handed out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) lba: u64,
+    pub(super) pointer: BlockPointer,
+    /// Whether the log says where it lies, and not the map.
+    pub(super) is_found: bool,
+}
+
+/// What was handed out so far, and what is to be.
 pub(super) struct Copier<'a> {
     sink: &'a mut dyn Sink,
     volume_size: u64,
+    waiting: Vec<Wanted>,
     salvage: Salvage,
+    /// Ranges that there were when neighbours were last joined.
+    joined: usize,
 }
 
 impl<'a> Copier<'a> {
     pub(super) fn new(sink: &'a mut dyn Sink, volume_size: u64) -> Copier<'a> {
         let salvage = Salvage { volume_blocks: volume_size, ..Salvage::default() };
-        Copier { sink, volume_size, salvage }
+        Copier { sink, volume_size, waiting: Vec::new(), salvage, joined: 0 }
     }
 
     /// What came of it, neighbours in one range.
     pub(super) fn finish(mut self) -> Salvage {
-        let mut ranges = std::mem::take(&mut self.salvage.ranges);
+        self.join_ranges();
+        self.salvage
+    }
+
+    fn join_ranges(&mut self) {
+        let ranges = &mut self.salvage.ranges;
         ranges.sort_by_key(|range| range.lba);
         ranges.dedup_by(|next, range| {
             let goes_on = range.lba + range.blocks == next.lba && range.state == next.state;
@@ -35,81 +58,102 @@ impl<'a> Copier<'a> {
             }
             goes_on
         });
-        Salvage { ranges, ..self.salvage }
+        self.joined = ranges.len();
     }
 
-    /// Hands out what can be read of a leaf; returns the addresses in it of what cannot.
-    pub(super) fn take(
-        &mut self,
-        window: &mut Window<'_>,
-        settled: &Settled,
-    ) -> io::Result<Vec<u16>> {
-        let mut missing = Vec::new();
+    /// Takes what there is of a leaf; true when so much waits that it should be read.
+    pub(super) fn want(&mut self, settled: &Settled) -> bool {
         let first = settled.key.saturating_mul(PER_LEAF);
-        let mut blocks: Vec<_> = settled.blocks.clone();
-        blocks.retain(|block| first + u64::from(block.index) < self.volume_size);
-        blocks.sort_by_key(|block| block.pointer.pba);
-        let follows =
-            |one: &SettledBlock, other: &SettledBlock| one.pointer.pba.plus(1) == other.pointer.pba;
-        for run in blocks.chunk_by(follows).flat_map(|run| run.chunks(BLOCKS_PER_READ)) {
-            let Some(start) = run.first().map(|block| block.pointer.pba) else { continue };
-            let together = window.blocks(start, run.len() as u32).is_ok();
-            for (offset, block) in run.iter().enumerate() {
-                // Read before, if together; if not, one by one, for all but one of them may be readable.
-                let content = match together {
-                    true => window.blocks(start, run.len() as u32).ok().and_then(|b| b.get(offset)),
-                    false => window.block(block.pointer.pba).ok(),
-                };
-                let lba = first + u64::from(block.index);
-                match content.filter(|content| is_right(content, lba, block.pointer)) {
-                    Some(content) => {
-                        self.sink.block(Lba(lba), content)?;
-                        self.count(lba, block.is_found.then_some(State::Found));
-                    }
-                    None => missing.push(block.index),
-                }
+        for block in &settled.blocks {
+            let (pointer, is_found) = (block.pointer, block.is_found);
+            let lba = first + u64::from(block.index);
+            if lba < self.volume_size {
+                self.waiting.push(Wanted { lba, pointer, is_found });
             }
-        }
-        Ok(missing)
-    }
-
-    /// The same; what cannot be read is looked for where the same version of it lay before it was moved, or
-    /// lies since. What is not there either is lost.
-    pub(super) fn take_with_copies(
-        &mut self,
-        window: &mut Window<'_>,
-        settled: &Settled,
-        events: &[Event],
-    ) -> io::Result<()> {
-        let first = settled.key.saturating_mul(PER_LEAF);
-        let missing = self.take(window, settled)?;
-        for index in missing {
-            let Some(wanted) = settled.blocks.iter().find(|block| block.index == index) else {
-                continue;
-            };
-            let lba = first + u64::from(index);
-            let copies = events.iter().filter(|event| {
-                let pointer = event.pointer;
-                event.index == index
-                    && pointer.is_mapped()
-                    && pointer.checksum == wanted.pointer.checksum
-            });
-            let mut state = Some(State::Lost);
-            for copy in copies {
-                let Ok(content) = window.block(copy.pointer.pba) else { continue };
-                if is_right(content, lba, copy.pointer) {
-                    self.sink.block(Lba(lba), content)?;
-                    state = wanted.is_found.then_some(State::Found);
-                    break;
-                }
-            }
-            self.count(lba, state);
         }
         for index in &settled.lost {
             let lba = first + u64::from(*index);
             if lba < self.volume_size {
                 self.count(lba, Some(State::Lost));
             }
+        }
+        self.waiting.len() >= BATCH
+    }
+
+    /// Hands out what waits; returns what cannot be read, or is not what it should be, by address.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub(super) fn read(&mut self, window: &mut Window<'_>) -> io::Result<Vec<Wanted>> {
+        let mut missing = Vec::new();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_by_key(|wanted| wanted.pointer.pba);
+        let mut rest = waiting.as_slice();
+        while let Some(first) = rest.first() {
+            let start = first.pointer.pba;
+            let mut end = start;
+            let near = rest.iter().take_while(|wanted| {
+                let pba = wanted.pointer.pba;
+                let is_near = pba.0 - end.0 <= 1 + GAP_MAX && pba.0 - start.0 < RUN_MAX;
+                end = if is_near { pba } else { end };
+                is_near
+            });
+            let (run, behind) = rest.split_at(near.count().max(1));
+            rest = behind;
+            // If not all of it can be read, some of it may be.
+            let count = end.0 - start.0 + 1;
+            let together = window.blocks(start, count).is_ok();
+            for wanted in run {
+                let at = wanted.pointer.pba.0 - start.0;
+                let content = match together {
+                    true => window.blocks(start, count).ok().and_then(|b| b.get(at as usize)),
+                    false => window.block(wanted.pointer.pba).ok(),
+                };
+                match content.filter(|content| is_right(content, wanted.lba, wanted.pointer)) {
+                    Some(content) => {
+                        self.sink.block(Lba(wanted.lba), content)?;
+                        self.count(wanted.lba, wanted.is_found.then_some(State::Found));
+                    }
+                    None => missing.push(*wanted),
+                }
+            }
+        }
+        waiting.clear();
+        self.waiting = waiting;
+        // Leaves are whole, so what was counted block by block is few ranges again.
+        if self.salvage.ranges.len() > 2 * self.joined + BATCH {
+            self.join_ranges();
+        }
+        missing.sort_by_key(|wanted| wanted.lba);
+        Ok(missing)
+    }
+
+    /// The same; what cannot be read is looked for where the same version of it lay before it was moved, or
+    /// lies since. What is not there either is lost.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub(super) fn read_with_copies(
+        &mut self,
+        window: &mut Window<'_>,
+        events: &Events,
+    ) -> io::Result<()> {
+        for wanted in self.read(window)? {
+            let index = wanted.lba % PER_LEAF;
+            let copies = events.of(wanted.lba / PER_LEAF).iter().filter(|event| {
+                let is_same = event.pointer.checksum == wanted.pointer.checksum;
+                event.is_block() && u64::from(event.index) == index && is_same
+            });
+            let mut state = Some(State::Lost);
+            for copy in copies {
+                let Ok(content) = window.block(copy.pointer.pba) else { continue };
+                if is_right(content, wanted.lba, copy.pointer) {
+                    self.sink.block(Lba(wanted.lba), content)?;
+                    state = wanted.is_found.then_some(State::Found);
+                    break;
+                }
+            }
+            self.count(wanted.lba, state);
         }
         Ok(())
     }

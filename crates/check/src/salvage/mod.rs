@@ -205,7 +205,7 @@ pub fn salvage(
 /// What is known of leaves when the map was gone through.
 #[derive(Debug, Default)]
 struct Known {
-    /// Leaves whose blocks were handed out, those that are not in `left` again.
+    /// Leaves that the map tells all of. Of what could not be read, the same version is looked for.
     done: BTreeSet<u64>,
     /// Leaves that are to be settled, with what is known of them.
     left: BTreeMap<u64, Base>,
@@ -244,6 +244,7 @@ impl Work<'_, '_> {
             &mut taker,
             &mut self.report,
         );
+        taker.read(window);
         match taker.refused {
             Some(error) => Err(SalvageError::Sink(error)),
             None => {
@@ -307,9 +308,12 @@ impl Work<'_, '_> {
             }
             base.find_page(window, of_leaf);
             base.resolve(of_leaf, log);
-            let taken = self.copier.take_with_copies(window, &base.settled(), of_leaf);
-            taken.map_err(SalvageError::Sink)?;
+            if self.copier.want(&base.settled()) {
+                let read = self.copier.read_with_copies(window, events);
+                read.map_err(SalvageError::Sink)?;
+            }
         }
+        self.copier.read_with_copies(window, events).map_err(SalvageError::Sink)?;
         Ok(relies_on_log)
     }
 }
@@ -333,6 +337,23 @@ struct Taker<'a, 's, 'o> {
     refused: Option<io::Error>,
 }
 
+impl Taker<'_, '_, '_> {
+    /// Reads what waits. Of what cannot be read there may be another copy of the same version.
+    fn read(&mut self, window: &mut Window<'_>) {
+        match self.copier.read(window) {
+            Ok(missing) => {
+                for leaf in missing.chunk_by(|a, b| a.lba / PER_LEAF == b.lba / PER_LEAF) {
+                    let Some(key) = leaf.first().map(|wanted| wanted.lba / PER_LEAF) else {
+                        continue;
+                    };
+                    self.known.left.insert(key, Base::missing(key, leaf));
+                }
+            }
+            Err(error) => self.refused = Some(error),
+        }
+    }
+}
+
 impl Visitor for Taker<'_, '_, '_> {
     fn leaf(
         &mut self,
@@ -345,19 +366,12 @@ impl Visitor for Taker<'_, '_, '_> {
             return ControlFlow::Continue(());
         }
         self.known.done.insert(leaf.key);
-        let mut base = Base::known(leaf);
-        match self.copier.take(window, &base.settled()) {
-            Ok(missing) if missing.is_empty() => ControlFlow::Continue(()),
-            Ok(missing) => {
-                // There may be another copy of the same version.
-                base.keep_only(&missing);
-                self.known.left.insert(leaf.key, base);
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                self.refused = Some(error);
-                ControlFlow::Break(())
-            }
+        if self.copier.want(&Base::known(leaf).settled()) {
+            self.read(window);
+        }
+        match self.refused {
+            None => ControlFlow::Continue(()),
+            Some(_) => ControlFlow::Break(()),
         }
     }
 

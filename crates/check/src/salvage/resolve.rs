@@ -12,6 +12,7 @@
 //! before the source was written. No checkpoint is cut while a relocation is on its way, so it was the
 //! latter if a checkpoint lies in between.
 
+use super::copy::Wanted;
 use super::events::{Effect, Event};
 use super::scan::Log;
 use crate::leaves::Leaf;
@@ -82,6 +83,20 @@ impl Base {
         }
     }
 
+    /// Of a leaf of which these blocks are not where they should be.
+    pub(super) fn missing(key: u64, blocks: &[Wanted]) -> Base {
+        let values = Box::new([Value::default(); ENTRIES_PER_PAGE]);
+        let mut base = Base { key, values, page: None, lacks_page: false };
+        for wanted in blocks {
+            if let Some(value) =
+                base.values.get_mut((wanted.lba % ENTRIES_PER_PAGE as u64) as usize)
+            {
+                (value.pointer, value.is_found) = (wanted.pointer, wanted.is_found);
+            }
+        }
+        base
+    }
+
     /// Of a leaf that nothing hides: what is not lost holds.
     pub(super) fn known(leaf: &Leaf) -> Base {
         Base::of(leaf, |pointer| pointer.is_lost())
@@ -115,15 +130,6 @@ impl Base {
     pub(super) fn doubt_all(&mut self) {
         for value in self.values.iter_mut().filter(|value| value.pointer.is_mapped()) {
             value.is_found |= value.is_open;
-        }
-    }
-
-    /// Forgets all but these addresses, and what records are needed for.
-    pub(super) fn keep_only(&mut self, indexes: &[u16]) {
-        for (index, value) in (0..).zip(self.values.iter_mut()) {
-            if !value.is_open && !indexes.contains(&index) {
-                *value = Value::default();
-            }
         }
     }
 
