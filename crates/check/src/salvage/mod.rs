@@ -86,7 +86,8 @@ pub enum State {
     /// The map does not tell any more; this is the newest version that the log knows of. It may be one that
     /// was discarded, or, if a record is damaged, an older one.
     Found,
-    /// It was there, and no version of it is: it cannot be read, or does not match its checksum.
+    /// It was there, and that version of it is not: it cannot be read, or does not match its checksum. Where
+    /// the map does not tell, it may have been discarded before.
     Lost,
 }
 
