@@ -130,5 +130,6 @@ fn what_is_no_store_has_nothing_to_dump_or_to_call_sound() {
     for arguments in [&["check", "noise.img"][..], &["dump", "noise.img", "map"]] {
         let error = sandbox.fails(1, arguments);
         assert!(error.contains("noise.img"), "{error}");
+        assert!(!error.contains("there may be more"), "{error}");
     }
 }

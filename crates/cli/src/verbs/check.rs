@@ -48,7 +48,8 @@ impl Check {
             return Ok(());
         }
         let (faults, warnings) = (report.counters.faults, report.counters.warnings);
-        let complete = report.complete;
+        // Where there is no superblock there is nothing more to be found, nor to be salvaged.
+        let complete = report.complete || report.store.is_none();
         Err(StoreError::Faulty { path: self.path.clone(), faults, warnings, complete }.into())
     }
 
