@@ -169,7 +169,12 @@ impl Dump {
         if found && faults == 0 {
             return Ok(());
         }
-        let complete = found;
+        let nothing = |finding: &Finding| {
+            use Finding::{NoSuperblock, NotAStore, OtherFeatures, OtherVersion};
+            matches!(finding, NoSuperblock | NotAStore | OtherFeatures { .. } | OtherVersion { .. })
+        };
+        // Where there is no superblock there is nothing more to be found.
+        let complete = found || findings.iter().any(nothing);
         Err(StoreError::Faulty { path: self.path.clone(), faults, warnings, complete }.into())
     }
 }
