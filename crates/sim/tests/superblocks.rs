@@ -1,6 +1,8 @@
 //! Goal: whichever copy of the superblock is lost, the store is what it was.
 
+use coulter_check::salvage::{self, SalvageError};
 use coulter_engine::{Command, Config, OpenError, Phase, Request};
+use coulter_format::checksum::crc32c;
 use coulter_format::record::RecordView;
 use coulter_format::{BLOCK_SIZE, Pba};
 use coulter_sim::hand::{Hand, small, store};
@@ -147,4 +149,48 @@ fn the_newest_copy_of_the_superblock_is_never_overwritten() {
         }
     }
     assert_eq!(count, 5, "the epoch is announced, and two checkpoints have two copies each");
+}
+
+/// A newer program has written one copy, and was killed before the other. The store is refused for the one
+/// that this program does not know, whichever it is: to go on from the other would overwrite the newer.
+#[test]
+fn a_store_of_which_either_copy_is_of_a_newer_program_is_refused() {
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(hand.write(3, 1, 1));
+    assert_eq!(hand.flush(), Some(Ok(())));
+    for copy in [Pba(0), Pba(128)] {
+        for (at, value) in [(8, 2u32), (44, 0x10)] {
+            let mut device = hand.device.clone();
+            let mut block = [[0; BLOCK_SIZE]];
+            device.read(copy, &mut block);
+            block[0][at..at + 4].copy_from_slice(&value.to_le_bytes());
+            block[0][12..16].fill(0);
+            let checksum = crc32c(&block[0]);
+            block[0][12..16].copy_from_slice(&checksum.to_le_bytes());
+            device.write(copy, &block);
+            device.flush_all();
+            let refused = match at {
+                8 => OpenError::Version(2),
+                _ => OpenError::Features(0x10),
+            };
+            for read_only in [false, true] {
+                let config = Config { read_only, ..small() };
+                let phase = Hand::open(device.clone(), config).engine.phase();
+                assert_eq!(phase, Phase::Failed(refused), "{copy:?} {at}");
+            }
+            let mut sink = Nothing;
+            let mut options = Default::default();
+            let salvaged = salvage::salvage(&mut device.blocks(), &mut sink, &mut options);
+            assert!(matches!(salvaged, Err(SalvageError::NoSuperblock(_))), "{copy:?} {at}");
+        }
+    }
+}
+
+/// Takes nothing, for nothing should come.
+struct Nothing;
+
+impl salvage::Sink for Nothing {
+    fn block(&mut self, lba: salvage::Lba, _content: &salvage::Block) -> std::io::Result<()> {
+        panic!("host block {} was taken out", lba.0);
+    }
 }

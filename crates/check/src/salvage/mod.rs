@@ -29,6 +29,7 @@ mod scan;
 
 use crate::blocks::ReadBlocks;
 use crate::check::{self, Store};
+use crate::finding::Finding;
 use crate::layout::Layout;
 use crate::leaves::{self, Hidden, Leaf, Visitor};
 use crate::progress::{Phase, Progress};
@@ -137,8 +138,8 @@ impl Salvage {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SalvageError {
-    /// Neither superblock is there: without them headers cannot be told from data. The report says what
-    /// was found.
+    /// Neither superblock is there: without them headers cannot be told from data. Or one is of a newer
+    /// program, which has to do it. The report says what was found.
     NoSuperblock(Box<Report>),
     /// The sink refused a block.
     Sink(io::Error),
@@ -167,10 +168,20 @@ impl std::error::Error for SalvageError {
 /// # Errors
 /// [`SalvageError::NoSuperblock`].
 pub fn volume_blocks(blocks: &mut impl ReadBlocks) -> Result<u64, SalvageError> {
-    let mut report = Report { findings_max: 1000, ..Report::default() };
-    let found = superblocks::check(&mut Window::new(blocks), &mut report);
-    let found = found.ok_or_else(|| SalvageError::NoSuperblock(Box::new(report)))?;
+    let found = newest(&mut Window::new(blocks))?;
     Ok(found.geometry.volume_size)
+}
+
+fn newest(window: &mut Window<'_>) -> Result<Superblock, SalvageError> {
+    let mut report = Report { findings_max: 1000, ..Report::default() };
+    let found = superblocks::check(window, &mut report);
+    let is_newer = |finding: &Finding| {
+        matches!(finding, Finding::OtherVersion { .. } | Finding::OtherFeatures { .. })
+    };
+    match found {
+        Some(found) if !report.findings.iter().any(is_newer) => Ok(found),
+        _ => Err(SalvageError::NoSuperblock(Box::new(report))),
+    }
 }
 
 /// Hands all blocks of a store's volume that can be found to `sink`.
@@ -185,16 +196,8 @@ pub fn salvage(
     let findings_max = options.findings_max;
     let mut report = Report { complete: true, findings_max, ..Report::default() };
     let mut window = Window::new(blocks);
+    let superblock = newest(&mut window)?;
     let store = check::open(&mut window, &mut report);
-    let superblock = match &store {
-        Some(store) => store.superblock,
-        None => {
-            let places = superblocks::read(&mut window, &mut Report::default());
-            let found = superblocks::newest(&places);
-            found
-                .ok_or_else(|| SalvageError::NoSuperblock(Box::new(std::mem::take(&mut report))))?
-        }
-    };
     let copier = Copier::new(sink, superblock.geometry.volume_size);
     let mut work = Work { superblock, store, copier, report, options, known: Known::default() };
     work.take_what_the_map_tells(&mut window)?;

@@ -160,7 +160,7 @@ pub(crate) struct Recovery {
 #[derive(Clone, Copy, Debug)]
 enum SuperblockError {
     Device(i32),
-    Corrupt(Corrupt),
+    Corrupt(Pba, Corrupt),
 }
 
 impl Recovery {

@@ -40,7 +40,9 @@ impl Engine {
             let Target::Page(page) = job.target else { unreachable!("superblocks go to pages") };
             match result.map(|()| Superblock::decode(buffers.page(page))) {
                 Err(errno) => r.superblock_errors.push(SuperblockError::Device(errno)),
-                Ok(Err(corrupt)) => r.superblock_errors.push(SuperblockError::Corrupt(corrupt)),
+                Ok(Err(corrupt)) => {
+                    r.superblock_errors.push(SuperblockError::Corrupt(job.pba, corrupt));
+                }
                 Ok(Ok(superblock)) => {
                     if superblock.location() != job.pba {
                         continue;
@@ -56,6 +58,11 @@ impl Engine {
             return Ok(false);
         }
         let Some(superblock) = r.newest else { return Err(no_superblock(r)) };
+        // It may be the newer one. To go on from the other would overwrite it.
+        let places = [FIRST_SUPERBLOCK, superblock.geometry.second_superblock];
+        if let Some(error) = of_another_program(r, |pba| places.contains(&pba)) {
+            return Err(error);
+        }
         self.checkpointer.unannounced = Some(superblock);
         self.adopt(superblock)?;
         Ok(true)
@@ -102,19 +109,28 @@ impl Engine {
     }
 }
 
+/// That a whole superblock in one of these places is of a version, or has features, that are not known here.
+fn of_another_program(r: &Recovery, is_place: impl Fn(Pba) -> bool) -> Option<OpenError> {
+    r.superblock_errors.iter().find_map(|error| match error {
+        SuperblockError::Corrupt(pba, corrupt) if is_place(*pba) => match corrupt.reason {
+            Reason::Version(version) => Some(OpenError::Version(version)),
+            Reason::Features(features) => Some(OpenError::Features(features)),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
 /// What to say when no superblock is valid.
 fn no_superblock(r: &Recovery) -> OpenError {
+    if let Some(error) = of_another_program(r, |_| true) {
+        return error;
+    }
     let mut answer = OpenError::NotAStore;
     for error in &r.superblock_errors {
         match error {
-            SuperblockError::Corrupt(Corrupt { reason: Reason::Version(version), .. }) => {
-                return OpenError::Version(*version);
-            }
-            SuperblockError::Corrupt(Corrupt { reason: Reason::Features(features), .. }) => {
-                return OpenError::Features(*features);
-            }
-            SuperblockError::Corrupt(Corrupt { reason: Reason::Magic, .. }) => {}
-            SuperblockError::Corrupt(corrupt) => {
+            SuperblockError::Corrupt(_, Corrupt { reason: Reason::Magic, .. }) => {}
+            SuperblockError::Corrupt(_, corrupt) => {
                 answer = OpenError::Damaged { corrupt: *corrupt, pba: FIRST_SUPERBLOCK };
             }
             SuperblockError::Device(errno) if answer == OpenError::NotAStore => {
