@@ -310,7 +310,7 @@ fn damaged_metadata_says_what_it_means() {
         (model.roots[&0].pba, "reads of its 1 GiB"),
         (model.leaves[&1].pointer.pba, "reads of its 2 MiB"),
         (model.table[0].pba, "which of 256 segments"),
-        (model.runs.last().unwrap().blocks[0].pba, "updates that are nowhere else"),
+        (model.runs.last().unwrap().blocks[0].pba, "updates of the map are lost"),
     ];
     for (pba, consequence) in cases {
         let mut image = model.image.clone();

@@ -162,6 +162,9 @@ impl Engine {
     ) -> bool {
         let (map, segments) = (&mut self.map, &mut self.segments);
         let source = word.address;
+        if extent.relocated {
+            segments.relocation_arrived(source);
+        }
         let moved = match (extent.kind, extent.relocated) {
             (Kind::Data, false) => return map.update(segments, Lba(key), pointer, now),
             (Kind::Data, true) => {

@@ -418,6 +418,7 @@ impl Engine {
                 self.log.abandon(target);
             }
             self.seal_all_of(Origin::Cleaning, buffers);
+            self.seal_what_holds_promises(buffers);
             return false;
         }
         let record = self.log.record_mut(target);
@@ -427,10 +428,21 @@ impl Engine {
         record.times += u128::from(self.cleaner.time) * u128::from(is_data);
         record.words.push(BlockWord { checksum: block.checksum, address: block.pba });
         record.push_extent(extent);
+        self.segments.relocation_began(block.pba);
+        let record = self.log.record(target);
         let in_holes = record.places.is_some();
         // Into holes, nothing that was won is used up.
         self.cleaner.copied += u64::from(!in_holes);
         true
+    }
+
+    /// What is short may be what was promised to a group that waits for what the cleaner gains. Its place in
+    /// the log is taken already, so it goes, and is paid for afterwards.
+    fn seal_what_holds_promises(&mut self, buffers: &mut impl Buffers) {
+        let is_quiet = [Origin::Cleaning, Origin::User].iter().all(|o| self.log.in_flight(*o) == 0);
+        if is_quiet && self.filled_by_user().1.is_some() {
+            self.seal_group(buffers);
+        }
     }
 
     /// A record for relocations: of the victim's stream, or, if there is no room for that, of any

@@ -9,6 +9,7 @@
 //!   and without writes of the host nothing becomes garbage.
 
 use crate::Engine;
+use crate::api::RECORD_BLOCKS;
 use crate::tuning::CleaningMode;
 
 /// What holds the cleaner back, and what lets it work ahead.
@@ -56,10 +57,11 @@ impl Reason {
 }
 
 impl Restraint {
-    /// So many blocks of a victim are read.
+    /// So many blocks of a victim are read. What is read on the floor whatever is allowed does not add up: the
+    /// host would wait until all of it had been allowed.
     pub(crate) fn spend(&mut self, blocks: u32) {
         if let Some(allowance) = &mut self.allowance {
-            *allowance -= i64::from(blocks);
+            *allowance = (*allowance - i64::from(blocks)).max(-(RECORD_BLOCKS as i64));
         }
     }
 

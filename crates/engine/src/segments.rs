@@ -61,6 +61,9 @@ pub(crate) struct Segment {
     /// The cleaner went through it and something remained (a checkpoint's body); not again before
     /// the next checkpoint.
     pub(crate) exhausted: bool,
+    /// Relocations of its blocks that are being filled or on their way: until they arrive the map leads to it,
+    /// though nothing is left to be won.
+    pub(crate) leaving: u32,
     /// The cleaner looked at every block in it, and knew of each whether it is current.
     pub(crate) gone_through: bool,
     /// Records were written into its holes, or may be: any block may be a header.
@@ -138,6 +141,7 @@ impl Segments {
             stream: 0,
             life: 0,
             exhausted: false,
+            leaving: 0,
             gone_through: false,
             patched: false,
             watched: false,
@@ -345,6 +349,18 @@ impl Segments {
         let entry = &mut self.table[segment.index()];
         let is_emptied = entry.exhausted || victim == Some(segment);
         entry.moved += u32::from(is_emptied);
+    }
+
+    /// A relocation of a block is being filled.
+    pub(crate) fn relocation_began(&mut self, source: Pba) {
+        let segment = self.of(source);
+        self.table[segment.index()].leaving += 1;
+    }
+
+    /// It has arrived, in time or not.
+    pub(crate) fn relocation_arrived(&mut self, source: Pba) {
+        let segment = self.of(source);
+        self.table[segment.index()].leaving -= 1;
     }
 
     /// When the blocks of a segment were written by the host, on average.

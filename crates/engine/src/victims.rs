@@ -29,36 +29,23 @@ impl Engine {
             return None;
         }
         let size = self.superblock.geometry.segment_size;
-        let clock = self.log.write_clock;
         let at_floor = reason == Reason::Floor;
         let policy = if at_floor { VictimPolicy::Greedy } else { self.config.victims };
         let least_gain = size / reason.least_gain();
         let room = self.room_for_relocations();
         // With few segments to spare, one that waits is too much of them.
         let can_wait = !at_floor && self.pacing.marks().spare >= SPARE_SEGMENTS_MIN;
-        let best_within = |room: u64| {
-            let candidates = self.segments.iter().filter(|(_, segment)| {
-                segment.state == State::Closed
-                    && !segment.exhausted
-                    && !segment.watched
-                    && segment.pending == 0
-                    && segment.valid + least_gain <= size
-                    && u64::from(segment.valid + headers_for(segment.valid)) <= room
-            });
-            let scored = candidates.map(|(index, segment)| {
-                let age = clock.saturating_sub(segment.clock);
-                let score = policy.score(Candidate { valid: segment.valid, size, age });
-                let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
-                (if empties_by_itself { policy::postponed(score) } else { score }, index)
-            });
-            // The lowest index wins a tie, so that the choice is the same on every run.
-            let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
-            best.filter(|(score, _)| *score > 0)
-        };
-        let mut best = best_within(room);
+        let mut best = self.best_within(room, least_gain, policy, can_wait);
         let borrows = best.is_none() && self.may_borrow();
         if borrows {
-            best = best_within(room + u64::from(size));
+            best = self.best_within(room + u64::from(size), least_gain, policy, can_wait);
+        }
+        // Those whose holes wait to be filled are not to be had. Better they than none, and at once: else they
+        // would be searched again.
+        if best.is_none() && self.pacing.is_scarce() && !self.any_is_worth_cleaning(least_gain) {
+            self.segments.give_up_holes(self.log.now());
+            self.log.close_patches(&mut self.segments, &[]);
+            best = self.best_within(room, least_gain, policy, can_wait);
         }
         self.cleaner.borrows = borrows;
         if reason != Reason::Idle {
@@ -68,13 +55,39 @@ impl Engine {
         if best.is_none() {
             let usable = self.segments.usable_count();
             self.cleaner.fruitless = Some((self.log.applied, usable, least_gain));
-            // Those whose holes wait to be filled are not to be had. Better they than none.
-            if self.pacing.is_scarce() && !self.any_is_worth_cleaning(least_gain) {
-                self.segments.give_up_holes(self.log.now());
-                self.log.close_patches(&mut self.segments, &[]);
-            }
         }
         best.map(|(_, victim)| victim)
+    }
+
+    /// The best victim of which so many blocks are won, and what is valid takes no more than `room`, with its
+    /// score.
+    fn best_within(
+        &self,
+        room: u64,
+        least_gain: u32,
+        policy: VictimPolicy,
+        can_wait: bool,
+    ) -> Option<(u64, SegmentIndex)> {
+        let size = self.superblock.geometry.segment_size;
+        let clock = self.log.write_clock;
+        let candidates = self.segments.iter().filter(|(_, segment)| {
+            segment.state == State::Closed
+                && !segment.exhausted
+                && !segment.watched
+                && segment.pending == 0
+                && segment.leaving == 0
+                && segment.valid + least_gain <= size
+                && u64::from(segment.valid + headers_for(segment.valid)) <= room
+        });
+        let scored = candidates.map(|(index, segment)| {
+            let age = clock.saturating_sub(segment.clock);
+            let score = policy.score(Candidate { valid: segment.valid, size, age });
+            let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
+            (if empties_by_itself { policy::postponed(score) } else { score }, index)
+        });
+        // The lowest index wins a tie, so that the choice is the same on every run.
+        let best = scored.max_by_key(|(score, index)| (*score, core::cmp::Reverse(*index)));
+        best.filter(|(score, _)| *score > 0)
     }
 
     /// The segment to be searched for holes next, if they are wanted and there is one. For hole filling

@@ -109,7 +109,8 @@ impl Engine {
             return None;
         }
         if !self.map.journal_admits(updates) {
-            self.checkpointer.wanted = true;
+            // A checkpoint makes room of what was noted. What was promised must take effect first.
+            self.checkpointer.wanted |= self.map.promises_fit_journal(updates);
             return None;
         }
         self.sweeper.wanted_recovery = !self.map.recovery_admits(updates);

@@ -108,12 +108,19 @@ impl Map {
 
     pub(super) fn reserve_down_to(&mut self, blocks: usize, kept: usize) -> bool {
         let needed = self.reserved_chunks + blocks;
-        let chunks_per_frame = self.frames.chunks_per_frame();
-        while self.frames.free_chunk_count()
-            + self.frames.free_count().saturating_sub(SWEEP_FRAMES) * chunks_per_frame
-            < needed
-        {
-            if self.obtainable() <= kept || !self.evict_one() {
+        let suffice = |map: &Map, frames: usize| {
+            let chunks = frames.saturating_sub(SWEEP_FRAMES) * map.frames.chunks_per_frame();
+            map.frames.free_chunk_count() + chunks >= needed
+        };
+        // No page is given up in vain: somebody else has just loaded it perhaps, and would load it again,
+        // and again.
+        let obtainable = self.obtainable();
+        let must_evict = !suffice(self, self.frames.free_count());
+        if must_evict && (obtainable <= kept || !suffice(self, obtainable)) {
+            return false;
+        }
+        while !suffice(self, self.frames.free_count()) {
+            if !self.evict_one() {
                 return false;
             }
         }

@@ -524,6 +524,11 @@ impl Map {
         self.journal_length() + promised <= 2 * self.budget.journal_size as usize
     }
 
+    /// Whether an empty journal would.
+    pub(crate) fn promises_fit_journal(&self, updates: usize) -> bool {
+        self.reserved_chunks + updates <= 2 * self.budget.journal_size as usize
+    }
+
     /// The same for the memory that recovery may need.
     pub(crate) fn recovery_admits(&self, updates: usize) -> bool {
         !self.recovery.is_full(self.reserved_chunks + updates)
