@@ -4,7 +4,7 @@
 use crate::command::CommandLine;
 use crate::error::CliError;
 use crate::output::{Kind, Output};
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, Command, CommandFactory, ValueEnum};
 use clap_complete::{Generator, Shell};
 use std::fs;
 use std::path::PathBuf;
@@ -47,58 +47,120 @@ impl Generate {
 /// Names and contents.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// `coulter.1` and one page per visible verb.
+/// `coulter.1`, and a page for each visible verb and for each of its parts: pages refer to those.
 fn man_pages() -> std::io::Result<Files> {
-    let mut command = CommandLine::command();
-    command.build();
-    let visible: Vec<clap::Command> =
-        command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect();
-    let page = |command| {
+    let mut whole = CommandLine::command();
+    whole.build();
+    let (mut files, mut waiting) = (Files::new(), vec![whole]);
+    // The definition is finite, and no verb contains itself.
+    while let Some(command) = waiting.pop() {
+        waiting.extend(visible_parts(&command).cloned());
         let (page, mut content) = (clap_mangen::Man::new(command), Vec::new());
         page.render(&mut content)?;
-        Ok((page.get_filename(), content))
-    };
-    std::iter::once(command).chain(visible).map(page).collect()
+        files.push((page.get_filename(), content));
+    }
+    Ok(files)
 }
 
 fn completions() -> Files {
-    let of = |shell: Shell| {
+    let mut command = without_hidden_parts();
+    let mut of = |shell: Shell| {
         let mut content = Vec::new();
-        clap_complete::generate(shell, &mut CommandLine::command(), "coulter", &mut content);
+        clap_complete::generate(shell, &mut command, "coulter", &mut content);
         (shell.file_name("coulter"), content)
     };
-    [Shell::Bash, Shell::Zsh, Shell::Fish].map(of).into()
+    [Shell::Bash, Shell::Zsh, Shell::Fish].map(&mut of).into()
+}
+
+fn visible_parts(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|part| !part.is_hide_set())
+}
+
+/// The command line as far as it is told of: the script for bash would offer what is hidden as well.
+/// A definition cannot be made smaller, so this is another one, with what completions are made of.
+fn without_hidden_parts() -> Command {
+    let whole = CommandLine::command();
+    let verb = |verb: &Command| with_parts(verb, visible_parts(verb).cloned());
+    with_parts(&whole, visible_parts(&whole).map(verb)).disable_help_subcommand(true)
+}
+
+fn with_parts(command: &Command, parts: impl IntoIterator<Item = Command>) -> Command {
+    let version = command.get_version().map(str::to_owned);
+    let other = Command::new(command.get_name().to_owned())
+        .args(command.get_arguments().cloned())
+        .subcommands(parts);
+    let other = version.into_iter().fold(other, |other, version| other.version(version));
+    command.get_about().cloned().into_iter().fold(other, |other, about| other.about(about))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
-    fn generated(what: What) -> Vec<String> {
+    /// Names and texts.
+    fn generated(what: What) -> BTreeMap<String, String> {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let path = directory.path().join("deep/er");
         Generate { what, directory: path.clone() }.run().expect("the directory is writable");
-        let mut names: Vec<String> = fs::read_dir(&path)
-            .expect("it was made")
-            .map(|file| file.expect("it is readable").file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names
+        let file = |file: std::io::Result<fs::DirEntry>| {
+            let file = file.expect("it is readable");
+            let text = fs::read_to_string(file.path()).expect("it is text");
+            (file.file_name().to_string_lossy().into_owned(), text)
+        };
+        fs::read_dir(&path).expect("it was made").map(file).collect()
     }
 
     #[test]
     fn every_visible_verb_has_a_man_page() {
-        let names = generated(What::Man);
-        assert!(names.contains(&"coulter.1".to_owned()));
+        let pages = generated(What::Man);
+        assert!(pages.contains_key("coulter.1"));
         for verb in CommandLine::command().get_subcommands() {
             let page = format!("coulter-{}.1", verb.get_name());
-            assert_eq!(names.contains(&page), !verb.is_hide_set(), "{page}");
+            assert_eq!(pages.contains_key(&page), !verb.is_hide_set(), "{page}");
         }
     }
 
     #[test]
+    fn every_man_page_that_is_referred_to_is_there() {
+        let pages = generated(What::Man);
+        let mut referred = BTreeSet::new();
+        for text in pages.values() {
+            // `coulter\-bench\-volume(1)`, between spaces or at the end of a line.
+            let words = text.split_whitespace().filter_map(|word| word.split_once("(1)"));
+            let names = words.map(|(name, _)| name.replace('\\', ""));
+            referred.extend(names.filter(|name| name.starts_with("coulter-")));
+        }
+        assert!(referred.contains("coulter-bench-volume"), "{referred:?}");
+        assert!(referred.contains("coulter-flash-serve"), "{referred:?}");
+        let missing: Vec<&String> =
+            referred.iter().filter(|name| !pages.contains_key(&format!("{name}.1"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert!(!pages.contains_key("coulter-flash-daemon.1"), "it is internal");
+    }
+
+    #[test]
     fn three_shells_have_completions() {
-        assert_eq!(generated(What::Completions), ["_coulter", "coulter.bash", "coulter.fish"]);
+        let files = generated(What::Completions);
+        let names: Vec<&String> = files.keys().collect();
+        assert_eq!(names, ["_coulter", "coulter.bash", "coulter.fish"]);
+    }
+
+    #[test]
+    fn completions_offer_what_is_visible_and_nothing_else() {
+        for (name, text) in generated(What::Completions) {
+            for word in
+                ["attach", "fragmentation", "--state-directory", "--map-memory", "--version"]
+            {
+                let word = if name.ends_with("fish") { word.trim_start_matches('-') } else { word };
+                assert!(text.contains(word), "{name} lacks {word}");
+            }
+            let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+            let hidden = words.find(|word| ["daemon", "generate"].contains(word));
+            // The word stands in explanations.
+            let hidden = hidden.filter(|_| name.ends_with("bash"));
+            assert_eq!(hidden, None, "{name}");
+        }
     }
 
     #[test]
