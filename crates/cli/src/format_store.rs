@@ -241,7 +241,7 @@ mod tests {
             size: size.map(Size),
             volume_size: None,
             segment_size: Some(Size(2 << 20)),
-            spare: 20,
+            spare: None,
             label: String::new(),
             preallocate: false,
         }

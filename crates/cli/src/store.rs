@@ -113,13 +113,14 @@ pub(crate) fn refuse_attached(path: &Path, state: Option<&StateDirectory>) -> Re
 
 /// What `shape` asks for.
 pub(crate) fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions {
+    let default = CreateOptions::default();
     CreateOptions {
         volume_size: shape.volume_size.map(|size| size.0),
         segment_size: shape.segment_size.map(|size| size.0),
-        spare_percent: shape.spare,
+        spare_percent: shape.spare.unwrap_or(default.spare_percent),
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),
-        ..CreateOptions::default()
+        ..default
     }
 }
 

@@ -209,6 +209,73 @@ fn a_mount_begins_with_settings_and_changes_those_of_what_is_attached() {
 }
 
 #[test]
+fn a_mount_says_which_options_it_does_without() {
+    let Some(_right) = can_mount("a_mount_says_which_options_it_does_without") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let told = |options: &str| {
+        let words = format!("mount disk.img mnt {options}");
+        let output = sandbox.run(&words.split_whitespace().collect::<Vec<_>>());
+        assert!(output.status.success(), "{output:?}");
+        sandbox.ok(&["umount", "mnt"]);
+        String::from_utf8(output.stderr).expect("it is text")
+    };
+    let new = "--size 512M --spare 20% --segment-size 2M --label x --mkfs ext4";
+    assert_eq!(told(new), "");
+    let note = "there is a store already, so without --segment-size and --spare and --label\n";
+    assert_eq!(told(new), note, "its size is as it was asked for");
+    let note = "there is a store already, so without --size and --volume-size\n";
+    assert_eq!(told("--size 1G --volume-size 16M"), note);
+    assert_eq!(told("--mkfs xfs"), "it holds ext4 already, so without --mkfs xfs\n");
+    assert_eq!(told("--read-only"), "");
+}
+
+#[test]
+fn what_is_attached_for_writing_is_not_mounted_by_read_only() {
+    let test = "what_is_attached_for_writing_is_not_mounted_by_read_only";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["attach", "disk.img"]);
+    let error = sandbox.fails(2, &["mount", "disk.img", "mnt", "--read-only"]);
+    assert!(error.contains("attached for writing"), "{error}");
+    assert!(error.contains("coulter detach disk"), "{error}");
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["attach", "disk.img", "--read-only"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--read-only"]);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_file_system_that_was_not_unmounted_can_be_read_without_its_journal() {
+    let test = "a_file_system_that_was_not_unmounted_can_be_read_without_its_journal";
+    let Some(_right) = can_mount(test) else { return };
+    for (kind, option) in [("ext4", "noload"), ("xfs", "norecovery")] {
+        let sandbox = Sandbox::new();
+        let directory = sandbox.make_directory("mnt");
+        let mount = ["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", kind];
+        if !sandbox.run(&mount).status.success() {
+            skipped(&format!("{test}: {kind}"));
+            continue;
+        }
+        write_and_sync(&directory.join("file"), kind.as_bytes());
+        sandbox.signal("disk", "KILL");
+        sandbox.ok(&["umount", "mnt"]);
+        let error = sandbox.fails(1, &["mount", "disk.img", "mnt", "--read-only"]);
+        assert!(error.contains(&format!("--options {option}")), "{error}");
+        assert!(error.contains("without --read-only"), "{error}");
+        sandbox.ok(&["mount", "disk.img", "mnt", "--read-only", "--options", option]);
+        sandbox.ok(&["umount", "mnt"]);
+        sandbox.ok(&["mount", "disk.img", "mnt"]);
+        let content = fs::read_to_string(directory.join("file")).expect("it was synced");
+        assert_eq!(content, kind);
+        sandbox.ok(&["umount", "mnt"]);
+    }
+}
+
+#[test]
 fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
     let Some(_right) =
         can_mount("a_dead_file_system_can_be_left_after_the_store_was_attached_again")

@@ -77,7 +77,7 @@ impl Plan {
             size: Some(Size(self.store_size)),
             volume_size: None,
             segment_size: Some(Size(SEGMENT_SIZE)),
-            spare: 20,
+            spare: None,
             label: "demo".to_owned(),
             preallocate: false,
         };

@@ -26,6 +26,11 @@ pub(crate) enum MountError {
     ReadOnlyVolume { store: PathBuf },
     /// `--read-only` of a store that would have to be made.
     ReadOnlyNewStore { store: PathBuf },
+    /// `--read-only` of a store that is attached for writing.
+    AttachedForWriting { name: String },
+    /// A file system that could not be mounted from a volume that is only read; `option` does without
+    /// its journal.
+    ReadOnlyRefused { store: PathBuf, cause: Box<Report>, option: &'static str },
     /// `mkfs` gave up because of other devices of the machine, which lie on dead volumes.
     DeadLoopDevices { device: PathBuf, cause: Box<Report>, dead: Vec<DeadLoop> },
     /// The volume is reached over a socket, so that nothing can be mounted from it.
@@ -99,6 +104,23 @@ impl MountError {
                     .why("there is no store yet, and a new one holds nothing that could be read")
                     .help("leave --read-only away, or name a store that holds a file system")
             }
+            MountError::AttachedForWriting { name } => {
+                usage(format!("cannot mount '{name}' by --read-only"))
+                    .why("it is attached for writing")
+                    .help(format!(
+                        "first run `coulter detach {name}`; or mount it with `--options ro`, which lets \
+                         the volume stay writable, and the file system write its journal out"
+                    ))
+            }
+            MountError::ReadOnlyRefused { store, cause, option } => Report {
+                help: Some(format!(
+                    "if it was not unmounted in order, as before a crash, its journal has to be written \
+                     out: mount {} once without --read-only; or add `--options {option}`, which shows \
+                     it without what only the journal holds",
+                    store.display()
+                )),
+                ..Report::clone(cause)
+            },
             MountError::DeadLoopDevices { device, cause, dead } => {
                 let listed = dead.iter().map(DeadLoop::to_string).collect::<Vec<_>>().join(", ");
                 let remedy = dead.iter().map(DeadLoop::remedy).collect::<Vec<_>>().join("; ");

@@ -60,9 +60,9 @@ pub(crate) struct Shape {
     #[arg(long)]
     pub(crate) segment_size: Option<Size>,
 
-    /// Space kept free for cleaning, as a share of the volume; more means less copying
-    #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
-    pub(crate) spare: u32,
+    /// Space kept free for cleaning, as a share of the volume; more means less copying [default: 20%]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) spare: Option<u32>,
 
     /// A name that is kept in the store, at most 64 bytes, without control characters
     #[arg(long, default_value = "", hide_default_value = true)]

@@ -11,6 +11,7 @@ use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
 use crate::opening::{Acknowledge, Opening, Trim};
 use crate::room;
+use crate::size::Size;
 use crate::state::{Entry, StateDirectory};
 use crate::store;
 use crate::terminal;
@@ -19,7 +20,7 @@ use crate::verbs::create::Shape;
 use crate::verbs::detach::detach;
 use clap::Args;
 use coulter_attach::mounts;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// Mount a file system that lies on a volume.
@@ -66,7 +67,8 @@ impl Mount {
             let help = "run it with sudo, or use `coulter serve`, which needs no root";
             return Err(CliError::needs_root("mounting", help));
         }
-        if self.is_to_be_made()? {
+        let is_to_be_made = self.is_to_be_made()?;
+        if is_to_be_made {
             if self.opening.read_only {
                 return Err(MountError::ReadOnlyNewStore { store: self.path.clone() }.into());
             }
@@ -74,6 +76,9 @@ impl Mount {
             format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
         let (entry, attached_here) = self.attached(state)?;
+        if !is_to_be_made {
+            self.note_shape_passed_over(&entry);
+        }
         if attached_here && !self.opening.read_only {
             room::note_if_short(&self.path);
         }
@@ -123,6 +128,10 @@ impl Mount {
         match state.find(&text) {
             Ok(entry) => {
                 attach_point::check_device(state, &entry)?;
+                if self.opening.read_only && !entry.read_only {
+                    // To mount is to write, if only what a journal holds.
+                    return Err(MountError::AttachedForWriting { name: entry.name }.into());
+                }
                 self.tune(state, &entry)?;
                 let passed_over = self.passed_over(&entry);
                 if !passed_over.is_empty() {
@@ -154,6 +163,30 @@ impl Mount {
         options.into_iter().filter_map(|(is_so, option)| is_so.then_some(option)).collect()
     }
 
+    /// Says which options for a store that does not exist yet do nothing to the one that does. Sizes
+    /// that it has anyway are as they were asked for.
+    fn note_shape_passed_over(&self, entry: &Entry) {
+        let shape = &self.shape;
+        let has_size = |size: &Size| fs::metadata(&self.path).is_ok_and(|it| it.len() == size.0);
+        let has_volume_size = |size: &Size| size.0 == entry.volume_size_bytes;
+        let options = [
+            (shape.size.is_some_and(|size| !has_size(&size)), "--size"),
+            (shape.volume_size.is_some_and(|size| !has_volume_size(&size)), "--volume-size"),
+            (shape.segment_size.is_some(), "--segment-size"),
+            (shape.spare.is_some(), "--spare"),
+            (!shape.label.is_empty(), "--label"),
+            (shape.preallocate, "--preallocate"),
+        ];
+        let options: Vec<_> =
+            options.into_iter().filter_map(|(is_so, option)| is_so.then_some(option)).collect();
+        if !options.is_empty() {
+            terminal::note(&format!(
+                "there is a store already, so without {}",
+                options.join(" and ")
+            ));
+        }
+    }
+
     /// Changes the settings of a volume that is open already.
     fn tune(&self, state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
         if self.opening.tune.is_empty() {
@@ -181,12 +214,25 @@ impl Mount {
             .into());
         }
         let kind = match self.kind_on(&device)? {
-            Some(kind) => kind,
+            Some(kind) => {
+                if let Some(asked) = self.mkfs.map(FileSystem::name).filter(|asked| *asked != kind)
+                {
+                    terminal::note(&format!("it holds {kind} already, so without --mkfs {asked}"));
+                }
+                kind
+            }
             None => self.make_file_system(state, entry, &device)?,
         };
         let read_only = self.opening.read_only.then_some("ro");
         let options: Vec<&str> = read_only.into_iter().chain(self.options.as_deref()).collect();
-        file_system::mount(kind, &device, directory, &options.join(","))
+        let mounted = file_system::mount(kind, &device, directory, &options.join(","));
+        mounted.map_err(|error| match without_journal(kind) {
+            Some(option) if self.opening.read_only => {
+                let (store, cause) = (self.path.clone(), Box::new(error.report()));
+                MountError::ReadOnlyRefused { store, cause, option }.into()
+            }
+            _ => error,
+        })
     }
 
     /// The kind of the file system on the volume, if it holds one.
@@ -225,6 +271,17 @@ impl Mount {
         }
         kind.make(device, &[])?;
         Ok(kind.name())
+    }
+}
+
+/// The option by which a file system of this kind is mounted from a device that is only read, though its
+/// journal was not written out.
+fn without_journal(kind: &str) -> Option<&'static str> {
+    match kind {
+        "ext4" => Some("noload"),
+        "xfs" => Some("norecovery"),
+        "btrfs" => Some("rescue=nologreplay"),
+        _ => None,
     }
 }
 
