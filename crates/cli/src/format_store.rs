@@ -159,7 +159,7 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let missing = store::missing(path);
-            if matches!(missing, StoreError::DeviceMissing { .. }) {
+            if !matches!(missing, StoreError::StoreMissing { .. }) {
                 return Err(missing.into());
             }
             let Some(size) = asked else {

@@ -26,10 +26,13 @@ use std::time::Duration;
 /// Bytes of a file without a store that are read to find out whether it is blank.
 const BLANK_READ_MAX: u64 = 1 << 30;
 
-/// That there is nothing at `path`. Nobody keeps files in `/dev`, save in what it has for them.
+/// That there is nothing at `path`, or nothing that it leads to. Nobody keeps files in `/dev`, save in what it has for them.
 pub(crate) fn missing(path: &Path) -> StoreError {
     let is_device = |path: PathBuf| path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let path = path.to_owned();
+    if let Ok(target) = fs::read_link(&path) {
+        return StoreError::LinkToNothing { path, target };
+    }
     match std::path::absolute(&path).is_ok_and(is_device) {
         true => StoreError::DeviceMissing { path },
         false => StoreError::StoreMissing { path },
@@ -39,7 +42,7 @@ pub(crate) fn missing(path: &Path) -> StoreError {
 /// The absolute path of the store at `path`.
 ///
 /// # Errors
-/// [`StoreError::StoreMissing`] when nothing is there.
+/// [`missing`] when nothing is there.
 pub(crate) fn existing(path: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => missing(path).into(),

@@ -8,7 +8,7 @@
 //!   that its path leads to.
 
 use crate::demo::Interrupt;
-use crate::error::CliError;
+use crate::error::{CliError, StoreError};
 use crate::sparse;
 use crate::store;
 use coulter_device::Device;
@@ -59,7 +59,12 @@ impl TargetFile {
     pub(crate) fn make(path: &Path) -> Result<TargetFile, CliError> {
         let mut open = OpenOptions::new();
         let file = open.read(true).write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|source| CliError::io("make", path, source))?;
+        let file = file.map_err(|source| match (source.kind(), fs::read_link(path)) {
+            (io::ErrorKind::AlreadyExists, Ok(target)) if !path.exists() => {
+                StoreError::LinkToNothing { path: path.to_owned(), target }.into()
+            }
+            _ => CliError::io("make", path, source),
+        })?;
         let mut target = TargetFile::lock(file, path)?;
         if target.length()? == 0 {
             target.before = Before::Nothing;

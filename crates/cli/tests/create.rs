@@ -55,6 +55,30 @@ fn a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it() {
 }
 
 #[test]
+fn a_symbolic_link_to_nothing_is_said_to_be_one() {
+    let sandbox = Sandbox::new();
+    std::os::unix::fs::symlink("gone.img", sandbox.path("link")).expect("it is writable");
+    sandbox.ok(&["create", "disk.img", "--size", "256M"]);
+    for words in ["create link --size 256M", "create link", "check link", "salvage disk.img link"] {
+        let error = sandbox.fails(1, &words.split(' ').collect::<Vec<_>>());
+        assert!(error.contains("a symbolic link"), "{words}: {error}");
+        assert!(error.contains("gone.img"), "{words}: {error}");
+    }
+    assert!(!sandbox.path("gone.img").exists());
+}
+
+#[test]
+fn sizes_that_are_told_can_be_read_and_are_exact() {
+    let sandbox = Sandbox::new();
+    let error = sandbox.fails(2, &["create", "disk.img", "--size", "1"]);
+    assert!(error.contains("the device has 1 byte,"), "{error}");
+    sandbox.ok(&["create", "disk.img", "--size", "1G"]);
+    let attach = ["attach", "disk.img", "--via", "nbd-server", "--map-memory", "1M"];
+    let error = sandbox.fails(1, &attach);
+    assert!(error.contains(" MiB (") && error.contains(" bytes) of map memory"), "{error}");
+}
+
+#[test]
 fn what_json_cannot_name_is_refused_before_anything_is_made() {
     let sandbox = Sandbox::new();
     let path = sandbox.path("").join(OsStr::from_bytes(b"d\xff.img"));

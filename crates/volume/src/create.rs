@@ -78,7 +78,7 @@ pub fn check_create(size: u64, options: &CreateOptions) -> Result<(), CreateErro
     let device_size = size / SIZE;
     let options = translate(options, device_size, &[0; RANDOM_SIZE])?;
     let planned = layout::plan(&options);
-    planned.map(drop).map_err(|error| CreateError::of(error, device_size, &options))
+    planned.map(drop).map_err(|error| CreateError::of(error, size, &options))
 }
 
 /// Makes an empty store on all of `device`. What was there is lost.
@@ -92,12 +92,12 @@ pub fn create(
 ) -> Result<Geometry, CreateError> {
     let properties = device.properties();
     let place = properties.description.clone();
-    let device_size = properties.size / SIZE;
+    let (size, device_size) = (properties.size, properties.size / SIZE);
     let mut random = [0; RANDOM_SIZE];
     getrandom::fill(&mut random).map_err(|_| CreateError::NoRandomness)?;
     let options = translate(options, device_size, &random)?;
     let (superblock, blocks) =
-        layout::create(&options).map_err(|error| CreateError::of(error, device_size, &options))?;
+        layout::create(&options).map_err(|error| CreateError::of(error, size, &options))?;
     write_store(&mut *device, device_size, &blocks)
         .map_err(|source| CreateError::Device { device: place, source })?;
     Ok(Geometry::of(&superblock))
@@ -316,6 +316,8 @@ mod tests {
             let odd = refused(CreateOptions { label: label.to_string(), ..small() });
             assert!(matches!(odd, CreateError::Label { .. }), "{odd}");
         }
+        let tiny = check_create(1, &small()).expect_err("it cannot be done").to_string();
+        assert!(tiny.contains("has 1 byte,"), "{tiny}");
         check_create(64 << 20, &small()).expect("it can be done");
         assert_eq!(store.stored_bytes().expect("nothing has it open"), 0);
     }

@@ -1,5 +1,6 @@
 //! Why a store cannot be made. Every message says what, where and what to do.
 
+use crate::bytes::Bytes;
 use coulter_device::DeviceError;
 use coulter_engine::create as layout;
 use coulter_format::BLOCK_SIZE;
@@ -63,13 +64,13 @@ pub enum CreateError {
 }
 
 impl CreateError {
+    /// What the layout of a device of `size` bytes refuses.
     pub(crate) fn of(
         error: layout::LayoutError,
-        device_size: u64,
+        size: u64,
         options: &layout::CreateOptions,
     ) -> CreateError {
         let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
-        let size = bytes(device_size);
         let segment_size = bytes(options.segment_size.into());
         match error {
             layout::LayoutError::SegmentSize => CreateError::SegmentSize,
@@ -92,20 +93,6 @@ impl CreateError {
             // The only other way to be wrong is a size of zero.
             _ => CreateError::VolumeSize,
         }
-    }
-}
-
-/// Bytes, in the largest unit that divides them.
-struct Bytes(u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (bits, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
-            if self.0 > 0 && self.0.is_multiple_of(1 << bits) {
-                return write!(f, "{} {unit}", self.0 >> bits);
-            }
-        }
-        write!(f, "{} bytes", self.0)
     }
 }
 
@@ -177,15 +164,6 @@ impl std::error::Error for CreateError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_spelled_in_the_largest_unit_that_fits() {
-        let text = |size| Bytes(size).to_string();
-        assert_eq!(text(3 << 30), "3 GiB");
-        assert_eq!(text(1536 << 20), "1536 MiB");
-        assert_eq!(text(4097), "4097 bytes");
-        assert_eq!(text(0), "0 bytes");
-    }
 
     #[test]
     fn a_message_says_what_would_do() {

@@ -77,6 +77,7 @@ mod abort;
 mod arena;
 mod bounce;
 pub mod buffer;
+mod bytes;
 mod calls;
 mod close_error;
 mod counters;

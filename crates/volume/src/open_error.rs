@@ -1,5 +1,6 @@
 //! Why a store cannot be opened. Every message says what, where and what to do.
 
+use crate::bytes::Bytes;
 use coulter_engine as engine;
 use coulter_engine::create::LayoutError;
 use coulter_engine::grow::GrowthError;
@@ -129,21 +130,22 @@ impl OpenErrorKind {
 }
 
 fn reason_not_to_grow(error: GrowthError) -> String {
-    let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+    let bytes = |blocks: u64| Bytes(blocks * BLOCK_SIZE as u64);
     match error {
         GrowthError::StoreShrinks { needed } => {
-            format!("the store has {} bytes already; a store never shrinks", bytes(needed))
+            format!("the store has {} already; a store never shrinks", bytes(needed))
         }
         GrowthError::VolumeShrinks { present } => {
-            format!("the volume has {} bytes already; a volume never shrinks", bytes(present))
+            format!("the volume has {} already; a volume never shrinks", bytes(present))
         }
         GrowthError::MapMemory { needed } => {
             format!(
-                "so large a volume may need {needed} bytes of map memory to be opened: allow as much"
+                "so large a volume may need {} of map memory to be opened: allow as much",
+                Bytes(needed)
             )
         }
         GrowthError::Layout(LayoutError::VolumeTooLarge { limit }) => format!(
-            "so large a volume leaves too little spare space: at most {} bytes on this device",
+            "so large a volume leaves too little spare space: at most {} on this device",
             bytes(limit)
         ),
         GrowthError::Layout(LayoutError::DeviceTooLarge) => {
@@ -186,8 +188,9 @@ impl fmt::Display for OpenErrorKind {
             ),
             OpenErrorKind::Truncated { needed, found } => write!(
                 f,
-                "the device has {found} bytes but the store has {needed}: it was truncated, or \
-                 copied in part"
+                "the device has {} but the store has {}: it was truncated, or copied in part",
+                Bytes(*found),
+                Bytes(*needed)
             ),
             OpenErrorKind::Damaged { what, offset } => write!(
                 f,
@@ -208,7 +211,11 @@ impl fmt::Display for OpenErrorKind {
                  restore the store from a backup, or take out what is left with `coulter salvage`"
             ),
             OpenErrorKind::MapMemory { needed } => {
-                write!(f, "opening may need {needed} bytes of map memory: allow at least so much")
+                write!(
+                    f,
+                    "opening may need {} of map memory: allow at least so much",
+                    Bytes(*needed)
+                )
             }
             OpenErrorKind::ReadOnlyDevice => {
                 write!(f, "the device is read-only: open the store read-only too")

@@ -35,6 +35,8 @@ pub(crate) enum StoreError {
     NotAStorePath { path: PathBuf },
     /// There is nothing at a path where only devices are.
     DeviceMissing { path: PathBuf },
+    /// A symbolic link that leads to nothing.
+    LinkToNothing { path: PathBuf, target: PathBuf },
     /// A path that is no text, where text is needed.
     PathNotText { path: PathBuf },
     /// A path that is no text, for output that can only name text.
@@ -134,6 +136,14 @@ impl StoreError {
             StoreError::DeviceMissing { path } => fault(format!("cannot use {}", path.display()))
                 .why("there is no such device")
                 .help("`lsblk` shows the devices that there are"),
+            StoreError::LinkToNothing { path, target } => {
+                fault(format!("cannot use {}", path.display()))
+                    .why(format!(
+                        "it is a symbolic link, and there is nothing at {} that it leads to",
+                        target.display()
+                    ))
+                    .help("name the file itself, or make the link lead to it")
+            }
             StoreError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no such file or disk")
                 .help(format!("make a store with `coulter create {} --size 10G`", path.display())),
