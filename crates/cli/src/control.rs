@@ -31,7 +31,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a command waits while all of a map is looked through: a minute for 16 TiB.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk.
+/// How long a command waits for a clean shutdown: dirty pages and the log have to reach the disk. For a
+/// daemon that is stopped too: it has the request, and heeds it when it goes on, so that whoever gave up
+/// soon would be told that nothing was done, and find it done later.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How long a process that has closed all that it had may take to be gone.
@@ -112,7 +114,7 @@ pub(crate) fn ask(
     let (path, start) = (state.file(&entry.name, "sock"), Instant::now());
     loop {
         let answer = converse(&path, request, waits, &mut |taken| {
-            terminal::note(&silence(entry, taken));
+            terminal::note(&silence(entry, taken, waits.patience));
         });
         let error = match answer {
             Ok(Reply::Failed(report)) => return Err(DaemonError::Daemon(report).into()),
@@ -194,22 +196,25 @@ fn is_taken(stream: &UnixStream) -> bool {
     result == 0 && unread == 0
 }
 
-/// What to say to whoever waits for a daemon that says nothing.
-fn silence(entry: &Entry, taken: bool) -> String {
+/// What to say to whoever waits for a daemon that says nothing, `patience` at most.
+fn silence(entry: &Entry, taken: bool, patience: Duration) -> String {
+    let seconds = patience.as_secs();
     let (name, pid) = (&entry.name, entry.process.pid);
     if entry.process.is_stopped() {
         return format!(
-            "the daemon of '{name}' (process {pid}) is stopped; let it go on with `kill -CONT {pid}`"
+            "the daemon of '{name}' (process {pid}) is stopped; waiting {seconds} s at most: let it go on \
+             with `kill -CONT {pid}`"
         );
     }
     if taken {
         return format!(
-            "waiting for the daemon of '{name}' (process {pid}), which is at work on it"
+            "waiting for the daemon of '{name}' (process {pid}), which is at work on it, {seconds} s \
+             at most"
         );
     }
     format!(
-        "the daemon of '{name}' (process {pid}) does not answer yet; look at its log, or end it \
-         with `kill -9 {pid}`; no flushed write is lost"
+        "the daemon of '{name}' (process {pid}) does not answer yet; waiting {seconds} s at most; look \
+         at its log, or end it with `kill -9 {pid}`; no flushed write is lost"
     )
 }
 

@@ -204,6 +204,7 @@ fn whoever_waits_for_a_stopped_daemon_is_told() {
     assert!(line.contains(&format!("process {pid}")) && line.contains("is stopped"), "{line}");
     assert!(line.contains(&format!("kill -CONT {pid}")), "{line}");
     assert!(running, "it gave up");
+    assert!(line.contains("waiting 300 s at most"), "{line}");
     let mut rest = String::new();
     said.read_to_string(&mut rest).expect("it is text");
     assert_eq!(detach.wait().expect("our child").code(), Some(0), "{rest}");
