@@ -15,8 +15,8 @@ pub(crate) struct Opening {
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Most memory that the map may take; pages that do not fit are read when they are needed
-    /// [default: what was decided at `create`]
+    /// Most memory that the map may take; pages that do not fit are read when they are needed. Less than
+    /// was decided at `create` is refused [default: what was decided then]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
