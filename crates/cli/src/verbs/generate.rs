@@ -76,7 +76,7 @@ fn visible_parts(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|part| !part.is_hide_set())
 }
 
-/// The command line as far as it is told of: the script for bash would offer what is hidden as well.
+/// The command line as far as it is told of: the scripts would offer what is hidden as well.
 /// A definition cannot be made smaller, so this is another one, with what completions are made of.
 fn without_hidden_parts() -> Command {
     let whole = CommandLine::command();
@@ -90,7 +90,9 @@ fn with_parts(command: &Command, parts: impl IntoIterator<Item = Command>) -> Co
         .args(command.get_arguments().cloned())
         .subcommands(parts);
     let other = version.into_iter().fold(other, |other, version| other.version(version));
-    command.get_about().cloned().into_iter().fold(other, |other, about| other.about(about))
+    let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
+    let other = about.into_iter().fold(other, |other, about| other.about(about));
+    long_about.into_iter().fold(other, |other, about| other.long_about(about))
 }
 
 #[cfg(test)]
