@@ -4,8 +4,7 @@ use coulter_check::salvage::{self, SalvageError};
 use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::checksum::crc32c;
 use coulter_format::record::RecordView;
-use coulter_format::{BLOCK_SIZE, Block, Pba};
-use coulter_sim::device::Device;
+use coulter_format::{BLOCK_SIZE, Pba};
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
 
@@ -185,51 +184,6 @@ fn a_store_of_which_either_copy_is_of_a_newer_program_is_refused() {
             assert!(matches!(salvaged, Err(SalvageError::NoSuperblock(_))), "{copy:?} {at}");
         }
     }
-}
-
-/// The process is killed between the first copy of a shutdown's superblock and its flush, and the power goes
-/// while the next opening announces its epoch in the other. A device that tears within a sector leaves
-/// neither copy whole, unless a flush lies in between.
-#[test]
-fn at_no_time_can_both_copies_of_the_superblock_be_torn() {
-    fn until_superblock(hand: &mut Hand) -> (Pba, bool) {
-        let mut is_flushed = false;
-        loop {
-            hand.poll();
-            let command = hand.out.first().expect("it goes on").0.command;
-            hand.complete(0, Ok(()));
-            match command {
-                Command::Write { pba, .. } if pba.0 < 256 => return (pba, is_flushed),
-                Command::Flush => is_flushed = true,
-                _ => {}
-            }
-        }
-    }
-    fn read(device: &Device, pba: Pba) -> Block {
-        let mut block = [[0; BLOCK_SIZE]];
-        device.read(pba, &mut block);
-        block[0]
-    }
-    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
-    assert!(hand.write(3, 1, 7));
-    assert_eq!(hand.flush(), Some(Ok(())));
-    let before = hand.device.clone();
-    hand.submit(Request::Shutdown).expect("it is always taken");
-    let (first, _) = until_superblock(&mut hand);
-    let mut again = Hand::begin(hand.device, small());
-    let (second, is_flushed) = until_superblock(&mut again);
-    assert_ne!(first, second);
-    let mut device = again.device.clone();
-    let copies = if is_flushed { vec![second] } else { vec![first, second] };
-    for copy in copies {
-        let mut torn = read(&before, copy);
-        torn[..48].copy_from_slice(&read(&again.device, copy)[..48]);
-        device.write(copy, &[torn]);
-    }
-    device.flush_all();
-    let mut hand = Hand::open(device, small());
-    assert_eq!(hand.engine.phase(), Phase::Running);
-    assert_eq!(hand.read(3), Some(Ok(7)));
 }
 
 /// Takes nothing, for nothing should come.
