@@ -41,7 +41,9 @@ impl Umount {
         let Some(mount) = mount else { return Err(not_ours(None).into()) };
         let entry = entry_of(state, &mount.source)?;
         if entry.is_none() && !is_left_over(state, &mount.source) {
-            return Err(not_ours(Some(mount.source)).into());
+            // Another command may have unmounted it, and detached its volume, since it was read.
+            let is_there_yet = mounts::mount_at(&directory).map_err(proc_failed)?.is_some();
+            return Err(not_ours(is_there_yet.then_some(mount.source)).into());
         }
         if let Some(entry) = &entry
             && !entry.process.is_alive()
