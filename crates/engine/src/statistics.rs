@@ -73,6 +73,8 @@ pub struct Statistics {
     pub busy: u64,
     /// Records that checkpoints refer to, or did, instead of repeating in a run what they changed.
     pub records_referred: u64,
+    /// Records that the checkpoint referred to with which this opening began.
+    pub references_followed: u64,
     /// Records that recovery applied.
     pub records_replayed: u64,
     /// Of these, the long ones.

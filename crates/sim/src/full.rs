@@ -5,7 +5,7 @@
 //! blocks: their records are rarely full.
 
 use crate::device::Loss;
-use crate::generate::volume_size;
+use crate::generate::{references, volume_size};
 use crate::plan::{Plan, Shape, Step};
 use crate::random::Random;
 use coulter_engine::placement::Placement;
@@ -45,6 +45,7 @@ fn shape(random: &mut Random) -> Shape {
             _ => Placement::Mixed,
         },
         reclaim: if random.chance(20) { Reclaim::HoleFill } else { Reclaim::CopyOut },
+        references: references(random),
     }
 }
 

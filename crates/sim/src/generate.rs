@@ -25,6 +25,9 @@ const FORGETS: u64 = 0x666f_7267_6574_7321;
 /// Tells an operator's randomness from the rest of a life's.
 const OPERATOR: u64 = 0x6f70_6572_6174_6f72;
 
+/// Keeps what is drawn for references apart.
+const REFERENCES: u64 = 0x7265_6665_7221;
+
 /// Segments by which a store grows, about.
 const GROWTH_MAX: u64 = 40;
 
@@ -45,7 +48,8 @@ pub fn plan(seed: u64) -> Plan {
     let mut reclaims = Random::new(seed ^ RECLAIMS);
     // Every other life fills holes.
     let reclaim = if seed.is_multiple_of(2) { reclaim(&mut reclaims) } else { Reclaim::CopyOut };
-    let shape = Shape { reclaim, ..shape };
+    let references = references(&mut Random::new(seed ^ REFERENCES));
+    let shape = Shape { reclaim, references, ..shape };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
@@ -87,6 +91,7 @@ fn shape(random: &mut Random) -> Shape {
         trim: random.chance(50),
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
+        references: 0,
     };
     let small = Shape { placement: placement(random), ..small };
     match random.below(20) {
@@ -108,6 +113,11 @@ fn placement(random: &mut Random) -> Placement {
         3 | 4 => Placement::Lifetime,
         _ => Placement::Scattered,
     }
+}
+
+/// Checkpoints refer to no record, to the long ones, to most, or to all.
+pub(crate) fn references(random: &mut Random) -> u32 {
+    [0, 16, 4, 1][random.below(4) as usize]
 }
 
 /// A way that fills holes, mostly.
@@ -196,7 +206,8 @@ impl Maker {
             let records = 12 + forgets.below(5) as u16;
             let victims =
                 VictimPolicy::NAMED[forgets.below(VictimPolicy::NAMED.len() as u64) as usize].1;
-            self.steps.push(Step::Configure { frames, records, victims });
+            let references = references(forgets);
+            self.steps.push(Step::Configure { frames, records, victims, references });
         }
         if forgets.chance(25) {
             let fault = if forgets.chance(50) { Fault::Forgets } else { Fault::ForgetsLater };

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coulter-sim plan 1
-//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded
+//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16
 //! write 12 3
 //! write 15 1 fua
 //! discard 0 512
@@ -17,8 +17,8 @@
 //! fault rot 3          see Fault
 //! reclaim hole-fill    space is reclaimed in another way from now on
 //! place mixed          which blocks share segments from now on
-//! configure 100 14 greedy   from the next opening on: frames of the map besides what recovery may
-//!                      need, record buffers, how the cleaner chooses
+//! configure 100 14 greedy 16   from the next opening on: frames of the map besides what recovery may
+//!                      need, record buffers, how the cleaner chooses, records that are referred to
 //! grow 5               the device gets room for five segments more, taken in at the next opening
 //! shutdown
 //! cut sectors 99 17,3  the power goes; again after 17 and after 3 commands of opening
@@ -54,6 +54,8 @@ pub struct Shape {
     pub placement: Placement,
     /// How space is reclaimed, at first.
     pub reclaim: Reclaim,
+    /// Blocks from which on checkpoints refer to a record; 0 for never.
+    pub references: u32,
 }
 
 /// What goes wrong with the device, besides losing what was not flushed when the power goes.
@@ -155,6 +157,8 @@ pub enum Step {
         records: u16,
         /// How the cleaner chooses.
         victims: VictimPolicy,
+        /// Blocks from which on checkpoints refer to a record; 0 for never.
+        references: u32,
     },
     /// The device becomes larger by so many segments, and the store by as much with the next opening.
     Grow(u64),
@@ -289,14 +293,15 @@ fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { segments, segment_size, volume, journal, runs, map, trim, placement, reclaim } =
-            self;
+        let Shape { segments, segment_size, volume, journal, runs, map, .. } = self;
+        let Shape { trim, placement, reclaim, references, .. } = self;
         let placement = name_of(&PLACEMENTS, placement);
         let trim = u8::from(*trim);
         write!(
             f,
             "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
-             runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim}"
+             runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
+             references={references}"
         )
     }
 }
@@ -316,8 +321,8 @@ impl fmt::Display for Step {
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
             Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
             Step::Place(placement) => write!(f, "place {}", name_of(&PLACEMENTS, placement)),
-            Step::Configure { frames, records, victims } => {
-                write!(f, "configure {frames} {records} {victims}")
+            Step::Configure { frames, records, victims, references } => {
+                write!(f, "configure {frames} {records} {victims} {references}")
             }
             Step::Grow(segments) => write!(f, "grow {segments}"),
             Step::Shutdown => f.write_str("shutdown"),
@@ -358,6 +363,10 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
             Some(name) => name.parse().ok()?,
             None => Reclaim::CopyOut,
         },
+        references: match word("references") {
+            Some(blocks) => blocks.parse().ok()?,
+            None => 0,
+        },
     })
 }
 
@@ -382,6 +391,7 @@ fn parse_step(words: &[&str]) -> Option<Step> {
             frames: number(1)?,
             records: number(2)?.try_into().ok()?,
             victims: words.get(3)?.parse().ok()?,
+            references: words.get(4).map_or(Some(0), |blocks| blocks.parse().ok())?,
         },
         "grow" => Step::Grow(number(1)?),
         "shutdown" => Step::Shutdown,

@@ -5,7 +5,7 @@
 //! it, journals long or short.
 
 use crate::device::Loss;
-use crate::generate::volume_size;
+use crate::generate::{references, volume_size};
 use crate::plan::{Plan, Shape, Step};
 use crate::random::Random;
 use coulter_engine::create::map_size_min;
@@ -53,6 +53,7 @@ fn shape(random: &mut Random) -> Shape {
         trim: random.chance(50),
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
+        references: references(random),
     };
     match random.below(4) {
         // Large enough for a share of another kind to be left to pages.

@@ -74,6 +74,10 @@ pub struct Outcome {
     pub long_records: u64,
     /// Of these, those that recovery took.
     pub long_records_replayed: u64,
+    /// Records that checkpoints referred to.
+    pub records_referred: u64,
+    /// How often recovery followed a reference.
+    pub references_followed: u64,
     /// Of the memory that recovery may use for updates, how much it used at most, in percent.
     pub recovery_fill_max: u64,
     /// Nanoseconds of virtual time.
@@ -95,6 +99,8 @@ impl Outcome {
         self.hole_blocks += other.hole_blocks;
         self.long_records += other.long_records;
         self.long_records_replayed += other.long_records_replayed;
+        self.records_referred += other.records_referred;
+        self.references_followed += other.references_followed;
         self.recovery_fill_max = self.recovery_fill_max.max(other.recovery_fill_max);
         self.time_ns += other.time_ns;
         self.fingerprint = mix(self.fingerprint, other.fingerprint);
@@ -155,20 +161,13 @@ fn config(shape: &Shape) -> Config {
         trim: shape.trim,
         placement: shape.placement,
         reclaim: shape.reclaim,
-        reference_blocks: reference_blocks(shape),
+        reference_blocks: reference_blocks(shape.references),
         ..Config::default()
     }
 }
 
-/// From so many blocks on checkpoints refer to records: none, the long ones, most, or all, depending on
-/// the shape.
-fn reference_blocks(shape: &Shape) -> u32 {
-    match shape.segments % 4 {
-        0 => u32::MAX,
-        1 => 16,
-        2 => 4,
-        _ => 1,
-    }
+fn reference_blocks(references: u32) -> u32 {
+    if references == 0 { u32::MAX } else { references }
 }
 
 /// Runs one plan after another, with the same buffers.
@@ -341,8 +340,9 @@ impl World {
                 self.engine().set_placement(*placement);
                 Ok(())
             }
-            Step::Configure { frames, records, victims } => {
+            Step::Configure { frames, records, victims, references } => {
                 self.config.record_count = (*records).clamp(RECORDS, RECORDS_MAX);
+                self.config.reference_blocks = reference_blocks(*references);
                 self.config.victims = *victims;
                 // What a store that grows will need is known when it has grown.
                 if self.config.growth.is_none() {

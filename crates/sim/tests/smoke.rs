@@ -15,6 +15,7 @@ fn lives_keep_every_promise() {
     assert!(outcome.crash_points > 1000, "{outcome:?}");
     assert!(outcome.cuts_while_opening > 200, "{outcome:?}");
     assert!(outcome.segments_cleaned > 100, "{outcome:?}");
+    assert!(outcome.references_followed > 1000, "{outcome:?}");
 }
 
 #[test]

@@ -234,6 +234,7 @@ impl Engine {
                 return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
             }
         }
+        self.statistics.references_followed += 1;
         Ok(())
     }
 

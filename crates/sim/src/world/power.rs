@@ -16,6 +16,8 @@ impl World {
             self.outcome.hole_blocks += statistics.hole_blocks;
             self.outcome.long_records += statistics.long_records;
             self.outcome.long_records_replayed += statistics.long_records_replayed;
+            self.outcome.records_referred += statistics.records_referred;
+            self.outcome.references_followed += statistics.references_followed;
             self.references_lost += statistics.references_lost;
             if !matches!(engine.phase(), Phase::Opening | Phase::Failed(_)) {
                 // What was on its way when the device failed is no longer counted.
