@@ -53,6 +53,8 @@ const HOLES_FOR_CHECKPOINT: u64 = 16;
 enum Stage {
     #[default]
     Idle,
+    /// What was found is made durable, before the other copy is written.
+    Found,
     Quiesce,
     Images,
     Body,
@@ -106,6 +108,8 @@ pub(crate) struct Checkpointer {
     is_second: bool,
     /// The superblock found at opening, until the other copy leads where it does and tells the epoch.
     pub(crate) unannounced: Option<Superblock>,
+    /// Whether a flush has covered what opening found.
+    found_is_durable: bool,
     /// A checkpoint must be written even if nothing calls for it.
     pub(crate) wanted: bool,
     shutdown: Option<RequestId>,
@@ -583,6 +587,10 @@ impl Engine {
                 self.durable_up_to(self.checkpointer.flushing);
                 self.write_superblock(buffers);
             }
+            Stage::Found => {
+                self.checkpointer.stage = Stage::Idle;
+                self.restless = true;
+            }
             Stage::Superblock => self.checkpoint_flush(Stage::LastFlush),
             Stage::LastFlush => {
                 self.durable_up_to(self.checkpointer.flushing);
@@ -614,14 +622,16 @@ impl Engine {
     /// So every epoch under which a record may lie anywhere is in a superblock, and no later opening
     /// takes it again: it could take records that an earlier one had left for its own.
     ///
-    /// The copy found may not be durable, if only the process died. No flush is needed before: all that
-    /// it leads to was durable before it was written. Should the power go now, each copy is what it
-    /// was or what it is now, and of the checkpoint that an older one leads to nothing was used again.
+    /// The copy found may not be durable, if only the process died. A flush goes before: should the power go
+    /// while both are being written, both might be torn.
     fn announce_epoch(&mut self, buffers: &mut impl Buffers) -> bool {
-        let Some(found) = self.checkpointer.unannounced.filter(|_| self.phase == Phase::Recovered)
-        else {
-            return false;
-        };
+        // A shutdown may have come while the flush was out; an opening that has failed writes nothing.
+        let is_open = matches!(self.phase, Phase::Recovered | Phase::ShuttingDown);
+        let Some(found) = self.checkpointer.unannounced.filter(|_| is_open) else { return false };
+        if !core::mem::replace(&mut self.checkpointer.found_is_durable, true) {
+            self.checkpoint_flush(Stage::Found);
+            return true;
+        }
         self.checkpointer.is_second = true;
         let (generation, epoch_max) = (found.generation + 1, self.log.epoch);
         self.put_superblock(Superblock { generation, epoch_max, ..found }, buffers);

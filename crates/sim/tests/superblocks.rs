@@ -4,7 +4,8 @@ use coulter_check::salvage::{self, SalvageError};
 use coulter_engine::{Command, Config, OpenError, Phase, Request};
 use coulter_format::checksum::crc32c;
 use coulter_format::record::RecordView;
-use coulter_format::{BLOCK_SIZE, Pba};
+use coulter_format::{BLOCK_SIZE, Block, Pba};
+use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
 
@@ -186,6 +187,51 @@ fn a_store_of_which_either_copy_is_of_a_newer_program_is_refused() {
     }
 }
 
+/// The process is killed between the first copy of a shutdown's superblock and its flush, and the power goes
+/// while the next opening announces its epoch in the other. A device that tears within a sector leaves
+/// neither copy whole, unless a flush lies in between.
+#[test]
+fn at_no_time_can_both_copies_of_the_superblock_be_torn() {
+    fn until_superblock(hand: &mut Hand) -> (Pba, bool) {
+        let mut is_flushed = false;
+        loop {
+            hand.poll();
+            let command = hand.out.first().expect("it goes on").0.command;
+            hand.complete(0, Ok(()));
+            match command {
+                Command::Write { pba, .. } if pba.0 < 256 => return (pba, is_flushed),
+                Command::Flush => is_flushed = true,
+                _ => {}
+            }
+        }
+    }
+    fn read(device: &Device, pba: Pba) -> Block {
+        let mut block = [[0; BLOCK_SIZE]];
+        device.read(pba, &mut block);
+        block[0]
+    }
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
+    assert!(hand.write(3, 1, 7));
+    assert_eq!(hand.flush(), Some(Ok(())));
+    let before = hand.device.clone();
+    hand.submit(Request::Shutdown).expect("it is always taken");
+    let (first, _) = until_superblock(&mut hand);
+    let mut again = Hand::begin(hand.device, small());
+    let (second, is_flushed) = until_superblock(&mut again);
+    assert_ne!(first, second);
+    let mut device = again.device.clone();
+    let copies = if is_flushed { vec![second] } else { vec![first, second] };
+    for copy in copies {
+        let mut torn = read(&before, copy);
+        torn[..48].copy_from_slice(&read(&again.device, copy)[..48]);
+        device.write(copy, &[torn]);
+    }
+    device.flush_all();
+    let mut hand = Hand::open(device, small());
+    assert_eq!(hand.engine.phase(), Phase::Running);
+    assert_eq!(hand.read(3), Some(Ok(7)));
+}
+
 /// Takes nothing, for nothing should come.
 struct Nothing;
 
@@ -193,4 +239,42 @@ impl salvage::Sink for Nothing {
     fn block(&mut self, lba: salvage::Lba, _content: &salvage::Block) -> std::io::Result<()> {
         panic!("host block {} was taken out", lba.0);
     }
+}
+
+/// A host may end what it has only just opened: while the flush of what was found is out, or a write of either
+/// copy. What the checkpoint no longer needs was then counted for ever.
+#[test]
+fn a_shutdown_may_come_at_any_moment_of_an_opening() {
+    let mut hand = Hand::open(store(24, 1024, None, None, 8), small());
+    for lba in 0..200 {
+        assert!(hand.write(lba, 1, 7));
+    }
+    let before = hand.device.clone();
+    let mut moments = 0;
+    for waits in 0.. {
+        let mut hand = Hand::begin(before.clone(), small());
+        hand.poll();
+        while hand.engine.phase() == Phase::Opening {
+            hand.complete(0, Ok(()));
+            hand.poll();
+        }
+        for _ in 0..waits {
+            if !hand.out.is_empty() {
+                hand.complete(0, Ok(()));
+                hand.poll();
+            }
+        }
+        let is_running = hand.engine.phase() == Phase::Running;
+        hand.submit(Request::Shutdown).expect("it is always taken");
+        hand.run();
+        assert_eq!(hand.engine.phase(), Phase::Closed, "after {waits} commands");
+        assert_eq!(hand.device.check(), Ok(()), "after {waits} commands");
+        let mut again = Hand::open(hand.device, small());
+        assert_eq!(again.read(150), Some(Ok(7)), "after {waits} commands");
+        moments += 1;
+        if is_running {
+            break;
+        }
+    }
+    assert!(moments > 5, "{moments} moments");
 }
