@@ -6,7 +6,7 @@
 
 use crate::device::Loss;
 use crate::generate::{references, volume_size};
-use crate::plan::{Plan, Shape, Step};
+use crate::plan::{Plan, SPARE_PERCENT, Shape, Step};
 use crate::random::Random;
 use coulter_engine::placement::Placement;
 use coulter_engine::reclaim::Reclaim;
@@ -35,6 +35,7 @@ fn shape(random: &mut Random) -> Shape {
         segment_size: SEGMENT_SIZE,
         // As much as fits, every other time: then victims have many blocks that are current.
         volume: if random.chance(50) { 0 } else { 3000 + random.below(3000) },
+        spare: SPARE_PERCENT,
         journal: if random.chance(50) { 1024 } else { 4096 },
         runs: 2 + random.below(6) as u32,
         map: random.below(2),

@@ -4,7 +4,7 @@
 //! hold little; so do the loads: bursts and single requests, large and small, hot and cold.
 
 use crate::device::Loss;
-use crate::plan::{Fault, Plan, SETTINGS, Shape, Step};
+use crate::plan::{Fault, Plan, SETTINGS, SPARE_PERCENT, Shape, Step};
 use crate::random::Random;
 use coulter_engine::named::Named;
 use coulter_engine::placement::Placement;
@@ -41,6 +41,9 @@ pub fn plan(seed: u64) -> Plan {
     }
     if seed % 32 == 21 {
         return crate::full::plan(seed);
+    }
+    if seed % 32 == 5 {
+        return crate::scarce::plan(seed);
     }
     let mut random = Random::new(seed);
     let shape = shape(&mut random);
@@ -85,6 +88,7 @@ fn shape(random: &mut Random) -> Shape {
         segments: 28,
         segment_size: 256,
         volume: 300 + random.below(900),
+        spare: SPARE_PERCENT,
         journal: 1024,
         runs: 2 + random.below(6) as u32,
         map: 0,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coulter-sim plan 1
-//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16
+//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16 spare=20
 //! write 12 3
 //! write 15 1 fua
 //! discard 0 512
@@ -30,6 +30,9 @@ use coulter_engine::policy::VictimPolicy;
 use coulter_engine::reclaim::Reclaim;
 use std::fmt;
 
+/// Spare space of a store, in percent, unless its plan says otherwise.
+pub const SPARE_PERCENT: u32 = 20;
+
 /// The version that a plan's first line names.
 pub const VERSION: u32 = 1;
 
@@ -42,6 +45,8 @@ pub struct Shape {
     pub segment_size: u32,
     /// Blocks of the volume; 0 for as many as fit.
     pub volume: u64,
+    /// Spare space of a volume that is as large as it can be, in percent of it.
+    pub spare: u32,
     /// Updates between checkpoints.
     pub journal: u32,
     /// Runs alive.
@@ -294,14 +299,14 @@ fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shape { segments, segment_size, volume, journal, runs, map, .. } = self;
-        let Shape { trim, placement, reclaim, references, .. } = self;
+        let Shape { spare, trim, placement, reclaim, references, .. } = self;
         let placement = name_of(&PLACEMENTS, placement);
         let trim = u8::from(*trim);
         write!(
             f,
             "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
              runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
-             references={references}"
+             references={references} spare={spare}"
         )
     }
 }
@@ -366,6 +371,10 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
         references: match word("references") {
             Some(blocks) => blocks.parse().ok()?,
             None => 0,
+        },
+        spare: match word("spare") {
+            Some(percent) => percent.parse().ok()?,
+            None => SPARE_PERCENT,
         },
     })
 }

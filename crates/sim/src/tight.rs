@@ -6,7 +6,7 @@
 
 use crate::device::Loss;
 use crate::generate::{references, volume_size};
-use crate::plan::{Plan, Shape, Step};
+use crate::plan::{Plan, SPARE_PERCENT, Shape, Step};
 use crate::random::Random;
 use coulter_engine::create::map_size_min;
 use coulter_engine::placement::Placement;
@@ -46,6 +46,7 @@ fn shape(random: &mut Random) -> Shape {
         segments: 280 + random.below(60),
         segment_size: 256,
         volume: 0,
+        spare: SPARE_PERCENT,
         journal,
         runs,
         // The least: what is left to pages is what the sweep needs.

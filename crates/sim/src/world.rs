@@ -38,9 +38,6 @@ const ERRNO_IO: i32 = 5;
 /// Blocks that cleaning may read when nothing else happens.
 const ALLOWANCE: u64 = 100;
 
-/// Spare space of a store that is as large as it can be.
-const SPARE_PERCENT: u32 = 20;
-
 /// Record buffers that an engine has at first, and at most later on.
 const RECORDS: u16 = Config::RECORD_COUNT_MIN;
 const RECORDS_MAX: u16 = 16;
@@ -129,7 +126,7 @@ pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
         device_size,
         volume_size: Some(shape.volume).filter(|volume| *volume > 0),
         segment_size: shape.segment_size,
-        spare_percent: SPARE_PERCENT,
+        spare_percent: shape.spare,
         store: StoreId { uuid: [5; 16], salt: 99 },
         label: [0; 64],
         map_size: map_size(shape),
@@ -147,9 +144,11 @@ fn map_size(shape: &Shape) -> Option<u64> {
     }
 }
 
-/// Requests at once. Where segments hold long records, enough to fill them with single blocks.
+/// Requests at once. Where segments hold long records, enough to fill them with single blocks; where there is
+/// no spare space, enough to wait for it with more than there is.
 fn request_count(shape: &Shape) -> u32 {
-    if shape.segment_size < crate::full::SEGMENT_SIZE { 64 } else { 1024 }
+    let are_many = shape.segment_size >= crate::full::SEGMENT_SIZE || shape.spare == 0;
+    if are_many { 1024 } else { 64 }
 }
 
 fn config(shape: &Shape) -> Config {
@@ -353,7 +352,7 @@ impl World {
             }
             Step::Grow(segments) => {
                 self.device.grow(segments * u64::from(self.shape.segment_size));
-                let growth = Growth { volume_size: None, spare_percent: SPARE_PERCENT };
+                let growth = Growth { volume_size: None, spare_percent: self.shape.spare };
                 // A larger volume may need more map memory than it was opened with.
                 (self.config.growth, self.config.map_size) = (Some(growth), None);
                 Ok(())
