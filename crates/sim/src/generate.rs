@@ -42,7 +42,7 @@ pub fn plan(seed: u64) -> Plan {
     if seed % 32 == 21 {
         return crate::full::plan(seed);
     }
-    if seed % 32 == 5 {
+    if seed % 64 == 5 {
         return crate::scarce::plan(seed);
     }
     let mut random = Random::new(seed);

@@ -15,7 +15,7 @@ use coulter_engine::reclaim::Reclaim;
 const SCARCE: u64 = 0x7363_6172_6365_2121;
 
 /// Power cuts in a life.
-const CUTS: u64 = 6;
+const CUTS: u64 = 3;
 
 const LEAF: u64 = coulter_format::map_page::ENTRIES_PER_PAGE as u64;
 
@@ -34,7 +34,7 @@ pub fn plan(seed: u64) -> Plan {
 fn shape(random: &mut Random) -> Shape {
     let segment_size = if random.chance(50) { 256 } else { 512 };
     Shape {
-        segments: 60 + random.below(120),
+        segments: 60 + random.below(80),
         segment_size,
         volume: 0,
         spare: if random.chance(75) { 0 } else { SPARE_PERCENT },
@@ -60,7 +60,7 @@ impl Maker {
         self.write_all(0, self.volume);
         self.steps.push(Step::Drain);
         for _ in 0..CUTS {
-            for _ in 0..1 + self.random.below(2) {
+            for _ in 0..4 + self.random.below(8) {
                 self.overwrite();
                 let discarded = self.discard_much();
                 if self.random.chance(80) {
@@ -94,7 +94,7 @@ impl Maker {
 
     /// Single blocks, in which the device hardly keeps up.
     fn overwrite(&mut self) {
-        let (most, pause) = (1 + self.random.below(3000), 1 + self.random.below(8));
+        let (most, pause) = (self.random.below(600), 1 + self.random.below(8));
         for _ in 0..most {
             let lba = self.random.below(self.volume);
             self.steps.push(Step::Write { lba, count: 1, fua: false });
@@ -111,7 +111,7 @@ impl Maker {
         let mut leaf = self.random.below(self.volume / LEAF);
         let in_order = self.random.chance(50);
         let mut discarded = Vec::new();
-        for _ in 0..self.random.below(200) {
+        for _ in 0..self.random.below(400) {
             let lba = leaf * LEAF + self.random.below(LEAF - count + 1);
             self.steps.push(Step::Discard { lba, count });
             discarded.push((lba, count));
