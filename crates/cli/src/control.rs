@@ -143,6 +143,15 @@ pub(crate) fn ask(
     }
 }
 
+/// Whether an error of [`ask`] says that the daemon has ended, or ends, in order or not.
+pub(crate) fn is_about_ended(error: &CliError) -> bool {
+    matches!(
+        error,
+        CliError::State(StateError::NotAttached { .. })
+            | CliError::Daemon(DaemonError::DaemonEnded { .. })
+    )
+}
+
 /// Whether nobody has read the request: nobody listened, or stopped to before it was read.
 fn was_unheard(error: &io::Error) -> bool {
     matches!(

@@ -190,6 +190,37 @@ fn two_commands_may_unmount_at_once() {
 }
 
 #[test]
+fn a_mount_waits_for_a_daemon_that_is_ending() {
+    let Some(_right) = can_mount("a_mount_waits_for_a_daemon_that_is_ending") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    write_and_sync(&directory.join("file"), b"kept");
+    sandbox.ok(&["umount", "mnt"]);
+    for delay in [0, 1, 2, 4, 8, 16, 32, 64] {
+        for is_signal in [true, false] {
+            sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
+            let ending = match is_signal {
+                true => {
+                    send(sandbox.pid_of("disk"), "TERM");
+                    None
+                }
+                false => {
+                    let mut detach = sandbox.command(&["detach", "disk"]);
+                    Some(detach.stderr(Stdio::null()).spawn().expect("it can be run"))
+                }
+            };
+            std::thread::sleep(Duration::from_millis(delay));
+            sandbox.ok(&["mount", "disk.img", "mnt"]);
+            assert_eq!(fs::read(directory.join("file")).expect("it was synced"), b"kept");
+            // Refused, if the mount was first.
+            ending.map(|mut detach| detach.wait().expect("it is our child"));
+            sandbox.ok(&["umount", "mnt"]);
+        }
+    }
+}
+
+#[test]
 fn a_mount_begins_with_settings_and_changes_those_of_what_is_attached() {
     let test = "a_mount_begins_with_settings_and_changes_those_of_what_is_attached";
     let Some(_right) = can_mount(test) else { return };

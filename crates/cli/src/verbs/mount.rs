@@ -6,7 +6,7 @@
 use crate::attach_point;
 use crate::control::{self, Reply, Request};
 use crate::daemon::launch;
-use crate::error::{CliError, DaemonError, MountError, StateError};
+use crate::error::{CliError, DaemonError, MountError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
 use crate::opening::{Acknowledge, Opening, Trim};
@@ -75,14 +75,16 @@ impl Mount {
             let target = Target::prepare(&self.path, &self.shape, false)?;
             format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
-        let (entry, attached_here) = self.attached(state)?;
+        let (mut entry, mut attached_here) = self.attached(state)?;
         if !is_to_be_made {
             self.note_shape_passed_over(&entry);
         }
-        if attached_here && !self.opening.read_only {
-            room::note_if_short(&self.path);
+        let mut mounted = self.mount(state, &entry, &directory);
+        // Somebody may have begun to detach it since it was asked.
+        if mounted.is_err() && !attached_here && is_ending(state, &entry) {
+            (entry, attached_here) = self.attached(state)?;
+            mounted = self.mount(state, &entry, &directory);
         }
-        let mounted = self.mount(state, &entry, &directory);
         if let (Err(_), true) = (&mounted, attached_here)
             && let Err(error) = detach(state, &entry, false)
         {
@@ -125,28 +127,36 @@ impl Mount {
     /// The store's entry, and whether it had to be attached for this.
     fn attached(&self, state: &StateDirectory) -> Result<(Entry, bool), CliError> {
         let text = self.path.to_string_lossy();
-        match state.find(&text) {
-            Ok(entry) => {
-                attach_point::check_device(state, &entry)?;
-                if self.opening.read_only && !entry.read_only {
-                    // To mount is to write, if only what a journal holds.
-                    return Err(MountError::AttachedForWriting { name: entry.name }.into());
-                }
-                self.tune(state, &entry)?;
-                let passed_over = self.passed_over(&entry);
-                if !passed_over.is_empty() {
-                    let options = passed_over.join(" and ");
-                    terminal::note(&format!("attached already, so without {options}"));
-                }
-                return Ok((entry, false));
-            }
-            Err(CliError::State(StateError::NotAttached { .. })) => {}
+        match state.find(&text).and_then(|entry| self.adopted(state, entry)) {
+            Ok(entry) => return Ok((entry, false)),
+            // The next daemon waits for one that is ending.
+            Err(error) if control::is_about_ended(&error) => {}
             Err(error) => return Err(error),
         }
         let options =
             Options { via: ViaChoice::Auto, recover: false, opening: self.opening.clone() };
         let (options, _) = options.resolved()?;
-        Ok((launch::launch(state, launch::words_for_store(&self.path, &options))?, true))
+        let entry = launch::launch(state, launch::words_for_store(&self.path, &options))?;
+        if !self.opening.read_only {
+            room::note_if_short(&self.path);
+        }
+        Ok((entry, true))
+    }
+
+    /// The entry of what is attached already, if it can be used as it was asked for.
+    fn adopted(&self, state: &StateDirectory, entry: Entry) -> Result<Entry, CliError> {
+        attach_point::check_device(state, &entry)?;
+        if self.opening.read_only && !entry.read_only {
+            // To mount is to write, if only what a journal holds.
+            return Err(MountError::AttachedForWriting { name: entry.name }.into());
+        }
+        self.tune(state, &entry)?;
+        let passed_over = self.passed_over(&entry);
+        if !passed_over.is_empty() {
+            let options = passed_over.join(" and ");
+            terminal::note(&format!("attached already, so without {options}"));
+        }
+        Ok(entry)
     }
 
     /// Options of attaching that a volume does without which is attached already.
@@ -272,6 +282,12 @@ impl Mount {
         kind.make(device, &[])?;
         Ok(kind.name())
     }
+}
+
+/// Whether the daemon of `entry` has ended, or is about to.
+fn is_ending(state: &StateDirectory, entry: &Entry) -> bool {
+    let asked = control::ask(state, entry, &Request::Status);
+    asked.is_err_and(|error| control::is_about_ended(&error))
 }
 
 /// The option by which a file system of this kind is mounted from a device that is only read, though its

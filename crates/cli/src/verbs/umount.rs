@@ -80,8 +80,7 @@ fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliE
             // Whoever does not answer does not say what lies below a device either.
             match control::ask(state, &entry, &Request::Status) {
                 // It has ended since.
-                Err(CliError::State(StateError::NotAttached { .. })) => {}
-                Err(CliError::Daemon(DaemonError::DaemonEnded { .. })) => {}
+                Err(error) if control::is_about_ended(&error) => {}
                 asked => drop(asked?),
             }
         }
