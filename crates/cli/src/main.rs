@@ -24,6 +24,7 @@ mod format_store;
 mod holders;
 mod image;
 mod inherited;
+mod killed;
 mod limits;
 mod logging;
 mod metrics;

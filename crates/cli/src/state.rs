@@ -255,6 +255,30 @@ impl StateDirectory {
         Ok(entries)
     }
 
+    /// The entries of daemons that were killed: one that ends in order takes its entry along.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::entries`].
+    pub(crate) fn killed(&self) -> Result<Vec<Entry>, CliError> {
+        let mut entries = self.entries()?;
+        // It may have ended in order since its entry was read: then that is gone by now.
+        let is_there = |entry: &Entry| {
+            self.entry(&entry.name).is_some_and(|found| found.process == entry.process)
+        };
+        entries.retain(|entry| !entry.process.is_alive() && is_there(entry));
+        Ok(entries)
+    }
+
+    /// The killed daemon of the volume that `text` means, if there is one.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::entries`].
+    pub(crate) fn find_killed(&self, text: &str) -> Result<Option<Entry>, CliError> {
+        let path = path_of(text);
+        let mut killed = self.killed()?.into_iter();
+        Ok(killed.find(|entry| entry.matched_by(text, path.as_deref()) == Match::Yes))
+    }
+
     /// The attached volume that `text` means: a name, the path of a store, or a device.
     ///
     /// # Errors
@@ -460,6 +484,13 @@ mod tests {
         }
         assert_eq!(state.entries().expect("it is readable").len(), 3);
         assert_eq!(state.attached().expect("it is readable"), [alive]);
+        let killed = state.killed().expect("it is readable");
+        assert_eq!(killed, [Entry::sample("stale", dead())]);
+        assert_eq!(
+            state.find_killed("/dev/stale").expect("it is readable").as_ref(),
+            killed.first()
+        );
+        assert_eq!(state.find_killed("alive").expect("it is readable"), None);
     }
 
     #[test]

@@ -190,6 +190,49 @@ fn a_daemon_that_does_not_answer_hides_none_of_the_others() {
 }
 
 #[test]
+fn a_daemon_that_was_killed_is_named_by_status_and_hides_none_of_the_others() {
+    let (sandbox, _) = attached(&[]);
+    sandbox.ok(&["create", "other.img", "--size", "256M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "other.img", "--via", "nbd-server"]);
+    let mut watch = sandbox.command(&["status", "--watch", "--json"]);
+    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(watch.stdout.take().expect("it is a pipe")).lines();
+    assert!(lines.next().is_some_and(|line| line.is_ok()));
+    sandbox.signal("other", "KILL");
+    let killed = "the daemon of 'other' was killed";
+    let remedy = "`coulter detach other`";
+    for words in [&["status"][..], &["status", "--json"]] {
+        let output = sandbox.run(words);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(killed) && error.contains(remedy), "{error}");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains("disk") && !told.contains("other"), "{told}");
+    }
+    for words in [&["status", "other"][..], &["status", "other.img", "--json"]] {
+        let error = sandbox.fails(1, words);
+        assert!(error.contains(killed) && error.contains(remedy), "{error}");
+    }
+    for words in [&["status", "other", "--watch"][..], &["status", "other", "--watch", "--json"]] {
+        assert!(sandbox.fails(1, words).contains(killed));
+    }
+    let list = String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
+    assert!(list.contains(killed) && list.contains(remedy), "{list}");
+    // It goes on with the others, and says so once.
+    for line in
+        lines.by_ref().skip_while(|line| line.as_ref().is_ok_and(|l| l.contains("other"))).take(3)
+    {
+        assert!(line.expect("it is text").contains("\"name\":\"disk\""));
+    }
+    drop(lines);
+    let watched = watch.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&watched.stderr);
+    assert_eq!(error.matches(killed).count(), 1, "{error}");
+    sandbox.ok(&["detach", "other"]);
+    sandbox.ok(&["status"]);
+}
+
+#[test]
 fn whoever_waits_for_a_stopped_daemon_is_told() {
     let (sandbox, _) = attached(&[]);
     let pid = sandbox.pid_of("disk");

@@ -40,6 +40,8 @@ pub(crate) enum DaemonError {
     Remote { address: String },
     /// The port for metrics cannot be had.
     Metrics { address: SocketAddr, reason: String, fault: MetricsFault },
+    /// The daemon was killed some time ago.
+    Killed { name: String, left: String, remedy: String },
     /// The daemon heard what was asked, and ended before it answered: it was killed.
     DaemonEnded { name: String, log: PathBuf },
     /// The daemon does not answer.
@@ -166,6 +168,11 @@ impl DaemonError {
                          list --json` shows it"
                     }
                 })
+            }
+            DaemonError::Killed { name, left, remedy } => {
+                fault(format!("the daemon of '{name}' was killed"))
+                    .why(left.as_str())
+                    .help(remedy.as_str())
             }
             DaemonError::DaemonEnded { name, log } => {
                 fault(format!("the daemon of '{name}' ended before it answered"))

@@ -2,14 +2,13 @@
 
 use crate::attach_point;
 use crate::error::CliError;
+use crate::killed::Killed;
 use crate::size::Size;
-use crate::state::{Entry, StateDirectory, Via};
+use crate::state::{Entry, StateDirectory};
 use crate::table::Table;
 use crate::terminal;
 use clap::Args;
-use coulter_attach::mounts;
 use serde::Serialize;
-use std::path::Path;
 
 /// List the attached volumes.
 #[derive(Debug, Args)]
@@ -36,8 +35,6 @@ struct Listed {
 impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let entries = state.entries()?;
-        let left_over: Vec<String> =
-            entries.iter().filter_map(|entry| left_over(state, entry)).collect();
         let listed: Vec<Listed> = entries.into_iter().filter_map(listed).collect();
         if self.json {
             return terminal::print_json(&listed);
@@ -46,7 +43,9 @@ impl List {
             true => terminal::note("nothing is attached"),
             false => print_table(&listed)?,
         }
-        left_over.iter().for_each(|left_over| terminal::note(left_over));
+        for entry in state.killed()? {
+            terminal::note(&Killed::new(state, &entry).to_string());
+        }
         Ok(())
     }
 }
@@ -64,12 +63,7 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
             format!("{}{}", terminal::path(&entry.store), fate_of_path(entry)),
         ]);
     }
-    terminal::print(table.to_string().trim_end())?;
-    for Listed { entry, .. } in listed.iter().filter(|listed| listed.waiting) {
-        let (name, store) = (&entry.name, terminal::path(&entry.store));
-        terminal::note(&format!("'{name}' waits for a daemon: `coulter attach --recover {store}`"));
-    }
-    Ok(())
+    terminal::print(table.to_string().trim_end())
 }
 
 /// What has become of the path that the store had when it was attached, if that is worth a word.
@@ -89,28 +83,4 @@ fn listed(entry: Entry) -> Option<Listed> {
     let device = attach_point::waiting_device(&entry)?;
     let entry = Entry { device: Some(device.display().to_string()), ..entry };
     Some(Listed { entry, waiting: true })
-}
-
-/// What a daemon that was killed has left that no other one can serve, in words.
-fn left_over(state: &StateDirectory, entry: &Entry) -> Option<String> {
-    let gone = !entry.process.is_alive() && entry.via == Via::Loop;
-    let device = entry.device.as_deref().filter(|_| gone)?;
-    if !attach_point::has_its_device(state, entry) {
-        return None;
-    }
-    let name = &entry.name;
-    let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();
-    Some(match mounts.first() {
-        Some(mount) => {
-            let directory = terminal::path(&mount.mount_point);
-            format!(
-                "the daemon of '{name}' was killed, and {device}, mounted on {directory}, gives \
-                 errors: `coulter umount {directory}` takes both away"
-            )
-        }
-        None => format!(
-            "the daemon of '{name}' was killed, and {device} gives errors: `coulter detach {name}` \
-             takes it away"
-        ),
-    })
 }

@@ -4,6 +4,7 @@ use crate::control::{self, Reply, Request};
 use crate::dashboard::{self, History, Screen};
 use crate::demo::Interrupt;
 use crate::error::{CliError, DaemonError, StateError};
+use crate::killed::Killed;
 use crate::process::Process;
 use crate::state::{Entry, StateDirectory};
 use crate::status::{Facts, Rates};
@@ -46,7 +47,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 struct Heard {
     /// Of the volumes whose daemon answered.
     statuses: Vec<Facts>,
-    /// Those whose daemon lives and did not.
+    /// Those whose daemon did not: it is silent, or was killed.
     silent: Vec<Silent>,
 }
 
@@ -87,7 +88,7 @@ impl StatusOf {
     /// again while it is stopped.
     fn hear(&self, state: &StateDirectory, before: Vec<Silent>) -> Result<Heard, CliError> {
         let entries = match &self.volume {
-            Some(volume) => vec![state.find(volume)?],
+            Some(volume) => vec![find(state, volume)?],
             None => state.attached()?,
         };
         let is_stopped = |silent: &Silent| silent.process.is_stopped();
@@ -110,6 +111,13 @@ impl StatusOf {
                 Err(_) if self.volume.is_none() && !process.is_alive() => {}
                 Err(error) => heard.silent.push(Silent { process, error }),
             }
+        }
+        if self.volume.is_none() {
+            let killed = state.killed()?;
+            heard.silent.extend(killed.iter().map(|entry| Silent {
+                process: entry.process,
+                error: Killed::new(state, entry).error().into(),
+            }));
         }
         Ok(heard)
     }
@@ -205,6 +213,20 @@ struct Watched<'a> {
     #[serde(flatten)]
     status: &'a Facts,
     rates: Rates,
+}
+
+/// The volume that is named.
+///
+/// # Errors
+/// [`DaemonError::Killed`] besides those of [`StateDirectory::find`].
+fn find(state: &StateDirectory, volume: &str) -> Result<Entry, CliError> {
+    match state.find(volume) {
+        Err(not_attached @ CliError::State(StateError::NotAttached { .. })) => {
+            let killed = state.find_killed(volume)?;
+            Err(killed.map_or(not_attached, |entry| Killed::new(state, &entry).error().into()))
+        }
+        found => found,
+    }
 }
 
 fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Facts, CliError> {

@@ -1,0 +1,66 @@
+//! What is told of a daemon that was killed: one that ends in order takes its entry along.
+//!
+//! This explains; it takes nothing away, which is `reclaim`'s to do.
+
+use crate::attach_point;
+use crate::error::DaemonError;
+use crate::state::{Entry, StateDirectory, Via};
+use crate::terminal;
+use coulter_attach::mounts;
+use std::fmt;
+use std::path::Path;
+
+/// A daemon that was killed.
+#[derive(Debug)]
+pub(crate) struct Killed {
+    name: String,
+    /// What has become of what it served.
+    left: String,
+    /// What to do about it.
+    remedy: String,
+}
+
+impl Killed {
+    /// The daemon of `entry`, which is one of [`StateDirectory::killed`].
+    pub(crate) fn new(state: &StateDirectory, entry: &Entry) -> Killed {
+        let (name, store) = (entry.name.clone(), terminal::path(&entry.store));
+        if let Some(device) = attach_point::waiting_device(entry) {
+            let left = format!("{} waits for another", device.display());
+            return Killed { name, left, remedy: format!("`coulter attach --recover {store}`") };
+        }
+        let device = entry.device.as_deref().filter(|_| entry.via == Via::Loop);
+        let device = device.filter(|_| attach_point::has_its_device(state, entry));
+        let Some(device) = device else {
+            let left = format!("nobody serves {store}");
+            let remedy = format!("`coulter detach {name}` clears away what is left of it");
+            return Killed { name, left, remedy };
+        };
+        let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();
+        let (left, remedy) = match mounts.first() {
+            Some(mount) => {
+                let directory = terminal::path(&mount.mount_point);
+                (
+                    format!("{device}, mounted on {directory}, gives errors"),
+                    format!("`coulter umount {directory}` takes both away"),
+                )
+            }
+            None => {
+                (format!("{device} gives errors"), format!("`coulter detach {name}` takes it away"))
+            }
+        };
+        Killed { name, left, remedy }
+    }
+
+    /// The same as an error.
+    pub(crate) fn error(self) -> DaemonError {
+        let Killed { name, left, remedy } = self;
+        DaemonError::Killed { name, left, remedy }
+    }
+}
+
+impl fmt::Display for Killed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Killed { name, left, remedy } = self;
+        write!(f, "the daemon of '{name}' was killed, and {left}: {remedy}")
+    }
+}
