@@ -127,9 +127,9 @@ impl EmulatedDrive {
                 flash: self.flash(),
             }),
             User::Volume(volume) => {
-                let entry = Entry { read_only: volume.read_only(), ..entry.clone() };
-                let statistics = facts_of(&volume.statistics());
-                let status = Status::new(entry, volume.state().to_string(), uptime, statistics);
+                let state = volume.state();
+                let (entry, statistics) = (entry.in_state(&state), facts_of(&volume.statistics()));
+                let status = Status::new(entry, state.to_string(), uptime, statistics);
                 Facts::Volume(status.on_flash(self.flash()))
             }
         }

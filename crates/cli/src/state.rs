@@ -14,6 +14,7 @@ use crate::error::{CliError, StateError};
 use crate::file_identity::FileIdentity;
 use crate::opening::Acknowledge;
 use crate::process::Process;
+use coulter::{ReadOnlyReason, State};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
@@ -84,8 +85,11 @@ pub(crate) struct Entry {
     pub(crate) uuid: String,
     /// Bytes that the host sees. 0 until it serves.
     pub(crate) volume_size_bytes: u64,
-    /// Whether writes are refused from the start.
+    /// Whether writes are refused.
     pub(crate) read_only: bool,
+    /// Why it can do less than it was attached for, if it can.
+    #[serde(default)]
+    pub(crate) failure: Option<String>,
     /// Seconds since 1970 at which it was attached.
     pub(crate) attached_at_unix_seconds: u64,
     /// Where its metrics are to be had, if anywhere.
@@ -111,6 +115,15 @@ enum Match {
 }
 
 impl Entry {
+    /// The same of a volume that is in `state` now.
+    pub(crate) fn in_state(&self, state: &State) -> Entry {
+        let failure = match state {
+            State::Running | State::ReadOnly(ReadOnlyReason::Opened) | State::Closed => None,
+            failed => Some(failed.to_string()),
+        };
+        Entry { read_only: *state != State::Running, failure, ..self.clone() }
+    }
+
     /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
     /// there now.
     pub(crate) fn is_of(&self, path: &Path) -> Option<bool> {
@@ -437,6 +450,7 @@ impl Entry {
             uuid: String::new(),
             volume_size_bytes: 4096,
             read_only: false,
+            failure: None,
             attached_at_unix_seconds: 1,
             metrics: None,
             store_identity: None,

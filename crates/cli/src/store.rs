@@ -258,8 +258,9 @@ impl Backing for OpenStore {
 
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
         let statistics = facts_of(&self.volume.statistics());
-        let entry = Entry { read_only: self.volume.read_only(), ..entry.clone() };
-        Facts::Volume(Status::new(entry, self.volume.state().to_string(), uptime, statistics))
+        let state = self.volume.state();
+        let entry = entry.in_state(&state);
+        Facts::Volume(Status::new(entry, state.to_string(), uptime, statistics))
     }
 
     fn tune(&self, retuning: Retuning) -> Option<Tuning> {

@@ -250,10 +250,43 @@ fn a_volume_whose_file_may_not_be_written_further_is_read_only_and_says_why() {
     let writes = ["write -P 2 0 16M", "write -P 3 16M 16M", "flush"];
     assert!(!qemu_io(uri.trim_end(), &writes), "all of it was written");
     let status = sandbox.ok(&["status", "disk"]);
-    assert!(status.contains("read-only since the device failed to write: File too large"));
+    let why = "read-only since the device failed to write: File too large";
+    assert!(status.contains(why), "{status}");
+    wait_until("it is listed", || sandbox.json(&["list", "--json"])[0]["failure"].is_string());
+    for listed in
+        [sandbox.json(&["list", "--json"])[0].clone(), sandbox.json(&["status", "disk", "--json"])]
+    {
+        assert_eq!(listed["read_only"], true, "{listed}");
+        assert!(
+            listed["failure"].as_str().is_some_and(|failure| failure.starts_with(why)),
+            "{listed}"
+        );
+    }
+    let list = sandbox.run(&["list"]);
+    let (table, notes) =
+        (String::from_utf8_lossy(&list.stdout), String::from_utf8_lossy(&list.stderr));
+    assert!(table.contains(" (read-only) "), "{table}");
+    assert!(notes.contains("'disk' has failed") && notes.contains(why), "{notes}");
     sandbox.run(&["detach", "disk"]);
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
     sandbox.ok(&["check", "disk.img"]);
+}
+
+#[test]
+fn a_volume_that_is_only_read_is_listed_so_and_has_not_failed() {
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--read-only"]);
+    for listed in
+        [sandbox.json(&["list", "--json"])[0].clone(), sandbox.json(&["status", "disk", "--json"])]
+    {
+        assert_eq!((&listed["read_only"], &listed["failure"]), (&true.into(), &Value::Null));
+    }
+    let list = sandbox.run(&["list"]);
+    assert!(String::from_utf8_lossy(&list.stdout).contains(" (read-only) "));
+    assert_eq!(String::from_utf8_lossy(&list.stderr), "");
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    assert!(!sandbox.ok(&["list"]).contains("read-only"));
 }
 
 /// Whether qemu-io does all of `commands` without complaint.

@@ -108,6 +108,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
             uuid: String::new(),
             volume_size_bytes: 0,
             read_only: job.opening.read_only,
+            failure: None,
             acknowledge: job.opening.acknowledge,
             attached_at_unix_seconds: unix_seconds(),
             metrics: None,

@@ -225,7 +225,12 @@ impl Serving {
         let state = self.backing.state();
         if state != self.state {
             log::error!(state:%; "the volume can do less than before");
+            self.entry = self.entry.in_state(&state);
             self.state = state;
+            // Whoever lists it does not ask it.
+            if let Err(error) = claim::publish(&self.directory, &self.entry) {
+                log::warn!(error:%; "lists do not show it");
+            }
         }
     }
 

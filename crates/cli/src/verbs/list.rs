@@ -54,16 +54,26 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
     let mut table = Table::new(&["NAME", "SIZE", "VIA", "DEVICE", "PID", "STORE"]);
     for Listed { entry, waiting } in listed {
         let pid = entry.process.pid.to_string();
+        let device = entry.device.as_deref().unwrap_or_default();
         table.row(&[
             entry.name.clone(),
             Size(entry.volume_size_bytes).to_string(),
             entry.via.to_string(),
-            entry.device.clone().unwrap_or_default(),
+            format!("{device}{}", if entry.read_only { " (read-only)" } else { "" }),
             if *waiting { "ended".to_owned() } else { pid },
             format!("{}{}", terminal::path(&entry.store), fate_of_path(entry)),
         ]);
     }
-    terminal::print(table.to_string().trim_end())
+    terminal::print(table.to_string().trim_end())?;
+    for Listed { entry, .. } in listed {
+        if let Some(failure) = &entry.failure {
+            let name = &entry.name;
+            terminal::note(&format!(
+                "'{name}' has failed, {failure}: mend that, then detach it and attach it again"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What has become of the path that the store had when it was attached, if that is worth a word.
