@@ -25,6 +25,7 @@ mod holders;
 mod image;
 mod inherited;
 mod killed;
+mod left_over;
 mod limits;
 mod logging;
 mod metrics;

@@ -172,6 +172,28 @@ fn what_a_killed_daemon_left_is_told_with_what_takes_it_away() {
 }
 
 #[test]
+fn what_is_mounted_from_a_daemon_that_ended_by_a_signal_is_told_with_what_takes_it_away() {
+    let test = "what_is_mounted_from_a_daemon_that_ended_by_a_signal_is_told";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    let open = File::create(directory.join("file")).expect("it is writable");
+    let remedy = format!("`coulter umount {}`", directory.display());
+    let told = || String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
+    assert!(!told().contains(&remedy), "{}", told());
+    sandbox.signal("disk", "TERM");
+    assert!(told().contains(&remedy), "{}", told());
+    // What is attached now is another one, and lives.
+    sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
+    assert_eq!(told().matches("has ended").count(), 1, "{}", told());
+    drop(open);
+    sandbox.ok(&["umount", "mnt"]);
+    assert!(!told().contains("has ended"), "{}", told());
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
 fn two_commands_may_unmount_at_once() {
     let Some(_right) = can_mount("two_commands_may_unmount_at_once") else { return };
     let sandbox = Sandbox::new();

@@ -4,9 +4,10 @@ use crate::apart;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const LOOP_CLR_FD: Opcode = 0x4c01;
@@ -140,6 +141,14 @@ pub fn path_below(device: &Path) -> Option<PathBuf> {
 pub(super) fn is_named(device: &Path, name: &Path) -> bool {
     let Ok(handle) = open(device, OFlags::RDONLY) else { return false };
     status(&handle).is_ok_and(|info| info.file_name == packed(name))
+}
+
+/// The path of the file that the device was set up over, as whoever did so has told the driver; of a
+/// long one the end.
+pub fn name_of(device: &Path) -> Option<PathBuf> {
+    let info = status(&open(device, OFlags::RDONLY).ok()?).ok()?;
+    let name = info.file_name.split(|byte| *byte == 0).next()?;
+    Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
 fn status(device: &OwnedFd) -> rustix::io::Result<LoopInfo> {

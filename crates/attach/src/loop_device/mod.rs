@@ -24,7 +24,7 @@
 mod control;
 mod stale;
 
-pub use control::path_below;
+pub use control::{name_of, path_below};
 pub use stale::{Stale, cleanup_stale};
 
 /// All loop devices that are set up, with the paths of the files below them as the kernel names them.

@@ -3,6 +3,7 @@
 use crate::attach_point;
 use crate::error::CliError;
 use crate::killed::Killed;
+use crate::left_over;
 use crate::size::Size;
 use crate::state::{Entry, StateDirectory};
 use crate::table::Table;
@@ -35,6 +36,7 @@ struct Listed {
 impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let entries = state.entries()?;
+        let dead_mounts = left_over::dead_mounts(state, &entries);
         let listed: Vec<Listed> = entries.into_iter().filter_map(listed).collect();
         if self.json {
             return terminal::print_json(&listed);
@@ -46,6 +48,7 @@ impl List {
         for entry in state.killed()? {
             terminal::note(&Killed::new(state, &entry).to_string());
         }
+        dead_mounts.iter().for_each(|told| terminal::note(told));
         Ok(())
     }
 }

@@ -4,12 +4,11 @@ use crate::attach_point;
 use crate::control::{self, Request};
 use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system;
+use crate::left_over;
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
 use crate::verbs::detach::detach;
 use clap::Args;
-use coulter_attach::fuse::FILE_NAME;
-use coulter_attach::loop_device::path_below;
 use coulter_attach::mounts;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +39,7 @@ impl Umount {
         let not_ours = |source| MountError::NotOurMount { directory: directory.clone(), source };
         let Some(mount) = mount else { return Err(not_ours(None).into()) };
         let entry = entry_of(state, &mount.source)?;
-        if entry.is_none() && !is_left_over(state, &mount.source) {
+        if entry.is_none() && !left_over::is_left_over(state, &mount.source) {
             // Another command may have unmounted it, and detached its volume, since it was read.
             let is_there_yet = mounts::mount_at(&directory).map_err(proc_failed)?.is_some();
             return Err(not_ours(is_there_yet.then_some(mount.source)).into());
@@ -89,11 +88,4 @@ fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliE
         }
     }
     Ok(None)
-}
-
-/// Whether `device` is a loop device of a daemon that has ended, and whose entry is gone. With its
-/// mount taken away, the kernel names the file below it by what is left of its path.
-fn is_left_over(state: &StateDirectory, device: &Path) -> bool {
-    let Some(backing) = path_below(device) else { return false };
-    backing == Path::new("/").join(FILE_NAME) || backing.starts_with(state.path())
 }
