@@ -94,7 +94,7 @@ fn not_opened(path: &Path, error: &OpenError) -> CliError {
     let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text).to_owned();
     let path = path.to_owned();
     match error {
-        OpenError::InUse { .. } => StoreError::InUse { path, reason }.into(),
+        OpenError::InUse { .. } => StoreError::InUse { path, reason, name: None }.into(),
         _ => StoreError::Open { path, reason }.into(),
     }
 }
@@ -105,13 +105,32 @@ fn not_opened(path: &Path, error: &OpenError) -> CliError {
 /// # Errors
 /// [`StoreError::InUse`].
 pub(crate) fn refuse_attached(path: &Path, state: Option<&StateDirectory>) -> Result<(), CliError> {
+    attached_as(path, state).map_or(Ok(()), |entry| Err(in_use_as(path, entry)))
+}
+
+/// The same of what could not be opened; if it is in use as a volume of ours, with the name of that.
+pub(crate) fn naming_volume(
+    error: CliError,
+    path: &Path,
+    state: Option<&StateDirectory>,
+) -> CliError {
+    match (&error, attached_as(path, state)) {
+        (CliError::Store(StoreError::InUse { .. }), Some(entry)) => in_use_as(path, entry),
+        _ => error,
+    }
+}
+
+fn attached_as(path: &Path, state: Option<&StateDirectory>) -> Option<Entry> {
+    let path = path.canonicalize().ok()?;
     let attached = state.and_then(|state| state.attached().ok()).unwrap_or_default();
-    let Some(entry) = attached.into_iter().find(|entry| entry.is_of(path) == Some(true)) else {
-        return Ok(());
-    };
-    let pid = entry.process.pid;
-    let reason = format!("in use by process {pid} (coulter); stop or detach that first");
-    Err(StoreError::InUse { path: path.to_owned(), reason }.into())
+    attached.into_iter().find(|entry| entry.is_of(&path) == Some(true))
+}
+
+fn in_use_as(path: &Path, entry: Entry) -> CliError {
+    let Entry { name, process, .. } = entry;
+    let reason =
+        format!("in use by process {} (coulter), which serves it as '{name}'", process.pid);
+    StoreError::InUse { path: path.to_owned(), reason, name: Some(name) }.into()
 }
 
 /// What `shape` asks for.
@@ -183,7 +202,7 @@ impl LockedBlocks {
         path: &Path,
         state: Option<&StateDirectory>,
     ) -> Result<LockedBlocks, CliError> {
-        let device = open_device(path, true)?;
+        let device = open_device(path, true).map_err(|error| naming_volume(error, path, state))?;
         refuse_attached(path, state)?;
         let blocks = FileBlocks::open(path).map_err(|e| CliError::io("read", path, e))?;
         Ok(LockedBlocks { blocks, device })

@@ -94,9 +94,21 @@ fn a_damaged_superblock_is_found_and_the_other_one_serves() {
 fn an_attached_store_is_not_checked() {
     let Some(sandbox) = written() else { return };
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
-    let error = sandbox.fails(1, &["check", "disk.img"]);
-    assert!(error.contains("in use by process"), "{error}");
-    assert!(error.contains("(coulter)"), "{error}");
+    for words in [
+        &["check", "disk.img"][..],
+        &["dump", "disk.img", "superblock"],
+        &["salvage", "disk.img", "image"],
+        &["create", "disk.img", "--force"],
+    ] {
+        let error = sandbox.fails(1, words);
+        assert!(error.contains("in use by process"), "{error}");
+        assert!(error.contains("(coulter), which serves it as 'disk'"), "{error}");
+        assert!(error.contains("first run `coulter detach disk`"), "{error}");
+    }
+    // Of another state directory it is not known by which name.
+    let other = sandbox.path("other").display().to_string();
+    let error = sandbox.fails(1, &["check", "disk.img", "--state-directory", &other]);
+    assert!(error.contains("in use by process") && !error.contains("coulter detach"), "{error}");
 }
 
 #[test]

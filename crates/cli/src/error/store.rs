@@ -25,8 +25,8 @@ pub(crate) enum StoreError {
     SizeShrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` to less than there is.
     Shrinks { path: PathBuf, size: u64, present: u64 },
-    /// Somebody else has the store.
-    InUse { path: PathBuf, reason: String },
+    /// Somebody else has the store; as the volume of that name, if it is one of ours.
+    InUse { path: PathBuf, reason: String, name: Option<String> },
     /// What cannot be done to a store that is attached.
     Attached { path: PathBuf, name: String },
     /// The library refused to let a store grow.
@@ -152,8 +152,13 @@ impl StoreError {
                 let report = if *is_usage { usage(what) } else { fault(what) };
                 report.why(reason.as_str())
             }
-            StoreError::Open { path, reason } | StoreError::InUse { path, reason } => {
+            StoreError::Open { path, reason } | StoreError::InUse { path, reason, name: None } => {
                 fault(format!("cannot open {}", path.display())).why(reason.as_str())
+            }
+            StoreError::InUse { path, reason, name: Some(name) } => {
+                fault(format!("cannot open {}", path.display()))
+                    .why(reason.as_str())
+                    .help(format!("first run `coulter detach {name}`"))
             }
             StoreError::Blank { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no store here: the file holds nothing but zeros")

@@ -87,7 +87,8 @@ impl Create {
         if self.json && self.path.to_str().is_none() {
             return Err(StoreError::PathNotInJson { path: self.path.clone() }.into());
         }
-        let mut target = Target::prepare(&self.path, &self.shape, self.force)?;
+        let mut target = Target::prepare(&self.path, &self.shape, self.force)
+            .map_err(|error| store::naming_volume(error, &self.path, state))?;
         store::refuse_attached(&self.path, state)?;
         if self.shape.preallocate {
             // It may take long, and a file that is only half made is not to stay behind.
