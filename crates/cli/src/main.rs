@@ -104,18 +104,19 @@ fn answer(words: &clap::Error) -> ExitCode {
 
 fn run(line: CommandLine) -> Result<(), CliError> {
     let state = || StateDirectory::open(line.state_directory.clone());
+    let looked_into = || StateDirectory::look(line.state_directory.clone());
     let known_state = || StateDirectory::find_existing(line.state_directory.clone());
     match &line.verb {
         Verb::Create(verb) => verb.run(known_state().as_ref()),
         Verb::Attach(verb) => verb.run(&state()?),
         Verb::Detach(verb) => verb.run(&state()?),
-        Verb::List(verb) => verb.run(&state()?),
-        Verb::Restart(verb) => verb.run(&state()?),
+        Verb::List(verb) => verb.run(&looked_into()?),
+        Verb::Restart(verb) => verb.run(&looked_into()?),
         Verb::Mount(verb) => verb.run(&state()?),
         Verb::Umount(verb) => verb.run(&state()?),
         Verb::Serve(verb) => verb.run(&state()?),
-        Verb::Status(verb) => verb.run(&state()?),
-        Verb::Tune(verb) => verb.run(&state()?),
+        Verb::Status(verb) => verb.run(&looked_into()?),
+        Verb::Tune(verb) => verb.run(&looked_into()?),
         Verb::Grow(verb) => verb.run(&state()?),
         Verb::Check(verb) => verb.run(known_state().as_ref()),
         Verb::Dump(verb) => verb.run(known_state().as_ref()),

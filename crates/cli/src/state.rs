@@ -177,7 +177,21 @@ impl StateDirectory {
         StateDirectory::adopt(&path)
     }
 
-    /// The same, if it is there: for whoever only looks into it.
+    /// The same for whoever only looks into it: one that is missing is not made, and has no entries.
+    ///
+    /// # Errors
+    /// When it belongs to another user.
+    pub(crate) fn look(path: Option<PathBuf>) -> Result<StateDirectory, CliError> {
+        let path = path.unwrap_or_else(default_path);
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(StateDirectory { path: std::path::absolute(&path).unwrap_or(path) })
+            }
+            _ => StateDirectory::adopt(&path),
+        }
+    }
+
+    /// The same, if it is there: for whoever can do without it.
     pub(crate) fn find_existing(path: Option<PathBuf>) -> Option<StateDirectory> {
         StateDirectory::adopt(&path.unwrap_or_else(default_path)).ok()
     }
@@ -186,10 +200,7 @@ impl StateDirectory {
         let failed = |source| CliError::io("use the state directory", path, source);
         let path = path.canonicalize().map_err(failed)?;
         let owner = fs::metadata(&path).map_err(failed)?.uid();
-        if owner != Uid::effective().as_raw() {
-            return Err(StateError::ForeignStateDirectory { path, owner }.into());
-        }
-        Ok(StateDirectory { path })
+        check_owner(&path, owner).map(|()| StateDirectory { path })
     }
 
     /// Its path.
@@ -230,7 +241,14 @@ impl StateDirectory {
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, CliError> {
         let failed = |source| CliError::io("read the state directory", &self.path, source);
         let mut entries = Vec::new();
-        for file in fs::read_dir(&self.path).map_err(failed)? {
+        let files = match fs::read_dir(&self.path) {
+            Ok(files) => files,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(entries),
+            Err(error) => return Err(failed(error)),
+        };
+        // It may have been made since it was looked for.
+        check_owner(&self.path, fs::metadata(&self.path).map_err(failed)?.uid())?;
+        for file in files {
             let path = file.map_err(failed)?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
@@ -412,6 +430,14 @@ impl StateDirectory {
             return Err(StateError::SocketPathTooLong { path: socket }.into());
         }
         Ok(())
+    }
+}
+
+/// That a directory of this owner is no one's who could pose as a daemon.
+fn check_owner(path: &Path, owner: u32) -> Result<(), CliError> {
+    match owner == Uid::effective().as_raw() {
+        true => Ok(()),
+        false => Err(StateError::ForeignStateDirectory { path: path.to_owned(), owner }.into()),
     }
 }
 

@@ -73,6 +73,23 @@ fn a_path_of_several_lines_is_one_line_of_text() {
 }
 
 #[test]
+fn whoever_only_looks_makes_no_state_directory() {
+    let sandbox = Sandbox::new();
+    let nothing = "nothing is attached";
+    for words in [&["list"][..], &["status"]] {
+        let output = sandbox.run(words);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr).trim_end(), nothing);
+        assert_eq!(sandbox.json(&[words, &["--json"]].concat()), Value::Array(Vec::new()));
+    }
+    for words in [&["status", "disk"][..], &["restart", "disk"], &["tune", "disk"]] {
+        let error = sandbox.fails(1, words);
+        assert!(error.contains(nothing), "{error}");
+    }
+    assert!(!sandbox.path("state").exists());
+}
+
+#[test]
 fn a_volume_answers_to_its_name_its_store_and_its_device() {
     let sandbox = with_store();
     for way in ["blue", "disk.img", "DEVICE"] {
