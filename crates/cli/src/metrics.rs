@@ -38,8 +38,8 @@ pub(crate) fn render(facts: &Facts) -> String {
     page.entry(facts.entry());
     match facts {
         Facts::Volume(status) => {
-            let running = u8::from(status.state == "running");
-            page.gauge("running", "1 if it can do all that it is asked for", running);
+            let running = u8::from(status.entry.failure.is_none());
+            page.gauge("running", "1 if it can do all that it was attached for", running);
             page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
             let help = "Bytes written to the device per byte written by the host";
             page.gauge("write_amplification", help, status.write_amplification);
@@ -157,11 +157,16 @@ mod tests {
     use super::*;
     use crate::process::Process;
     use crate::status::{Status, facts_of};
+    use coulter::{ReadOnlyReason, State};
     use std::collections::BTreeSet;
     use std::path::PathBuf;
     use std::time::Duration;
 
     fn page() -> String {
+        page_of(State::Running)
+    }
+
+    fn page_of(state: State) -> String {
         let entry = Entry {
             store: PathBuf::from("/srv/odd \"name\"\n.img"),
             device: Some("/dev/loop0".into()),
@@ -173,7 +178,8 @@ mod tests {
         statistics["written"]["host_bytes"] = 8192.into();
         statistics["read_latency"]["count"] = 2.into();
         statistics["read_latency"]["mean_ns"] = 1_500_000_000_u64.into();
-        let status = Status::new(entry, "running".into(), Duration::from_secs(9), statistics);
+        let entry = entry.in_state(&state);
+        let status = Status::new(entry, state.to_string(), Duration::from_secs(9), statistics);
         render(&Facts::Volume(status))
     }
 
@@ -195,6 +201,23 @@ mod tests {
             assert!(types.contains(name) || types.contains(base), "{name} has no type");
         }
         assert!(seen.len() > 70, "{}", seen.len());
+    }
+
+    #[test]
+    fn a_volume_that_failed_does_not_run_and_one_that_is_only_read_does() {
+        let failed = ReadOnlyReason::Failed { errno: 28 };
+        for (state, running, read_only) in [
+            (State::Running, 1, 0),
+            (State::ReadOnly(ReadOnlyReason::Opened), 1, 1),
+            (State::ReadOnly(failed), 0, 1),
+            (State::Failed("it panicked".into()), 0, 1),
+        ] {
+            let page = page_of(state);
+            for (metric, value) in [("running", running), ("read_only", read_only)] {
+                let line = format!("coulter_{metric}{{name=\"a\"}} {value}");
+                assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+            }
+        }
     }
 
     #[test]

@@ -53,6 +53,20 @@ fn metrics_are_offered_on_a_port_of_the_loopback() {
 }
 
 #[test]
+fn a_volume_that_is_only_read_runs_and_one_whose_daemon_is_dead_has_no_metrics() {
+    let (sandbox, entry) = attached(&["--metrics", "127.0.0.1:0", "--read-only"]);
+    let address = entry["metrics"].as_str().expect("the port is told").parse();
+    let address: SocketAddr = address.expect("it is an address");
+    let page = http(address, "GET /metrics HTTP/1.1\r\n\r\n");
+    for metric in ["coulter_running{name=\"disk\"} 1", "coulter_read_only{name=\"disk\"} 1"] {
+        assert!(page.contains(metric), "{metric} is not in\n{page}");
+    }
+    // That is what the alert on a dead daemon goes by.
+    sandbox.signal("disk", "KILL");
+    sandbox::wait_until("the port is closed", || TcpStream::connect(address).is_err());
+}
+
+#[test]
 fn a_port_in_use_and_one_that_others_reach_are_refused() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
