@@ -7,9 +7,9 @@ use crate::state::Entry;
 use crate::status::Facts;
 use crate::store::OpenStore;
 use crate::trace::Recorder;
-use coulter::State;
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
+use coulter::{Failures, State};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ pub(crate) trait Backing {
 
     /// How long requests have waited of which none was answered; `None` if none waits.
     fn unanswered_for(&self) -> Option<Duration>;
+
+    /// What has failed so far.
+    fn failures(&self) -> Failures;
 
     /// What it is doing. `entry` is how it is attached, for `uptime` so far.
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts;

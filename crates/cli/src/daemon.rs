@@ -13,6 +13,7 @@
 
 mod claim;
 mod events;
+mod failure_log;
 mod first_data;
 mod handover;
 pub(crate) mod launch;

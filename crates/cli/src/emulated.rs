@@ -7,7 +7,7 @@ use crate::status::{DriveStatus, Facts, Status, facts_of};
 use crate::trace::Recorder;
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
-use coulter::{CreateOptions, OpenOptions, State, Volume};
+use coulter::{CreateOptions, Failures, OpenOptions, State, Volume};
 use coulter_flash::{Drive, DriveService, FlashStore, FtlKind, FtlOptions, Keep, Pacing, Profile};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -214,6 +214,13 @@ impl Backing for EmulatedDrive {
             // It has no device below that could keep it waiting.
             User::Host(_) => None,
             User::Volume(volume) => volume.unanswered_for(),
+        }
+    }
+
+    fn failures(&self) -> Failures {
+        match &self.user {
+            User::Host(_) => Failures::default(),
+            User::Volume(volume) => volume.failures(),
         }
     }
 

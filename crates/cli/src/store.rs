@@ -12,7 +12,7 @@ use crate::trace::{Recorder, Side, TracedService};
 use crate::verbs::create::Shape;
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
-use coulter::{CreateError, CreateOptions, OpenErrorKind, State, Volume};
+use coulter::{CreateError, CreateOptions, Failures, OpenErrorKind, State, Volume};
 use coulter_check::FileBlocks;
 use coulter_device::wrap::{TraceRecord, TracedDevice};
 use coulter_device::{CommandKind, Device, OpenError, OpenOptions};
@@ -273,6 +273,10 @@ impl Backing for OpenStore {
 
     fn unanswered_for(&self) -> Option<Duration> {
         self.volume.unanswered_for()
+    }
+
+    fn failures(&self) -> Failures {
+        self.volume.failures()
     }
 
     fn status(&self, entry: &Entry, uptime: Duration) -> Facts {

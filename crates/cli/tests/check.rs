@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, skipped};
+use sandbox::{Sandbox, skipped, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -80,6 +80,36 @@ fn rotten_data_is_found_and_never_read() {
     assert_eq!(report["counters"]["faults"], 1);
     assert!(!qemu_io(&sandbox, &["read 0 4k"]), "a rotten block was read");
     assert!(qemu_io(&sandbox, &["read -P 0x42 4k 64k"]), "its neighbours are gone as well");
+}
+
+#[test]
+fn damaged_data_and_a_failing_device_are_told_in_the_log_and_do_not_fill_it() {
+    let Some(sandbox) = written() else { return };
+    let place = place_of_first_block(&sandbox);
+    flip(&sandbox, place + 1000);
+    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let read = || {
+        let words = ["-r", "-f", "raw", "-c", "read 0 4k", uri.trim_end()];
+        let output = Command::new("qemu-io").args(words).output().expect("it is there");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("failed"), "{output:?}");
+    };
+    let log = || std::fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+    let (damaged, failed) = ("blocks are damaged", "the device below failed commands");
+    read();
+    wait_until("it is told", || log().contains(damaged));
+    let log_of_damage = log();
+    let line = log_of_damage.lines().find(|line| line.contains(damaged)).expect("it is there");
+    assert!(line.contains("ERROR") && line.contains("last_offset=0"), "{line}");
+    // Behind its end there is nothing to be read.
+    let file = std::fs::File::options().write(true).open(sandbox.path("disk.img"));
+    file.and_then(|file| file.set_len(place)).expect("it is writable");
+    (0..3).for_each(|_| read());
+    wait_until("it is told", || log().contains(failed));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    for what in [damaged, failed] {
+        assert_eq!(log().matches(what).count(), 1, "{}", log());
+    }
+    sandbox.run(&["detach", "disk"]);
 }
 
 #[test]

@@ -329,6 +329,11 @@ impl Engine {
         self.requests.count() + self.ios.out_count()
     }
 
+    /// Blocks that did not have their checksum when they were read.
+    pub fn corrupt_blocks(&self) -> u64 {
+        self.statistics.corrupt_blocks
+    }
+
     /// Counters as of now.
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.statistics;

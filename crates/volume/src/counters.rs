@@ -1,7 +1,8 @@
 //! What the driver counts, on the thread of the loop.
 
+use crate::failures::Failures;
 use crate::message::Submission;
-use crate::service::{Operation, RequestError};
+use crate::service::{BLOCK_SIZE, Operation, RequestError};
 use coulter_device::{Command, CommandKind, Completion};
 
 /// Requests of hosts since the volume was opened.
@@ -71,6 +72,8 @@ pub struct DeviceCounts {
 pub(crate) struct Counters {
     pub(crate) requests: RequestCounts,
     pub(crate) device: DeviceCounts,
+    /// Without the blocks that are damaged, which the engine counts.
+    pub(crate) failures: Failures,
 }
 
 impl Counters {
@@ -100,10 +103,17 @@ impl Counters {
         }
     }
 
-    pub(crate) fn finish(&mut self, result: Result<(), RequestError>) {
+    /// A request for what begins at `offset` has come to its end.
+    pub(crate) fn finish(&mut self, offset: u64, result: Result<(), RequestError>) {
         match result {
-            Err(RequestError::Corrupt { .. }) => self.requests.corrupt += 1,
-            Err(RequestError::Device { .. }) => self.requests.device_failures += 1,
+            Err(RequestError::Corrupt { block }) => {
+                self.requests.corrupt += 1;
+                self.failures.corrupt_offset = Some(block * BLOCK_SIZE);
+            }
+            Err(RequestError::Device { .. }) => {
+                self.requests.device_failures += 1;
+                self.failures.device_offset = Some(offset);
+            }
             Err(RequestError::ReadOnly) => self.requests.refused += 1,
             _ => {}
         }
@@ -129,6 +139,10 @@ impl Counters {
     }
 
     pub(crate) fn complete(&mut self, completion: &Completion) {
-        self.device.failures += u64::from(completion.result.is_err());
+        if let Err(error) = completion.result {
+            self.device.failures += 1;
+            self.failures.device_commands += 1;
+            self.failures.device_errno = error.errno;
+        }
     }
 }

@@ -22,6 +22,7 @@ use crate::close_error::CloseError;
 use crate::delivery::Outbox;
 use crate::descriptors::Descriptors;
 use crate::driver::{Driver, Finished, Settings};
+use crate::failures::Failures;
 use crate::geometry::Geometry;
 use crate::governor::Governor;
 use crate::message::{Ending, Message, SessionId, Submission};
@@ -84,6 +85,8 @@ pub(crate) struct EventLoop {
     is_armed: bool,
     /// What was last told about writing; see [`Driver::read_only`].
     read_only: Option<i32>,
+    /// What was last told to have failed.
+    failures: Failures,
     latencies: Latencies,
     counts: LoopCounts,
     /// What the clock has to say about cleaning.
@@ -125,6 +128,7 @@ impl EventLoop {
             guest: None,
             is_armed: false,
             read_only: None,
+            failures: Failures::default(),
             latencies: Latencies::default(),
             counts: LoopCounts::default(),
             governor,
@@ -464,8 +468,13 @@ impl EventLoop {
         self.touched = touched;
     }
 
-    /// Tells others when writing becomes impossible.
+    /// Tells others when something has failed, and when writing becomes impossible.
     fn note_state(&mut self) {
+        let failures = self.driver().failures();
+        if failures != self.failures {
+            self.failures = failures;
+            self.shared.set_failures(failures);
+        }
         let read_only = self.driver().read_only();
         if read_only == self.read_only {
             return;

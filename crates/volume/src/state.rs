@@ -1,5 +1,6 @@
 //! What the volume, its sessions and its loop have in common.
 
+use crate::failures::Failures;
 use crate::mailbox::Mailbox;
 use crate::statistics::Statistics;
 use coulter_device::Waker;
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     /// Since when requests have waited of which none was answered, by the volume's clock; 0 if none waits.
     unanswered_since_ns: AtomicU64,
     state: Mutex<State>,
+    failures: Mutex<Failures>,
     last: Mutex<Statistics>,
 }
 
@@ -88,6 +90,7 @@ impl Shared {
             epoch: Instant::now(),
             unanswered_since_ns: AtomicU64::new(0),
             state: Mutex::new(State::Running),
+            failures: Mutex::default(),
             last: Mutex::default(),
         })
     }
@@ -164,6 +167,14 @@ impl Shared {
 
     pub(crate) fn set_state(&self, state: State) {
         *lock(&self.state) = state;
+    }
+
+    pub(crate) fn failures(&self) -> Failures {
+        *lock(&self.failures)
+    }
+
+    pub(crate) fn set_failures(&self, failures: Failures) {
+        *lock(&self.failures) = failures;
     }
 
     /// The counters when the loop was last able to tell them.

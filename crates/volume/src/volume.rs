@@ -3,6 +3,7 @@
 use crate::calls::{Caller, IdleCallers, calls};
 use crate::close_error::CloseError;
 use crate::event_loop::Outcome;
+use crate::failures::Failures;
 use crate::geometry::Geometry;
 use crate::loop_thread;
 use crate::memory::Memory;
@@ -71,6 +72,11 @@ impl Volume {
     /// without asking the volume's thread: after seconds, look at the device.
     pub fn unanswered_for(&self) -> Option<Duration> {
         self.shared.unanswered_for()
+    }
+
+    /// What has failed so far. It is told without asking the volume's thread.
+    pub fn failures(&self) -> Failures {
+        self.shared.failures()
     }
 
     /// What it has done so far. Of a volume that has ended: what it had done then.

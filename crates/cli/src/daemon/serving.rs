@@ -1,6 +1,7 @@
 //! A volume that is served: the open store, its attach point and its control socket.
 
 use super::events::{Event, Events, Signals};
+use super::failure_log::FailureLog;
 use super::requests::{Client, Requests};
 use super::scrapes::{self, Port};
 use super::{Job, claim, first_data, handover};
@@ -51,6 +52,7 @@ pub(super) struct Serving {
     entry: Entry,
     since: Instant,
     state: State,
+    failures: FailureLog,
     /// Whether it was told that nothing is answered.
     is_silent: bool,
     directory: StateDirectory,
@@ -124,6 +126,7 @@ impl Serving {
             entry,
             since,
             state,
+            failures: FailureLog::default(),
             is_silent: false,
             directory,
             is_unlisted: false,
@@ -208,8 +211,9 @@ impl Serving {
     }
 
     /// A volume that can do less than before says so once in the log, as does one that answers nothing, and
-    /// when it does again.
+    /// when it does again. What fails is told now and then.
     fn watch(&mut self) {
+        self.failures.tell(&self.backing.failures(), Instant::now(), false);
         let unanswered_for = self.backing.unanswered_for().unwrap_or_default();
         let is_silent = unanswered_for >= SILENCE;
         if is_silent != self.is_silent {
@@ -323,6 +327,7 @@ impl Serving {
     pub(super) fn end(mut self) -> Result<Option<Facts>, CliError> {
         // Does nothing if it was detached already.
         let detached = self.point.detach(true);
+        self.failures.tell(&self.backing.failures(), Instant::now(), true);
         let closed = self.backing.close(&self.entry, self.since.elapsed());
         detached.and(closed)
     }

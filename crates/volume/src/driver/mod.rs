@@ -34,6 +34,7 @@ pub(crate) use opening::Settings;
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
 use crate::descriptors::Descriptors;
+use crate::failures::Failures;
 use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
@@ -245,6 +246,11 @@ impl Driver {
         self.engine.read_only()
     }
 
+    /// What has failed so far.
+    pub(crate) fn failures(&self) -> Failures {
+        Failures { corrupt_blocks: self.engine.corrupt_blocks(), ..self.counters.failures }
+    }
+
     /// Changes settings of the engine; what they are then. It acts on them in its next turn.
     pub(crate) fn tune(&mut self, retuning: Retuning) -> Tuning {
         if let Some(mode) = retuning.cleaning {
@@ -407,7 +413,7 @@ impl Driver {
         }
         let mut job = self.jobs.remove(index);
         let result = job.failure.map_or(Ok(()), Err);
-        self.counters.finish(result);
+        self.counters.finish(job.offset, result);
         if job.is_answered {
             self.note_end_of_answered(&job);
         } else {
