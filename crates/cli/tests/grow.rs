@@ -73,6 +73,20 @@ fn a_file_that_is_refused_is_not_touched() {
     assert!(error.contains("neither a file nor a block device"), "{error}");
 }
 
+/// With holes in place of what is missing it would open, and not be what it was.
+#[test]
+fn a_store_that_was_cut_short_does_not_grow() {
+    let sandbox = with_store();
+    let file = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
+    file.set_len(100 << 20).expect("it is writable");
+    for size in [&["--size", "256M"][..], &["--size", "128M"], &[]] {
+        let error = sandbox.fails(1, &[&["grow", "disk.img"][..], size].concat());
+        assert!(error.contains("it has 100 MiB but the store has 128 MiB"), "{error}");
+        assert!(error.contains("truncated") && error.contains("coulter salvage"), "{error}");
+        assert_eq!(file.metadata().expect("it is there").len(), 100 << 20);
+    }
+}
+
 #[test]
 fn a_volume_of_no_size_is_refused_in_words() {
     let sandbox = with_store();

@@ -25,6 +25,8 @@ pub(crate) enum StoreError {
     SizeShrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` to less than there is.
     Shrinks { path: PathBuf, size: u64, present: u64 },
+    /// `grow` of a file that has lost its end.
+    CutShort { path: PathBuf, needed: u64, present: u64 },
     /// Somebody else has the store; as the volume of that name, if it is one of ours.
     InUse { path: PathBuf, reason: String, name: Option<String> },
     /// What cannot be done to a store that is attached.
@@ -112,6 +114,19 @@ impl StoreError {
                     .why(format!("it is {} long; a store never shrinks", Size(*present)))
                     .help("name a larger size, or make a smaller store and copy what is in it")
             }
+            StoreError::CutShort { path, needed, present } => fault(format!(
+                "cannot grow {}",
+                path.display()
+            ))
+            .why(format!(
+                "it has {} but the store has {}: it was truncated, or copied in part",
+                Size(*present),
+                Size(*needed)
+            ))
+            .help(
+                "copy it once more from where it is whole; if that is nowhere, `coulter salvage` \
+                         takes out what is left",
+            ),
             StoreError::Attached { path, name } => fault(format!("cannot grow {}", path.display()))
                 .why(format!("it is attached as '{name}'"))
                 .help(format!("first run `coulter detach {name}`")),

@@ -112,9 +112,14 @@ impl Grow {
             let path = path.to_owned();
             return Err(StoreError::Shrinks { path, size, present }.into());
         }
-        // Else it is somebody's file, who may be writing to it; the library says what is wrong.
-        if store_length(file.file()).is_some() {
-            file.lengthen(size)?;
+        match store_length(file.file()) {
+            // Longer, it would have holes in place of what is missing, and nobody would see it any more.
+            Some(needed) if needed > present => {
+                return Err(StoreError::CutShort { path: path.to_owned(), needed, present }.into());
+            }
+            Some(_) => file.lengthen(size)?,
+            // It is somebody's file, who may be writing to it; the library says what is wrong.
+            None => {}
         }
         let device = file.open_device()?;
         Ok(Place { device, file: Some((file, present)) })
