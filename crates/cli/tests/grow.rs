@@ -124,6 +124,26 @@ fn a_store_on_a_full_disk_is_as_it_was_or_as_it_should_be() {
 }
 
 #[test]
+fn a_store_that_may_outgrow_its_file_system_grows_with_a_note_of_it() {
+    let test = "a_store_that_may_outgrow_its_file_system_grows_with_a_note_of_it";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    let disk = sandbox.make_directory("disk");
+    let mount = ["-t", "tmpfs", "-o", "size=128M", "none"];
+    let mounted = Command::new("mount").args(mount).arg(&disk).status();
+    assert!(mounted.expect("it can be run").success());
+    sandbox.ok(&["create", "disk/a.img", "--size", "60M", "--segment-size", "2M"]);
+    let note = |size| {
+        let output = sandbox.run(&["grow", "disk/a.img", "--size", size]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).expect("it is text")
+    };
+    assert_eq!(note("80M"), "");
+    let told = note("200M");
+    assert!(told.contains("disk/a.img may grow by") && told.contains("read-only"), "{told}");
+}
+
+#[test]
 fn a_file_system_grows_with_its_volume() {
     let Some(_right) = can_mount("a_file_system_grows_with_its_volume") else { return };
     let sandbox = Sandbox::new();

@@ -1,6 +1,7 @@
 //! `coulter grow`: a store takes in more of its file or disk.
 
 use crate::error::{CliError, StoreError};
+use crate::room;
 use crate::size::Size;
 use crate::state::StateDirectory;
 use crate::store;
@@ -85,6 +86,7 @@ impl Grow {
             segments_total: geometry.segment_count,
             map_memory_bytes: geometry.map_memory_min_bytes,
         };
+        room::note_if_short(&self.path);
         if self.json {
             return terminal::print_json(&grown);
         }
