@@ -302,6 +302,23 @@ fn what_is_attached_for_writing_is_not_mounted_by_read_only() {
 }
 
 #[test]
+fn what_is_attached_to_be_read_only_is_not_mounted_for_writing() {
+    let test = "what_is_attached_to_be_read_only_is_not_mounted_for_writing";
+    let Some(_right) = can_mount(test) else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["attach", "disk.img", "--read-only"]);
+    let error = sandbox.fails(2, &["mount", "disk.img", "mnt"]);
+    assert!(error.contains("attached to be read only"), "{error}");
+    assert!(error.contains("--read-only") && error.contains("coulter detach disk"), "{error}");
+    // Whoever asks for it by the options of the system gets it.
+    sandbox.ok(&["mount", "disk.img", "mnt", "--options", "noatime,ro"]);
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
 fn a_file_system_that_was_not_unmounted_can_be_read_without_its_journal() {
     let test = "a_file_system_that_was_not_unmounted_can_be_read_without_its_journal";
     let Some(_right) = can_mount(test) else { return };

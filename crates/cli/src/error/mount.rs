@@ -28,6 +28,8 @@ pub(crate) enum MountError {
     ReadOnlyNewStore { store: PathBuf },
     /// `--read-only` of a store that is attached for writing.
     AttachedForWriting { name: String },
+    /// No `--read-only` of a store that is attached to be read only, or has failed.
+    AttachedForReading { name: String, failure: Option<String> },
     /// A file system that could not be mounted from a volume that is only read; `option` does without
     /// its journal.
     ReadOnlyRefused { store: PathBuf, cause: Box<Report>, option: &'static str },
@@ -111,6 +113,16 @@ impl MountError {
                         "first run `coulter detach {name}`; or mount it with `--options ro`, which lets \
                          the volume stay writable, and the file system write its journal out"
                     ))
+            }
+            MountError::AttachedForReading { name, failure: None } => {
+                usage(format!("cannot mount '{name}' for writing"))
+                    .why("it is attached to be read only")
+                    .help(format!("add --read-only, or first run `coulter detach {name}`"))
+            }
+            MountError::AttachedForReading { name, failure: Some(failure) } => {
+                fault(format!("cannot mount '{name}' for writing"))
+                    .why(format!("it has failed, {failure}"))
+                    .help(format!("mend that, and run `coulter detach {name}` first"))
             }
             MountError::ReadOnlyRefused { store, cause, option } => Report {
                 help: Some(format!(

@@ -108,6 +108,12 @@ impl Mount {
         Ok(self.shape.size.is_some() && store::is_blank(&self.path).map_err(failed)?)
     }
 
+    /// Whether nobody is to write to the file system.
+    fn is_to_be_read_only(&self) -> bool {
+        let mut options = self.options.iter().flat_map(|options| options.split(','));
+        self.opening.read_only || options.any(|option| option == "ro")
+    }
+
     /// The directory, absolute, if something may be mounted there.
     fn mount_point(&self) -> Result<PathBuf, CliError> {
         let unfit =
@@ -149,6 +155,11 @@ impl Mount {
         if self.opening.read_only && !entry.read_only {
             // To mount is to write, if only what a journal holds.
             return Err(MountError::AttachedForWriting { name: entry.name }.into());
+        }
+        if entry.read_only && !self.is_to_be_read_only() {
+            // The system would mount it all the same, and only programs would find out.
+            let (name, failure) = (entry.name, entry.failure);
+            return Err(MountError::AttachedForReading { name, failure }.into());
         }
         self.tune(state, &entry)?;
         let passed_over = self.passed_over(&entry);
