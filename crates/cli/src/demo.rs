@@ -2,8 +2,8 @@
 //!
 //! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `held_back`
 //! compares once more, with `bare` as the other side. `fio`, `crash`, `blocks` and `content` write
-//! and verify; `scratch`, `abandoned` and `interrupt` see to it that
-//! nothing stays behind; `figures` and `picture` are what comes out.
+//! and verify; `in_memory` tells whether there is a disk at all; `scratch`, `abandoned` and `interrupt` see
+//! to it that nothing stays behind; `figures` and `picture` are what comes out.
 
 mod abandoned;
 mod blocks;
@@ -12,6 +12,7 @@ mod crash;
 mod figures;
 mod fio;
 mod held_back;
+mod in_memory;
 mod interrupt;
 mod on_loop;
 mod over_nbd;
@@ -23,6 +24,7 @@ pub(crate) use figures::Figures;
 
 use crate::error::CliError;
 use crate::output::{Kind, Output};
+use crate::terminal;
 pub(crate) use interrupt::Interrupt;
 use plan::Plan;
 use scratch::Scratch;
@@ -52,6 +54,13 @@ pub(crate) fn run(wish: &Wish<'_>) -> Result<Figures, CliError> {
     let picture = Output::check(wish.picture, Kind::SVG)?;
     let interrupt = Interrupt::take_over()?;
     let plan = Plan::new(wish.size, wish.seconds, interrupt);
+    if in_memory::is_in_memory(wish.directory) {
+        terminal::note(&format!(
+            "{} lies in memory: what is measured there is memory, not a disk; name a directory on one with \
+             --directory",
+            terminal::path(wish.directory)
+        ));
+    }
     let scratch = Scratch::new(wish.directory, plan.room())?;
     if wish.as_root {
         on_loop::run(&plan, scratch, &picture)

@@ -3,7 +3,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, send, wait_until};
+use sandbox::{Sandbox, send, skipped, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -33,6 +33,25 @@ fn a_result_does_not_replace_what_is_no_result() {
     assert!(read("t.txt") == trace.as_bytes() && read("disk.img") == before, "written to");
     assert!(!sandbox.path("disk.img.parts").exists());
     assert_eq!(sandbox.ok(&["list", "--json"]).trim(), "[]", "the drive is attached");
+}
+
+/// No machine has the room for it, so that it ends before anything is measured.
+#[test]
+fn a_demonstration_in_memory_says_that_no_disk_is_measured() {
+    let sandbox = Sandbox::new();
+    let demo = |directory| {
+        sandbox.fails(1, &["demo", "--no-root", "--size", "1P", "--directory", directory])
+    };
+    let note = "what is measured there is memory, not a disk";
+    assert!(!demo(".").contains(note));
+    let is_tmpfs = std::fs::read_to_string("/proc/self/mounts")
+        .is_ok_and(|mounts| mounts.lines().any(|line| line.contains(" /dev/shm tmpfs ")));
+    if !is_tmpfs {
+        skipped("a demonstration in memory: /dev/shm is not there");
+        return;
+    }
+    let said = demo("/dev/shm");
+    assert!(said.contains(note) && said.contains("/dev/shm"), "{said}");
 }
 
 #[test]
