@@ -64,9 +64,9 @@ fn bar(share: f64) -> String {
     format!("[{}{}]", "█".repeat(filled), "·".repeat(BAR_WIDTH - filled))
 }
 
-/// All that is attached, as lines; `silent` says who does not answer.
-pub(crate) fn draw(facts: &[(&Facts, &History)], silent: &[String]) -> Vec<String> {
-    if facts.is_empty() && silent.is_empty() {
+/// All that is attached, as lines; `wrong` says who does not answer, and what else there is.
+pub(crate) fn draw(facts: &[(&Facts, &History)], wrong: &[String]) -> Vec<String> {
+    if facts.is_empty() && wrong.is_empty() {
         return vec!["nothing is attached".to_owned()];
     }
     let mut lines = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn draw(facts: &[(&Facts, &History)], silent: &[String]) -> Vec<Strin
             state(&mut lines, status);
         }
     }
-    lines.extend(silent.iter().map(|words| format!("{BAD}{words}{BAD:#}")));
+    lines.extend(wrong.iter().map(|words| format!("{BAD}{words}{BAD:#}")));
     lines
 }
 

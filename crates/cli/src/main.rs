@@ -42,6 +42,7 @@ mod sparse;
 mod state;
 mod status;
 mod store;
+mod store_fate;
 mod table;
 mod target_file;
 mod terminal;

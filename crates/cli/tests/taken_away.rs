@@ -130,6 +130,33 @@ fn a_file_that_took_the_place_of_a_store_is_not_taken_for_it() {
 }
 
 #[test]
+fn a_store_that_was_deleted_is_told_while_it_can_be_saved() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    let device = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let fates = || {
+        let (listed, all) =
+            (sandbox.json(&["list", "--json"]), sandbox.json(&["status", "--json"]));
+        let one = sandbox.json(&["status", "disk", "--json"]);
+        [&listed[0], &all[0], &one].map(|of| of["store_fate"].as_str().unwrap_or("").to_owned())
+    };
+    let told = |words: &[&str]| String::from_utf8(sandbox.run(words).stderr).expect("it is text");
+    assert_eq!(fates(), ["", "", ""]);
+    fs::rename(sandbox.path("disk.img"), sandbox.path("moved.img")).expect("it is writable");
+    assert_eq!(fates(), ["moved", "moved", "moved"]);
+    assert!(sandbox.ok(&["list"]).contains("disk.img (moved)"));
+    assert_eq!((told(&["list"]), told(&["status"])), (String::new(), String::new()));
+    fs::remove_file(sandbox.path("moved.img")).expect("it is there");
+    assert_eq!(fates(), ["deleted", "deleted", "deleted"]);
+    for words in [&["list"][..], &["status"], &["status", "disk"], &["status", "--json"]] {
+        let told = told(words);
+        assert!(told.contains("the store of 'disk' was deleted"), "{told}");
+        assert!(told.contains(&format!("copy it from {}", device.trim_end())), "{told}");
+    }
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
 fn a_store_that_was_moved_is_found_at_its_new_place() {
     let sandbox = Sandbox::new();
     sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());

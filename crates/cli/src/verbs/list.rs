@@ -6,6 +6,7 @@ use crate::killed::Killed;
 use crate::left_over;
 use crate::size::Size;
 use crate::state::{Entry, StateDirectory};
+use crate::store_fate::{self, StoreFate};
 use crate::table::Table;
 use crate::terminal;
 use clap::Args;
@@ -31,6 +32,9 @@ struct Listed {
     /// Whether its daemon has ended, and its device waits for another one; left out if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     waiting: bool,
+    /// Left out if the store is where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_fate: Option<StoreFate>,
 }
 
 impl List {
@@ -55,8 +59,8 @@ impl List {
 
 fn print_table(listed: &[Listed]) -> Result<(), CliError> {
     let mut table = Table::new(&["NAME", "SIZE", "VIA", "DEVICE", "PID", "STORE"]);
-    for Listed { entry, waiting } in listed {
-        let pid = entry.process.pid.to_string();
+    for Listed { entry, waiting, store_fate } in listed {
+        let (pid, store) = (entry.process.pid.to_string(), terminal::path(&entry.store));
         let device = entry.device.as_deref().unwrap_or_default();
         table.row(&[
             entry.name.clone(),
@@ -64,7 +68,10 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
             entry.via.to_string(),
             format!("{device}{}", if entry.read_only { " (read-only)" } else { "" }),
             if *waiting { "ended".to_owned() } else { pid },
-            format!("{}{}", terminal::path(&entry.store), fate_of_path(entry)),
+            match store_fate {
+                None => store,
+                Some(fate) => format!("{store} ({})", fate.word(entry)),
+            },
         ]);
     }
     terminal::print(table.to_string().trim_end())?;
@@ -75,25 +82,21 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
                 "'{name}' has failed, {failure}: mend that, then detach it and attach it again"
             ));
         }
+        if let Some(warning) = store_fate::warning(entry) {
+            terminal::note(&warning);
+        }
     }
     Ok(())
-}
-
-/// What has become of the path that the store had when it was attached, if that is worth a word.
-fn fate_of_path(entry: &Entry) -> &'static str {
-    match entry.is_of(&entry.store) {
-        None => " (replaced)",
-        Some(_) if entry.store_identity.is_some() && !entry.store.exists() => " (deleted)",
-        Some(_) => "",
-    }
 }
 
 /// What is served, or waits.
 fn listed(entry: Entry) -> Option<Listed> {
     if entry.process.is_alive() {
-        return entry.device.is_some().then_some(Listed { entry, waiting: false });
+        let store_fate = StoreFate::of(&entry);
+        return entry.device.is_some().then_some(Listed { entry, waiting: false, store_fate });
     }
     let device = attach_point::waiting_device(&entry)?;
     let entry = Entry { device: Some(device.display().to_string()), ..entry };
-    Some(Listed { entry, waiting: true })
+    let store_fate = StoreFate::of(&entry);
+    Some(Listed { entry, waiting: true, store_fate })
 }

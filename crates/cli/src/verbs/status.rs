@@ -8,6 +8,7 @@ use crate::killed::Killed;
 use crate::process::Process;
 use crate::state::{Entry, StateDirectory};
 use crate::status::{Facts, Rates};
+use crate::store_fate::{self, StoreFate};
 use crate::terminal;
 use clap::Args;
 use serde::Serialize;
@@ -64,6 +65,9 @@ impl StatusOf {
         }
         let Heard { statuses, mut silent } = self.hear(state, Vec::new())?;
         self.print(&statuses, silent.is_empty())?;
+        for warning in statuses.iter().filter_map(|status| store_fate::warning(status.entry())) {
+            terminal::note(&warning);
+        }
         // All are told; the last of them is the error of the command.
         let last = silent.pop();
         silent.iter().for_each(Silent::tell);
@@ -72,8 +76,12 @@ impl StatusOf {
 
     fn print(&self, statuses: &[Facts], is_all: bool) -> Result<(), CliError> {
         match (&self.volume, self.json) {
-            (Some(_), true) => statuses.iter().try_for_each(terminal::print_json),
-            (None, true) => terminal::print_json(&statuses),
+            (Some(_), true) => {
+                statuses.iter().map(Shown::new).try_for_each(|shown| terminal::print_json(&shown))
+            }
+            (None, true) => {
+                terminal::print_json(&statuses.iter().map(Shown::new).collect::<Vec<_>>())
+            }
             (_, false) if statuses.is_empty() && is_all => {
                 terminal::note("nothing is attached");
                 Ok(())
@@ -144,7 +152,7 @@ impl StatusOf {
             for status in &after.statuses {
                 let Some(rates) = rates_since(&before.statuses, status) else { continue };
                 if self.json {
-                    terminal::print_json_line(&Watched { status, rates })?;
+                    terminal::print_json_line(&Watched { shown: Shown::new(status), rates })?;
                 } else {
                     terminal::print(&format!("{:<12} {rates}", status.entry().name))?;
                 }
@@ -167,9 +175,11 @@ impl StatusOf {
             let history = |status: &Facts| &histories[&status.entry().process];
             let shown: Vec<_> =
                 before.statuses.iter().map(|status| (status, history(status))).collect();
-            let silent: Vec<String> =
-                before.silent.iter().map(|silent| silent.error.to_string()).collect();
-            screen.show(&dashboard::draw(&shown, &silent)).map_err(failed)?;
+            let warnings =
+                before.statuses.iter().filter_map(|status| store_fate::warning(status.entry()));
+            let silent = before.silent.iter().map(|silent| silent.error.to_string());
+            let wrong: Vec<String> = warnings.chain(silent).collect();
+            screen.show(&dashboard::draw(&shown, &wrong)).map_err(failed)?;
             if interrupt.sleep(INTERVAL).is_err() {
                 return Ok(());
             }
@@ -207,11 +217,27 @@ fn rates_since(before: &[Facts], status: &Facts) -> Option<Rates> {
     before.iter().find(same).map(|earlier| Rates::between(earlier, status))
 }
 
+/// One volume in JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    status: &'a Facts,
+    /// Left out if the store is where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_fate: Option<StoreFate>,
+}
+
+impl Shown<'_> {
+    fn new(status: &Facts) -> Shown<'_> {
+        Shown { status, store_fate: StoreFate::of(status.entry()) }
+    }
+}
+
 /// One line of `status --watch --json`.
 #[derive(Serialize)]
 struct Watched<'a> {
     #[serde(flatten)]
-    status: &'a Facts,
+    shown: Shown<'a>,
     rates: Rates,
 }
 

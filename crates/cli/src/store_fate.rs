@@ -1,0 +1,99 @@
+//! What has become of the file of a store that is attached, when its path leads to it no more: as long as its
+//! daemon has it open, it is there, whatever was done to its path.
+
+use crate::file_identity::FileIdentity;
+use crate::process::Process;
+use crate::state::Entry;
+use serde::Serialize;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// What has become of it. Documented in `docs/cli.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StoreFate {
+    /// No path leads to it any more: it is gone with its daemon.
+    Deleted,
+    /// Another path leads to it.
+    Moved,
+    /// One of these: its daemon cannot be looked at, or it is a disk.
+    Unknown,
+}
+
+impl StoreFate {
+    /// Of the store of `entry`; `None` if it is where it was.
+    pub(crate) fn of(entry: &Entry) -> Option<StoreFate> {
+        let own = entry.store_identity?;
+        if FileIdentity::at(&entry.store).is_ok_and(|found| found == own) {
+            return None;
+        }
+        let file = open_file(entry.process, own).filter(Metadata::is_file);
+        Some(match file.map(|file| file.nlink()) {
+            Some(0) => StoreFate::Deleted,
+            Some(_) => StoreFate::Moved,
+            None => StoreFate::Unknown,
+        })
+    }
+
+    /// A word behind the path of the store.
+    pub(crate) fn word(self, entry: &Entry) -> &'static str {
+        match self {
+            _ if entry.store.exists() => "replaced",
+            StoreFate::Moved => "moved",
+            StoreFate::Deleted | StoreFate::Unknown => "deleted",
+        }
+    }
+}
+
+/// What to say of a store that was deleted, and what to do about it.
+pub(crate) fn warning(entry: &Entry) -> Option<String> {
+    let is_deleted = StoreFate::of(entry) == Some(StoreFate::Deleted);
+    let device = entry.device.as_deref().filter(|_| is_deleted)?;
+    Some(format!(
+        "the store of '{}' was deleted: all that it holds is gone once it is detached; copy it from {device} \
+         before that",
+        entry.name
+    ))
+}
+
+/// The file with this identity that the process has open.
+fn open_file(process: Process, own: FileIdentity) -> Option<Metadata> {
+    let files = fs::read_dir(PathBuf::from(format!("/proc/{}/fd", process.pid))).ok()?;
+    let metadata = |path: PathBuf| fs::metadata(path).ok();
+    let mut open = files.flatten().filter_map(|file| metadata(file.path()));
+    // Its number may be another's by now.
+    open.find(|file| file.dev() == own.device && file.ino() == own.inode)
+        .filter(|_| process.is_alive())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_somebody_has_open_is_told_from_one_that_is_gone() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = |name: &str| directory.path().join(name);
+        let open = fs::File::create(path("a")).expect("it is writable");
+        let entry = Entry {
+            store: path("a"),
+            store_identity: FileIdentity::at(&path("a")).ok(),
+            ..Entry::sample("a", Process::current())
+        };
+        let fate = || StoreFate::of(&entry).map(|fate| (fate, fate.word(&entry)));
+        assert_eq!(fate(), None);
+        fs::rename(path("a"), path("b")).expect("it is writable");
+        assert_eq!(fate(), Some((StoreFate::Moved, "moved")));
+        fs::write(path("a"), "another").expect("it is writable");
+        assert_eq!(fate(), Some((StoreFate::Moved, "replaced")));
+        assert_eq!(warning(&entry), None);
+        fs::remove_file(path("b")).expect("it is there");
+        assert_eq!(fate(), Some((StoreFate::Deleted, "replaced")));
+        fs::remove_file(path("a")).expect("it is there");
+        assert_eq!(fate(), Some((StoreFate::Deleted, "deleted")));
+        assert!(warning(&entry).is_some_and(|words| words.contains("/dev/a")));
+        drop(open);
+        assert_eq!(fate(), Some((StoreFate::Unknown, "deleted")));
+    }
+}
