@@ -99,7 +99,7 @@ pub(crate) enum Reply {
 /// # Errors
 /// The daemon's own error; [`StateError::NotAttached`] when it has ended, or ends, and did not hear of
 /// the request; [`DaemonError::DaemonEnded`] when it did, and was killed;
-/// [`DaemonError::DaemonSilent`] when it does not answer in time.
+/// [`DaemonError::Ending`] or [`DaemonError::DaemonSilent`] when it does not answer in time.
 pub(crate) fn ask(
     state: &StateDirectory,
     entry: &Entry,
@@ -114,7 +114,8 @@ pub(crate) fn ask(
     let (path, start) = (state.file(&entry.name, "sock"), Instant::now());
     loop {
         let answer = converse(&path, request, waits, &mut |taken| {
-            terminal::note(&silence(entry, taken, waits.patience));
+            let ending = state.is_ending(entry);
+            terminal::note(&silence(entry, taken, ending, waits.patience));
         });
         let error = match answer {
             Ok(Reply::Failed(report)) => return Err(DaemonError::Daemon(report).into()),
@@ -128,7 +129,7 @@ pub(crate) fn ask(
                 let (name, log) = (entry.name.clone(), state.file(&entry.name, "log"));
                 return Err(DaemonError::DaemonEnded { name, log }.into());
             }
-            return Err(DaemonError::silent(entry).into());
+            return Err(unanswered(state, entry).into());
         }
         let attached = state.attached()?;
         // Not by name alone: the next daemon of that name is not meant.
@@ -137,9 +138,17 @@ pub(crate) fn ask(
             return Err(StateError::NotAttached { name: entry.name.clone(), attached }.into());
         }
         if start.elapsed() >= patience {
-            return Err(DaemonError::silent(entry).into());
+            return Err(unanswered(state, entry).into());
         }
         thread::sleep(UNHEARD_PAUSE);
+    }
+}
+
+/// What is wrong with a daemon that lives and has not answered in time.
+fn unanswered(state: &StateDirectory, entry: &Entry) -> DaemonError {
+    match state.is_ending(entry) && !entry.process.is_stopped() {
+        true => DaemonError::ending(entry),
+        false => DaemonError::silent(entry),
     }
 }
 
@@ -148,7 +157,7 @@ pub(crate) fn is_about_ended(error: &CliError) -> bool {
     matches!(
         error,
         CliError::State(StateError::NotAttached { .. })
-            | CliError::Daemon(DaemonError::DaemonEnded { .. })
+            | CliError::Daemon(DaemonError::DaemonEnded { .. } | DaemonError::Ending { .. })
     )
 }
 
@@ -206,13 +215,18 @@ fn is_taken(stream: &UnixStream) -> bool {
 }
 
 /// What to say to whoever waits for a daemon that says nothing, `patience` at most.
-fn silence(entry: &Entry, taken: bool, patience: Duration) -> String {
+fn silence(entry: &Entry, taken: bool, ending: bool, patience: Duration) -> String {
     let seconds = patience.as_secs();
     let (name, pid) = (&entry.name, entry.process.pid);
     if entry.process.is_stopped() {
         return format!(
             "the daemon of '{name}' (process {pid}) is stopped; waiting {seconds} s at most: let it go on \
              with `kill -CONT {pid}`"
+        );
+    }
+    if ending {
+        return format!(
+            "waiting for the daemon of '{name}' (process {pid}), which is ending, {seconds} s at most"
         );
     }
     if taken {
@@ -374,6 +388,20 @@ mod tests {
         let error = answer.expect_err("nobody has heard it");
         assert!(matches!(error, CliError::State(StateError::NotAttached { .. })), "{error}");
         daemon.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_daemon_that_writes_out_what_is_left_is_told_from_one_that_is_silent() {
+        let (_parent, state, entry) = attached();
+        let _silent = UnixListener::bind(state.file("a", "sock")).expect("it is writable");
+        let lock = state.lock().expect("the directory is writable");
+        state.write(&lock, &Entry { ending: true, ..entry.clone() }).expect("it is writable");
+        drop(lock);
+        let error = ask(&state, &entry, &Request::Status).expect_err("nobody answers");
+        assert!(matches!(error, CliError::Daemon(DaemonError::Ending { .. })), "{error}");
+        assert!(is_about_ended(&error));
+        let note = silence(&entry, false, true, Duration::from_secs(60));
+        assert!(note.contains("ending") && !note.contains("kill"), "{note}");
     }
 
     #[test]

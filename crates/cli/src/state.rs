@@ -14,6 +14,7 @@ use crate::error::{CliError, StateError};
 use crate::file_identity::FileIdentity;
 use crate::opening::Acknowledge;
 use crate::process::Process;
+use crate::store_fate::StoreFate;
 use coulter::{ReadOnlyReason, State};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
@@ -90,6 +91,9 @@ pub(crate) struct Entry {
     /// Why it can do less than it was attached for, if it can.
     #[serde(default)]
     pub(crate) failure: Option<String>,
+    /// Whether its daemon is ending: it writes out what hosts have written, and answers no command.
+    #[serde(default)]
+    pub(crate) ending: bool,
     /// Seconds since 1970 at which it was attached.
     pub(crate) attached_at_unix_seconds: u64,
     /// Where its metrics are to be had, if anywhere.
@@ -122,6 +126,12 @@ impl Entry {
             failed => Some(failed.to_string()),
         };
         Entry { read_only: *state != State::Running, failure, ..self.clone() }
+    }
+
+    /// The same of a daemon that takes over from the one before: what had failed there is opened anew.
+    pub(crate) fn taken_over(&self) -> Entry {
+        let read_only = self.read_only && self.failure.is_none();
+        Entry { read_only, failure: None, ending: false, ..self.clone() }
     }
 
     /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
@@ -286,6 +296,12 @@ impl StateDirectory {
         Ok(entries)
     }
 
+    /// Whether the daemon of `entry` has said meanwhile that it is ending.
+    pub(crate) fn is_ending(&self, entry: &Entry) -> bool {
+        let found = self.entry(&entry.name).filter(|found| found.process == entry.process);
+        found.is_some_and(|found| found.ending && found.process.is_alive())
+    }
+
     /// The entries of daemons that were killed: one that ends in order takes its entry along.
     ///
     /// # Errors
@@ -324,9 +340,10 @@ impl StateDirectory {
         if let Some(entry) = found(Match::Yes) {
             return Ok(entry.clone());
         }
-        if let Some(Entry { name, store, .. }) = found(Match::Replaced) {
-            let (name, store) = (name.clone(), store.clone());
-            return Err(StateError::StoreReplaced { name, store }.into());
+        if let Some(entry) = found(Match::Replaced) {
+            let (name, store) = (entry.name.clone(), entry.store.clone());
+            let is_deleted = StoreFate::of(entry) == Some(StoreFate::Deleted);
+            return Err(StateError::StoreReplaced { name, store, is_deleted }.into());
         }
         let names = attached.iter().map(|entry| entry.name.clone()).collect();
         Err(StateError::NotAttached { name: text.to_owned(), attached: names }.into())
@@ -477,6 +494,7 @@ impl Entry {
             volume_size_bytes: 4096,
             read_only: false,
             failure: None,
+            ending: false,
             attached_at_unix_seconds: 1,
             metrics: None,
             store_identity: None,

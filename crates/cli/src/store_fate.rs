@@ -51,7 +51,7 @@ pub(crate) fn warning(entry: &Entry) -> Option<String> {
     let is_deleted = StoreFate::of(entry) == Some(StoreFate::Deleted);
     let device = entry.device.as_deref().filter(|_| is_deleted)?;
     Some(format!(
-        "the store of '{}' was deleted: all that it holds is gone once it is detached; copy it from {device} \
+        "the store of '{}' was deleted: all that it holds is gone once its daemon ends; copy it from {device} \
          before that",
         entry.name
     ))

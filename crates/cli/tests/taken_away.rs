@@ -119,13 +119,13 @@ fn a_file_that_took_the_place_of_a_store_is_not_taken_for_it() {
     for verb in ["status", "detach"] {
         let error = sandbox.fails(1, &[verb, "disk.img"]);
         assert!(error.contains("is not the file that is attached"), "{error}");
-        assert!(error.contains("coulter detach disk"), "{error}");
+        assert!(error.contains("was deleted: `coulter status disk`"), "{error}");
     }
     // The new one is a store like others.
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     assert!(sandbox.ok(&["list", "--json"]).contains("disk-2"));
     sandbox.ok(&["detach", "disk.img"]);
-    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["detach", "--force", "disk"]);
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
 }
 
@@ -153,7 +153,32 @@ fn a_store_that_was_deleted_is_told_while_it_can_be_saved() {
         assert!(told.contains("the store of 'disk' was deleted"), "{told}");
         assert!(told.contains(&format!("copy it from {}", device.trim_end())), "{told}");
     }
-    sandbox.ok(&["detach", "disk"]);
+    // Nobody loses it without having been told.
+    let error = sandbox.fails(1, &["detach", "disk"]);
+    assert!(error.contains("'disk' stays attached: its store was deleted"), "{error}");
+    assert!(error.contains("coulter detach --force disk"), "{error}");
+    sandbox.ok(&["status", "disk"]);
+    sandbox.ok(&["detach", "--force", "disk"]);
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+}
+
+#[test]
+fn a_file_system_on_a_deleted_store_is_unmounted_and_the_volume_kept() {
+    let Some(_right) = can_mount("a file system on a deleted store") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "256M", "--mkfs", "ext4"]);
+    fs::write(directory.join("file"), "kept").expect("it is writable");
+    fs::remove_file(sandbox.path("disk.img")).expect("it is there");
+    let error = sandbox.fails(1, &["umount", "mnt"]);
+    assert!(error.contains("'disk' stays attached"), "{error}");
+    assert!(!directory.join("file").exists());
+    let device = sandbox.json(&["list", "--json"])[0]["device"].as_str().map(str::to_owned);
+    let path = directory.to_str().expect("it is text");
+    system("mount", &["-o", "ro", &device.expect("it is attached"), path]);
+    assert_eq!(fs::read_to_string(directory.join("file")).expect("it is there"), "kept");
+    system("umount", &[path]);
+    sandbox.ok(&["detach", "--force", "disk"]);
 }
 
 #[test]

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
-/// [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over;
+/// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over;
 /// [`DaemonError::BufferedOutlived`] if it must not be.
 pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     claim_within(state, job, PATIENCE)
@@ -44,6 +44,9 @@ fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result
     let start = Instant::now();
     loop {
         match try_claim(state, job) {
+            Err(CliError::Daemon(DaemonError::Ending { .. })) if start.elapsed() < patience => {
+                thread::sleep(PAUSE);
+            }
             Err(CliError::State(StateError::AlreadyAttached { name, .. }))
                 if start.elapsed() < patience && !is_settled(state, &name) =>
             {
@@ -76,6 +79,9 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     // Of one profile there may be any number of drives.
     let is_one = matches!(job.source, Source::Store(_));
     if let Some(other) = taken.iter().find(|entry| is_one && entry.is_of(&store) == Some(true)) {
+        if other.ending {
+            return Err(DaemonError::ending(other).into());
+        }
         return Err(StateError::AlreadyAttached {
             store,
             name: other.name.clone(),
@@ -99,7 +105,9 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     taken.extend(others);
     let entry = match &waiting {
         // Not the device: until it is served again, it is not attached.
-        Some(waiting) => Entry { device: None, process: Process::current(), ..waiting.clone() },
+        Some(waiting) => {
+            Entry { device: None, process: Process::current(), ..waiting.taken_over() }
+        }
         None => Entry {
             name: choose_name(state, job, &taken)?,
             device: None,
@@ -109,6 +117,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
             volume_size_bytes: 0,
             read_only: job.opening.read_only,
             failure: None,
+            ending: false,
             acknowledge: job.opening.acknowledge,
             attached_at_unix_seconds: unix_seconds(),
             metrics: None,
@@ -253,6 +262,29 @@ mod tests {
         let claimed = claim_within(&state, &job("/srv/a.img", None), Duration::from_secs(60));
         killer.join().expect("no panic").expect("it was killed");
         assert_eq!(claimed.expect("it has ended").entry.name, "a");
+    }
+
+    #[test]
+    fn a_daemon_that_is_ending_is_waited_for_and_what_it_failed_at_is_not_inherited() {
+        let (_parent, state) = directory();
+        let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
+        let failure = Some("read-only since a write failed".to_owned());
+        let ending = Entry { ending: true, read_only: true, failure, ..first };
+        publish(&state, &ending).expect("the directory is writable");
+        let impatient = claim_within(&state, &job("/srv/a.img", None), Duration::ZERO);
+        assert!(matches!(impatient, Err(CliError::Daemon(DaemonError::Ending { .. }))));
+        let (directory, entry) = (state.clone(), ending.clone());
+        let ends = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            release(&directory, &entry)
+        });
+        let claimed = claim_within(&state, &job("/srv/a.img", None), Duration::from_secs(60));
+        ends.join().expect("no panic").expect("it was claimed");
+        assert_eq!(claimed.expect("it has ended").entry.name, "a");
+        let after = ending.taken_over();
+        assert!(!after.ending && !after.read_only && after.failure.is_none());
+        let wanted = Entry { failure: None, ..ending };
+        assert!(wanted.taken_over().read_only, "it was attached so");
     }
 
     #[test]

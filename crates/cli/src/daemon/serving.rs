@@ -85,6 +85,9 @@ impl Serving {
         };
         let since = Instant::now();
         let goes_on = descriptor.is_some();
+        if goes_on {
+            *entry = entry.taken_over();
+        }
         let service = backing.service(trace.as_ref());
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
@@ -139,6 +142,7 @@ impl Serving {
             match self.events.next(signals) {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
+                    self.say_whether_it_ends(true);
                     self.write_out_file_systems();
                     return End::Over(self.point.detach(true), None);
                 }
@@ -174,10 +178,24 @@ impl Serving {
     /// Takes the device away, unless somebody uses it and `force` does not allow that.
     fn detach(&mut self, force: bool) -> Result<(), CliError> {
         if force {
+            self.say_whether_it_ends(true);
             self.write_out_file_systems();
         }
         log::info!(force; "detaching");
-        self.point.detach(force)
+        let detached = self.point.detach(force);
+        let ends = detached.is_ok() || self.point.is_gone();
+        if ends != self.entry.ending {
+            self.say_whether_it_ends(ends);
+        }
+        detached
+    }
+
+    /// Whoever asks for something meanwhile, and is not answered, learns why.
+    fn say_whether_it_ends(&mut self, ending: bool) {
+        self.entry.ending = ending;
+        if let Err(error) = claim::publish(&self.directory, &self.entry) {
+            log::warn!(error:%; "commands are not told that it is ending");
+        }
     }
 
     fn tune(&self, settings: &[Setting]) -> Result<Settings, CliError> {

@@ -44,6 +44,8 @@ pub(crate) enum DaemonError {
     Killed { name: String, left: String, remedy: String },
     /// The daemon heard what was asked, and ended before it answered: it was killed.
     DaemonEnded { name: String, log: PathBuf },
+    /// The daemon answers no more, for it is ending.
+    Ending { name: String, pid: u32 },
     /// The daemon does not answer.
     DaemonSilent { name: String, pid: u32, is_stopped: bool },
 }
@@ -67,6 +69,11 @@ impl DaemonError {
             pid: entry.process.pid,
             is_stopped: entry.process.is_stopped(),
         }
+    }
+
+    /// The daemon of `entry` is ending.
+    pub(crate) fn ending(entry: &Entry) -> DaemonError {
+        DaemonError::Ending { name: entry.name.clone(), pid: entry.process.pid }
     }
 
     /// What, why, and what to do.
@@ -181,6 +188,11 @@ impl DaemonError {
                         "`coulter list` shows what it left, {} what it was at",
                         log.display()
                     ))
+            }
+            DaemonError::Ending { name, pid } => {
+                fault(format!("the daemon of '{name}' (process {pid}) is ending"))
+                    .why("it writes out what hosts have written")
+                    .help("wait until `coulter list` does not show it any more; its log tells more")
             }
             DaemonError::DaemonSilent { name, pid, is_stopped } => {
                 let report =

@@ -20,7 +20,9 @@ pub(crate) enum StateError {
     /// No volume of that name, store or device.
     NotAttached { name: String, attached: Vec<String> },
     /// Another file lies at the path of an attached store.
-    StoreReplaced { name: String, store: PathBuf },
+    StoreReplaced { name: String, store: PathBuf, is_deleted: bool },
+    /// The store of a volume that is to be detached would be gone with that.
+    StoreDeleted { name: String, store: PathBuf, device: String },
     /// The store is already served.
     AlreadyAttached { store: PathBuf, name: String, device: Option<String> },
     /// The store's device outlived its daemon.
@@ -61,10 +63,23 @@ impl StateError {
                     .why(why)
                     .help("name a volume, its store or its device; `coulter list` shows them")
             }
-            StateError::StoreReplaced { name, store } => {
+            StateError::StoreReplaced { name, store, is_deleted } => {
                 fault(format!("{} is not the file that is attached", store.display()))
                     .why(format!("it has come to its path since '{name}' was attached from there"))
-                    .help(format!("`coulter detach {name}` closes the one that is attached"))
+                    .help(match is_deleted {
+                        false => format!("`coulter detach {name}` closes the one that is attached"),
+                        true => format!(
+                            "the one that is attached was deleted: `coulter status {name}` says how to save \
+                             what it holds"
+                        ),
+                    })
+            }
+            StateError::StoreDeleted { name, store, device } => {
+                fault(format!("'{name}' stays attached: its store was deleted"))
+                    .why(format!("{} would be gone for good, with all that it holds", store.display()))
+                    .help(format!(
+                        "copy what is needed from {device}; then, `coulter detach --force {name}`"
+                    ))
             }
             StateError::AlreadyAttached { store, name, device } => {
                 let why = match device {

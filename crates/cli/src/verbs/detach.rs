@@ -5,6 +5,7 @@ use crate::control::{self, Request};
 use crate::error::{CliError, DaemonError, StateError};
 use crate::reclaim;
 use crate::state::{Entry, StateDirectory};
+use crate::store_fate::StoreFate;
 use crate::terminal;
 use clap::Args;
 use coulter_attach::mounts;
@@ -15,7 +16,8 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Detach a volume: flush it, write a checkpoint, end its daemon.
 ///
-/// It is refused while somebody uses the device. What a killed daemon has left is cleared away.
+/// It is refused while somebody uses the device, and of a store that was deleted meanwhile: it would be gone.
+/// What a killed daemon has left is cleared away.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +29,7 @@ pub(crate) struct Detach {
     #[arg(value_name = "NAME|PATH|DEVICE")]
     pub(crate) volume: String,
 
-    /// Detach even though it is in use; whoever uses it gets I/O errors
+    /// Detach even though it is in use, and whoever uses it gets I/O errors; or though its store was deleted
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -74,8 +76,14 @@ fn refuse_if_mounted(ended: &Entry) -> Result<(), CliError> {
 /// Asks the daemon of `entry` to end, and waits until it has.
 ///
 /// # Errors
-/// [`DaemonError::Busy`] as the daemon tells it; whatever kept the volume from closing cleanly.
+/// [`StateError::StoreDeleted`] unless `force`; [`DaemonError::Busy`] as the daemon tells it; whatever kept
+/// the volume from closing cleanly.
 pub(crate) fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Result<(), CliError> {
+    if !force && StoreFate::of(entry) == Some(StoreFate::Deleted) {
+        let (name, store) = (entry.name.clone(), entry.store.clone());
+        let device = entry.device.clone().unwrap_or_default();
+        return Err(StateError::StoreDeleted { name, store, device }.into());
+    }
     control::ask(state, entry, &Request::Detach { force })?;
     if entry.process.wait_for_end(END_PATIENCE) {
         return Ok(());

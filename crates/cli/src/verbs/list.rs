@@ -67,7 +67,11 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
             Size(entry.volume_size_bytes).to_string(),
             entry.via.to_string(),
             format!("{device}{}", if entry.read_only { " (read-only)" } else { "" }),
-            if *waiting { "ended".to_owned() } else { pid },
+            match (*waiting, entry.ending) {
+                (true, _) => "ended".to_owned(),
+                (false, true) => format!("{pid} (ending)"),
+                (false, false) => pid,
+            },
             match store_fate {
                 None => store,
                 Some(fate) => format!("{store} ({})", fate.word(entry)),
