@@ -48,33 +48,58 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// How long each of many requests took, to the microsecond.
-#[derive(Debug, Default)]
+/// How long each of many requests took, to the microsecond: their number does not matter to memory, which is
+/// measured too.
+#[derive(Debug)]
 pub(crate) struct Latencies {
-    microseconds: Vec<u32>,
+    /// How many took so many microseconds.
+    counts: Vec<u32>,
+    /// The few that took longer than there are counts.
+    longer: Vec<u32>,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies { counts: vec![0; 1 << 16], longer: Vec::new() }
+    }
 }
 
 impl Latencies {
     pub(crate) fn note(&mut self, took: Duration) {
-        self.microseconds.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+        let microseconds = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        match self.counts.get_mut(microseconds as usize) {
+            Some(count) => *count += 1,
+            None => self.longer.push(microseconds),
+        }
     }
 
     /// Adds those of another.
     pub(crate) fn append(&mut self, other: Latencies) {
-        self.microseconds.extend(other.microseconds);
+        let counts = self.counts.iter_mut().zip(other.counts);
+        counts.for_each(|(count, more)| *count += more);
+        self.longer.extend(other.longer);
     }
 
     /// The same in order, which quantiles need.
     pub(crate) fn sorted(mut self) -> Latencies {
-        self.microseconds.sort_unstable();
+        self.longer.sort_unstable();
         self
     }
 
     /// So large a share took no longer, in milliseconds. Of none, zero.
     pub(crate) fn quantile_ms(&self, share: f64) -> f64 {
-        let rank = (share * self.microseconds.len() as f64).ceil() as usize;
-        let found = self.microseconds.get(rank.saturating_sub(1));
-        found.map_or(0.0, |microseconds| f64::from(*microseconds) / 1e3)
+        let counted: usize = self.counts.iter().map(|count| *count as usize).sum();
+        let rank = (share * (counted + self.longer.len()) as f64).ceil() as usize;
+        let mut sum = 0;
+        let short = self.counts.iter().position(|count| {
+            sum += *count as usize;
+            sum > 0 && sum >= rank
+        });
+        let found = match short {
+            Some(microseconds) => Some(microseconds as u32),
+            None => self.longer.get(rank.saturating_sub(counted + 1)).copied(),
+        };
+        found.map_or(0.0, |microseconds| f64::from(microseconds) / 1e3)
     }
 
     /// What 99.9 % do not exceed against what half do not.
