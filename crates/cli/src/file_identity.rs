@@ -1,7 +1,7 @@
 //! Which file it is, whatever it is called: a path may come to lead to another one.
 
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -21,12 +21,16 @@ impl FileIdentity {
     /// # Errors
     /// When it cannot be looked at.
     pub(crate) fn at(path: &Path) -> io::Result<FileIdentity> {
-        let metadata = fs::metadata(path)?;
-        Ok(if metadata.file_type().is_block_device() {
+        fs::metadata(path).map(|metadata| FileIdentity::of(&metadata))
+    }
+
+    /// Of what this is known of.
+    pub(crate) fn of(metadata: &Metadata) -> FileIdentity {
+        if metadata.file_type().is_block_device() {
             FileIdentity { device: metadata.rdev(), inode: 0 }
         } else {
             FileIdentity { device: metadata.dev(), inode: metadata.ino() }
-        })
+        }
     }
 }
 

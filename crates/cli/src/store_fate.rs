@@ -44,17 +44,16 @@ impl StoreFate {
             StoreFate::Deleted | StoreFate::Unknown => "deleted",
         }
     }
-}
 
-/// What to say of a store that was deleted, and what to do about it.
-pub(crate) fn warning(entry: &Entry) -> Option<String> {
-    let is_deleted = StoreFate::of(entry) == Some(StoreFate::Deleted);
-    let device = entry.device.as_deref().filter(|_| is_deleted)?;
-    Some(format!(
-        "the store of '{}' was deleted: all that it holds is gone once its daemon ends; copy it from {device} \
-         before that",
-        entry.name
-    ))
+    /// What to say of a store that was deleted, and what to do about it.
+    pub(crate) fn warning(self, entry: &Entry) -> Option<String> {
+        let device = entry.device.as_deref().filter(|_| self == StoreFate::Deleted)?;
+        Some(format!(
+            "the store of '{}' was deleted: all that it holds is gone once its daemon ends; copy it from \
+             {device} before that",
+            entry.name
+        ))
+    }
 }
 
 /// The file with this identity that the process has open.
@@ -63,8 +62,7 @@ fn open_file(process: Process, own: FileIdentity) -> Option<Metadata> {
     let metadata = |path: PathBuf| fs::metadata(path).ok();
     let mut open = files.flatten().filter_map(|file| metadata(file.path()));
     // Its number may be another's by now.
-    open.find(|file| file.dev() == own.device && file.ino() == own.inode)
-        .filter(|_| process.is_alive())
+    open.find(|file| FileIdentity::of(file) == own).filter(|_| process.is_alive())
 }
 
 #[cfg(test)]
@@ -87,12 +85,13 @@ mod tests {
         assert_eq!(fate(), Some((StoreFate::Moved, "moved")));
         fs::write(path("a"), "another").expect("it is writable");
         assert_eq!(fate(), Some((StoreFate::Moved, "replaced")));
-        assert_eq!(warning(&entry), None);
+        assert_eq!(StoreFate::Moved.warning(&entry), None);
         fs::remove_file(path("b")).expect("it is there");
         assert_eq!(fate(), Some((StoreFate::Deleted, "replaced")));
         fs::remove_file(path("a")).expect("it is there");
         assert_eq!(fate(), Some((StoreFate::Deleted, "deleted")));
-        assert!(warning(&entry).is_some_and(|words| words.contains("/dev/a")));
+        let warning = StoreFate::Deleted.warning(&entry);
+        assert!(warning.is_some_and(|words| words.contains("/dev/a")));
         drop(open);
         assert_eq!(fate(), Some((StoreFate::Unknown, "deleted")));
     }

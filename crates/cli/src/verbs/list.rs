@@ -6,7 +6,7 @@ use crate::killed::Killed;
 use crate::left_over;
 use crate::size::Size;
 use crate::state::{Entry, StateDirectory};
-use crate::store_fate::{self, StoreFate};
+use crate::store_fate::StoreFate;
 use crate::table::Table;
 use crate::terminal;
 use clap::Args;
@@ -79,14 +79,14 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
         ]);
     }
     terminal::print(table.to_string().trim_end())?;
-    for Listed { entry, .. } in listed {
+    for Listed { entry, store_fate, .. } in listed {
         if let Some(failure) = &entry.failure {
             let name = &entry.name;
             terminal::note(&format!(
                 "'{name}' has failed, {failure}: mend that, then detach it and attach it again"
             ));
         }
-        if let Some(warning) = store_fate::warning(entry) {
+        if let Some(warning) = store_fate.and_then(|fate| fate.warning(entry)) {
             terminal::note(&warning);
         }
     }

@@ -8,7 +8,7 @@ use crate::killed::Killed;
 use crate::process::Process;
 use crate::state::{Entry, StateDirectory};
 use crate::status::{Facts, Rates};
-use crate::store_fate::{self, StoreFate};
+use crate::store_fate::StoreFate;
 use crate::terminal;
 use clap::Args;
 use serde::Serialize;
@@ -64,8 +64,9 @@ impl StatusOf {
             return self.watch(state);
         }
         let Heard { statuses, mut silent } = self.hear(state, Vec::new())?;
-        self.print(&statuses, silent.is_empty())?;
-        for warning in statuses.iter().filter_map(|status| store_fate::warning(status.entry())) {
+        let shown: Vec<Shown<'_>> = statuses.iter().map(Shown::new).collect();
+        self.print(&shown, silent.is_empty())?;
+        for warning in shown.iter().filter_map(Shown::warning) {
             terminal::note(&warning);
         }
         // All are told; the last of them is the error of the command.
@@ -74,21 +75,15 @@ impl StatusOf {
         last.map_or(Ok(()), |silent| Err(silent.error))
     }
 
-    fn print(&self, statuses: &[Facts], is_all: bool) -> Result<(), CliError> {
+    fn print(&self, shown: &[Shown<'_>], is_all: bool) -> Result<(), CliError> {
         match (&self.volume, self.json) {
-            (Some(_), true) => {
-                statuses.iter().map(Shown::new).try_for_each(|shown| terminal::print_json(&shown))
-            }
-            (None, true) => {
-                terminal::print_json(&statuses.iter().map(Shown::new).collect::<Vec<_>>())
-            }
-            (_, false) if statuses.is_empty() && is_all => {
+            (Some(_), true) => shown.iter().try_for_each(terminal::print_json),
+            (None, true) => terminal::print_json(&shown),
+            (_, false) if shown.is_empty() && is_all => {
                 terminal::note("nothing is attached");
                 Ok(())
             }
-            (_, false) => {
-                statuses.iter().try_for_each(|status| terminal::print(&status.to_string()))
-            }
+            (_, false) => shown.iter().try_for_each(|one| terminal::print(&one.status.to_string())),
         }
     }
 
@@ -176,7 +171,7 @@ impl StatusOf {
             let shown: Vec<_> =
                 before.statuses.iter().map(|status| (status, history(status))).collect();
             let warnings =
-                before.statuses.iter().filter_map(|status| store_fate::warning(status.entry()));
+                before.statuses.iter().filter_map(|status| Shown::new(status).warning());
             let silent = before.silent.iter().map(|silent| silent.error.to_string());
             let wrong: Vec<String> = warnings.chain(silent).collect();
             screen.show(&dashboard::draw(&shown, &wrong)).map_err(failed)?;
@@ -217,7 +212,7 @@ fn rates_since(before: &[Facts], status: &Facts) -> Option<Rates> {
     before.iter().find(same).map(|earlier| Rates::between(earlier, status))
 }
 
-/// One volume in JSON.
+/// One volume, with what only whoever looks at it from outside knows.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
@@ -230,6 +225,10 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn new(status: &Facts) -> Shown<'_> {
         Shown { status, store_fate: StoreFate::of(status.entry()) }
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.store_fate?.warning(self.status.entry())
     }
 }
 
