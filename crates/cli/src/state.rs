@@ -16,20 +16,26 @@ use crate::opening::Acknowledge;
 use crate::process::Process;
 use crate::store_fate::StoreFate;
 use coulter::{ReadOnlyReason, State};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Longest name of a volume, so that its socket's path fits into a socket address.
 const NAME_SIZE_MAX: usize = 64;
 
 /// Longest path that a unix socket address can hold, without its closing zero.
 pub(crate) const SOCKET_PATH_SIZE_MAX: usize = 107;
+
+/// How often is looked whether the lock is free, of those who do not wait for as long as it takes.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How the host reaches a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,12 +134,6 @@ impl Entry {
         Entry { read_only: *state != State::Running, failure, ..self.clone() }
     }
 
-    /// The same of a daemon that takes over from the one before: what had failed there is opened anew.
-    pub(crate) fn taken_over(&self) -> Entry {
-        let read_only = self.read_only && self.failure.is_none();
-        Entry { read_only, failure: None, ending: false, ..self.clone() }
-    }
-
     /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
     /// there now.
     pub(crate) fn is_of(&self, path: &Path) -> Option<bool> {
@@ -194,7 +194,7 @@ impl StateDirectory {
     pub(crate) fn look(path: Option<PathBuf>) -> Result<StateDirectory, CliError> {
         let path = path.unwrap_or_else(default_path);
         match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Ok(StateDirectory { path: std::path::absolute(&path).unwrap_or(path) })
             }
             _ => StateDirectory::adopt(&path),
@@ -228,19 +228,38 @@ impl StateDirectory {
     /// # Errors
     /// When the lock file cannot be opened or locked.
     pub(crate) fn lock(&self) -> Result<StateLock, CliError> {
-        let path = self.path.join("lock");
-        let failed = |source| CliError::io("lock", &path, source);
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
-        match Flock::lock(file, FlockArg::LockExclusive) {
-            Ok(lock) => Ok(StateLock(lock)),
-            Err((_, errno)) => Err(failed(errno.into())),
+        let lock = Flock::lock(self.lock_file()?, FlockArg::LockExclusive);
+        lock.map(StateLock).map_err(|(_, errno)| self.lock_failed(errno.into()))
+    }
+
+    /// The same, for as long as this.
+    ///
+    /// # Errors
+    /// [`StateError::LockHeld`] besides those of [`StateDirectory::lock`].
+    pub(crate) fn lock_within(&self, patience: Duration) -> Result<StateLock, CliError> {
+        let start = Instant::now();
+        let mut file = self.lock_file()?;
+        loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(StateLock(lock)),
+                Err((_, Errno::EWOULDBLOCK)) if start.elapsed() >= patience => {
+                    return Err(StateError::LockHeld { path: self.path.clone() }.into());
+                }
+                Err((file, Errno::EWOULDBLOCK)) => file,
+                Err((_, errno)) => return Err(self.lock_failed(errno.into())),
+            };
+            thread::sleep(LOCK_PAUSE);
         }
+    }
+
+    fn lock_file(&self) -> Result<File, CliError> {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        options.open(self.path.join("lock")).map_err(|source| self.lock_failed(source))
+    }
+
+    fn lock_failed(&self, source: io::Error) -> CliError {
+        CliError::io("lock", &self.path.join("lock"), source)
     }
 
     /// Every entry, stale ones included, sorted by name. Files that are no entries are passed
@@ -253,7 +272,7 @@ impl StateDirectory {
         let mut entries = Vec::new();
         let files = match fs::read_dir(&self.path) {
             Ok(files) => files,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(entries),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(entries),
             Err(error) => return Err(failed(error)),
         };
         // It may have been made since it was looked for.
@@ -420,7 +439,7 @@ impl StateDirectory {
         for suffix in ["sock", "nbd", "json"].into_iter().filter(|it| self.is_ours(name, it)) {
             let path = self.file(name, suffix);
             match fs::remove_file(&path) {
-                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
                     return Err(CliError::io("remove", &path, source));
                 }
                 _ => {}

@@ -26,7 +26,8 @@ use std::time::Duration;
 /// Bytes of a file without a store that are read to find out whether it is blank.
 const BLANK_READ_MAX: u64 = 1 << 30;
 
-/// That there is nothing at `path`, or nothing that it leads to. Nobody keeps files in `/dev`, save in what it has for them.
+/// That there is nothing at `path`, or nothing that it leads to. Nobody keeps files in `/dev`, save in what it
+/// has for them.
 pub(crate) fn missing(path: &Path) -> StoreError {
     let is_device = |path: PathBuf| path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let path = path.to_owned();

@@ -382,6 +382,31 @@ fn a_terminated_daemon_writes_out_the_file_system_first() {
     sandbox.ok(&["umount", "mnt"]);
 }
 
+#[test]
+fn a_command_that_is_stopped_holds_up_no_daemon_that_writes_out() {
+    let Some(_right) = can_mount("a stopped command holds up no daemon") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    fs::write(directory.join("file"), b"written, not synced").expect("there is room");
+    let pid = sandbox.pid_of("disk");
+    // As a command has it that was stopped while it wrote to the directory.
+    let lock = File::open(sandbox.path("state/lock")).expect("it is there");
+    lock.lock().expect("nobody else holds it for long");
+    send(pid, "TERM");
+    let store = File::open(sandbox.path("disk.img")).expect("it is there");
+    wait_until("the store is closed", || store.try_lock().is_ok());
+    store.unlock().expect("it was just locked");
+    assert!(is_running(pid), "it gives its name back, for which it waits");
+    lock.unlock().expect("it is held");
+    wait_until("the daemon is gone", || !is_running(pid));
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["mount", "disk.img", "mnt"]);
+    let content = fs::read(directory.join("file")).expect("it was written out");
+    assert_eq!(content, b"written, not synced");
+    sandbox.ok(&["umount", "mnt"]);
+}
+
 /// A partition table of the old kind, with one partition of so many sectors, which have 4096 bytes.
 fn partition_table(first: u32, count: u32) -> [u8; 512] {
     let mut sector = [0; 512];

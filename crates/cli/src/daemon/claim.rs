@@ -26,6 +26,9 @@ pub(super) struct Claim {
 /// own lock.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a daemon that serves waits for whoever holds the lock of the directory.
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
+
 /// How often is looked in that time.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -34,7 +37,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// [`StateError::AlreadyAttached`], [`StateError::NameTaken`], [`StateError::ForeignFile`];
-/// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a device of this store and it is not to be taken over;
+/// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a device of
+/// this store and it is not to be taken over;
 /// [`DaemonError::BufferedOutlived`] if it must not be.
 pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     claim_within(state, job, PATIENCE)
@@ -105,9 +109,13 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     taken.extend(others);
     let entry = match &waiting {
         // Not the device: until it is served again, it is not attached.
-        Some(waiting) => {
-            Entry { device: None, process: Process::current(), ..waiting.taken_over() }
-        }
+        Some(waiting) => Entry {
+            device: None,
+            process: Process::current(),
+            failure: None,
+            ending: false,
+            ..waiting.clone()
+        },
         None => Entry {
             name: choose_name(state, job, &taken)?,
             device: None,
@@ -172,27 +180,28 @@ pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), CliEr
     state.write(&lock, entry)
 }
 
-/// Writes the entry again if somebody has deleted it, or all of the directory: who cleans up by age takes
-/// the files of a daemon that has run for long. Gives back whether it was gone.
+/// Makes what the directory says of this daemon what `entry` says: it has changed, or somebody has deleted it,
+/// or all of the directory; who cleans up by age takes the files of a daemon that has run for long. Whoever
+/// holds the lock may be stopped: he is waited for but shortly, for a service goes on meanwhile. Gives back
+/// whether the entry was gone.
 ///
 /// # Errors
-/// [`StateError::NameTaken`] when another daemon has come to have the name; when the directory or the entry
-/// cannot be written.
-pub(super) fn restore(state: &StateDirectory, entry: &Entry) -> Result<bool, CliError> {
-    let is_there = || match state.entry(&entry.name) {
-        Some(found) if found.process == entry.process => Ok(true),
-        Some(Entry { name, store, .. }) => Err(StateError::NameTaken { name, store }),
-        None => Ok(false),
+/// [`StateError::NameTaken`] when another daemon has come to have the name; [`StateError::LockHeld`]; when the
+/// directory or the entry cannot be written.
+pub(super) fn keep(state: &StateDirectory, entry: &Entry) -> Result<bool, CliError> {
+    let found = || match state.entry(&entry.name) {
+        Some(Entry { process, name, store, .. }) if process != entry.process => {
+            Err(StateError::NameTaken { name, store })
+        }
+        found => Ok(found),
     };
-    if is_there()? {
+    if found()?.as_ref() == Some(entry) {
         return Ok(false);
     }
     let state = StateDirectory::open(Some(state.path().to_owned()))?;
-    let lock = state.lock()?;
-    if is_there()? {
-        return Ok(false);
-    }
-    state.write(&lock, entry).map(|()| true)
+    let lock = state.lock_within(LOCK_PATIENCE)?;
+    let was_gone = found()?.is_none();
+    state.write(&lock, entry).map(|()| was_gone)
 }
 
 /// Gives the name back, unless another daemon has come to have it.
@@ -265,38 +274,48 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_ending_is_waited_for_and_what_it_failed_at_is_not_inherited() {
+    fn a_daemon_that_is_ending_is_waited_for() {
         let (_parent, state) = directory();
         let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
-        let failure = Some("read-only since a write failed".to_owned());
-        let ending = Entry { ending: true, read_only: true, failure, ..first };
+        let ending = Entry { ending: true, ..first };
         publish(&state, &ending).expect("the directory is writable");
         let impatient = claim_within(&state, &job("/srv/a.img", None), Duration::ZERO);
         assert!(matches!(impatient, Err(CliError::Daemon(DaemonError::Ending { .. }))));
-        let (directory, entry) = (state.clone(), ending.clone());
+        let directory = state.clone();
         let ends = thread::spawn(move || {
             thread::sleep(Duration::from_millis(100));
-            release(&directory, &entry)
+            release(&directory, &ending)
         });
         let claimed = claim_within(&state, &job("/srv/a.img", None), Duration::from_secs(60));
         ends.join().expect("no panic").expect("it was claimed");
         assert_eq!(claimed.expect("it has ended").entry.name, "a");
-        let after = ending.taken_over();
-        assert!(!after.ending && !after.read_only && after.failure.is_none());
-        let wanted = Entry { failure: None, ..ending };
-        assert!(wanted.taken_over().read_only, "it was attached so");
     }
 
     #[test]
     fn an_entry_that_somebody_deleted_is_written_again() {
         let (_parent, state) = directory();
         let entry = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
-        assert!(!restore(&state, &entry).expect("it is there"));
+        assert!(!keep(&state, &entry).expect("it is there"));
         std::fs::remove_file(state.file("a", "json")).expect("it is there");
-        assert!(restore(&state, &entry).expect("the directory is writable"));
+        assert!(keep(&state, &entry).expect("the directory is writable"));
         std::fs::remove_dir_all(state.path()).expect("it is ours");
-        assert!(restore(&state, &entry).expect("the directory can be made"));
+        assert!(keep(&state, &entry).expect("the directory can be made"));
         assert_eq!(state.entries().expect("it is readable"), [entry]);
+    }
+
+    #[test]
+    fn an_entry_that_has_changed_is_written_but_not_while_another_holds_the_lock() {
+        let (_parent, state) = directory();
+        let before = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
+        let after = Entry { ending: true, ..before.clone() };
+        let lock = state.lock().expect("nobody holds it");
+        assert!(!keep(&state, &before).expect("there is nothing to write"));
+        let refused = keep(&state, &after);
+        assert!(matches!(refused, Err(CliError::State(StateError::LockHeld { .. }))));
+        assert_eq!(state.entry("a"), Some(before));
+        drop(lock);
+        assert!(!keep(&state, &after).expect("nobody holds it"), "it was there");
+        assert_eq!(state.entry("a"), Some(after));
     }
 
     #[test]
@@ -306,7 +325,7 @@ mod tests {
         let other = Entry { process: Process { pid: 1, start_ticks: 0 }, ..entry.clone() };
         std::fs::remove_file(state.file("a", "json")).expect("it is there");
         publish(&state, &other).expect("the directory is writable");
-        let refused = restore(&state, &entry);
+        let refused = keep(&state, &entry);
         assert!(matches!(refused, Err(CliError::State(StateError::NameTaken { .. }))));
         release(&state, &entry).expect("there is nothing to do");
         assert_eq!(state.entries().expect("it is readable"), [other]);

@@ -164,12 +164,12 @@ fn is_readable(pipe: &impl AsFd, deadline: Instant) -> bool {
 }
 
 /// Checks that the next program, by the words of this one, finds the store that is served now and may
-/// open it. A path may lead to another store by now, a copy of this one for example, which must never
+/// open it as this one was told to, whatever has failed since. A path may lead to another store by now, a copy of this one for example, which must never
 /// come below the file system that is mounted.
 ///
 /// # Errors
 /// [`DaemonError::Restart`].
-pub(super) fn check_store(entry: &Entry) -> Result<(), CliError> {
+pub(super) fn check_store(entry: &Entry, read_only: bool) -> Result<(), CliError> {
     let Some(identity) = entry.store_identity else { return Ok(()) };
     let refused = |reason| DaemonError::Restart { name: entry.name.clone(), reason };
     let words = std::env::args_os().skip(1);
@@ -179,7 +179,7 @@ pub(super) fn check_store(entry: &Entry) -> Result<(), CliError> {
     };
     // A disk is not opened beside whoever has it.
     if identity.inode != 0 {
-        let opened = File::options().read(true).write(!entry.read_only).open(&path);
+        let opened = File::options().read(true).write(!read_only).open(&path);
         opened.map_err(|error| refused(format!("{} cannot be opened: {error}", path.display())))?;
     }
     Ok(())
@@ -251,6 +251,6 @@ mod tests {
         std::fs::remove_file(&store).expect("it is there");
         assert!(check_resumed(&entry, &store).is_err());
         // Nor would any word of this process's command line lead there.
-        assert!(check_store(&entry).is_err());
+        assert!(check_store(&entry, false).is_err());
     }
 }

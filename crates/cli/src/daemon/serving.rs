@@ -50,13 +50,15 @@ pub(super) struct Serving {
     events: Events,
     trace: Option<Arc<Recorder>>,
     entry: Entry,
+    /// Whether the store was to be opened for reading only.
+    read_only: bool,
     since: Instant,
     state: State,
     failures: FailureLog,
     /// Whether it was told that nothing is answered.
     is_silent: bool,
     directory: StateDirectory,
-    /// Whether it was told that the entry is gone for good.
+    /// Whether it was told that it is not listed as it is.
     is_unlisted: bool,
 }
 
@@ -85,9 +87,8 @@ impl Serving {
         };
         let since = Instant::now();
         let goes_on = descriptor.is_some();
-        if goes_on {
-            *entry = entry.taken_over();
-        }
+        // What had failed under the daemon before is opened anew.
+        *entry = entry.in_state(&backing.state());
         let service = backing.service(trace.as_ref());
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
@@ -127,6 +128,7 @@ impl Serving {
             events,
             trace,
             entry,
+            read_only: job.opening.read_only,
             since,
             state,
             failures: FailureLog::default(),
@@ -193,7 +195,7 @@ impl Serving {
     /// Whoever asks for something meanwhile, and is not answered, learns why.
     fn say_whether_it_ends(&mut self, ending: bool) {
         self.entry.ending = ending;
-        if let Err(error) = claim::publish(&self.directory, &self.entry) {
+        if let Err(error) = claim::keep(&self.directory, &self.entry) {
             log::warn!(error:%; "commands are not told that it is ending");
         }
     }
@@ -224,7 +226,7 @@ impl Serving {
         if mounts.iter().any(|mount| program.starts_with(&mount.mount_point)) {
             return Err(refused("the program lies on the volume itself").into());
         }
-        handover::check_store(&self.entry)?;
+        handover::check_store(&self.entry, self.read_only)?;
         handover::check(&self.entry.name, program)
     }
 
@@ -247,18 +249,16 @@ impl Serving {
         let state = self.backing.state();
         if state != self.state {
             log::error!(state:%; "the volume can do less than before");
+            // Whoever lists it does not ask it: it is kept listed as it is now.
             self.entry = self.entry.in_state(&state);
             self.state = state;
-            // Whoever lists it does not ask it.
-            if let Err(error) = claim::publish(&self.directory, &self.entry) {
-                log::warn!(error:%; "lists do not show it");
-            }
         }
     }
 
-    /// Whatever somebody deletes in the state directory, the volume can be found and spoken to again.
+    /// Whatever somebody deletes in the state directory, the volume can be found and spoken to again, and is
+    /// listed as it is.
     fn stay_listed(&mut self) {
-        let restored = claim::restore(&self.directory, &self.entry).and_then(|entry| {
+        let restored = claim::keep(&self.directory, &self.entry).and_then(|entry| {
             let socket = self.events.requests().restore()?;
             Ok(entry || socket)
         });
@@ -268,7 +268,13 @@ impl Serving {
             }
             Err(error) if !self.is_unlisted => {
                 let pid = self.entry.process.pid;
-                log::error!(error:%, pid; "no command finds it any more; TERM ends it cleanly");
+                let listed = self.directory.entry(&self.entry.name);
+                match listed.is_some_and(|entry| entry.process == self.entry.process) {
+                    true => log::warn!(error:%; "lists do not show what has changed"),
+                    false => {
+                        log::error!(error:%, pid; "no command finds it any more; TERM ends it cleanly");
+                    }
+                }
             }
             _ => {}
         }

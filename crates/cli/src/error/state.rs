@@ -17,6 +17,8 @@ pub(crate) enum StateError {
     NameTaken { name: String, store: PathBuf },
     /// Where the files of that volume would be is somebody else's.
     ForeignFile { name: String, path: PathBuf },
+    /// Somebody goes on holding the lock of the directory.
+    LockHeld { path: PathBuf },
     /// No volume of that name, store or device.
     NotAttached { name: String, attached: Vec<String> },
     /// Another file lies at the path of an attached store.
@@ -53,6 +55,11 @@ impl StateError {
                 usage(format!("the name '{name}' cannot be used here"))
                     .why(format!("{} was not put there by this program", path.display()))
                     .help("choose another one with --name, or another --state-directory")
+            }
+            StateError::LockHeld { path } => {
+                fault(format!("cannot write to the state directory {}", path.display()))
+                    .why("another command holds its lock")
+                    .help("end the command that is stopped, or continue it")
             }
             StateError::NotAttached { name, attached } => {
                 let why = match attached.as_slice() {

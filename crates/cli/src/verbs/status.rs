@@ -170,8 +170,7 @@ impl StatusOf {
             let history = |status: &Facts| &histories[&status.entry().process];
             let shown: Vec<_> =
                 before.statuses.iter().map(|status| (status, history(status))).collect();
-            let warnings =
-                before.statuses.iter().filter_map(|status| Shown::new(status).warning());
+            let warnings = before.statuses.iter().filter_map(|status| Shown::new(status).warning());
             let silent = before.silent.iter().map(|silent| silent.error.to_string());
             let wrong: Vec<String> = warnings.chain(silent).collect();
             screen.show(&dashboard::draw(&shown, &wrong)).map_err(failed)?;
