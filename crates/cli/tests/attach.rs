@@ -5,7 +5,7 @@ mod sandbox;
 use sandbox::{Sandbox, is_running, send, skipped, wait_until};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -86,7 +86,24 @@ fn whoever_only_looks_makes_no_state_directory() {
         let error = sandbox.fails(1, words);
         assert!(error.contains(nothing), "{error}");
     }
+    assert!(sandbox.fails(1, &["detach", "disk"]).contains(nothing));
+    sandbox.make_directory("mnt");
+    assert!(sandbox.fails(1, &["umount", "mnt"]).contains("nothing is mounted there"));
+    sandbox.ok(&["create", "disk.img", "--size", "64M", "--segment-size", "2M"]);
+    sandbox.ok(&["grow", "disk.img", "--size", "128M"]);
     assert!(!sandbox.path("state").exists());
+}
+
+#[test]
+fn an_attach_that_cannot_print_its_device_says_that_it_is_attached() {
+    let sandbox = with_store();
+    let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut attach = sandbox.command(&["attach", "disk.img", "--via", "nbd-server"]);
+    let output = attach.stdout(full).output().expect("it can be run");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("'disk' is attached all the same"), "{error}");
+    sandbox.ok(&["detach", "disk"]);
 }
 
 #[test]

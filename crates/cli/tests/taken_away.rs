@@ -189,6 +189,8 @@ fn a_store_that_was_moved_is_found_at_its_new_place() {
     fs::rename(sandbox.path("disk.img"), sandbox.path("moved.img")).expect("it is writable");
     let error = sandbox.fails(1, &["attach", "moved.img", "--via", "nbd-server"]);
     assert!(error.contains("already attached"), "{error}");
+    let error = sandbox.fails(1, &["grow", "moved.img", "--size", "1G"]);
+    assert!(error.contains("attached as 'disk'"), "{error}");
     sandbox.ok(&["detach", "moved.img"]);
     assert!(!Path::new(&sandbox.path("disk.img")).exists());
 }

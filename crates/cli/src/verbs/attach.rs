@@ -190,7 +190,12 @@ impl Attach {
             return daemon::run(state, job, &mut |entry| self.tell(entry)).map(|_| ());
         }
         let entry = launch::launch(state, launch::words_for_store(&self.path, &options))?;
-        self.tell(&entry)
+        self.tell(&entry).inspect_err(|_| {
+            let name = &entry.name;
+            terminal::note(&format!(
+                "'{name}' is attached all the same; `coulter detach {name}` ends it"
+            ));
+        })
     }
 
     fn tell(&self, entry: &Entry) -> Result<(), CliError> {

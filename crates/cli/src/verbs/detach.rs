@@ -44,6 +44,9 @@ impl Detach {
                 detach(state, &entry, self.force)
             }
             Err(not_attached @ CliError::State(StateError::NotAttached { .. })) => {
+                if state.entries()?.is_empty() {
+                    return Err(not_attached);
+                }
                 let lock = state.lock()?;
                 let Some(ended) = state.find_ended(&lock, &self.volume)? else {
                     return Err(not_attached);

@@ -65,7 +65,8 @@ struct Grown {
 impl Grow {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let path = store::existing(&self.path)?;
-        if let Some(entry) = state.attached()?.into_iter().find(|entry| entry.store == path) {
+        let attached = state.attached()?;
+        if let Some(entry) = attached.into_iter().find(|entry| entry.is_of(&path) == Some(true)) {
             return Err(StoreError::Attached { path, name: entry.name }.into());
         }
         let place = self.find(&path)?;
