@@ -162,6 +162,7 @@ pub struct Extent {
 
 impl Extent {
     /// Bytes that each block of the extent takes in the header, besides the extent.
+    #[inline]
     pub const fn block_cost(&self) -> usize {
         match self.kind {
             Kind::Discard => 0,
@@ -177,6 +178,7 @@ impl Extent {
     }
 
     /// Blocks that the extent takes in the payload.
+    #[inline]
     pub const fn payload_blocks(&self) -> usize {
         if self.kind.has_payload() { self.count as usize } else { 0 }
     }

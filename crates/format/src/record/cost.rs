@@ -60,12 +60,14 @@ enum Packs {
 
 impl Cost {
     /// With one extent more.
+    #[inline]
     pub const fn with(self, extent: &Extent) -> Cost {
         let joined = self.with_joined(extent);
         Cost { extents: joined.extents + EXTENT_SIZE, ..joined }
     }
 
     /// With one more that the last extent takes up.
+    #[inline]
     pub const fn with_joined(self, extent: &Extent) -> Cost {
         let relocated = extent.relocated;
         let packs = match self.packs {
@@ -82,11 +84,13 @@ impl Cost {
     }
 
     /// Whether a header with this room holds it.
+    #[inline]
     pub const fn fits(&self, room: Room) -> bool {
         self.form(room).is_some()
     }
 
     /// The form in which it is written. Extents come first: they are what every reader knows.
+    #[inline]
     pub(super) const fn form(&self, room: Room) -> Option<Form> {
         let (size, blocks_max) = match room {
             Room::Scattered => (SCATTERED_BODY_SIZE, SHORT_BLOCKS_MAX),
@@ -110,6 +114,7 @@ impl Cost {
 }
 
 /// Whether entries of a packed record can say what the extent does.
+#[inline]
 const fn can_be_packed(extent: &Extent) -> bool {
     let end = extent.key.saturating_add(extent.count as u64);
     matches!(extent.kind, Kind::Data) && end <= PACKED_KEY_LIMIT
