@@ -15,8 +15,8 @@
 //! what is drawn here and no more. Faults are to be found here and reproduced in the simulator.
 //!
 //! # Invariants
-//! - Nothing stays behind: mounts, loop devices, processes and files go with their owner, and what
-//!   a killed process leaves is cleared by the next one ([`Scratch`]).
+//! - Nothing stays behind: mounts, loop devices, processes and files go with their owner, on Ctrl-C and
+//!   TERM too, and what a killed process leaves is cleared by the next one ([`Scratch`]).
 //! - A failure of the environment (a missing program, no loop device) is never told as a violation,
 //!   nor the other way round.
 
@@ -27,6 +27,7 @@ mod disk;
 mod error;
 mod file_system;
 mod files;
+mod interrupted;
 mod ledger;
 mod liar;
 mod machine;

@@ -1,4 +1,5 @@
-//! A directory of one's own that leaves nothing behind, even if its owner is killed.
+//! A directory of one's own that leaves nothing behind, even if its owner is ended by a signal
+//! ([`crate::interrupted`]) or killed.
 //!
 //! The owner holds a lock on a file in the directory. Whoever makes the next scratch looks for
 //! directories whose lock is free: their owners are dead, and everything below them is taken away:
@@ -9,6 +10,7 @@
 //! ended with their parent ([`end_with_parent`]).
 
 use crate::error::SystemsError;
+use crate::interrupted;
 use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::{self, cleanup_stale};
 use rustix::fs::FlockOperation;
@@ -19,11 +21,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the names of all such directories begin with.
 const PREFIX: &str = "coulter-systems-";
 const LOCK_NAME: &str = "lock";
+
+/// The directories of this process that are there.
+static LIVING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A directory of one's own.
 #[derive(Debug)]
@@ -40,12 +46,17 @@ impl Scratch {
     /// When it cannot be made.
     pub fn new(parent: &Path) -> Result<Scratch, SystemsError> {
         clear_abandoned(parent);
+        interrupted::clear_on_signals();
         // Unique among living processes by the first number, within this one by the second.
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{count}", std::process::id());
         let directory = parent.join(&name);
         let failed = |source| SystemsError::io("make", &directory, source);
+        let mut living = living();
+        if interrupted::is_ending() {
+            return Err(failed(std::io::ErrorKind::Interrupted.into()));
+        }
         // It gets its name when it is locked: nobody may take it for an abandoned one before.
         let nameless = parent.join(format!(".{name}"));
         fs::create_dir(&nameless).map_err(failed)?;
@@ -53,6 +64,7 @@ impl Scratch {
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(error.into()))?;
         fs::rename(&nameless, &directory).map_err(failed)?;
+        living.push(directory.clone());
         Ok(Scratch { directory, _lock: lock })
     }
 
@@ -80,7 +92,23 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         clear(&self.directory);
+        living().retain(|directory| *directory != self.directory);
+        interrupted::stay_if_ending();
     }
+}
+
+fn living() -> MutexGuard<'static, Vec<PathBuf>> {
+    LIVING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this process has directories.
+pub(crate) fn is_any_left() -> bool {
+    !living().is_empty()
+}
+
+/// Clears away the directories of this process that are left.
+pub(crate) fn clear_all() {
+    living().iter().for_each(|directory| clear(directory));
 }
 
 /// Has `command`, once it runs, killed when the thread that starts it ends.

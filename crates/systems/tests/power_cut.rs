@@ -8,9 +8,10 @@ mod right;
 use coulter_systems::campaign::{self, Outcome, Plan};
 use coulter_systems::{FileSystem, Files, Postgres, Scratch, Shape, Sqlite, Workload};
 use right::{PARENT, may_mount, skipped};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_power-cut");
@@ -88,10 +89,9 @@ fn left_behind() -> (Vec<String>, Vec<PathBuf>) {
     (mounts, entries.filter(ours).collect())
 }
 
-#[test]
-fn a_killed_harness_is_cleared_away_by_the_next() {
-    let Some(_alone) = may_mount() else { return };
-    let mut child = std::process::Command::new(PROGRAM)
+/// A harness, and the name of its directories. A file system is mounted there by now.
+fn at_work() -> (Child, String) {
+    let mut child = Command::new(PROGRAM)
         .args(["--workloads", "files", "--file-systems", "ext4"])
         .stdout(Stdio::null())
         .spawn()
@@ -99,18 +99,40 @@ fn a_killed_harness_is_cleared_away_by_the_next() {
     let name = format!("/coulter-systems-{}-", child.id());
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_up = || left_behind().0.iter().any(|m| m.contains(&name) && m.contains(" ext4 "));
-    let mut was_up = false;
-    while !was_up && Instant::now() < deadline {
+    while !is_up() {
+        if Instant::now() > deadline {
+            child.kill().and_then(|()| child.wait()).expect("it runs");
+            panic!("it did not begin");
+        }
         std::thread::sleep(Duration::from_millis(5));
-        // Not asked again: it may be between two mounts by then.
-        was_up = is_up();
     }
-    child.kill().expect("it runs");
-    child.wait().expect("it is our child");
-    drop(Scratch::new(Path::new(PARENT)).expect("a directory can be made"));
-    assert!(was_up, "it did not begin");
-    let ours = |text: &str| text.contains(&name);
+    (child, name)
+}
+
+fn assert_nothing_is_left_of(name: &str) {
     let (mounts, directories) = left_behind();
-    assert!(!mounts.iter().any(|mount| ours(mount)), "{mounts:?}");
-    assert!(!directories.iter().any(|path| ours(&path.to_string_lossy())), "{directories:?}");
+    assert!(!mounts.iter().any(|mount| mount.contains(name)), "{mounts:?}");
+    let is_named = |path: &PathBuf| path.to_string_lossy().contains(name);
+    assert!(!directories.iter().any(is_named), "{directories:?}");
+}
+
+#[test]
+fn a_killed_harness_is_cleared_away_by_the_next() {
+    let Some(_alone) = may_mount() else { return };
+    let (mut child, name) = at_work();
+    child.kill().and_then(|()| child.wait()).expect("it runs");
+    drop(Scratch::new(Path::new(PARENT)).expect("a directory can be made"));
+    assert_nothing_is_left_of(&name);
+}
+
+#[test]
+fn a_harness_that_is_told_to_end_leaves_nothing_behind() {
+    let Some(_alone) = may_mount() else { return };
+    for signal in [Signal::TERM, Signal::INT] {
+        let (mut child, name) = at_work();
+        kill_process(Pid::from_child(&child), signal).expect("it runs");
+        let end = child.wait().expect("it is our child");
+        assert_eq!(end.code(), Some(128 + signal.as_raw()), "{end}");
+        assert_nothing_is_left_of(&name);
+    }
 }
