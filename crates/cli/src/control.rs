@@ -146,19 +146,24 @@ pub(crate) fn ask(
 
 /// What is wrong with a daemon that lives and has not answered in time.
 fn unanswered(state: &StateDirectory, entry: &Entry) -> DaemonError {
-    match state.is_ending(entry) && !entry.process.is_stopped() {
+    match state.is_ending(entry) {
         true => DaemonError::ending(entry),
         false => DaemonError::silent(entry),
     }
 }
 
-/// Whether an error of [`ask`] says that the daemon has ended, or ends, in order or not.
+/// Whether an error of [`ask`] says that the daemon has ended, in order or not.
 pub(crate) fn is_about_ended(error: &CliError) -> bool {
     matches!(
         error,
         CliError::State(StateError::NotAttached { .. })
-            | CliError::Daemon(DaemonError::DaemonEnded { .. } | DaemonError::Ending { .. })
+            | CliError::Daemon(DaemonError::DaemonEnded { .. })
     )
+}
+
+/// The same, or that it is ending.
+pub(crate) fn is_about_ending(error: &CliError) -> bool {
+    is_about_ended(error) || matches!(error, CliError::Daemon(DaemonError::Ending { .. }))
 }
 
 /// Whether nobody has read the request: nobody listened, or stopped to before it was read.
@@ -399,7 +404,7 @@ mod tests {
         drop(lock);
         let error = ask(&state, &entry, &Request::Status).expect_err("nobody answers");
         assert!(matches!(error, CliError::Daemon(DaemonError::Ending { .. })), "{error}");
-        assert!(is_about_ended(&error));
+        assert!(is_about_ending(&error) && !is_about_ended(&error));
         let note = silence(&entry, false, true, Duration::from_secs(60));
         assert!(note.contains("ending") && !note.contains("kill"), "{note}");
     }

@@ -15,12 +15,13 @@ use std::path::Path;
 
 /// Whether `device` is such a loop device.
 pub(crate) fn is_left_over(state: &StateDirectory, device: &Path) -> bool {
-    path_below(device).is_some_and(|backing| is_of_ended(state, &backing))
+    path_below(device)
+        .is_some_and(|backing| is_cut_off(&backing) || backing.starts_with(state.path()))
 }
 
 /// With its mount taken away, the kernel names the file below a device by what is left of its path.
-fn is_of_ended(state: &StateDirectory, backing: &Path) -> bool {
-    backing == Path::new("/").join(FILE_NAME) || backing.starts_with(state.path())
+fn is_cut_off(backing: &Path) -> bool {
+    backing == Path::new("/").join(FILE_NAME)
 }
 
 /// Whether it was set up from this state directory, as far as its name is kept.
@@ -31,14 +32,16 @@ fn is_from_here(state: &StateDirectory, device: &Path) -> bool {
         && state.path().as_os_str().as_bytes().ends_with(directory.as_bytes())
 }
 
-/// What is still mounted from such devices, and what takes it away. `entries` are all there are.
+/// What is still mounted from such devices, and what takes it away. `entries` are all there are. That an
+/// entry is missing proves nothing: somebody may have deleted it, and its daemon lives.
 pub(crate) fn dead_mounts(state: &StateDirectory, entries: &[Entry]) -> Vec<String> {
-    let is_of =
-        |entry: &Entry, backing: &Path| backing == state.file(&entry.name, "mount").join(FILE_NAME);
+    let is_of = |entry: &Entry, device: &Path| {
+        entry.process.is_alive() && entry.device.as_deref().map(Path::new) == Some(device)
+    };
     let mut told = Vec::new();
     for (device, backing) in loop_device::all() {
-        let is_known = entries.iter().any(|entry| is_of(entry, &backing));
-        if is_known || !is_of_ended(state, &backing) || !is_from_here(state, &device) {
+        let is_alive = entries.iter().any(|entry| is_of(entry, &device));
+        if is_alive || !is_cut_off(&backing) || !is_from_here(state, &device) {
             continue;
         }
         for mount in mounts::mounts_of(&device).unwrap_or_default() {

@@ -41,7 +41,8 @@ impl StoreFate {
         match self {
             _ if entry.store.exists() => "replaced",
             StoreFate::Moved => "moved",
-            StoreFate::Deleted | StoreFate::Unknown => "deleted",
+            StoreFate::Deleted => "deleted",
+            StoreFate::Unknown => "not there",
         }
     }
 
@@ -93,6 +94,6 @@ mod tests {
         let warning = StoreFate::Deleted.warning(&entry);
         assert!(warning.is_some_and(|words| words.contains("/dev/a")));
         drop(open);
-        assert_eq!(fate(), Some((StoreFate::Unknown, "deleted")));
+        assert_eq!(fate(), Some((StoreFate::Unknown, "not there")));
     }
 }

@@ -383,6 +383,107 @@ fn a_terminated_daemon_writes_out_the_file_system_first() {
 }
 
 #[test]
+fn a_volume_that_fails_while_it_is_opened_is_listed_so() {
+    let Some(_right) = can_mount("a volume that fails while it is opened") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "128M"]);
+    // What an opening writes lies behind that; it fails while the device is set up.
+    let words = ["attach", "disk.img", "--via", "loop"];
+    let output = sandbox.command_with_file_limit(1 << 20, &words).output();
+    let output = output.expect("the shell can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    wait_until("it is listed", || sandbox.json(&["list", "--json"])[0]["failure"].is_string());
+    assert_eq!(sandbox.json(&["list", "--json"])[0]["read_only"], true);
+    let is_logged = || {
+        let log = fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+        log.contains("can do less")
+    };
+    wait_until("it is logged", is_logged);
+    sandbox.run(&["detach", "disk"]);
+}
+
+/// The path of a file system of its own, in a file, mounted.
+fn another_file_system(sandbox: &Sandbox) -> String {
+    let image = sandbox.path("other.img");
+    File::create(&image).and_then(|file| file.set_len(400 << 20)).expect("it is writable");
+    let image = image.to_str().expect("it is text");
+    let point = sandbox.make_directory("other").to_str().expect("it is text").to_owned();
+    run(&["mkfs.ext4", "-q", "-F", image]);
+    run(&["mount", "-o", "loop", image, &point]);
+    point
+}
+
+/// Thaws it, also when a test fails.
+struct Frozen<'a>(&'a str);
+
+impl Frozen<'_> {
+    fn new(point: &str) -> Frozen<'_> {
+        run(&["fsfreeze", "-f", point]);
+        Frozen(point)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").args(["-u", self.0]).status();
+    }
+}
+
+#[test]
+fn a_file_system_whose_daemon_is_ending_is_not_unmounted_under_it() {
+    let Some(_right) = can_mount("a file system whose daemon is ending") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    let other = another_file_system(&sandbox);
+    let store = format!("{other}/disk.img");
+    sandbox.ok(&["mount", &store, "mnt", "--size", "128M", "--mkfs", "ext4"]);
+    let pid = sandbox.pid_of("disk");
+    fs::write(directory.join("file"), vec![7; 20 << 20]).expect("there is room");
+    let frozen = Frozen::new(&other);
+    send(pid, "TERM");
+    wait_until("it is ending", || sandbox.json(&["list", "--json"])[0]["ending"] == true);
+    // While the file system below is frozen, an unmount could not even be killed.
+    let mut umount = sandbox.command(&["umount", "mnt"]);
+    let mut umount = umount.stderr(Stdio::piped()).spawn().expect("it can be run");
+    wait_until("umount gives up", || umount.try_wait().expect("it is our child").is_some());
+    let output = umount.wait_with_output().expect("it is our child");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("is ending") && !error.contains("end what uses it"), "{error}");
+    send(pid, "STOP");
+    let error = sandbox.fails(1, &["attach", &store]);
+    assert!(error.contains(&format!("kill -CONT {pid}")), "{error}");
+    send(pid, "CONT");
+    drop(frozen);
+    wait_until("the daemon is gone", || !is_running(pid));
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["mount", &store, "mnt"]);
+    assert!(fs::read(directory.join("file")).is_ok_and(|bytes| bytes == vec![7; 20 << 20]));
+    sandbox.ok(&["umount", "mnt"]);
+    run(&["umount", &other]);
+}
+
+#[test]
+fn what_is_served_is_never_said_to_have_ended() {
+    let Some(_right) = can_mount("what is served is never said to have ended") else { return };
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    let entry = sandbox.path("state/disk.json");
+    let told = || String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
+    for _ in 0..20 {
+        fs::remove_file(&entry).expect("it is there");
+        assert!(!told().contains("has ended"), "{}", told());
+        wait_until("it is listed again", || entry.exists());
+    }
+    let point = sandbox.path("state/disk.mount");
+    run(&["umount", "-l", point.to_str().expect("it is text")]);
+    assert!(!told().contains("has ended"), "{}", told());
+    write_and_sync(&directory.join("file"), b"it works");
+    sandbox.ok(&["umount", "mnt"]);
+}
+
+#[test]
 fn a_command_that_is_stopped_holds_up_no_daemon_that_writes_out() {
     let Some(_right) = can_mount("a stopped command holds up no daemon") else { return };
     let sandbox = Sandbox::new();

@@ -5,6 +5,7 @@ mod sandbox;
 use sandbox::{Sandbox, can_mount, is_running, send, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -169,6 +170,15 @@ fn a_file_system_on_a_deleted_store_is_unmounted_and_the_volume_kept() {
     let directory = sandbox.make_directory("mnt");
     sandbox.ok(&["mount", "disk.img", "mnt", "--size", "256M", "--mkfs", "ext4"]);
     fs::write(directory.join("file"), "kept").expect("it is writable");
+    fs::remove_file(sandbox.path("disk.img")).expect("it is there");
+    // Nor does anything else at its path become a store by a mount.
+    let blank = File::create(sandbox.path("disk.img")).expect("it is writable");
+    blank.set_len(256 << 20).expect("there is room");
+    sandbox.make_directory("other");
+    let words = ["mount", "disk.img", "other", "--size", "256M", "--mkfs", "ext4"];
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("is not the file that is attached"), "{error}");
+    assert_eq!(fs::metadata(sandbox.path("disk.img")).expect("it is there").blocks(), 0);
     fs::remove_file(sandbox.path("disk.img")).expect("it is there");
     let error = sandbox.fails(1, &["umount", "mnt"]);
     assert!(error.contains("'disk' stays attached"), "{error}");

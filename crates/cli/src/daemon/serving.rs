@@ -88,7 +88,10 @@ impl Serving {
         let since = Instant::now();
         let goes_on = descriptor.is_some();
         // What had failed under the daemon before is opened anew.
-        *entry = entry.in_state(&backing.state());
+        let opened = backing.state();
+        *entry = entry.in_state(&opened);
+        // What fails from here on, or has failed already, is found and told by `watch`.
+        let known = if entry.failure.is_some() { State::Running } else { opened };
         let service = backing.service(trace.as_ref());
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
@@ -121,7 +124,7 @@ impl Serving {
                 return Err(abandon(backing, entry).err().unwrap_or(error));
             }
         };
-        let (entry, state, directory) = (entry.clone(), backing.state(), state.clone());
+        let (entry, state, directory) = (entry.clone(), known, state.clone());
         Ok(Serving {
             backing,
             point,

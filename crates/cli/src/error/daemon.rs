@@ -2,6 +2,7 @@
 
 use super::report::{Report, fault, usage};
 use crate::state::Entry;
+use crate::store_fate::StoreFate;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -47,7 +48,13 @@ pub(crate) enum DaemonError {
     /// The daemon answers no more, for it is ending.
     Ending { name: String, pid: u32 },
     /// The daemon does not answer.
-    DaemonSilent { name: String, pid: u32, is_stopped: bool },
+    DaemonSilent {
+        name: String,
+        pid: u32,
+        is_stopped: bool,
+        /// Whether all that it serves would be gone with it.
+        is_store_deleted: bool,
+    },
 }
 
 /// What is wrong with a port for metrics.
@@ -68,12 +75,16 @@ impl DaemonError {
             name: entry.name.clone(),
             pid: entry.process.pid,
             is_stopped: entry.process.is_stopped(),
+            is_store_deleted: StoreFate::of(entry) == Some(StoreFate::Deleted),
         }
     }
 
-    /// The daemon of `entry` is ending.
+    /// The daemon of `entry` is ending, and nobody has stopped it while it does.
     pub(crate) fn ending(entry: &Entry) -> DaemonError {
-        DaemonError::Ending { name: entry.name.clone(), pid: entry.process.pid }
+        match entry.process.is_stopped() {
+            true => DaemonError::silent(entry),
+            false => DaemonError::Ending { name: entry.name.clone(), pid: entry.process.pid },
+        }
     }
 
     /// What, why, and what to do.
@@ -194,19 +205,40 @@ impl DaemonError {
                     .why("it writes out what hosts have written")
                     .help("wait until `coulter list` does not show it any more; its log tells more")
             }
-            DaemonError::DaemonSilent { name, pid, is_stopped } => {
+            DaemonError::DaemonSilent { name, pid, is_stopped, is_store_deleted } => {
                 let report =
                     fault(format!("the daemon of '{name}' (process {pid}) does not answer"));
-                match is_stopped {
-                    true => report
+                match (is_stopped, is_store_deleted) {
+                    (true, _) => report
                         .why("it was stopped, by a signal or a debugger")
                         .help(format!("let it go on with `kill -CONT {pid}`")),
-                    false => report.help(format!(
+                    (false, true) => report.help(
+                        "do not end it: its store was deleted, and all that it holds would be gone. Look at its \
+                         log: it may wait for the disk below, and goes on when that does",
+                    ),
+                    (false, false) => report.help(format!(
                         "look at its log: it may wait for the disk below, and goes on when that does. `kill \
                          -9 {pid}` ends it; no flushed write is lost"
                     )),
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_kill_a_daemon_that_holds_all_there_is() {
+        let advice = |is_store_deleted| {
+            let (name, pid, is_stopped) = ("a".to_owned(), 7, false);
+            DaemonError::DaemonSilent { name, pid, is_stopped, is_store_deleted }
+                .report()
+                .to_string()
+        };
+        assert!(advice(false).contains("kill -9 7"));
+        assert!(advice(true).contains("do not end it") && !advice(true).contains("kill"));
     }
 }

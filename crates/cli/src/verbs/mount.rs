@@ -6,7 +6,7 @@
 use crate::attach_point;
 use crate::control::{self, Reply, Request};
 use crate::daemon::launch;
-use crate::error::{CliError, DaemonError, MountError};
+use crate::error::{CliError, DaemonError, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
 use crate::opening::{Acknowledge, Opening, Trim};
@@ -72,6 +72,12 @@ impl Mount {
             if self.opening.read_only {
                 return Err(MountError::ReadOnlyNewStore { store: self.path.clone() }.into());
             }
+            // Refused later, it would have been formatted.
+            if let Err(replaced @ CliError::State(StateError::StoreReplaced { .. })) =
+                state.find(&self.path.to_string_lossy())
+            {
+                return Err(replaced);
+            }
             let target = Target::prepare(&self.path, &self.shape, false)?;
             format_store::format(target, &self.shape, self.opening.map_memory)?;
         }
@@ -91,10 +97,15 @@ impl Mount {
             log::warn!(error:%; "cannot take the attachment back");
         }
         mounted?;
-        if self.json {
-            return terminal::print_json(&entry);
+        if !self.json {
+            return Ok(());
         }
-        Ok(())
+        terminal::print_json(&entry).inspect_err(|_| {
+            let directory = terminal::path(&directory);
+            terminal::note(&format!(
+                "it is mounted all the same; `coulter umount {directory}` takes it away"
+            ));
+        })
     }
 
     /// Whether there is no store yet: no file, or, with --size, one that holds nothing, as it is left
@@ -136,7 +147,7 @@ impl Mount {
         match state.find(&text).and_then(|entry| self.adopted(state, entry)) {
             Ok(entry) => return Ok((entry, false)),
             // The next daemon waits for one that is ending.
-            Err(error) if control::is_about_ended(&error) => {}
+            Err(error) if control::is_about_ending(&error) => {}
             Err(error) => return Err(error),
         }
         let options =
@@ -298,7 +309,7 @@ impl Mount {
 /// Whether the daemon of `entry` has ended, or is about to.
 fn is_ending(state: &StateDirectory, entry: &Entry) -> bool {
     let asked = control::ask(state, entry, &Request::Status);
-    asked.is_err_and(|error| control::is_about_ended(&error))
+    asked.is_err_and(|error| control::is_about_ending(&error))
 }
 
 /// The option by which a file system of this kind is mounted from a device that is only read, though its
