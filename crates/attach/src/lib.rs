@@ -20,6 +20,7 @@ pub mod memory;
 pub mod mounts;
 pub mod nbd;
 pub mod nbd_device;
+pub mod net;
 pub mod point;
 pub mod processes;
 pub mod ublk;

@@ -2,13 +2,13 @@
 //!
 //! Each defect sits between a good server and its service, where a bug of an attach point would.
 
-use coulter::service::{BlockService, Completion, Operation, Request, Session};
+use coulter::service::{BlockService, Completion, Description, Operation, Request, Session, Watch};
 use coulter_attach::conformance::{CASES, Harness, Host, NbdHarness, Traits};
 use coulter_attach::point::AttachPoint;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,6 +59,14 @@ impl BlockService for BrokenService {
     }
     fn read_only(&self) -> bool {
         self.0.read_only()
+    }
+
+    fn describe(&self) -> Description {
+        self.0.describe()
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watch>) {
+        self.0.watch(watcher);
     }
     fn connect(&self) -> Box<dyn Session + Send> {
         Box::new(BrokenSession(self.0.connect(), self.1))

@@ -5,7 +5,7 @@
 
 mod support;
 
-use coulter::service::{BlockService, Completion, Request, Session};
+use coulter::service::{BlockService, Completion, Description, Request, Session, Watch};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::fuse::{FuseFile, FuseOptions};
 use coulter_attach::memory::{MemoryOptions, MemoryService};
@@ -16,6 +16,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Weak;
 use std::time::Duration;
 
 /// How long the thread is watched, and the most of it that it may work.
@@ -52,6 +53,14 @@ impl BlockService for Insistent {
 
     fn read_only(&self) -> bool {
         self.0.read_only()
+    }
+
+    fn describe(&self) -> Description {
+        self.0.describe()
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watch>) {
+        self.0.watch(watcher);
     }
 
     fn connect(&self) -> Box<dyn Session + Send> {

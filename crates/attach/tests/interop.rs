@@ -37,7 +37,7 @@ fn serve() -> Served {
 
 impl Served {
     fn uri(&self) -> String {
-        self.server.address().uri("disk")
+        self.server.uri()
     }
 
     /// Every client leaves in good order, and the server too.

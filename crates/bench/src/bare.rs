@@ -7,13 +7,16 @@
 #![expect(unsafe_code, reason = "a device takes memory by pointer")]
 
 use coulter::buffer::Buffer;
-use coulter::service::{BlockService, Completion, Operation, Request, RequestError, Session};
+use coulter::service::{
+    BLOCK_SIZE, BlockService, Completion, Description, Identity, Operation, Request, RequestError,
+    Session, Watch,
+};
 use coulter_device::{Command, Device, Wait};
 use rustix::io::Errno;
 use std::cell::{OnceCell, RefCell};
 use std::io::{self, PipeReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// A device that an attach point can serve, to one session.
@@ -28,7 +31,7 @@ impl BareService {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn new(device: Box<dyn Device>) -> io::Result<BareService> {
-        let size = device.properties().size;
+        let size = device.properties().size / BLOCK_SIZE * BLOCK_SIZE;
         Ok(BareService { size, session: Mutex::new(Some(BareSession::new(device)?)) })
     }
 }
@@ -41,6 +44,13 @@ impl BlockService for BareService {
     fn read_only(&self) -> bool {
         false
     }
+
+    fn describe(&self) -> Description {
+        Description::new(Identity::default(), self.size, false)
+    }
+
+    /// Nothing about it changes.
+    fn watch(&self, _: Weak<dyn Watch>) {}
 
     /// # Panics
     /// At the second call.

@@ -5,13 +5,13 @@
 //! - nothing is recorded, and no lock taken, until [`Recorder::start`];
 //! - the memory is bounded: after [`EVENTS_MAX`] events of a side the rest is dropped.
 
-use coulter::service::{BlockService, Completion, Operation, Request, Session};
+use coulter::service::{BlockService, Completion, Description, Operation, Request, Session, Watch};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Events of each side that are kept: a few seconds of a fast disk, 24 MiB in all.
@@ -157,6 +157,14 @@ impl BlockService for TracedService {
 
     fn read_only(&self) -> bool {
         self.inner.read_only()
+    }
+
+    fn describe(&self) -> Description {
+        self.inner.describe()
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watch>) {
+        self.inner.watch(watcher);
     }
 
     fn connect(&self) -> Box<dyn Session + Send> {

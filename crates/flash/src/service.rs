@@ -22,14 +22,14 @@ use crate::store::{Clock, FlashStore, Pacing, State, Work};
 use crate::units::{BLOCK_SIZE, Ns};
 use coulter::buffer::Buffer;
 use coulter::service::{
-    BlockService, Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, RequestError,
-    SECTOR_SIZE, Session,
+    BlockService, Completion, Description, Extent, Identity, Operation, REQUEST_SIZE_MAX, Request,
+    RequestError, SECTOR_SIZE, Session, Watch,
 };
 use coulter_device::OpenError;
 use coulter_device::alarm::Alarm;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -91,6 +91,13 @@ impl BlockService for DriveService {
     fn read_only(&self) -> bool {
         false
     }
+
+    fn describe(&self) -> Description {
+        Description::new(Identity::default(), self.size(), false)
+    }
+
+    /// Nothing about a drive changes.
+    fn watch(&self, _: Weak<dyn Watch>) {}
 
     fn connect(&self) -> Box<dyn Session + Send> {
         // As with every thread and socket, a process without descriptors gets no further.

@@ -84,6 +84,7 @@ mod counters;
 mod create;
 mod create_error;
 mod delivery;
+mod description;
 mod descriptors;
 mod driver;
 mod event_loop;

@@ -21,9 +21,11 @@
 //! - **Every request completes exactly once**, its buffer handed back, even when the service shuts
 //!   down.
 
+pub use crate::description::{Description, Identity, SERIAL_SIZE, Watch, Watchers};
+
 use crate::buffer::Buffer;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The unit of mapping in bytes, advertised to hosts as the preferred block size.
@@ -180,6 +182,10 @@ pub trait BlockService: Send + Sync {
     fn size(&self) -> u64;
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
+    /// What hosts are to see; its size and whether writes are refused are those above.
+    fn describe(&self) -> Description;
+    /// Has `watcher` told whenever what [`BlockService::describe`] says may have changed.
+    fn watch(&self, watcher: Weak<dyn Watch>);
     /// A new, independent queue of requests. A session belongs to one thread at a time.
     fn connect(&self) -> Box<dyn Session + Send>;
     /// Runs `guest` on the service's own thread, with a session whose requests need not be handed
@@ -226,6 +232,12 @@ impl<S: BlockService + ?Sized> BlockService for Arc<S> {
     }
     fn read_only(&self) -> bool {
         (**self).read_only()
+    }
+    fn describe(&self) -> Description {
+        (**self).describe()
+    }
+    fn watch(&self, watcher: Weak<dyn Watch>) {
+        (**self).watch(watcher);
     }
     fn connect(&self) -> Box<dyn Session + Send> {
         (**self).connect()

@@ -1,5 +1,6 @@
 //! What the volume, its sessions and its loop have in common.
 
+use crate::description::Watchers;
 use crate::failures::Failures;
 use crate::mailbox::Mailbox;
 use crate::statistics::Statistics;
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     /// Since when requests have waited of which none was answered, by the volume's clock; 0 if none waits.
     unanswered_since_ns: AtomicU64,
     state: Mutex<State>,
+    /// Told of every change of state.
+    pub(crate) watchers: Watchers,
     failures: Mutex<Failures>,
     last: Mutex<Statistics>,
 }
@@ -90,6 +93,7 @@ impl Shared {
             epoch: Instant::now(),
             unanswered_since_ns: AtomicU64::new(0),
             state: Mutex::new(State::Running),
+            watchers: Watchers::default(),
             failures: Mutex::default(),
             last: Mutex::default(),
         })
@@ -167,6 +171,7 @@ impl Shared {
 
     pub(crate) fn set_state(&self, state: State) {
         *lock(&self.state) = state;
+        self.watchers.notify();
     }
 
     pub(crate) fn failures(&self) -> Failures {

@@ -11,7 +11,8 @@ use crate::message::{Ending, Message};
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::open_options::OpenOptions;
 use crate::service::{
-    BlockService, Completion, Extent, Guest, Operation, REQUEST_SIZE_MAX, RequestError, Session,
+    BlockService, Completion, Description, Extent, Guest, Identity, Operation, REQUEST_SIZE_MAX,
+    RequestError, Session, Watch,
 };
 use crate::session::VolumeSession;
 use crate::state::{Shared, State};
@@ -20,7 +21,7 @@ use crate::tuning::{Retuning, Tuning};
 use crate::validity::ByteRange;
 use coulter_device::Device;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -191,6 +192,16 @@ impl BlockService for Volume {
 
     fn read_only(&self) -> bool {
         self.state() != State::Running
+    }
+
+    fn describe(&self) -> Description {
+        let Geometry { uuid, label, .. } = &self.geometry;
+        let identity = Identity::of_store(*uuid, label);
+        Description::new(identity, self.size(), self.read_only())
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watch>) {
+        self.shared.watchers.add(watcher);
     }
 
     fn connect(&self) -> Box<dyn Session + Send> {

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use coulter::service::{Operation, RequestError};
-use coulter::{CloseError, CreateOptions, OpenOptions, ReadOnlyReason, State, create};
+use coulter::service::{BlockService, Operation, RequestError, Watch};
+use coulter::{CloseError, CreateOptions, OpenOptions, ReadOnlyReason, State, Volume, create};
 use coulter_device::wrap::{
     Effect, Fault, FaultHandle, FaultRates, FaultyDevice, TraceLog, TracedDevice,
 };
@@ -70,6 +70,32 @@ fn after_a_failed_write_the_volume_is_read_only_and_says_why<V: AnyVolume>() {
     assert_eq!(bytes, [2; 4096]);
     volume.read_at(0, &mut bytes).expect("in range");
     assert!(bytes == [1; 4096] || bytes == [3; 4096]);
+}
+
+struct Told(AtomicBool);
+
+impl Watch for Told {
+    fn changed(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_watches_a_volume_is_told_when_it_becomes_read_only() {
+    let store = small_store(48 * MIB);
+    let (volume, handle) = faulty::<Volume>(&store);
+    let told = Arc::new(Told(AtomicBool::new(false)));
+    let watch: Arc<dyn Watch> = told.clone();
+    volume.watch(Arc::downgrade(&watch));
+    let before = volume.describe();
+    assert_eq!((before.size, before.read_only), (volume.size(), false));
+    assert_eq!(before.identity.uuid, volume.geometry().uuid);
+    volume.write_at(0, &[2; 4096]).expect("in range");
+    assert!(!told.0.load(Ordering::SeqCst), "nothing has changed");
+    handle.add(Fault::fail_nth(CommandKind::Write, 1, libc::EIO));
+    volume.write_at(0, &[3; 4096]).expect_err("the device fails");
+    assert!(told.0.load(Ordering::SeqCst));
+    assert!(volume.describe().read_only);
 }
 
 fn after_a_failed_flush_the_volume_is_read_only<V: AnyVolume>() {

@@ -16,11 +16,13 @@ mod storage;
 
 pub use fault::{Fault, FaultKind};
 
-use coulter::service::{BLOCK_SIZE, BlockService, RequestError, Session};
+use coulter::service::{
+    BLOCK_SIZE, BlockService, Description, Identity, RequestError, Session, Watch, Watchers,
+};
 use fault::Faults;
 use session::MemorySession;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use storage::Storage;
 
@@ -36,6 +38,8 @@ pub struct MemoryOptions {
     /// Completions of one batch come back in an order drawn from this seed, not in that of
     /// submission.
     pub shuffle_seed: Option<u64>,
+    /// Which disk it is.
+    pub uuid: [u8; 16],
     /// Whether writes stay undoable by [`MemoryService::crash`] until they are flushed.
     pub volatile_cache: bool,
 }
@@ -48,6 +52,7 @@ impl MemoryOptions {
             read_only: false,
             latency: Duration::ZERO,
             shuffle_seed: None,
+            uuid: [0xc0; 16],
             volatile_cache: false,
         }
     }
@@ -84,6 +89,7 @@ struct Shared {
     faults: Faults,
     read_only: AtomicBool,
     closed: AtomicBool,
+    watchers: Watchers,
     counters: AtomicCounters,
 }
 
@@ -112,6 +118,7 @@ impl MemoryService {
                 faults: Faults::default(),
                 read_only: AtomicBool::new(options.read_only),
                 closed: AtomicBool::new(false),
+                watchers: Watchers::default(),
                 counters: AtomicCounters::default(),
             }),
         }
@@ -135,6 +142,7 @@ impl MemoryService {
     /// [`RequestError::Closed`].
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.watchers.notify();
     }
 
     /// What was carried out so far.
@@ -166,6 +174,15 @@ impl BlockService for MemoryService {
 
     fn read_only(&self) -> bool {
         self.shared.read_only.load(Ordering::SeqCst)
+    }
+
+    fn describe(&self) -> Description {
+        let identity = Identity::of_store(self.shared.options.uuid, "");
+        Description::new(identity, self.size(), self.read_only())
+    }
+
+    fn watch(&self, watcher: Weak<dyn Watch>) {
+        self.shared.watchers.add(watcher);
     }
 
     fn connect(&self) -> Box<dyn Session + Send> {

@@ -102,6 +102,7 @@ impl MemorySession {
         if let Some(error) = shared.faults.strike(request.operation, offset..offset + length) {
             if changes {
                 shared.read_only.store(true, Ordering::SeqCst);
+                shared.watchers.notify();
             }
             return Err(error);
         }

@@ -14,15 +14,14 @@
 //! - No bytes from the server make it panic; those that make no sense end the connection.
 //! - Every request completes once, its buffer with it, whatever the server does.
 
-use super::address::Address;
 use super::client_handshake::{Terms, negotiate};
 use super::errno;
-use super::outgoing::{Outgoing, SLICES_MAX};
-use super::socket::timespec;
 use super::wire::{
-    ChunkHeader, Cursor, Malformed, ReplyHeader, RequestHeader, chunk, command, command_flag,
-    extent_state, transmission_flag,
+    ChunkHeader, Cursor, ReplyHeader, RequestHeader, chunk, command, command_flag, extent_state,
+    transmission_flag,
 };
+use crate::net::socket::timespec;
+use crate::net::{Address, Malformed, Outgoing, SLICES_MAX};
 use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, Request, RequestError, SECTOR_SIZE, Session,

@@ -2,12 +2,12 @@
 
 use super::client::{ClientError, ClientOptions};
 use super::handshake::OPTION_SKIP_MAX;
-use super::socket::{receive_exactly, send_all};
 use super::wire::{
-    BASE_ALLOCATION, Cursor, GREETING_MAGIC, GREETING_SIZE, Malformed, OPTION_MAGIC,
-    OPTION_REPLY_HEADER_SIZE, OptionHeader, OptionReplyHeader, handshake_flag, info, option,
-    option_reply as reply,
+    BASE_ALLOCATION, Cursor, GREETING_MAGIC, GREETING_SIZE, OPTION_MAGIC, OPTION_REPLY_HEADER_SIZE,
+    OptionHeader, OptionReplyHeader, handshake_flag, info, option, option_reply as reply,
 };
+use crate::net::Malformed;
+use crate::net::socket::{receive_exactly, send_all};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 

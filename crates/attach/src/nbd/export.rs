@@ -1,7 +1,7 @@
 //! What a server offers: a named block service.
 
 use super::wire::transmission_flag as flag;
-use coulter::service::{BLOCK_SIZE, BlockService, REQUEST_SIZE_MAX, SECTOR_SIZE};
+use coulter::service::{BlockService, Description};
 use std::sync::Arc;
 
 /// A block service under a name.
@@ -49,9 +49,10 @@ impl Export {
     }
 
     /// Least, preferred and greatest length of a request in bytes.
-    pub(super) fn block_sizes() -> [u32; 3] {
-        const { assert!(REQUEST_SIZE_MAX <= u32::MAX as u64) };
-        [SECTOR_SIZE as u32, BLOCK_SIZE as u32, REQUEST_SIZE_MAX as u32]
+    pub(super) fn block_sizes(&self) -> [u32; 3] {
+        let Description { sector_size, block_size, request_size_max, .. } = self.service.describe();
+        let fits = |size| u32::try_from(size).expect("requests are far shorter than 4 GiB");
+        [sector_size, block_size, request_size_max].map(fits)
     }
 }
 

@@ -9,10 +9,11 @@
 
 use super::export::Export;
 use super::wire::{
-    BASE_ALLOCATION, Cursor, GREETING_MAGIC, InfoRequest, Malformed, MetaContextRequest,
-    NAME_SIZE_MAX, OPTION_HEADER_SIZE, OPTION_MAGIC, OptionHeader, OptionReplyHeader,
-    handshake_flag, info, option, option_reply as reply,
+    BASE_ALLOCATION, Cursor, GREETING_MAGIC, InfoRequest, MetaContextRequest, NAME_SIZE_MAX,
+    OPTION_HEADER_SIZE, OPTION_MAGIC, OptionHeader, OptionReplyHeader, handshake_flag, info,
+    option, option_reply as reply,
 };
+use crate::net::Malformed;
 use std::sync::Arc;
 
 /// Bytes of an option's data that are looked at; longer ones are refused.
@@ -226,7 +227,7 @@ impl Handshake {
         answer
             .reply(reply::INFO, &[&kind(info::EXPORT), &size.to_be_bytes(), &flags.to_be_bytes()]);
         // Sent unasked too: a client that ignores it meets `EINVAL` where it would have known.
-        let [least, preferred, greatest] = Export::block_sizes().map(u32::to_be_bytes);
+        let [least, preferred, greatest] = export.block_sizes().map(u32::to_be_bytes);
         answer.reply(reply::INFO, &[&kind(info::BLOCK_SIZE), &least, &preferred, &greatest]);
         if request.items().any(|item| item == info::NAME) {
             answer.reply(reply::INFO, &[&kind(info::NAME), export.name.as_bytes()]);

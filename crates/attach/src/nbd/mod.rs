@@ -8,15 +8,14 @@
 //!
 //! # Layers
 //! ```text
-//! server      listens, counts connections, shuts down
-//! connection  one thread: socket and session, asleep in one poll
+//! server      the exports behind a server of `net`
+//! connection  negotiates, then hands over to the transmission phase
 //! transmission  requests in, replies out; knows no socket
-//!   receive, reply, outgoing  bytes and buffers on their way in and out
+//!   reply     the forms of an answer
 //! handshake   the negotiation; knows no socket
 //! wire        bytes <-> values
 //! ```
 
-pub mod address;
 pub mod client;
 pub mod handshake;
 pub mod server;
@@ -26,16 +25,14 @@ mod client_handshake;
 mod connection;
 mod errno;
 mod export;
-mod listener;
-mod outgoing;
-mod receive;
 mod reply;
-mod socket;
 mod transmission;
+mod uri;
 
-pub use address::{Address, AddressError};
+pub use crate::net::{Address, AddressError, CloseReason, Event, ServeError, Statistics};
 pub(crate) use client::handshake_only;
 pub use client::{Client, ClientError, ClientOptions};
 pub use export::Export;
-pub use server::{CloseReason, Event, ServeError, Server, ServerOptions, Statistics};
+pub use server::{Server, ServerOptions};
 pub(crate) use transmission::drive as drive_transmission;
+pub use uri::uri;

@@ -11,15 +11,17 @@
 use super::errno::{self, EINVAL, EOVERFLOW, EPERM};
 use super::export::Export;
 use super::handshake::{Agreement, BASE_ALLOCATION_ID};
-use super::outgoing::Outgoing;
-use super::receive::Receiver;
 use super::reply;
-use super::wire::{Malformed, RequestHeader, command, command_flag as flag, extent_state};
+use super::wire::{
+    REQUEST_HEADER_SIZE, RequestHeader, command, command_flag as flag, extent_state,
+};
+use crate::net::{Exchange, Malformed, Outgoing, Receiver};
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, SECTOR_SIZE, Session,
 };
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Requests of one connection that are with the session at a time.
@@ -57,8 +59,8 @@ impl Memory {
 }
 
 pub(super) struct Transmission {
-    pub(super) receiver: Receiver,
-    pub(super) replies: Outgoing,
+    receiver: Receiver,
+    replies: Outgoing,
     session: Box<dyn Session>,
     pool: BufferPool,
     size: u64,
@@ -122,40 +124,6 @@ impl Transmission {
         }
     }
 
-    /// Whether the socket is to be read.
-    pub(super) fn wants_input(&self) -> bool {
-        !self.ended && !self.blocked
-    }
-
-    /// Whether requests that have arrived wait for room.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.blocked
-    }
-
-    /// Whether every request is answered and every answer sent, after the end of input.
-    pub(super) fn is_finished(&self) -> bool {
-        self.ended && self.replies.is_empty() && self.session.outstanding() == 0
-    }
-
-    /// Ends the input: what was submitted is still answered, half a request is forgotten.
-    pub(super) fn end_input(&mut self) {
-        self.ended = true;
-        self.arriving = None;
-        if let Some(buffer) = self.receiver.abandon_payload() {
-            self.pool.give(buffer);
-        }
-    }
-
-    /// Takes all requests that have arrived and starts them.
-    pub(super) fn handle_input(&mut self) -> Result<(), Malformed> {
-        let outcome = self.take_requests();
-        if self.submitted > 0 {
-            self.submitted = 0;
-            self.session.kick();
-        }
-        outcome
-    }
-
     fn take_requests(&mut self) -> Result<(), Malformed> {
         self.blocked = false;
         while !self.ended && self.receiver.skipped() {
@@ -165,50 +133,16 @@ impl Transmission {
                 self.submit(pending, buffer);
                 continue;
             }
-            let Some(header) = self.receiver.peek()? else { break };
+            let Some(bytes) = self.receiver.peek().first_chunk() else { break };
+            let header = RequestHeader::decode(bytes)?;
             if !self.has_room_for(&header) {
                 self.blocked = true;
                 break;
             }
-            self.receiver.consume_header();
+            self.receiver.consume(REQUEST_HEADER_SIZE);
             self.begin(header)?;
         }
         Ok(())
-    }
-
-    /// Answers what the session has completed; whether that was anything.
-    pub(super) fn handle_completions(&mut self) -> bool {
-        if self.session.outstanding() == 0 {
-            return false;
-        }
-        let mut completions = std::mem::take(&mut self.completions);
-        self.session.complete(&mut completions, Some(Duration::ZERO));
-        let any = !completions.is_empty();
-        completions.drain(..).for_each(|completion| self.answer(completion));
-        self.completions = completions;
-        any
-    }
-
-    /// Takes note of `count` bytes of replies sent.
-    pub(super) fn handle_sent(&mut self, count: usize) {
-        let pool = &mut self.pool;
-        self.replies.sent(count, |_, buffer| pool.give(buffer));
-    }
-
-    /// The session, for a caller that sleeps until it has something to say.
-    pub(super) fn session(&self) -> &dyn Session {
-        &*self.session
-    }
-
-    /// Ends everything for a client that is gone: nothing more is sent, and the call returns
-    /// once the session has handed every buffer back.
-    pub(super) fn abandon(&mut self) {
-        self.end_input();
-        while self.session.outstanding() > 0 {
-            self.session.complete(&mut self.completions, Some(Duration::from_millis(100)));
-            self.completions.clear();
-        }
-        self.replies.clear(|_, _| {});
     }
 
     fn has_room_for(&self, header: &RequestHeader) -> bool {
@@ -380,6 +314,75 @@ impl Transmission {
     }
 }
 
+impl Exchange for Transmission {
+    fn receiver(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+
+    fn replies(&self) -> &Outgoing {
+        &self.replies
+    }
+
+    fn wants_input(&self) -> bool {
+        !self.ended && !self.blocked
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    fn is_finished(&self) -> bool {
+        self.ended && self.replies.is_empty() && self.session.outstanding() == 0
+    }
+
+    fn end_input(&mut self) {
+        self.ended = true;
+        self.arriving = None;
+        if let Some(buffer) = self.receiver.abandon_payload() {
+            self.pool.give(buffer);
+        }
+    }
+
+    fn handle_input(&mut self) -> Result<(), Malformed> {
+        let outcome = self.take_requests();
+        if self.submitted > 0 {
+            self.submitted = 0;
+            self.session.kick();
+        }
+        outcome
+    }
+
+    fn handle_completions(&mut self) -> bool {
+        if self.session.outstanding() == 0 {
+            return false;
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.session.complete(&mut completions, Some(Duration::ZERO));
+        let any = !completions.is_empty();
+        completions.drain(..).for_each(|completion| self.answer(completion));
+        self.completions = completions;
+        any
+    }
+
+    fn handle_sent(&mut self, count: usize) {
+        let pool = &mut self.pool;
+        self.replies.sent(count, |_, buffer| pool.give(buffer));
+    }
+
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.session.outstanding() > 0).then(|| self.session.completion_fd())
+    }
+
+    fn abandon(&mut self) {
+        self.end_input();
+        while self.session.outstanding() > 0 {
+            self.session.complete(&mut self.completions, Some(Duration::from_millis(100)));
+            self.completions.clear();
+        }
+        self.replies.clear(|_, _| {});
+    }
+}
+
 /// Runs `bytes` through the transmission phase of a connection to `export`, as though they had
 /// come in pieces of `piece` bytes, with memory of either kind; all replies. For tests that have no
 /// socket.
@@ -418,7 +421,7 @@ impl Transmission {
         loop {
             self.handle_completions();
             while !self.replies.is_empty() {
-                let mut slices = [std::io::IoSlice::new(&[]); super::outgoing::SLICES_MAX];
+                let mut slices = [std::io::IoSlice::new(&[]); crate::net::SLICES_MAX];
                 let count = self.replies.slices(&mut slices);
                 let before = output.len();
                 slices[..count].iter().for_each(|slice| output.extend_from_slice(slice));

@@ -6,6 +6,8 @@
 //! - No bytes make a decoder panic; what is not well-formed is `None` or a [`Malformed`].
 //! - Decoding what an encoder made gives the value back.
 
+use crate::net::Malformed;
+
 /// "NBDMAGIC": opens the greeting.
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// "IHAVEOPT": closes the greeting and opens every option.
@@ -186,18 +188,6 @@ pub mod extent_state {
 
 /// The one metadata context that the protocol itself defines.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-
-/// Bytes that are not what they should be. There is no way on: the stream is out of step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed(pub &'static str);
-
-impl std::fmt::Display for Malformed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 /// Takes values off the front of bytes; `None` once they run out.
 #[derive(Clone, Copy, Debug)]

@@ -49,6 +49,7 @@ pub(super) const OP_MASK: u32 = 0xff;
 pub(super) const IO_F_FUA: u32 = 1 << 13;
 
 pub(super) const ATTR_READ_ONLY: u32 = 1 << 0;
+pub(super) const ATTR_ROTATIONAL: u32 = 1 << 1;
 pub(super) const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
 pub(super) const ATTR_FUA: u32 = 1 << 3;
 

@@ -31,12 +31,12 @@ use crate::claim::open;
 use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use abi::{
-    ATTR_FUA, ATTR_READ_ONLY, ATTR_VOLATILE_CACHE, DeviceInfo, F_CMD_IOCTL_ENCODE, F_USER_COPY,
-    F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, PARAM_BASIC, PARAM_DISCARD, PARAMETERS_SIZE,
-    Parameters, STATE_LIVE, STATE_QUIESCED,
+    ATTR_FUA, ATTR_READ_ONLY, ATTR_ROTATIONAL, ATTR_VOLATILE_CACHE, DeviceInfo, F_CMD_IOCTL_ENCODE,
+    F_USER_COPY, F_USER_RECOVERY, F_USER_RECOVERY_REISSUE, PARAM_BASIC, PARAM_DISCARD,
+    PARAMETERS_SIZE, Parameters, STATE_LIVE, STATE_QUIESCED,
 };
 use control::{Control, is_unknown};
-use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BLOCK_SIZE, BlockService, SECTOR_SIZE};
+use coulter::service::{ATOMIC_WRITE_SIZE_MAX, BlockService, SECTOR_SIZE};
 use queue::{Queue, Shape};
 use rustix::fs::OFlags;
 use std::io;
@@ -355,20 +355,24 @@ fn shape_of(info: &DeviceInfo) -> Shape {
 
 /// The device's limits.
 fn parameters(service: &dyn BlockService, read_only: bool) -> Parameters {
-    let read_only = read_only || service.read_only();
+    let disk = service.describe();
+    let read_only = read_only || disk.read_only;
     let discard_sectors_max = (DISCARD_SIZE_MAX / SECTOR_SIZE) as u32;
-    let block_shift = BLOCK_SIZE.trailing_zeros() as u8;
+    // Whole blocks only: the driver would hand on smaller requests one by one.
+    let block_shift = disk.block_size.trailing_zeros() as u8;
+    let attributes = [(read_only, ATTR_READ_ONLY), (disk.rotational, ATTR_ROTATIONAL)];
+    let attributes = attributes.iter().filter(|(is, _)| *is).map(|(_, attribute)| attribute);
     Parameters {
         length: PARAMETERS_SIZE,
         types: PARAM_BASIC | PARAM_DISCARD,
-        attributes: ATTR_VOLATILE_CACHE | ATTR_FUA | if read_only { ATTR_READ_ONLY } else { 0 },
+        attributes: attributes.fold(ATTR_VOLATILE_CACHE | ATTR_FUA, |all, one| all | one),
         logical_block_shift: block_shift,
         physical_block_shift: block_shift,
         io_minimal_shift: block_shift,
         io_optimal_shift: IO_SIZE_MAX.trailing_zeros() as u8,
         sectors_max: IO_SIZE_MAX / SECTOR_SIZE as u32,
-        device_sectors: service.size() / SECTOR_SIZE,
-        discard_granularity: BLOCK_SIZE as u32,
+        device_sectors: disk.size / SECTOR_SIZE,
+        discard_granularity: disk.discard_granularity as u32,
         discard_sectors_max,
         write_zeroes_sectors_max: discard_sectors_max,
         discard_segments_max: 1,

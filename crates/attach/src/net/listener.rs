@@ -6,7 +6,7 @@
 //! - A TCP port beyond the loopback is opened only when the caller says so: there is no TLS.
 
 use super::address::Address;
-use super::server::ServeError;
+use super::serve_error::ServeError;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -24,7 +24,7 @@ const BACKLOG: i32 = 128;
 const TURN_PATIENCE: Duration = Duration::from_secs(2);
 const TURN_PAUSE: Duration = Duration::from_millis(1);
 
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     /// Where it really listens: with the port that the system chose.
     address: Address,
@@ -38,7 +38,7 @@ struct SocketFile {
 }
 
 impl Listener {
-    pub(super) fn bind(
+    pub(crate) fn bind(
         address: &Address,
         socket_mode: u32,
         allow_remote: bool,
@@ -51,7 +51,7 @@ impl Listener {
 
     /// Goes on with a socket that listens already: inherited, or handed over. Its file is removed at
     /// the end if `owns_file`; then, if somebody has deleted it, there is another one, with `socket_mode`.
-    pub(super) fn adopt(
+    pub(crate) fn adopt(
         socket: OwnedFd,
         owns_file: bool,
         socket_mode: u32,
@@ -88,12 +88,12 @@ impl Listener {
     }
 
     /// Leaves the socket file where it is.
-    pub(super) fn keep_file(&mut self) {
+    pub(crate) fn keep_file(&mut self) {
         self.file = None;
     }
 
     /// Another descriptor for the socket.
-    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
         Ok(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?)
     }
 
@@ -139,12 +139,12 @@ impl Listener {
         Ok(Listener { socket: listener.into(), address, file: None })
     }
 
-    pub(super) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
     /// The next client, as a socket that does not block.
-    pub(super) fn accept(&self) -> Result<OwnedFd, Errno> {
+    pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::accept_with(&self.socket, flags)?;
         if matches!(self.address, Address::Tcp { .. }) {

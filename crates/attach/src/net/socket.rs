@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Sends all of `bytes`, or fails with `TimedOut`.
-pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+pub(crate) fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         match send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
@@ -22,7 +22,7 @@ pub(super) fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) ->
 
 /// Receives something, or fails with `TimedOut`, or with `Interrupted` once `stop` is readable;
 /// zero bytes at the end of the stream.
-pub(super) fn receive(
+pub(crate) fn receive(
     socket: &OwnedFd,
     bytes: &mut [u8],
     deadline: Instant,
@@ -39,7 +39,7 @@ pub(super) fn receive(
 }
 
 /// Fills `bytes`, or fails with `TimedOut` or `UnexpectedEof`.
-pub(super) fn receive_exactly(
+pub(crate) fn receive_exactly(
     socket: &OwnedFd,
     mut bytes: &mut [u8],
     deadline: Instant,
@@ -53,7 +53,7 @@ pub(super) fn receive_exactly(
     Ok(())
 }
 
-pub(super) fn timespec(duration: Duration) -> Timespec {
+pub(crate) fn timespec(duration: Duration) -> Timespec {
     let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
     Timespec { tv_sec, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// Slices of one vectored write, at most.
-pub(super) const SLICES_MAX: usize = 128;
+pub(crate) const SLICES_MAX: usize = 128;
 
 /// Sent bytes of headers that may lie idle before they are cut off.
 const SENT_HEADERS_MAX: usize = 64 << 10;
 
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     /// Everything but payloads.
     headers: Vec<u8>,
     headers_sent: usize,
@@ -32,26 +32,26 @@ struct Payload {
 }
 
 impl Outgoing {
-    pub(super) fn push_header(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_header(&mut self, bytes: &[u8]) {
         self.headers.extend_from_slice(bytes);
     }
 
-    pub(super) fn push_payload(&mut self, mark: u64, buffer: Buffer) {
+    pub(crate) fn push_payload(&mut self, mark: u64, buffer: Buffer) {
         self.payloads.push_back(Payload { position: self.headers.len(), mark, buffer, sent: 0 });
     }
 
     /// Whether all is sent.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.headers_sent == self.headers.len() && self.payloads.is_empty()
     }
 
     /// Bytes of headers that are not sent.
-    pub(super) fn header_bytes(&self) -> usize {
+    pub(crate) fn header_bytes(&self) -> usize {
         self.headers.len() - self.headers_sent
     }
 
     /// Fills `out` with what comes next and says how many slices that took.
-    pub(super) fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+    pub(crate) fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut count = 0;
         let mut put = |bytes: &'a [u8]| {
             if !bytes.is_empty() && count < SLICES_MAX {
@@ -72,7 +72,7 @@ impl Outgoing {
     }
 
     /// Takes note of `count` bytes sent; hands the payloads that are done to `done`.
-    pub(super) fn sent(&mut self, mut count: usize, mut done: impl FnMut(u64, Buffer)) {
+    pub(crate) fn sent(&mut self, mut count: usize, mut done: impl FnMut(u64, Buffer)) {
         loop {
             let end = self.payloads.front().map_or(self.headers.len(), |front| front.position);
             let headers = count.min(end - self.headers_sent);
@@ -97,7 +97,7 @@ impl Outgoing {
     }
 
     /// Drops everything, for a peer that is gone.
-    pub(super) fn clear(&mut self, mut done: impl FnMut(u64, Buffer)) {
+    pub(crate) fn clear(&mut self, mut done: impl FnMut(u64, Buffer)) {
         self.headers.clear();
         self.headers_sent = 0;
         self.payloads.drain(..).for_each(|payload| done(payload.mark, payload.buffer));

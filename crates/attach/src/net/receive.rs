@@ -4,17 +4,17 @@
 //! # Invariants
 //! - A payload is copied once (out of the shared buffer) or not at all (read into place).
 //! - Between reads the shared buffer holds either less than one header, or requests that there is
-//!   no room for yet.
+//!   no room for yet. It is larger than any header.
 
-use super::wire::{Malformed, REQUEST_HEADER_SIZE, RequestHeader};
 use crate::pool::touch;
 use coulter::buffer::Buffer;
 use std::io::IoSliceMut;
+use std::ops::Range;
 
 /// Bytes of the buffer that requests are read into. Sixty 4 KiB writes fit.
 const SHARED_SIZE: usize = 256 << 10;
 
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     shared: Box<[u8]>,
     start: usize,
     end: usize,
@@ -25,12 +25,14 @@ pub(super) struct Receiver {
 
 struct Payload {
     buffer: Buffer,
+    /// Where in the buffer the next byte goes, and where the last one went.
     filled: usize,
+    end: usize,
 }
 
 impl Receiver {
     /// A receiver that has already read `leftover`.
-    pub(super) fn new(leftover: &[u8]) -> Receiver {
+    pub(crate) fn new(leftover: &[u8]) -> Receiver {
         assert!(leftover.len() <= SHARED_SIZE, "the handshake reads less than fits here");
         let mut shared = vec![0; SHARED_SIZE].into_boxed_slice();
         // The client may be the kernel.
@@ -40,23 +42,23 @@ impl Receiver {
     }
 
     /// Where the next bytes of the stream go: the rest of a payload, then the shared buffer.
-    pub(super) fn slices(&mut self) -> [IoSliceMut<'_>; 2] {
+    pub(crate) fn slices(&mut self) -> [IoSliceMut<'_>; 2] {
         if self.start > 0 {
             self.shared.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
         let place = match &mut self.payload {
-            Some(payload) => &mut payload.buffer[payload.filled..],
+            Some(payload) => &mut payload.buffer[payload.filled..payload.end],
             None => &mut [],
         };
         [IoSliceMut::new(place), IoSliceMut::new(&mut self.shared[self.end..])]
     }
 
     /// Takes note of `count` bytes read into [`Receiver::slices`].
-    pub(super) fn received(&mut self, mut count: usize) {
+    pub(crate) fn received(&mut self, mut count: usize) {
         if let Some(payload) = &mut self.payload {
-            let placed = count.min(payload.buffer.len() - payload.filled);
+            let placed = count.min(payload.end - payload.filled);
             payload.filled += placed;
             count -= placed;
         }
@@ -65,58 +67,63 @@ impl Receiver {
     }
 
     /// Drops what is to be skipped. Whether the stream is at a header or a payload again.
-    pub(super) fn skipped(&mut self) -> bool {
+    pub(crate) fn skipped(&mut self) -> bool {
         let now = self.skip.min(self.end - self.start);
         self.start += now;
         self.skip -= now;
         self.skip == 0
     }
 
-    /// The next request's header, left in place.
-    pub(super) fn peek(&self) -> Result<Option<RequestHeader>, Malformed> {
+    /// What has arrived and is not consumed, left in place: headers, and what lies between them.
+    pub(crate) fn peek(&self) -> &[u8] {
         assert!(self.payload.is_none(), "a payload comes before the next header");
-        match self.shared[self.start..self.end].first_chunk() {
-            Some(bytes) => RequestHeader::decode(bytes).map(Some),
-            None => Ok(None),
-        }
+        &self.shared[self.start..self.end]
     }
 
-    /// Consumes the header that [`Receiver::peek`] showed.
-    pub(super) fn consume_header(&mut self) {
-        self.start += REQUEST_HEADER_SIZE;
-        assert!(self.start <= self.end, "a header is consumed after it was seen");
+    /// Consumes `length` bytes of what [`Receiver::peek`] showed.
+    pub(crate) fn consume(&mut self, length: usize) {
+        self.start += length;
+        assert!(self.start <= self.end, "bytes are consumed after they were seen");
     }
 
-    /// Begins to fill `buffer` with what follows.
-    pub(super) fn begin_payload(&mut self, mut buffer: Buffer) {
+    /// Begins to fill all of `buffer` with what follows.
+    pub(crate) fn begin_payload(&mut self, buffer: Buffer) {
+        let range = 0..buffer.len();
+        self.begin_payload_part(buffer, range);
+    }
+
+    /// Begins to fill `range` of `buffer` with what follows; the rest of it stays.
+    pub(crate) fn begin_payload_part(&mut self, mut buffer: Buffer, range: Range<usize>) {
         assert!(self.payload.is_none(), "one payload at a time");
-        let filled = buffer.len().min(self.end - self.start);
-        buffer[..filled].copy_from_slice(&self.shared[self.start..self.start + filled]);
-        self.start += filled;
-        self.payload = Some(Payload { buffer, filled });
+        let place = &mut buffer[range.clone()];
+        let here = place.len().min(self.end - self.start);
+        place[..here].copy_from_slice(&self.shared[self.start..self.start + here]);
+        self.start += here;
+        self.payload = Some(Payload { buffer, filled: range.start + here, end: range.end });
     }
 
     /// The payload, once it is whole.
-    pub(super) fn take_payload(&mut self) -> Option<Buffer> {
-        self.payload.take_if(|payload| payload.filled == payload.buffer.len()).map(|p| p.buffer)
+    pub(crate) fn take_payload(&mut self) -> Option<Buffer> {
+        self.payload.take_if(|payload| payload.filled == payload.end).map(|p| p.buffer)
     }
 
     /// Drops the next `length` bytes of the stream.
-    pub(super) fn begin_skip(&mut self, length: usize) {
+    pub(crate) fn begin_skip(&mut self, length: usize) {
         assert_eq!(self.skip, 0, "one refused payload at a time");
         self.skip = length;
     }
 
     /// Gives up a payload that will never be whole.
-    pub(super) fn abandon_payload(&mut self) -> Option<Buffer> {
+    pub(crate) fn abandon_payload(&mut self) -> Option<Buffer> {
         self.payload.take().map(|payload| payload.buffer)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::command;
     use super::*;
+
+    const HEADER_SIZE: usize = 4;
 
     fn feed(receiver: &mut Receiver, mut bytes: &[u8]) {
         for mut slice in receiver.slices() {
@@ -127,14 +134,19 @@ mod tests {
         assert!(bytes.is_empty());
     }
 
-    fn header(length: u32) -> RequestHeader {
-        RequestHeader { flags: 0, command: command::WRITE, cookie: 1, offset: 0, length }
+    /// A header that says how much follows.
+    fn header(length: u32) -> [u8; HEADER_SIZE] {
+        length.to_be_bytes()
+    }
+
+    fn peeked(receiver: &Receiver) -> Option<u32> {
+        receiver.peek().first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
     }
 
     #[test]
     fn a_payload_cut_anywhere_arrives_whole() {
         let payload: Vec<u8> = (0..2000u32).map(|i| i as u8).collect();
-        let stream = [&header(2000).encode()[..], &payload, &header(7).encode()].concat();
+        let stream = [&header(2000)[..], &payload, &header(7)].concat();
         for cut in 0..stream.len() {
             let mut receiver = Receiver::new(&[]);
             let mut taken = None;
@@ -143,28 +155,44 @@ mod tests {
                 receiver.received(part.len());
                 if receiver.payload.is_none()
                     && taken.is_none()
-                    && let Some(header) = receiver.peek().unwrap()
+                    && let Some(length) = peeked(&receiver)
                 {
-                    receiver.consume_header();
-                    receiver.begin_payload(Buffer::zeroed(header.length as usize));
+                    receiver.consume(HEADER_SIZE);
+                    receiver.begin_payload(Buffer::zeroed(length as usize));
                 }
                 taken = taken.or_else(|| receiver.take_payload());
             }
             assert_eq!(&taken.unwrap()[..], &payload[..], "cut at {cut}");
-            assert_eq!(receiver.peek().unwrap().unwrap().length, 7);
+            assert_eq!(peeked(&receiver), Some(7));
         }
     }
 
     #[test]
+    fn parts_of_a_payload_go_to_their_places() {
+        let mut receiver = Receiver::new(&[]);
+        let mut buffer = Buffer::zeroed(12);
+        for (index, range) in [4..8, 0..4, 8..12].into_iter().enumerate() {
+            receiver.begin_payload_part(buffer, range.clone());
+            for byte in range {
+                assert!(receiver.take_payload().is_none(), "part {index} is not whole yet");
+                feed(&mut receiver, &[byte as u8]);
+                receiver.received(1);
+            }
+            buffer = receiver.take_payload().expect("it is whole");
+        }
+        assert_eq!(&buffer[..], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    }
+
+    #[test]
     fn a_refused_payload_is_dropped() {
-        let mut receiver = Receiver::new(&header(100).encode());
-        receiver.consume_header();
+        let mut receiver = Receiver::new(&header(100));
+        receiver.consume(HEADER_SIZE);
         receiver.begin_skip(100);
         assert!(!receiver.skipped());
-        let rest = [&[9; 100][..], &header(5).encode()].concat();
+        let rest = [&[9; 100][..], &header(5)].concat();
         feed(&mut receiver, &rest);
         receiver.received(rest.len());
         assert!(receiver.skipped());
-        assert_eq!(receiver.peek().unwrap().unwrap().length, 5);
+        assert_eq!(peeked(&receiver), Some(5));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The place of an NBD server.
+/// The place of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A socket in the file system.
@@ -39,23 +39,6 @@ const UNIX_PATH_SIZE_MAX: usize = 107;
 
 /// The first size that is too much.
 const SIZE_ABOVE_MAX: usize = UNIX_PATH_SIZE_MAX + 1;
-
-impl Address {
-    /// The NBD URI by which other tools reach the export `name` here.
-    pub fn uri(&self, name: &str) -> String {
-        let name = percent_encoded(name.as_bytes(), b"");
-        match self {
-            Address::Unix(path) => {
-                let path = percent_encoded(path.as_os_str().as_encoded_bytes(), b"/");
-                format!("nbd+unix:///{name}?socket={path}")
-            }
-            Address::Tcp { host, port } if host.contains(':') => {
-                format!("nbd://[{host}]:{port}/{name}")
-            }
-            Address::Tcp { host, port } => format!("nbd://{host}:{port}/{name}"),
-        }
-    }
-}
 
 impl FromStr for Address {
     type Err = AddressError;
@@ -98,18 +81,6 @@ impl fmt::Display for Address {
     }
 }
 
-fn percent_encoded(bytes: &[u8], kept: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || kept.contains(byte) {
-            text.push(char::from(*byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,12 +108,5 @@ mod tests {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
-    }
-
-    #[test]
-    fn uris_are_encoded() {
-        let unix = Address::Unix("/run/a b.sock".into());
-        assert_eq!(unix.uri("x/y"), "nbd+unix:///x%2Fy?socket=/run/a%20b.sock");
-        assert_eq!("tcp:[::1]:5".parse::<Address>().unwrap().uri(""), "nbd://[::1]:5/");
     }
 }

@@ -1,0 +1,13 @@
+//! What ends a connection whose bytes make no sense.
+
+/// Bytes that are not what they should be. There is no way on: the stream is out of step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}

@@ -1,0 +1,33 @@
+//! The network parts that all servers share: where they listen, threads that come and go, bytes and
+//! buffers on their way in and out. They know no protocol.
+//!
+//! # Layers
+//! ```text
+//! server      listens, counts connections, shuts down
+//!   listener  the socket, and its file
+//! connection  one thread: socket and exchange, asleep in one poll
+//!   receive, outgoing  bytes and buffers on their way in and out
+//! address, socket      where, and how to wait
+//! ```
+//! A protocol is a [`Protocol`], which negotiates, and an [`Exchange`], which understands bytes.
+
+mod address;
+mod connection;
+mod event;
+mod listener;
+mod malformed;
+mod outgoing;
+mod receive;
+mod serve_error;
+mod server;
+pub(crate) mod socket;
+
+pub use address::{Address, AddressError};
+pub(crate) use connection::{Connection, Exchange};
+pub use event::{CloseReason, Event, Statistics};
+pub(crate) use listener::Listener;
+pub use malformed::Malformed;
+pub(crate) use outgoing::{Outgoing, SLICES_MAX};
+pub(crate) use receive::Receiver;
+pub use serve_error::ServeError;
+pub(crate) use server::{Conduct, Protocol, Server, Stop};
