@@ -83,9 +83,29 @@ pub trait Buffers {
     fn page_mut(&mut self, page: PageRef) -> &mut Block;
 }
 
+/// One range of a [`Request::WriteMany`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// First block.
+    pub lba: Lba,
+    /// Blocks; at least 1.
+    pub count: u32,
+    /// What happens to them.
+    pub kind: ChangeKind,
+}
+
+/// What a range of a [`Request::WriteMany`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// The blocks are stored. Their data are the next `count` blocks of the buffer.
+    Write,
+    /// The blocks are unmapped; they read as zeros.
+    Discard,
+}
+
 /// What the host asks for. Addresses and counts are in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum Request<'a> {
     /// Fill `buffer` with `count` blocks.
     Read {
         /// First block.
@@ -102,6 +122,16 @@ pub enum Request {
         /// Blocks; 1 to 256.
         count: u32,
         /// Where the blocks are. Staged before `handle_request` returns.
+        buffer: BufferRef,
+        /// Durable when it completes.
+        fua: bool,
+    },
+    /// Write and unmap several ranges, all of them or none after a crash.
+    WriteMany {
+        /// The ranges; [`check`](crate::many::check) accepts them.
+        changes: &'a [Change],
+        /// Where the data of the ranges to be written is, one behind the other in the order of
+        /// `changes`. Staged before `handle_request` returns.
         buffer: BufferRef,
         /// Durable when it completes.
         fua: bool,

@@ -70,11 +70,13 @@ pub enum Canary {
     ReferenceOutlives,
     /// Long records are written although the superblock says that there are none.
     LongRecordsUnannounced,
+    /// A write of several ranges goes into two records.
+    ManyTorn,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 28] = [
+    pub const ALL: [Canary; 29] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -103,6 +105,7 @@ impl Canary {
         Canary::ReferenceUnfounded,
         Canary::ReferenceOutlives,
         Canary::LongRecordsUnannounced,
+        Canary::ManyTorn,
     ];
 }
 

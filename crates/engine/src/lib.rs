@@ -56,6 +56,7 @@ mod holes;
 mod ios;
 mod loads;
 mod log;
+pub mod many;
 mod map;
 pub mod named;
 pub mod occupancy;
@@ -77,8 +78,8 @@ mod victims;
 mod writes;
 
 pub use api::{
-    BufferRef, Buffers, Busy, Command, Failure, Io, IoId, IoResult, OpenError, PageRef, Phase,
-    RECORD_BLOCKS, RecordRef, Request, RequestId, Response, Target,
+    BufferRef, Buffers, Busy, Change, ChangeKind, Command, Failure, Io, IoId, IoResult, OpenError,
+    PageRef, Phase, RECORD_BLOCKS, RecordRef, Request, RequestId, Response, Target,
 };
 pub use config::Config;
 pub use map::MapStatistics;
@@ -139,6 +140,8 @@ pub struct Engine {
     late: alloc::vec::Vec<Lba>,
     /// Checksums of the blocks in hand: of a write being staged, of a read being gathered.
     checksums: [u32; record::ATOMIC_BLOCKS_MAX],
+    /// Extents of the write of several ranges in hand; kept for its memory.
+    extents: alloc::vec::Vec<record::Extent>,
     /// Something changed without a command: another pump may find something to do.
     restless: bool,
     /// A discard is only partly logged.
@@ -184,6 +187,7 @@ impl Engine {
             completed: alloc::vec::Vec::with_capacity(usize::from(config.record_count)),
             late: alloc::vec::Vec::with_capacity(record::PAYLOAD_BLOCKS_MAX),
             checksums: [0; record::ATOMIC_BLOCKS_MAX],
+            extents: alloc::vec::Vec::with_capacity(many::EXTENTS_MAX),
             restless: false,
             discard_under_way: false,
             recovery: Some(Recovery::new(config.record_count)),
@@ -196,11 +200,12 @@ impl Engine {
     /// Takes a request. `Busy` is no failure: offer it again after the next completion.
     ///
     /// # Panics
-    /// If the range is empty or ends beyond 2^63, or a write exceeds 256 blocks: the driver checks.
+    /// If the range is empty or ends beyond 2^63, or a write exceeds 256 blocks, or the ranges of a
+    /// `WriteMany` do not pass [`many::check`]: the driver checks.
     pub fn handle_request(
         &mut self,
         id: RequestId,
-        request: Request,
+        request: Request<'_>,
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
         let readable = matches!(
@@ -215,7 +220,9 @@ impl Engine {
                 assert_range(lba, u64::from(count));
                 self.accept_read(id, lba, count, buffer, buffers)
             }
-            Request::Write { .. } | Request::Discard { .. } if self.refuses_writes() => {
+            Request::Write { .. } | Request::WriteMany { .. } | Request::Discard { .. }
+                if self.refuses_writes() =>
+            {
                 self.respond(id, Err(Failure::ReadOnly));
                 Ok(())
             }
@@ -223,6 +230,9 @@ impl Engine {
                 assert_range(lba, u64::from(count));
                 assert!(count as usize <= record::ATOMIC_BLOCKS_MAX);
                 self.accept_write(id, lba, count, buffer, fua, buffers)
+            }
+            Request::WriteMany { changes, buffer, fua } => {
+                self.accept_many(id, changes, buffer, fua, buffers)
             }
             Request::Discard { lba, count, fua } => {
                 assert_range(lba, count);

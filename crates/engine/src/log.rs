@@ -111,9 +111,12 @@ impl Record {
         self.places.is_none() && !self.cost.fits(HeaderRoom::Short)
     }
 
-    fn fits(&self, extent: &Extent) -> bool {
-        let blocks = extent.payload_blocks() as u32;
-        self.payload + blocks <= self.capacity && self.cost.with(extent).fits(self.room)
+    fn fits(&self, extents: &[Extent]) -> bool {
+        let added = |(blocks, cost): (u32, Cost), extent: &Extent| {
+            (blocks + extent.payload_blocks() as u32, cost.with(extent))
+        };
+        let (blocks, cost) = extents.iter().fold((self.payload, self.cost), added);
+        blocks <= self.capacity && cost.fits(self.room)
     }
 
     /// Adds an extent; joins it to the last one if it goes on from there. The record was asked whether
@@ -273,7 +276,17 @@ impl Log {
         origin: Origin,
         extent: &Extent,
     ) -> Option<RecordRef> {
-        self.filled_by(stream, origin).filter(|record| self.record(*record).fits(extent))
+        self.fitting_all(stream, origin, core::slice::from_ref(extent))
+    }
+
+    /// The same for several extents.
+    pub(crate) fn fitting_all(
+        &self,
+        stream: Stream,
+        origin: Origin,
+        extents: &[Extent],
+    ) -> Option<RecordRef> {
+        self.filled_by(stream, origin).filter(|record| self.record(*record).fits(extents))
     }
 
     /// Whether there is a buffer for the next record of metadata.

@@ -11,10 +11,10 @@ use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::{BlockWord, DISCARD_BLOCKS_MAX, Extent};
 use coulter_format::{Lba, Pba};
 
-const LEAF: u64 = ENTRIES_PER_PAGE as u64;
+pub(crate) const LEAF: u64 = ENTRIES_PER_PAGE as u64;
 
 /// Blocks of one discard extent: as many whole leaves as fit.
-const DISCARD_STEP: u64 = DISCARD_BLOCKS_MAX as u64 / LEAF * LEAF;
+pub(crate) const DISCARD_STEP: u64 = DISCARD_BLOCKS_MAX as u64 / LEAF * LEAF;
 
 impl Engine {
     pub(crate) fn accept_write(
@@ -38,20 +38,36 @@ impl Engine {
         };
         let wanted = if splits { wanted } else { Stream::User };
         let place = Place { wanted, choice: self.group.choice(lba, count) };
-        let record = self.user_record(place, &extent, count as usize, buffers);
+        let extents = core::slice::from_ref(&extent);
+        let record = self.user_record(place, extents, count as usize, buffers);
         let record = record.ok_or(Busy)?;
         let work = Work::Write { parts: 1, fua };
         let slot = self.requests.insert(id, work).expect("the table was not full");
+        self.stage_write(Staged { record, slot, buffer, splits }, extent, 0, buffers);
+        self.log.record_mut(record).requests.push(slot);
+        Ok(())
+    }
+
+    /// Puts one range of a write into the record that has room for it. Its data begins at block
+    /// `source` of the buffer.
+    pub(crate) fn stage_write(
+        &mut self,
+        staged: Staged,
+        extent: Extent,
+        source: u32,
+        buffers: &mut impl Buffers,
+    ) {
+        let Staged { record, buffer, splits, .. } = staged;
+        let (lba, count) = (Lba(extent.key), u32::from(extent.count));
         let clock = self.log.write_clock;
         let target = self.log.record_mut(record);
         self.group.note(lba, count, target.stream, splits);
         let first = target.payload;
         let checksums = &mut self.checksums[..count as usize];
-        buffers.stage(buffer, 0, record, first, lba, checksums);
+        buffers.stage(buffer, source, record, first, lba, checksums);
         let word = |checksum: &u32| BlockWord { checksum: *checksum, address: Pba::NOWHERE };
         target.words.extend(checksums.iter().map(word));
         target.push_extent(extent);
-        target.requests.push(slot);
         target.user_blocks += u64::from(count);
         target.timed += count;
         target.times += u128::from(clock) * u128::from(count);
@@ -62,7 +78,6 @@ impl Engine {
         if appended {
             self.cleaner.earn(u64::from(count));
         }
-        Ok(())
     }
 
     /// How long ago the block that lies at this address was written; `None` if none does, or memory
@@ -74,7 +89,7 @@ impl Engine {
     }
 
     /// The stream in which a block at this address is expected to be among its like.
-    fn expected_stream(&mut self, lba: Lba) -> Stream {
+    pub(crate) fn expected_stream(&mut self, lba: Lba) -> Stream {
         let age = self.age(lba);
         self.placer.note_overwrite(age);
         if self.placer.placement() == Placement::Scattered {
@@ -85,7 +100,7 @@ impl Engine {
 
     /// A discard follows everything that was accepted before: what is being filled for several
     /// streams goes out first.
-    fn place_of_discard(&mut self, buffers: &mut impl Buffers) -> Place {
+    pub(crate) fn place_of_discard(&mut self, buffers: &mut impl Buffers) -> Place {
         let mut filled = self.log.streams_filled_by(Origin::User);
         let (first, second) = (filled.next(), filled.next());
         drop(filled);
@@ -97,10 +112,10 @@ impl Engine {
     }
 
     /// A user stream's record with room for this, the map having promised `updates`.
-    fn user_record(
+    pub(crate) fn user_record(
         &mut self,
         place: Place,
-        extent: &Extent,
+        extents: &[Extent],
         updates: usize,
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
@@ -117,7 +132,7 @@ impl Engine {
         if self.sweeper.wanted_recovery {
             return None;
         }
-        let record = self.placed_record(place, extent, buffers)?;
+        let record = self.placed_record(place, extents, buffers)?;
         if !self.map.reserve(updates) {
             self.sweeper.wanted_memory = true;
             self.abandon_if_empty(record);
@@ -132,10 +147,10 @@ impl Engine {
     fn placed_record(
         &mut self,
         place: Place,
-        extent: &Extent,
+        extents: &[Extent],
         buffers: &mut impl Buffers,
     ) -> Option<RecordRef> {
-        let blocks = extent.payload_blocks() as u32;
+        let blocks = extents.iter().map(Extent::payload_blocks).sum::<usize>() as u32;
         let (stream, mut is_free) = match place.choice {
             Choice::Any => (place.wanted, true),
             Choice::Only(stream) => (stream, false),
@@ -144,7 +159,7 @@ impl Engine {
                 (place.wanted, true)
             }
         };
-        if let Some(record) = self.log.fitting(stream, Origin::User, extent) {
+        if let Some(record) = self.log.fitting_all(stream, Origin::User, extents) {
             return Some(record);
         }
         if self.log.filling(stream).is_some() {
@@ -169,7 +184,7 @@ impl Engine {
         }
         let size = self.superblock.geometry.segment_size;
         for other in Stream::USER {
-            if let Some(record) = self.log.fitting(other, Origin::User, extent) {
+            if let Some(record) = self.log.fitting_all(other, Origin::User, extents) {
                 return Some(record);
             }
             if self.log.filling(other).is_none() && self.log.head_takes(other, size, blocks) {
@@ -227,7 +242,9 @@ impl Engine {
             let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
             let updates = discard_updates(next, step_end);
             let place = self.place_of_discard(buffers);
-            let Some(record) = self.user_record(place, &extent, updates, buffers) else {
+            let Some(record) =
+                self.user_record(place, core::slice::from_ref(&extent), updates, buffers)
+            else {
                 self.loads.starve(crate::loads::Waiter::Discard(slot));
                 return;
             };
@@ -273,9 +290,19 @@ impl Engine {
 
 /// Where a write may go, and where it had better go.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    wanted: Stream,
-    choice: Choice,
+pub(crate) struct Place {
+    pub(crate) wanted: Stream,
+    pub(crate) choice: Choice,
+}
+
+/// A write that has its record, and the memory that its data comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staged {
+    pub(crate) record: RecordRef,
+    pub(crate) slot: u32,
+    pub(crate) buffer: BufferRef,
+    /// What was decided of the group when the write came.
+    pub(crate) splits: bool,
 }
 
 /// Map updates that a discarded range can cause: one for a whole leaf, else one for each block.

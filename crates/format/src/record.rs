@@ -69,7 +69,8 @@ pub use cost::{Cost, Room};
 const MAGIC: [u8; 8] = *b"CRECORD\0";
 const VERSION: u16 = 1;
 const EXTENTS_START: usize = 96;
-const EXTENT_SIZE: usize = 12;
+/// Bytes of an extent, without the words of its blocks.
+pub const EXTENT_SIZE: usize = 12;
 
 /// Bytes of a packed entry: its key, and all of it.
 const PACKED_KEY_SIZE: usize = 5;

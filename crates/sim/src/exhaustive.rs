@@ -7,10 +7,12 @@
 
 use crate::buffers::Memory;
 use crate::device::Device;
-use crate::oracle::{Operation, Oracle, Violation};
+use crate::oracle::{Operation, Oracle, Part, Violation};
 use crate::random::Random;
 use coulter_engine::create::{CreateOptions, create};
-use coulter_engine::{Buffers, Command, Config, Engine, Io, Phase, Request, RequestId, Target};
+use coulter_engine::{
+    Buffers, Change, ChangeKind, Command, Config, Engine, Io, Phase, Request, RequestId, Target,
+};
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use std::fmt;
 
@@ -32,6 +34,8 @@ pub enum Letter {
     /// Writes blocks 2 to 9, over block 3.
     WriteSome,
     /// Writes 250 blocks: nearly a segment.
+    WriteLong,
+    /// Writes blocks 3 and 5 and some from 60 on, and discards block 4 and some from 290 on, at once.
     WriteMany,
     /// Discards blocks 0 to 4.
     Discard,
@@ -40,8 +44,47 @@ pub enum Letter {
 }
 
 /// The alphabet.
-pub const ALPHABET: [Letter; 5] =
-    [Letter::WriteOne, Letter::WriteSome, Letter::WriteMany, Letter::Discard, Letter::Flush];
+pub const ALPHABET: [Letter; 6] = [
+    Letter::WriteOne,
+    Letter::WriteSome,
+    Letter::WriteLong,
+    Letter::WriteMany,
+    Letter::Discard,
+    Letter::Flush,
+];
+
+/// What [`Letter::WriteMany`] changes.
+const MANY: [Change; 5] = [
+    change(60, 3, ChangeKind::Write),
+    change(3, 1, ChangeKind::Write),
+    change(4, 1, ChangeKind::Discard),
+    change(5, 1, ChangeKind::Write),
+    change(290, 4, ChangeKind::Discard),
+];
+
+const fn change(lba: u64, count: u32, kind: ChangeKind) -> Change {
+    Change { lba: Lba(lba), count, kind }
+}
+
+impl Letter {
+    fn parts(self) -> Vec<Part> {
+        let part = |lba, count, discard| Part { lba, count, discard };
+        match self {
+            Letter::WriteOne => vec![part(3, 1, false)],
+            Letter::WriteSome => vec![part(2, 8, false)],
+            Letter::WriteLong => vec![part(30, 250, false)],
+            Letter::WriteMany => {
+                let of = |change: &Change| {
+                    let discard = change.kind == ChangeKind::Discard;
+                    part(change.lba.0, change.count.into(), discard)
+                };
+                MANY.iter().map(of).collect()
+            }
+            Letter::Discard => vec![part(0, 5, true)],
+            Letter::Flush => Vec::new(),
+        }
+    }
+}
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,24 +239,27 @@ impl Run {
         self.next += 1;
         let id = RequestId(self.next);
         let number = self.oracle.next_number();
-        let (lba, count) = match letter {
-            Letter::WriteOne => (3, 1),
-            Letter::WriteSome => (2, 8),
-            Letter::WriteMany => (30, 250),
-            Letter::Discard => (0, 5),
-            Letter::Flush => (0, 0),
-        };
-        let discard = letter == Letter::Discard;
-        let mut buffer = None;
-        let request = match letter {
-            Letter::Flush => Request::Flush,
-            Letter::Discard => Request::Discard { lba: Lba(lba), count, fua: false },
-            _ => {
-                let blocks = (lba..lba + count).map(|lba| content(lba, number)).collect();
-                let host = self.memory.add_host(blocks);
-                buffer = Some(host);
-                Request::Write { lba: Lba(lba), count: count as u32, buffer: host, fua: false }
+        let parts = letter.parts();
+        let stored = parts.iter().filter(|part| !part.discard);
+        let blocks = stored.flat_map(|part| part.lba..part.lba + part.count);
+        let blocks: Vec<_> = blocks.map(|lba| content(lba, number)).collect();
+        let buffer = (!blocks.is_empty()).then(|| self.memory.add_host(blocks));
+        let request = match (letter, parts.first()) {
+            (Letter::Flush, _) | (_, None) => Request::Flush,
+            (Letter::WriteMany, _) => Request::WriteMany {
+                changes: &MANY,
+                buffer: buffer.expect("it has data"),
+                fua: false,
+            },
+            (Letter::Discard, Some(part)) => {
+                Request::Discard { lba: Lba(part.lba), count: part.count, fua: false }
             }
+            (_, Some(part)) => Request::Write {
+                lba: Lba(part.lba),
+                count: part.count as u32,
+                buffer: buffer.expect("it has data"),
+                fua: false,
+            },
         };
         let taken = self.engine.handle_request(id, request, &mut self.memory).is_ok();
         if let Some(buffer) = buffer {
@@ -222,7 +268,7 @@ impl Run {
         if taken {
             let expected = match letter {
                 Letter::Flush => Expected::Flush(self.oracle.completed_prefix()),
-                _ => Expected::Operation(self.oracle.accept(Operation { lba, count, discard })),
+                _ => Expected::Operation(self.oracle.accept(Operation { parts })),
             };
             self.answers.push((id.0, expected));
         }
@@ -305,10 +351,10 @@ impl Search {
             let taken = run.engine.handle_request(id, request, &mut run.memory);
             run.memory.take_host(buffer);
             assert!(taken.is_ok(), "a store at rest takes a write");
-            let operation = Operation { lba, count: 1, discard: false };
-            run.answers.push((id.0, Expected::Operation(run.oracle.accept(operation))));
+            let accepted = run.oracle.accept(Operation::write(lba, 1));
+            run.answers.push((id.0, Expected::Operation(accepted)));
             while run.turn() {}
-            assert!(run.submit(Letter::WriteMany), "a store at rest takes a write");
+            assert!(run.submit(Letter::WriteLong), "a store at rest takes a write");
         }
         while run.turn() {}
         run.device.flush_all();

@@ -4,12 +4,14 @@
 //! hold little; so do the loads: bursts and single requests, large and small, hot and cold.
 
 use crate::device::Loss;
-use crate::plan::{Fault, Plan, SETTINGS, SPARE_PERCENT, Shape, Step};
+use crate::plan::{Fault, Plan, SETTINGS, SPARE_PERCENT, Shape, Step, check_changes};
 use crate::random::Random;
 use coulter_engine::named::Named;
 use coulter_engine::placement::Placement;
 use coulter_engine::policy::VictimPolicy;
 use coulter_engine::reclaim::Reclaim;
+use coulter_engine::{Change, ChangeKind};
+use coulter_format::Lba;
 
 /// Power cuts in a life.
 const CUTS: u64 = 24;
@@ -27,6 +29,9 @@ const OPERATOR: u64 = 0x6f70_6572_6174_6f72;
 
 /// Keeps what is drawn for references apart.
 const REFERENCES: u64 = 0x7265_6665_7221;
+
+/// Keeps what is drawn for writes of several ranges apart.
+const MANY: u64 = 0x6d61_6e79_2121;
 
 /// Segments by which a store grows, about.
 const GROWTH_MAX: u64 = 40;
@@ -65,12 +70,15 @@ pub fn plan(seed: u64) -> Plan {
     // In another of eight, the device forgets what a flush that fails did not cover, and the store is
     // opened with other memory and other habits.
     let forgets = matches!(seed % 16, 2 | 15).then(|| Random::new(seed ^ FORGETS));
+    // In one of three, many a write is of several ranges.
+    let many = (seed % 3 == 1).then(|| Random::new(seed ^ MANY));
     let (steps, growth) = (Vec::new(), 0);
     let mut maker = Maker {
         random,
         reclaims,
         changes,
         forgets,
+        many,
         switches,
         operator,
         shape,
@@ -155,6 +163,8 @@ struct Maker {
     changes: Option<Random>,
     /// If the device forgets: what is drawn for that.
     forgets: Option<Random>,
+    /// If it writes several ranges at once: what is drawn for that.
+    many: Option<Random>,
     operator: Option<Random>,
     /// Whether the way to reclaim changes in the middle of its life.
     switches: bool,
@@ -283,8 +293,49 @@ impl Maker {
             }
             below if below < discards + 5 => Step::Flush,
             below if below < discards + 16 => Step::Read { lba, count },
-            _ => Step::Write { lba, count, fua: self.random.chance(5) },
+            _ => {
+                let fua = self.random.chance(5);
+                let changes = self.changes_at(lba, count);
+                match changes.len() {
+                    0 => Step::Write { lba, count, fua },
+                    _ => Step::WriteMany { changes, fua },
+                }
+            }
         }
+    }
+
+    /// The ranges of a write of several, one of them the given one; none if the write is to be an
+    /// ordinary one.
+    fn changes_at(&mut self, lba: u64, count: u64) -> Vec<Change> {
+        let data_max = (u64::from(self.shape.segment_size) - 1).min(256);
+        let Some(many) = self.many.as_mut() else { return Vec::new() };
+        if !many.chance(30) {
+            return Vec::new();
+        }
+        let change = |lba, count: u64, kind| Change { lba: Lba(lba), count: count as u32, kind };
+        let mut changes = vec![change(lba, count, ChangeKind::Write)];
+        let (mut data, wanted) = (count, 1 + if many.chance(5) { 199 } else { many.below(9) });
+        // What does not fit with the others is left out.
+        for _ in 0..2 * wanted {
+            if changes.len() as u64 > wanted {
+                break;
+            }
+            let discards = many.chance(25);
+            let longest = if discards && many.chance(30) { 2 * LEAF } else { 6 };
+            let count = (1 + many.below(longest)).min(self.volume);
+            let lba = many.below(self.volume - count + 1);
+            if !discards && data + count > data_max {
+                continue;
+            }
+            let kind = if discards { ChangeKind::Discard } else { ChangeKind::Write };
+            changes.push(change(lba, count, kind));
+            if check_changes(&changes).is_err() {
+                changes.pop();
+            } else if !discards {
+                data += count;
+            }
+        }
+        changes
     }
 
     fn cut(&mut self) -> Step {

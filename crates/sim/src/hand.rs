@@ -156,7 +156,7 @@ impl Hand {
             .map(|()| self.next)
     }
     /// A write of blocks full of `byte`.
-    pub fn write_request(&mut self, lba: u64, count: u32, byte: u8) -> Request {
+    pub fn write_request(&mut self, lba: u64, count: u32, byte: u8) -> Request<'static> {
         let buffer = self.memory.add_host(vec![[byte; BLOCK_SIZE]; count as usize]);
         Request::Write { lba: Lba(lba), count, buffer, fua: false }
     }

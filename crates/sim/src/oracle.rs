@@ -4,15 +4,47 @@
 //! that it came from. After a crash the volume must equal the state after some prefix of the
 //! accepted operations, and that prefix must contain everything that a completed flush covers.
 
-/// One accepted operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use std::ops::Range;
+
+/// One accepted operation: all of it takes effect, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
+    /// What it changes. No block is in two parts.
+    pub parts: Vec<Part>,
+}
+
+/// One range of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
     /// First block.
     pub lba: u64,
     /// Blocks.
     pub count: u64,
     /// A discard instead of a write.
     pub discard: bool,
+}
+
+impl Operation {
+    /// A write of one range.
+    pub fn write(lba: u64, count: u64) -> Operation {
+        Operation { parts: vec![Part { lba, count, discard: false }] }
+    }
+
+    /// A discard of one range.
+    pub fn discard(lba: u64, count: u64) -> Operation {
+        Operation { parts: vec![Part { lba, count, discard: true }] }
+    }
+}
+
+impl Part {
+    fn range(&self) -> Range<usize> {
+        self.lba as usize..(self.lba + self.count) as usize
+    }
+
+    /// What the operation of this number leaves in the part's blocks.
+    fn content(&self, number: u64) -> u64 {
+        if self.discard { 0 } else { number }
+    }
 }
 
 /// The promises, as a model.
@@ -66,7 +98,7 @@ impl Oracle {
     }
 
     /// The next range of blocks from `lba` on that any write ever named: all others are zero.
-    pub fn touched(&self, lba: u64) -> Option<std::ops::Range<u64>> {
+    pub fn touched(&self, lba: u64) -> Option<Range<u64>> {
         let rest = self.touched.get(lba as usize..)?;
         let start = lba + rest.iter().position(|touched| *touched)? as u64;
         let count = self.touched[start as usize..].iter().take_while(|touched| **touched).count();
@@ -75,17 +107,16 @@ impl Oracle {
 
     /// Notes an operation in order of acceptance; returns its number.
     pub fn accept(&mut self, operation: Operation) -> u64 {
+        let number = self.next_number();
+        for part in &operation.parts {
+            if part.discard {
+                self.latest_discard[part.range()].fill(number);
+            } else {
+                self.touched[part.range()].fill(true);
+            }
+        }
         self.operations.push(operation);
         self.completed.push(false);
-        if !operation.discard {
-            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
-            self.touched[range].fill(true);
-        }
-        if operation.discard {
-            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
-            let number = self.next_number() - 1;
-            self.latest_discard[range].fill(number);
-        }
         self.first + self.operations.len() as u64 - 1
     }
 
@@ -116,11 +147,13 @@ impl Oracle {
         let mut floor =
             Floor { operation: self.base_operation(), content: self.base[lba as usize] };
         for (index, operation) in self.operations.iter().enumerate() {
-            let covers = (operation.lba..operation.lba + operation.count).contains(&lba);
-            if covers && self.completed[index] {
+            let covering =
+                operation.parts.iter().find(|part| part.range().contains(&(lba as usize)));
+            if let Some(part) = covering
+                && self.completed[index]
+            {
                 let number = self.first + index as u64;
-                let content = if operation.discard { 0 } else { number };
-                floor = Floor { operation: number, content };
+                floor = Floor { operation: number, content: part.content(number) };
             }
         }
         floor
@@ -159,12 +192,12 @@ impl Oracle {
                 found = Some((length, state.clone()));
             }
             let Some(operation) = self.operations.get(length) else { break };
-            let value = if operation.discard { 0 } else { next };
-            for lba in operation.lba..operation.lba + operation.count {
-                let lba = lba as usize;
-                wrong -= usize::from(state[lba] != observed[lba]);
-                state[lba] = value;
-                wrong += usize::from(state[lba] != observed[lba]);
+            for part in &operation.parts {
+                for lba in part.range() {
+                    wrong -= usize::from(state[lba] != observed[lba]);
+                    state[lba] = part.content(next);
+                    wrong += usize::from(state[lba] != observed[lba]);
+                }
             }
         }
         let Some((_, state)) = found else { return Err(self.explain(observed, must, best)) };
@@ -183,8 +216,9 @@ impl Oracle {
             if number >= best.1 {
                 break;
             }
-            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
-            state[range].fill(if operation.discard { 0 } else { number });
+            for part in &operation.parts {
+                state[part.range()].fill(part.content(number));
+            }
         }
         let differing = state.iter().zip(observed).enumerate().filter(|(_, (a, b))| a != b);
         let examples: Vec<_> =
@@ -206,9 +240,10 @@ impl Oracle {
         let settled = self.durable.min(self.completed_prefix());
         let count = (settled - self.first) as usize;
         for (index, operation) in self.operations.drain(..count).enumerate() {
-            let range = operation.lba as usize..(operation.lba + operation.count) as usize;
             let number = self.first + index as u64;
-            self.base[range].fill(if operation.discard { 0 } else { number });
+            for part in operation.parts {
+                self.base[part.range()].fill(part.content(number));
+            }
         }
         self.completed.drain(..count);
         self.first = settled;

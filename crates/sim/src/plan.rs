@@ -8,6 +8,7 @@
 //! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16 spare=20
 //! write 12 3
 //! write 15 1 fua
+//! many 12+3 40-512 99+1 fua   one write of several ranges: + stores blocks, - discards them
 //! discard 0 512
 //! read 12 4
 //! flush
@@ -25,9 +26,12 @@
 //! ```
 
 use crate::device::Loss;
+use coulter_engine::many::{self, ChangesError};
 use coulter_engine::placement::Placement;
 use coulter_engine::policy::VictimPolicy;
 use coulter_engine::reclaim::Reclaim;
+use coulter_engine::{Change, ChangeKind};
+use coulter_format::Lba;
 use std::fmt;
 
 /// Spare space of a store, in percent, unless its plan says otherwise.
@@ -121,6 +125,13 @@ pub enum Step {
         /// Durable when answered.
         fua: bool,
     },
+    /// The host writes several ranges at once.
+    WriteMany {
+        /// The ranges.
+        changes: Vec<Change>,
+        /// Durable when answered.
+        fua: bool,
+    },
     /// The host discards.
     Discard {
         /// First block.
@@ -183,10 +194,12 @@ pub enum Step {
 impl Step {
     /// Where the blocks end that it asks for; 0 if it asks for none.
     pub fn end(&self) -> u64 {
-        match *self {
+        let end = |change: &Change| change.lba.0 + u64::from(change.count);
+        match self {
             Step::Write { lba, count, .. }
             | Step::Discard { lba, count }
             | Step::Read { lba, count } => lba + count,
+            Step::WriteMany { changes, .. } => changes.iter().map(end).max().unwrap_or(0),
             _ => 0,
         }
     }
@@ -317,6 +330,14 @@ impl fmt::Display for Step {
             Step::Write { lba, count, fua } => {
                 write!(f, "write {lba} {count}{}", if *fua { " fua" } else { "" })
             }
+            Step::WriteMany { changes, fua } => {
+                f.write_str("many")?;
+                for Change { lba, count, kind } in changes {
+                    let sign = if *kind == ChangeKind::Write { '+' } else { '-' };
+                    write!(f, " {}{sign}{count}", lba.0)?;
+                }
+                f.write_str(if *fua { " fua" } else { "" })
+            }
             Step::Discard { lba, count } => write!(f, "discard {lba} {count}"),
             Step::Read { lba, count } => write!(f, "read {lba} {count}"),
             Step::Flush => f.write_str("flush"),
@@ -379,6 +400,17 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
     })
 }
 
+/// Whether these are ranges that can be written at once.
+pub(crate) fn check_changes(changes: &[Change]) -> Result<(), ChangesError> {
+    many::check(changes, &mut Vec::new())
+}
+
+fn parse_change(word: &str) -> Option<Change> {
+    let kind = if word.contains('+') { ChangeKind::Write } else { ChangeKind::Discard };
+    let (lba, count) = word.split_once(['+', '-'])?;
+    Some(Change { lba: Lba(lba.parse().ok()?), count: count.parse().ok()?, kind })
+}
+
 fn parse_step(words: &[&str]) -> Option<Step> {
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
     let counted = |step| number(2).filter(|count| *count > 0).map(|_| step);
@@ -386,6 +418,13 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "write" => {
             let fua = words.get(3) == Some(&"fua");
             counted(Step::Write { lba: number(1)?, count: number(2)?, fua })?
+        }
+        "many" => {
+            let fua = words.last() == Some(&"fua");
+            let changes = &words[1..words.len() - usize::from(fua)];
+            let changes: Option<Vec<_>> = changes.iter().map(|word| parse_change(word)).collect();
+            let changes = changes.filter(|changes| check_changes(changes).is_ok())?;
+            Step::WriteMany { changes, fua }
         }
         "discard" => counted(Step::Discard { lba: number(1)?, count: number(2)? })?,
         "read" => counted(Step::Read { lba: number(1)?, count: number(2)? })?,
@@ -463,6 +502,8 @@ mod tests {
                      runs=4 map=0 trim=0\n";
         assert!(start.parse::<Plan>().is_ok());
         assert!(refused(&format!("{start}write 3")).contains("line 3"));
+        assert!(refused(&format!("{start}many 3+2 4-1")).contains("line 3"), "ranges overlap");
+        assert!(refused(&format!("{start}many fua")).contains("line 3"), "there is no range");
         assert!(refused(&format!("{start}fly 3")).contains("fly 3"));
     }
 }

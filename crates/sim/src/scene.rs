@@ -153,7 +153,7 @@ impl Scene {
     }
 
     /// A request that writes `count` blocks full of `byte`; the buffer is the caller's to take.
-    pub fn write_request(&mut self, lba: u64, count: u32, byte: u8) -> Request {
+    pub fn write_request(&mut self, lba: u64, count: u32, byte: u8) -> Request<'static> {
         let buffer: BufferRef = self.memory.add_host(vec![[byte; BLOCK_SIZE]; count as usize]);
         Request::Write { lba: Lba(lba), count, buffer, fua: false }
     }

@@ -104,6 +104,10 @@ fn smaller(step: &Step) -> Option<Step> {
         Step::Write { lba, count, fua } if *count > 1 => {
             Step::Write { lba: *lba, count: count / 2, fua: *fua }
         }
+        Step::WriteMany { changes, fua } if changes.len() > 1 => {
+            let changes = changes[..changes.len() - 1].to_vec();
+            Step::WriteMany { changes, fua: *fua }
+        }
         Step::Discard { lba, count } if *count > 1 => Step::Discard { lba: *lba, count: count / 2 },
         Step::Read { lba, count } if *count > 1 => Step::Read { lba: *lba, count: count / 2 },
         Step::Run { events, seed } if *events > 1 => Step::Run { events: events / 2, seed: *seed },

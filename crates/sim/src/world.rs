@@ -20,13 +20,15 @@ mod power;
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
 use crate::generate;
-use crate::oracle::{Floor, Operation, Oracle, Violation};
+use crate::oracle::{Floor, Operation, Oracle, Part, Violation};
 use crate::plan::{Fault, Plan, Setting, Shape, Step};
 use crate::random::Random;
 use coulter_engine::create::{CreateOptions, create, map_size_min};
 use coulter_engine::grow::Growth;
 use coulter_engine::tuning::CleaningMode;
-use coulter_engine::{BufferRef, Config, Engine, Failure, Io, Request, RequestId};
+use coulter_engine::{
+    BufferRef, Change, ChangeKind, Config, Engine, Failure, Io, Request, RequestId,
+};
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use disk::{Armed, mix};
 use std::collections::BTreeMap;
@@ -53,6 +55,8 @@ const EVENTS_MAX: u64 = 200_000;
 pub struct Outcome {
     /// Requests accepted.
     pub operations: u64,
+    /// Of these, writes of several ranges.
+    pub writes_of_many: u64,
     /// Device commands completed.
     pub commands: u64,
     /// Power cuts, those during opening included.
@@ -87,6 +91,7 @@ impl Outcome {
     /// Adds another life's; the fingerprints are mixed in order.
     pub fn add(&mut self, other: &Outcome) {
         self.operations += other.operations;
+        self.writes_of_many += other.writes_of_many;
         self.commands += other.commands;
         self.crash_points += other.crash_points;
         self.cuts_while_opening += other.cuts_while_opening;
@@ -308,9 +313,11 @@ impl World {
 
     fn step(&mut self, step: &Step) -> Result<(), Violation> {
         match step {
-            Step::Write { .. } | Step::Discard { .. } | Step::Read { .. } | Step::Flush => {
-                self.submit(step)
-            }
+            Step::Write { .. }
+            | Step::WriteMany { .. }
+            | Step::Discard { .. }
+            | Step::Read { .. }
+            | Step::Flush => self.submit(step),
             Step::Run { events, seed } => {
                 self.random = Random::new(*seed);
                 for _ in 0..*events {
@@ -449,8 +456,18 @@ impl World {
         violation(format!("{step} is not accepted after {EVENTS_MAX} commands: {}", self.state()))
     }
 
-    fn request(&mut self, step: &Step) -> (Request, Option<BufferRef>) {
+    fn request<'s>(&mut self, step: &'s Step) -> (Request<'s>, Option<BufferRef>) {
         match *step {
+            Step::WriteMany { ref changes, fua } => {
+                let number = self.oracle.next_number();
+                let written = |change: &&Change| change.kind == ChangeKind::Write;
+                let blocks = changes.iter().filter(written).flat_map(|change| {
+                    let lbas = change.lba.0..change.lba.0 + u64::from(change.count);
+                    lbas.map(move |lba| content(lba, number))
+                });
+                let buffer = self.memory.add_host(blocks.collect());
+                (Request::WriteMany { changes, buffer, fua }, Some(buffer))
+            }
             Step::Write { lba, count, fua } => {
                 let number = self.oracle.next_number();
                 let blocks = (lba..lba + count).map(|lba| content(lba, number)).collect();
@@ -469,17 +486,26 @@ impl World {
         }
     }
 
-    fn accepted(&mut self, id: RequestId, request: Request, buffer: Option<BufferRef>) {
+    fn accepted(&mut self, id: RequestId, request: Request<'_>, buffer: Option<BufferRef>) {
         self.outcome.operations += 1;
         let expected = match request {
             Request::Write { lba, count, .. } => {
                 self.memory.take_host(buffer.expect("a write has a buffer"));
-                let operation = Operation { lba: lba.0, count: count.into(), discard: false };
-                Expected::Write(self.oracle.accept(operation))
+                Expected::Write(self.oracle.accept(Operation::write(lba.0, count.into())))
+            }
+            Request::WriteMany { changes, .. } => {
+                self.memory.take_host(buffer.expect("a write has a buffer"));
+                self.outcome.writes_of_many += 1;
+                let part = |change: &Change| Part {
+                    lba: change.lba.0,
+                    count: change.count.into(),
+                    discard: change.kind == ChangeKind::Discard,
+                };
+                let parts = changes.iter().map(part).collect();
+                Expected::Write(self.oracle.accept(Operation { parts }))
             }
             Request::Discard { lba, count, .. } => {
-                let operation = Operation { lba: lba.0, count, discard: true };
-                Expected::Discard(self.oracle.accept(operation))
+                Expected::Discard(self.oracle.accept(Operation::discard(lba.0, count)))
             }
             Request::Read { lba, count, buffer } => {
                 let range = lba.0..lba.0 + u64::from(count);

@@ -10,7 +10,7 @@ fn every_crash_point_of_every_short_plan_is_an_allowed_state() {
         assert!(result.is_ok(), "{}", result.unwrap_err());
     }
     let tried = search.tried;
-    assert_eq!(tried.plans, 1 + 5 + 25);
+    assert_eq!(tried.plans, 1 + 6 + 36);
     assert!(tried.crash_points > 2000, "{tried:?}");
     assert!(tried.exhausted_points > 500, "{tried:?}");
     println!("{tried:?}");

@@ -16,6 +16,7 @@ fn lives_keep_every_promise() {
     assert!(outcome.cuts_while_opening > 200, "{outcome:?}");
     assert!(outcome.segments_cleaned > 100, "{outcome:?}");
     assert!(outcome.references_followed > 1000, "{outcome:?}");
+    assert!(outcome.writes_of_many > 1000, "{outcome:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use crate::abort::AbortOnUnwind;
 use crate::intake::AnyMemory;
 use crate::memory::Memory;
-use crate::service::{Completion, Operation, RequestError};
+use crate::service::{Change, Completion, Operation, RequestError};
 use crate::validity::ByteRange;
 use std::sync::{Mutex, PoisonError};
 
@@ -32,9 +32,23 @@ impl<S: AnyMemory> Caller<S> {
         range: ByteRange,
         memory: Memory,
     ) -> Result<Completion, RequestError> {
+        self.ask(|session| session.enqueue(0, operation, range, memory))
+    }
+
+    /// Carries out one write of several ranges and waits for its end.
+    pub(crate) fn call_many(
+        &mut self,
+        changes: &[Change],
+        fua: bool,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        self.ask(|session| session.enqueue_many(0, changes, fua, memory))
+    }
+
+    fn ask(&mut self, enqueue: impl FnOnce(&mut S)) -> Result<Completion, RequestError> {
         self.session.assert_may_wait();
         let lent = AbortOnUnwind::new("memory that is lent to a volume was about to be lost");
-        self.session.enqueue(0, operation, range, memory);
+        enqueue(&mut self.session);
         while self.session.outstanding() > 0 {
             self.session.complete(&mut self.completions, None);
         }
@@ -126,6 +140,27 @@ macro_rules! calls {
                     at = at.saturating_add(piece.len() as u64);
                 }
                 Ok(())
+            }
+
+            /// Stores and unmaps several ranges, all of them or none, whatever happens. `data` holds
+            /// the bytes of the ranges to be written, one behind the other in the order of
+            /// `changes`. With `fua` it is durable when this returns. See
+            /// [`WriteMany`](crate::service::WriteMany) for what a
+            /// write may hold.
+            ///
+            /// # Errors
+            /// [`RequestError`]. What was refused changed nothing; after an error of the device
+            /// all of it may be there after the next opening, or nothing.
+            pub fn write_many(
+                &self,
+                changes: &[Change],
+                data: &[u8],
+                fua: bool,
+            ) -> Result<(), RequestError> {
+                // SAFETY: `call_many` returns when the request has completed, and until then the
+                // bytes are borrowed; those of a write are not written to.
+                let memory = unsafe { Memory::lent(data.as_ptr().cast_mut(), data.len()) };
+                self.call_many(changes, fua, memory).map(drop)
             }
 
             /// Makes durable every write that completed before.

@@ -1,11 +1,13 @@
 //! A session's requests on their way in: checked, gathered, and either handed over or refused.
 //! What is senseless completes here, without troubling the loop.
 
+use crate::many::Many;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
-use crate::service::{Completion, Operation, RequestError, Session};
+use crate::service::{BLOCK_SIZE, Change, Completion, Operation, RequestError, Session};
 use crate::validity::{self, ByteRange};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Requests since the last kick, and completions of those that go no further.
 pub(crate) struct Intake {
@@ -50,10 +52,29 @@ impl Intake {
         // Without a number there is nobody to hand it to, and it is refused at the next kick.
         let session = self.session.unwrap_or(SessionId(u32::MAX));
         let submission =
-            Submission { session, tag, operation, offset, length, memory, begun_ns: 0 };
+            Submission { session, tag, operation, offset, length, memory, many: None, begun_ns: 0 };
         match checked {
             Ok(()) => self.queued.push_back(submission),
             Err(error) => self.refused.push(submission.refused(error)),
+        }
+    }
+
+    /// Queues a write of several ranges.
+    pub(crate) fn enqueue_many(&mut self, tag: u64, changes: &[Change], fua: bool, memory: Memory) {
+        self.outstanding += 1;
+        let session = self.session.unwrap_or(SessionId(u32::MAX));
+        let length = memory.length() as u64;
+        let (many, refusal) = match Many::new(changes, length, self.size) {
+            Ok(many) => (Some(Arc::new(many)), None),
+            Err(error) => (None, Some(error)),
+        };
+        let offset = many.as_ref().map_or(0, |many| many.hull().0 * BLOCK_SIZE);
+        let operation = Operation::Write { fua };
+        let submission =
+            Submission { session, tag, operation, offset, length, memory, many, begun_ns: 0 };
+        match refusal {
+            None => self.queued.push_back(submission),
+            Some(error) => self.refused.push(submission.refused(error)),
         }
     }
 
@@ -99,4 +120,7 @@ pub(crate) trait AnyMemory: Session {
 
     /// Queues a request.
     fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory);
+
+    /// Queues a write of several ranges.
+    fn enqueue_many(&mut self, tag: u64, changes: &[Change], fua: bool, memory: Memory);
 }

@@ -98,6 +98,7 @@ mod local;
 mod local_session;
 mod loop_thread;
 mod mailbox;
+mod many;
 mod memory;
 mod message;
 mod open_error;

@@ -17,7 +17,9 @@ use crate::memory::Memory;
 use crate::message::Ending;
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::open_options::OpenOptions;
-use crate::service::{Completion, Extent, Operation, REQUEST_SIZE_MAX, RequestError, Session};
+use crate::service::{
+    Change, Completion, Extent, Operation, REQUEST_SIZE_MAX, RequestError, Session,
+};
 use crate::state::{Shared, State};
 use crate::statistics::Statistics;
 use crate::validity::ByteRange;
@@ -160,6 +162,17 @@ impl LocalVolume {
         let mut caller = self.caller.borrow_mut();
         let caller = caller.get_or_insert_with(|| Caller::new(self.session()));
         caller.call(operation, range, memory)
+    }
+
+    fn call_many(
+        &self,
+        changes: &[Change],
+        fua: bool,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        let mut caller = self.caller.borrow_mut();
+        let caller = caller.get_or_insert_with(|| Caller::new(self.session()));
+        caller.call_many(changes, fua, memory)
     }
 
     fn session(&self) -> LocalSession {

@@ -165,7 +165,8 @@ mod tests {
     fn flush() -> Submission {
         let (session, operation) = (SessionId(0), Operation::Flush);
         let memory = Memory::empty();
-        Submission { session, tag: 0, operation, offset: 0, length: 0, memory, begun_ns: 0 }
+        let (offset, length) = (0, 0);
+        Submission { session, tag: 0, operation, offset, length, memory, many: None, begun_ns: 0 }
     }
 
     #[test]

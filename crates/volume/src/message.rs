@@ -1,6 +1,7 @@
 //! What sessions say to the loop.
 
 use crate::delivery::Outbox;
+use crate::many::Many;
 use crate::memory::Memory;
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::statistics::Statistics;
@@ -20,6 +21,9 @@ pub(crate) struct Submission {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) memory: Memory,
+    /// If it is a write of several ranges: which. `offset` is where the first begins, `length` that
+    /// of the data then.
+    pub(crate) many: Option<Arc<Many>>,
     /// When it was handed over, in nanoseconds of the volume's clock.
     pub(crate) begun_ns: u64,
 }

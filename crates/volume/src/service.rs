@@ -15,7 +15,9 @@
 //!   memory ([`Acknowledge::Buffered`](crate::Acknowledge::Buffered)) only what was flushed, and
 //!   `Write { fua: true }`, survives this process.
 //! - **Atomicity.** A write of at most [`ATOMIC_WRITE_SIZE_MAX`] bytes, aligned to 4096, appears
-//!   whole or not at all after a crash.
+//!   whole or not at all after a crash. So does a [`WriteMany`], all its ranges together. It is
+//!   ordered like any write: by session in the order of submission, and against each request that
+//!   touches one of its ranges. What lies between its ranges has nothing to do with it.
 //! - **Errors.** A request either completes with `Ok` and did all that it says, or completes with
 //!   an error; after a failed write or flush the whole service is read-only.
 //! - **Every request completes exactly once**, its buffer handed back, even when the service shuts
@@ -27,6 +29,8 @@ use crate::buffer::Buffer;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+pub use coulter_engine::many::{CHANGES_MAX, ChangesError, UPDATES_MAX};
 
 /// The unit of mapping in bytes, advertised to hosts as the preferred block size.
 pub const BLOCK_SIZE: u64 = 4096;
@@ -83,6 +87,49 @@ pub struct Request {
     pub buffer: Buffer,
 }
 
+/// One range of a [`WriteMany`]. Offset and length are bytes, multiples of [`BLOCK_SIZE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Store the next `length` bytes of the buffer.
+    Write {
+        /// First byte in the volume.
+        offset: u64,
+        /// Bytes; not zero.
+        length: u64,
+    },
+    /// Unmap the range; it reads as zeros afterwards.
+    Discard {
+        /// First byte in the volume.
+        offset: u64,
+        /// Bytes; not zero.
+        length: u64,
+    },
+}
+
+/// A write that stores and unmaps several ranges: all of them or none after a crash, and never seen
+/// in part by a read that is submitted after its completion. It completes like a write, and is
+/// durable after a flush, or at its completion with `fua`.
+///
+/// It is one record of the log. That bounds it:
+/// - 1 to [`CHANGES_MAX`] (200) ranges of whole blocks, which do not overlap, in any order;
+/// - [`ATOMIC_WRITE_SIZE_MAX`] (1 MiB) of data in all, if the segments are larger than 1 MiB;
+/// - [`UPDATES_MAX`] (1024) changes of the map in all: one for each block to be written; one for each
+///   2 MiB at a multiple of 2 MiB that a discard covers whole; one for each other block that a
+///   discard covers. A file that is cut from a gigabyte to nothing is one discard of 512 changes.
+///
+/// What does not keep to that is refused with [`RequestError::Changes`], and changes nothing.
+#[derive(Debug)]
+pub struct WriteMany {
+    /// Chosen by the caller; need not be unique. Comes back with the completion.
+    pub tag: u64,
+    /// The ranges.
+    pub changes: Vec<Change>,
+    /// The data of the ranges to be written, one behind the other in the order of `changes`.
+    pub buffer: Buffer,
+    /// Force unit access: durable at completion.
+    pub fua: bool,
+}
+
 /// A run of bytes that are all mapped or all unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -127,6 +174,8 @@ pub enum RequestError {
         /// The operating system's error number.
         errno: i32,
     },
+    /// The ranges of a [`WriteMany`] cannot be written together.
+    Changes(ChangesError),
     /// The service is shutting down.
     Closed,
 }
@@ -135,7 +184,9 @@ impl RequestError {
     /// The error number that a host should be given.
     pub fn errno(self) -> i32 {
         match self {
-            RequestError::OutOfRange | RequestError::Invalid => libc::EINVAL,
+            RequestError::OutOfRange | RequestError::Invalid | RequestError::Changes(_) => {
+                libc::EINVAL
+            }
             RequestError::ReadOnly => libc::EROFS,
             RequestError::Corrupt { .. } => libc::EIO,
             RequestError::Device { errno } => errno,
@@ -159,6 +210,7 @@ impl std::fmt::Display for RequestError {
             RequestError::Device { errno } => {
                 write!(f, "the device failed: {}", std::io::Error::from_raw_os_error(*errno))
             }
+            RequestError::Changes(error) => error.fmt(f),
             RequestError::Closed => write!(f, "the volume is shutting down"),
         }
     }
@@ -210,6 +262,13 @@ pub trait BlockService: Send + Sync {
 pub trait Session {
     /// Queues a request. Nothing is guaranteed to start before [`Session::kick`].
     fn submit(&mut self, request: Request);
+    /// Queues a write of several ranges, in its place among the other requests.
+    ///
+    /// # Errors
+    /// Gives it back if the service has no such thing.
+    fn submit_many(&mut self, request: WriteMany) -> Result<(), WriteMany> {
+        Err(request)
+    }
     /// Starts all that was queued; wakes the service only if it sleeps.
     fn kick(&mut self);
     /// Moves the completions that are there to `out`. Waits up to `timeout` for the first one when

@@ -6,7 +6,7 @@ use crate::delivery::Outbox;
 use crate::intake::{AnyMemory, Intake};
 use crate::memory::Memory;
 use crate::message::Message;
-use crate::service::{Completion, Operation, Request, Session};
+use crate::service::{Change, Completion, Operation, Request, Session, WriteMany};
 use crate::state::Shared;
 use crate::validity::ByteRange;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,12 +40,22 @@ impl AnyMemory for VolumeSession {
     fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory) {
         self.intake.enqueue(tag, operation, range, memory);
     }
+
+    fn enqueue_many(&mut self, tag: u64, changes: &[Change], fua: bool, memory: Memory) {
+        self.intake.enqueue_many(tag, changes, fua, memory);
+    }
 }
 
 impl Session for VolumeSession {
     fn submit(&mut self, request: Request) {
         let Request { tag, operation, offset, length, buffer } = request;
         self.enqueue(tag, operation, ByteRange { offset, length }, Memory::owned(buffer));
+    }
+
+    fn submit_many(&mut self, request: WriteMany) -> Result<(), WriteMany> {
+        let WriteMany { tag, changes, buffer, fua } = request;
+        self.enqueue_many(tag, &changes, fua, Memory::owned(buffer));
+        Ok(())
     }
 
     fn kick(&mut self) {

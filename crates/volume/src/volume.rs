@@ -11,8 +11,8 @@ use crate::message::{Ending, Message};
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::open_options::OpenOptions;
 use crate::service::{
-    BlockService, Completion, Description, Extent, Guest, Identity, Operation, REQUEST_SIZE_MAX,
-    RequestError, Session, Watch,
+    BlockService, Change, Completion, Description, Extent, Guest, Identity, Operation,
+    REQUEST_SIZE_MAX, RequestError, Session, Watch,
 };
 use crate::session::VolumeSession;
 use crate::state::{Shared, State};
@@ -153,6 +153,18 @@ impl Volume {
     ) -> Result<Completion, RequestError> {
         let mut caller = self.callers.take().unwrap_or_else(|| Caller::new(self.session()));
         let called = caller.call(operation, range, memory);
+        self.callers.give(caller);
+        called
+    }
+
+    fn call_many(
+        &self,
+        changes: &[Change],
+        fua: bool,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        let mut caller = self.callers.take().unwrap_or_else(|| Caller::new(self.session()));
+        let called = caller.call_many(changes, fua, memory);
         self.callers.give(caller);
         called
     }

@@ -11,19 +11,19 @@
 //!
 //! Writes with force unit access and writes of zeros are answered as ever.
 
+use super::footprint::Footprint;
 use super::jobs::{Job, JobIndex, Stage};
-use super::span::Span;
 use super::{Driver, Finished};
 use crate::open_options::Acknowledge;
 use crate::service::{Operation, RequestError};
 
 /// What was answered and never written.
 #[derive(Debug, Default)]
-pub(super) struct Lost(Vec<(Span, RequestError)>);
+pub(super) struct Lost(Vec<(Footprint, RequestError)>);
 
 impl Lost {
-    fn error_in(&self, span: &Span) -> Option<RequestError> {
-        self.0.iter().find(|(lost, _)| lost.overlaps(span)).map(|(_, error)| *error)
+    fn error_in(&self, footprint: &Footprint) -> Option<RequestError> {
+        self.0.iter().find(|(lost, _)| lost.overlaps(footprint)).map(|(_, error)| *error)
     }
 }
 
@@ -36,8 +36,8 @@ impl Driver {
     /// Begins a request that changes nothing, now or when the writes that it must see have ended.
     pub(super) fn start_after_writes(&mut self, index: JobIndex) {
         let job = self.jobs.job(index);
-        let span = (job.operation != Operation::Flush).then_some(job.span);
-        if self.conflicts.awaits(index, span) {
+        let footprint = (job.operation != Operation::Flush).then(|| job.footprint());
+        if self.conflicts.awaits(index, footprint) {
             self.jobs.job(index).stage = Stage::Awaiting;
         } else {
             self.start_unordered(index);
@@ -49,7 +49,7 @@ impl Driver {
         let job = self.jobs.job(index);
         job.stage = Stage::Issuing;
         if job.operation != Operation::Flush
-            && let Some(error) = self.lost.error_in(&job.span)
+            && let Some(error) = self.lost.error_in(&job.footprint())
         {
             job.failure = Some(error);
             self.finish(index);
@@ -89,7 +89,7 @@ impl Driver {
     /// What was answered early has ended.
     pub(super) fn note_end_of_answered(&mut self, job: &Job) {
         if let Some(error) = job.failure {
-            self.lost.0.push((job.span, error));
+            self.lost.0.push((job.footprint(), error));
         }
     }
 }

@@ -18,6 +18,7 @@
 //!
 //! While no guard is held and nobody awaits a write, it pays for empty lists and for noting its range.
 
+use super::footprint::Footprint;
 use super::jobs::JobIndex;
 use super::span::Span;
 
@@ -35,18 +36,18 @@ struct Guard {
 }
 
 impl Guard {
-    fn touches(&self, span: &Span) -> bool {
-        self.blocks.iter().flatten().any(|block| span.contains(*block))
+    fn touches(&self, footprint: &Footprint) -> bool {
+        self.blocks.iter().flatten().any(|block| footprint.contains(*block))
     }
 }
 
 /// A write that was admitted, or is to be.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Admitted {
     /// Its place among all; zero for none.
     ticket: u64,
     /// Empty until it is admitted.
-    span: Span,
+    footprint: Footprint,
     /// Its place among those that were admitted.
     admission: u64,
     /// Whether it may be answered before it has ended.
@@ -56,11 +57,11 @@ struct Admitted {
 }
 
 /// A request that goes on when the early writes that were admitted before it have ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     job: JobIndex,
     /// Only writes to these blocks; `None` for all.
-    span: Option<Span>,
+    footprint: Option<Footprint>,
     /// Only those that were admitted up to here.
     last_admission: u64,
     /// Those of them that have not ended.
@@ -71,15 +72,15 @@ impl Waiter {
     fn awaits(&self, write: &Admitted) -> bool {
         write.is_early
             && write.admission <= self.last_admission
-            && self.span.is_none_or(|span| span.overlaps(&write.span))
+            && self.footprint.as_ref().is_none_or(|own| own.overlaps(&write.footprint))
     }
 }
 
 /// A write of several blocks that was not admitted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Blocked {
     ticket: u64,
-    span: Span,
+    footprint: Footprint,
     overtaken: u32,
 }
 
@@ -117,12 +118,18 @@ pub(super) struct Conflicts {
 }
 
 impl Conflicts {
-    /// Admits a write over `span`, early or not, unless it touches a guarded block, or would overtake
+    /// Admits a write over `footprint`, early or not, unless it touches a guarded block, or would overtake
     /// another once too often.
-    pub(super) fn try_enter(&mut self, job: JobIndex, span: Span, is_early: bool) -> Admission {
+    pub(super) fn try_enter(
+        &mut self,
+        job: JobIndex,
+        footprint: Footprint,
+        is_early: bool,
+    ) -> Admission {
         let ticket = self.ticket(job);
-        if self.guards.iter().any(|guard| guard.touches(&span)) || !self.try_overtake(ticket, span)
-        {
+        let span = footprint.hull();
+        let is_guarded = self.guards.iter().any(|guard| guard.touches(&footprint));
+        if is_guarded || !self.try_overtake(ticket, span) {
             return Admission::Blocked;
         }
         let waits = !span.is_whole() && self.guard(job, span);
@@ -130,13 +137,13 @@ impl Conflicts {
         self.last_admission += 1;
         let admission = self.last_admission;
         self.admitted[job.0 as usize] =
-            Admitted { ticket, span, admission, is_early, is_awaited: false };
+            Admitted { ticket, footprint, admission, is_early, is_awaited: false };
         if waits { Admission::Waits } else { Admission::Free }
     }
 
-    /// Whether early writes that were admitted, to the blocks of `span` or to any, have not ended. If
+    /// Whether early writes that were admitted, to the blocks of `footprint` or to any, have not ended. If
     /// so, [`Conflicts::leave`] names `job` when they have.
-    pub(super) fn awaits(&mut self, job: JobIndex, span: Option<Span>) -> bool {
+    pub(super) fn awaits(&mut self, job: JobIndex, footprint: Option<Footprint>) -> bool {
         #[cfg(test)]
         if self.forgets_waiters {
             return false;
@@ -145,17 +152,18 @@ impl Conflicts {
             return false;
         }
         let last_admission = self.last_admission;
-        let mut waiter = Waiter { job, span, last_admission, waits_for: 0 };
+        let mut waiter = Waiter { job, footprint, last_admission, waits_for: 0 };
         for write in &mut self.admitted {
             if waiter.awaits(write) {
                 write.is_awaited = true;
                 waiter.waits_for += 1;
             }
         }
-        if waiter.waits_for > 0 {
+        let waits = waiter.waits_for > 0;
+        if waits {
             self.waiters.push(waiter);
         }
-        waiter.waits_for > 0
+        waits
     }
 
     /// A job's place among all, which it has from when it first came.
@@ -165,7 +173,7 @@ impl Conflicts {
             self.admitted.resize(index + 1, Admitted::default());
         }
         let known = &mut self.admitted[index];
-        assert!(known.span.is_empty(), "a job is admitted once");
+        assert!(known.footprint.hull().is_empty(), "a job is admitted once");
         if known.ticket == 0 {
             self.last_ticket += 1;
             known.ticket = self.last_ticket;
@@ -174,10 +182,12 @@ impl Conflicts {
     }
 
     /// Lines up a write that was blocked and will come again, before all that come later.
-    pub(super) fn line_up(&mut self, job: JobIndex, span: Span) {
+    pub(super) fn line_up(&mut self, job: JobIndex, footprint: Footprint) {
         let ticket = self.admitted[job.0 as usize].ticket;
-        if span.count() > 1 && self.blocked.iter().all(|blocked| blocked.ticket != ticket) {
-            self.blocked.push(Blocked { ticket, span, overtaken: 0 });
+        if footprint.hull().count() > 1
+            && self.blocked.iter().all(|blocked| blocked.ticket != ticket)
+        {
+            self.blocked.push(Blocked { ticket, footprint, overtaken: 0 });
         }
     }
 
@@ -185,7 +195,7 @@ impl Conflicts {
     /// and are blocked. If so it is not blocked itself any longer.
     fn try_overtake(&mut self, ticket: u64, span: Span) -> bool {
         let guards_in = |blocked: &Blocked| {
-            blocked.ticket < ticket && span.edges().any(|block| blocked.span.contains(block))
+            blocked.ticket < ticket && span.edges().any(|block| blocked.footprint.contains(block))
         };
         if self
             .blocked
@@ -211,7 +221,7 @@ impl Conflicts {
         let blocks = [edges.next(), edges.next()];
         let mut guard = Guard { job, blocks, waits_for: 0 };
         for earlier in &mut self.admitted {
-            if guard.touches(&earlier.span) {
+            if guard.touches(&earlier.footprint) {
                 earlier.is_awaited = true;
                 guard.waits_for += 1;
             }
@@ -225,7 +235,7 @@ impl Conflicts {
     pub(super) fn leave(&mut self, job: JobIndex, freed: &mut Vec<JobIndex>) -> bool {
         let Some(slot) = self.admitted.get_mut(job.0 as usize) else { return false };
         let write = std::mem::take(slot);
-        let Admitted { span, is_awaited, is_early, .. } = write;
+        let Admitted { is_awaited, is_early, .. } = write;
         self.early_count -= usize::from(is_early);
         if is_awaited {
             self.waiters.retain_mut(|waiter| {
@@ -237,7 +247,7 @@ impl Conflicts {
             });
             for guard in &mut self.guards {
                 // Its own guards have waited for none of it.
-                if guard.job != job && guard.touches(&span) {
+                if guard.job != job && guard.touches(&write.footprint) {
                     guard.waits_for -= 1;
                     if guard.waits_for == 0 {
                         freed.push(guard.job);
@@ -246,7 +256,7 @@ impl Conflicts {
             }
         }
         let before = self.guards.len();
-        if !span.is_whole() {
+        if !write.footprint.hull().is_whole() {
             self.guards.retain(|guard| guard.job != job);
         }
         self.guards.len() < before
@@ -260,7 +270,7 @@ mod tests {
     const SECTOR: u64 = 512;
 
     fn enter(conflicts: &mut Conflicts, job: u32, offset: u64, length: u64) -> Admission {
-        conflicts.try_enter(JobIndex(job), Span::of(offset, length), true)
+        conflicts.try_enter(JobIndex(job), Span::of(offset, length).into(), true)
     }
 
     fn leave(conflicts: &mut Conflicts, job: u32) -> (bool, Vec<u32>) {
@@ -307,7 +317,7 @@ mod tests {
         let mut conflicts = Conflicts::default();
         assert_eq!(enter(&mut conflicts, 0, SECTOR, SECTOR), Admission::Free);
         assert_eq!(enter(&mut conflicts, 1, 0, 12288), Admission::Blocked);
-        conflicts.line_up(JobIndex(1), Span::of(0, 12288));
+        conflicts.line_up(JobIndex(1), Span::of(0, 12288).into());
         for _ in 0..OVERTAKEN_MAX {
             assert_eq!(enter(&mut conflicts, 2, 4096, SECTOR), Admission::Free);
             assert_eq!(leave(&mut conflicts, 2), (true, vec![]));
@@ -327,9 +337,9 @@ mod tests {
         let mut conflicts = Conflicts::default();
         assert_eq!(enter(&mut conflicts, 0, SECTOR, SECTOR), Admission::Free);
         assert_eq!(enter(&mut conflicts, 1, SECTOR, SECTOR), Admission::Blocked);
-        conflicts.line_up(JobIndex(1), Span::of(SECTOR, SECTOR));
+        conflicts.line_up(JobIndex(1), Span::of(SECTOR, SECTOR).into());
         assert_eq!(enter(&mut conflicts, 2, 0, 8192), Admission::Blocked);
-        conflicts.line_up(JobIndex(2), Span::of(0, 8192));
+        conflicts.line_up(JobIndex(2), Span::of(0, 8192).into());
         for _ in 0..OVERTAKEN_MAX {
             assert_eq!(enter(&mut conflicts, 3, 4096, SECTOR), Admission::Free);
             assert_eq!(leave(&mut conflicts, 3), (true, vec![]));
@@ -347,7 +357,7 @@ mod tests {
             let wanted = if goes_ahead { Admission::Free } else { Admission::Blocked };
             assert_eq!(enter(&mut conflicts, job, offset, 4096), wanted);
             if !goes_ahead {
-                conflicts.line_up(JobIndex(job), Span::of(offset, 4096));
+                conflicts.line_up(JobIndex(job), Span::of(offset, 4096).into());
             }
         }
     }
@@ -355,13 +365,13 @@ mod tests {
     #[test]
     fn who_awaits_writes_awaits_those_that_came_before_and_touch_his_blocks() {
         let mut conflicts = Conflicts::default();
-        let span = Some(Span::of(4096, 8192));
-        assert!(!conflicts.awaits(JobIndex(9), span));
+        let span = || Some(Span::of(4096, 8192).into());
+        assert!(!conflicts.awaits(JobIndex(9), span()));
         assert_eq!(enter(&mut conflicts, 0, 0, 4096), Admission::Free);
-        assert!(!conflicts.awaits(JobIndex(9), span));
+        assert!(!conflicts.awaits(JobIndex(9), span()));
         assert_eq!(enter(&mut conflicts, 1, 0, 8192), Admission::Free);
         assert_eq!(enter(&mut conflicts, 2, 8192, 4096), Admission::Free);
-        assert!(conflicts.awaits(JobIndex(7), span));
+        assert!(conflicts.awaits(JobIndex(7), span()));
         assert!(conflicts.awaits(JobIndex(8), None));
         // It is later, though it touches them.
         assert_eq!(enter(&mut conflicts, 3, 4096, 4096), Admission::Free);

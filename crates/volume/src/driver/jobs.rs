@@ -1,11 +1,14 @@
 //! Requests that the driver has taken and not finished.
 
+use super::footprint::Footprint;
 use super::span::Span;
 use crate::buffer::Buffer;
+use crate::many::Many;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::service::{Extent, Operation, RequestError};
 use coulter_format::BLOCK_SIZE;
+use std::sync::Arc;
 
 /// A request's place in the table; free again once it is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +39,10 @@ pub(super) struct Job {
     pub(super) memory: Memory,
     /// Whole blocks for what the request's own memory cannot hold; empty if not needed.
     pub(super) bounce: Buffer,
+    /// What it covers, from the first block to the last.
     pub(super) span: Span,
+    /// If it is a write of several ranges: which.
+    pub(super) many: Option<Arc<Many>>,
     pub(super) stage: Stage,
     /// What the engine has accepted: edges while fetching, the next block while issuing.
     pub(super) cursor: u64,
@@ -63,6 +69,7 @@ impl Job {
             memory: submission.memory,
             bounce: Buffer::empty(),
             span,
+            many: submission.many,
             stage: Stage::Issuing,
             cursor: span.first,
             pending: 0,
@@ -71,6 +78,11 @@ impl Job {
             extents: Vec::new(),
             begun_ns: submission.begun_ns,
         }
+    }
+
+    /// The blocks that it touches.
+    pub(super) fn footprint(&self) -> Footprint {
+        self.many.clone().map_or_else(|| self.span.into(), Footprint::from)
     }
 
     pub(super) fn is_durable(&self) -> bool {

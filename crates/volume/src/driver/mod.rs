@@ -20,6 +20,7 @@
 mod answers;
 mod conflicts;
 mod extents;
+mod footprint;
 mod jobs;
 mod merging;
 mod opening;
@@ -39,11 +40,12 @@ use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
-use crate::service::{Completion, Operation, RequestError};
+use crate::service::{BLOCK_SIZE, Completion, Operation, RequestError};
 use crate::tuning::{Retuning, Tuning};
 use answers::Lost;
 use conflicts::{Admission, Conflicts};
 use coulter_device::{self as device, Device, Wait};
+use coulter_engine::many::ChangesError;
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
 use span::Span;
@@ -128,9 +130,10 @@ impl Driver {
     /// Takes a valid request.
     pub(crate) fn accept(&mut self, submission: Submission) {
         self.counters.accept(&submission);
-        let span = match submission.length {
-            0 => Span::default(),
-            length => Span::of(submission.offset, length),
+        let span = match (&submission.many, submission.length) {
+            (Some(many), _) => Span::whole_blocks(many.hull().0, many.hull().1),
+            (None, 0) => Span::default(),
+            (None, length) => Span::of(submission.offset, length),
         };
         // Into the table first: what is there is finished even if the engine should panic.
         let index = self.jobs.insert(Job::new(submission, span));
@@ -139,8 +142,8 @@ impl Driver {
             _ if span.is_empty() => self.finish(index),
             Operation::Extents | Operation::Read => self.start_after_writes(index),
             Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => {
-                if self.engine.read_only().is_some() {
-                    self.jobs.job(index).failure = Some(RequestError::ReadOnly);
+                if let Some(refusal) = self.refusal(index) {
+                    self.jobs.job(index).failure = Some(refusal);
                     self.finish(index);
                 } else {
                     self.admit(index);
@@ -315,15 +318,27 @@ impl Driver {
 
     // Writes.
 
+    /// Why a write is not even tried.
+    fn refusal(&mut self, index: JobIndex) -> Option<RequestError> {
+        if self.engine.read_only().is_some() {
+            return Some(RequestError::ReadOnly);
+        }
+        let job = self.jobs.job(index);
+        // Of a store with segments of 1 MiB records are one block shorter.
+        let is_too_much = job.many.is_some() && job.length > self.part_count_max * BLOCK_SIZE;
+        is_too_much.then_some(RequestError::Changes(ChangesError::TooMuchData))
+    }
+
     /// Lets a write go on unless another one is in its way.
     fn admit(&mut self, index: JobIndex) {
-        let Job { span, operation, .. } = *self.jobs.job(index);
-        match self.conflicts.try_enter(index, span, self.may_be_early(operation)) {
+        let job = self.jobs.job(index);
+        let (footprint, operation) = (job.footprint(), job.operation);
+        match self.conflicts.try_enter(index, footprint.clone(), self.may_be_early(operation)) {
             Admission::Blocked => {
                 self.counters.requests.blocked += 1;
                 self.jobs.job(index).stage = Stage::Blocked;
                 self.blocked.push_back(index);
-                self.conflicts.line_up(index, span);
+                self.conflicts.line_up(index, footprint);
             }
             Admission::Waits => self.jobs.job(index).stage = Stage::Guarding,
             Admission::Free => self.start_write(index),

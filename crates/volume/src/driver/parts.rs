@@ -88,11 +88,7 @@ impl Driver {
             if self.write_parts == self.write_parts_max {
                 return false;
             }
-            let (request, next) = self.next_part(index);
-            let id = request_id(index);
-            if self.engine.handle_request(id, request, &mut self.pool).is_err() {
-                return false;
-            }
+            let Some(next) = self.try_issue_part(index) else { return false };
             let job = self.jobs.job(index);
             job.cursor = next;
             job.pending += 1;
@@ -100,8 +96,31 @@ impl Driver {
         }
     }
 
+    /// Offers the part at the cursor; the block after it if the engine takes it.
+    fn try_issue_part(&mut self, index: JobIndex) -> Option<u64> {
+        let id = request_id(index);
+        if self.jobs.job(index).many.is_some() {
+            return self.try_issue_many(index);
+        }
+        let (request, next) = self.next_part(index);
+        self.engine.handle_request(id, request, &mut self.pool).ok().map(|()| next)
+    }
+
+    /// Offers all ranges of a write at once.
+    fn try_issue_many(&mut self, index: JobIndex) -> Option<u64> {
+        let job = self.jobs.job(index);
+        let many = job.many.clone().expect("it has several ranges");
+        let (fua, buffer) = (job.is_durable(), main_buffer(index));
+        // SAFETY: the memory holds the data of all ranges, and the engine has copied them when it
+        // has taken the request.
+        unsafe { self.pool.name(buffer, job.memory.start(), job.memory.length()) };
+        let request = Request::WriteMany { changes: many.changes(), buffer, fua };
+        let taken = self.engine.handle_request(request_id(index), request, &mut self.pool);
+        taken.ok().map(|()| self.jobs.job(index).span.end)
+    }
+
     /// The part at the cursor, and the block after it.
-    fn next_part(&mut self, index: JobIndex) -> (Request, u64) {
+    fn next_part(&mut self, index: JobIndex) -> (Request<'static>, u64) {
         let job = self.jobs.job(index);
         let (cursor, fua) = (job.cursor, job.is_durable());
         let lba = Lba(cursor);

@@ -27,6 +27,12 @@ impl Span {
         Span { first, end: last + 1, head_is_partial, tail_is_partial }
     }
 
+    /// The blocks from `first` to before `end`, each of them whole.
+    pub(super) fn whole_blocks(first: u64, end: u64) -> Span {
+        assert!(first < end, "a range covers something");
+        Span { first, end, head_is_partial: false, tail_is_partial: false }
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.end - self.first
     }

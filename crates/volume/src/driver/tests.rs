@@ -10,10 +10,11 @@ use super::{Driver, Finished};
 use crate::buffer::Buffer;
 use crate::counters::RequestCounts;
 use crate::create::{CreateOptions, create};
+use crate::many::Many;
 use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::open_options::Acknowledge;
-use crate::service::{Operation, RequestError};
+use crate::service::{Change, Operation, RequestError};
 use coulter_device::wrap::CutHandle;
 use coulter_device::{
     Command, CommandKind, Completion, Device, MemoryDevice, MemoryStore, Properties, Region, Wait,
@@ -23,6 +24,7 @@ use coulter_engine::Config;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 const SECTOR: usize = 512;
 
@@ -114,6 +116,16 @@ struct Asked {
     count: u64,
     begun: u64,
     value: u64,
+    /// Further ranges of a write of several: first sector, sectors, value.
+    others: Vec<(u64, u64, u64)>,
+}
+
+impl Asked {
+    fn parts(&self) -> impl Iterator<Item = (std::ops::Range<u64>, u64)> + '_ {
+        let first = (self.first, self.count, self.value);
+        let parts = std::iter::once(first).chain(self.others.iter().copied());
+        parts.map(|(first, count, value)| (first..first + count, value))
+    }
 }
 
 impl Oracle {
@@ -126,17 +138,18 @@ impl Oracle {
         if changes(asked.operation) {
             let fua = is_fua(asked.operation);
             let is_hint = asked.operation == Operation::Discard;
-            let version =
-                Version { value: asked.value, begun: asked.begun, ended: None, fua, is_hint };
-            for sector in asked.first..asked.first + asked.count {
-                self.sectors[sector as usize].push(version);
+            for (sectors, value) in asked.parts() {
+                let version = Version { value, begun: asked.begun, ended: None, fua, is_hint };
+                for sector in sectors {
+                    self.sectors[sector as usize].push(version);
+                }
             }
         }
     }
 
     fn end(&mut self, asked: &Asked) {
         self.step += 1;
-        for sector in asked.first..asked.first + asked.count {
+        for sector in asked.parts().flat_map(|(sectors, _)| sectors) {
             let versions = &mut self.sectors[sector as usize];
             let ours = versions.iter_mut().find(|version| version.begun == asked.begun);
             ours.expect("it was begun").ended = Some(self.step);
@@ -216,7 +229,8 @@ impl Scene {
             Operation::Write { .. } => tag,
             _ => 0,
         };
-        let asked = Asked { operation, first, count, begun: self.oracle.step, value };
+        let (begun, others) = (self.oracle.step, Vec::new());
+        let asked = Asked { operation, first, count, begun, value, others };
         self.oracle.begin(&asked);
         self.asked.insert(tag, asked);
         let length = count * SECTOR as u64;
@@ -230,14 +244,61 @@ impl Scene {
         }
         let (session, offset) = (SessionId(0), first * SECTOR as u64);
         let submission =
-            Submission { session, tag, operation, offset, length, memory, begun_ns: 0 };
+            Submission { session, tag, operation, offset, length, memory, many: None, begun_ns: 0 };
         self.driver.accept(submission);
+    }
+
+    /// A write of several ranges of whole blocks, some of them discarded.
+    fn submit_many(&mut self, fua: bool) {
+        let tag = self.next_tag;
+        let mut blocks: Vec<u64> = (0..SECTORS / 8).collect();
+        let mut parts = Vec::new();
+        for _ in 0..1 + self.random.below(6) {
+            let block = blocks.swap_remove(self.random.below(blocks.len() as u64) as usize);
+            let value = if self.random.below(4) == 0 { 0 } else { tag };
+            parts.push((block * 8, 8, value));
+        }
+        let change = |(first, count, value): &(u64, u64, u64)| {
+            let (offset, length) = (first * SECTOR as u64, count * SECTOR as u64);
+            match value {
+                0 => Change::Discard { offset, length },
+                _ => Change::Write { offset, length },
+            }
+        };
+        let changes: Vec<_> = parts.iter().map(change).collect();
+        let written = parts.iter().filter(|(_, _, value)| *value > 0).count() as u64;
+        let data = written * 8 * SECTOR as u64;
+        let many = Many::new(&changes, data, 64 << 20).expect("the ranges are sound");
+        self.next_tag += 1;
+        self.oracle.step += 1;
+        let (first, count, value) = parts.remove(0);
+        let operation = Operation::Write { fua };
+        let begun = self.oracle.step;
+        let asked = Asked { operation, first, count, begun, value, others: parts };
+        self.oracle.begin(&asked);
+        self.asked.insert(tag, asked);
+        let mut buffer = Buffer::zeroed(data as usize);
+        for word in buffer.chunks_exact_mut(8) {
+            word.copy_from_slice(&tag.to_le_bytes());
+        }
+        let (offset, length) = (many.hull().0 * 4096, data);
+        self.driver.accept(Submission {
+            session: SessionId(0),
+            tag,
+            operation,
+            offset,
+            length,
+            memory: Memory::owned(buffer),
+            many: Some(Arc::new(many)),
+            begun_ns: 0,
+        });
     }
 
     fn submit_any(&mut self) {
         let (first, count) = self.range();
         let fua = self.random.below(8) == 0;
-        match self.random.below(10) {
+        match self.random.below(12) {
+            10 | 11 => self.submit_many(fua),
             0 => self.submit(Operation::Flush, 0, 0),
             1 => self.submit(Operation::Discard, first, count),
             2 => self.submit(Operation::WriteZeroes { fua }, first, count),
@@ -402,7 +463,9 @@ fn abandoning_finishes_every_request_whatever_its_stage() {
             let completion = finished.completion;
             let request = asked.remove(&completion.tag).expect("each is finished once");
             assert!(index < already || completion.result == Err(RequestError::Closed));
-            let has_memory = matches!(request.operation, Operation::Read | Operation::Write { .. });
+            let stores = request.parts().any(|(_, value)| value > 0);
+            let is_write = matches!(request.operation, Operation::Write { .. });
+            let has_memory = request.operation == Operation::Read || (is_write && stores);
             assert_eq!(has_memory, !completion.buffer.is_empty());
         }
         assert!(asked.is_empty(), "seed {seed}: none is forgotten");

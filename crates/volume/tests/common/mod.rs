@@ -4,7 +4,7 @@
 
 use coulter::buffer::Buffer;
 use coulter::service::{
-    BlockService, Completion, Extent, Operation, Request, RequestError, Session,
+    BlockService, Change, Completion, Extent, Operation, Request, RequestError, Session,
 };
 use coulter::{
     CloseError, CreateOptions, Geometry, LocalVolume, OpenError, OpenOptions, State, Statistics,
@@ -65,6 +65,7 @@ pub(crate) trait AnyVolume: Sized + std::fmt::Debug {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), RequestError>;
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError>;
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError>;
+    fn write_many(&self, changes: &[Change], data: &[u8], fua: bool) -> Result<(), RequestError>;
     fn flush(&self) -> Result<(), RequestError>;
     fn discard(&self, offset: u64, length: u64) -> Result<(), RequestError>;
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), RequestError>;
@@ -109,6 +110,14 @@ macro_rules! any_volume {
             }
             fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RequestError> {
                 <$volume>::write_durable_at(self, offset, bytes)
+            }
+            fn write_many(
+                &self,
+                changes: &[Change],
+                data: &[u8],
+                fua: bool,
+            ) -> Result<(), RequestError> {
+                <$volume>::write_many(self, changes, data, fua)
             }
             fn flush(&self) -> Result<(), RequestError> {
                 <$volume>::flush(self)
