@@ -53,8 +53,12 @@ pub trait Buffers {
         expected: &[u32],
     ) -> Result<(), u32>;
 
-    /// Fills blocks of a host buffer with zeros.
+    /// Fills blocks of a host buffer with zeros: they are unmapped. Called once for each unmapped block
+    /// of a read, and for no other, so a driver can tell exactly which blocks were mapped.
     fn zero(&mut self, buffer: BufferRef, first_block: u32, count: u32);
+
+    /// The same for a [`Request::Presence`], which has no memory to fill: these blocks are unmapped.
+    fn absent(&mut self, buffer: BufferRef, first_block: u32, count: u32);
 
     /// Copies one block of a record buffer (counted from its start, header included) into another
     /// record's payload.
@@ -113,6 +117,16 @@ pub enum Request<'a> {
         /// Blocks; at least 1.
         count: u32,
         /// Where the blocks go.
+        buffer: BufferRef,
+    },
+    /// Tell which of `count` blocks are mapped, by [`Buffers::absent`] for each that is not. What is
+    /// not in memory is loaded; no data is read.
+    Presence {
+        /// First block.
+        lba: Lba,
+        /// Blocks; at least 1.
+        count: u32,
+        /// What the answer is for; it names no memory.
         buffer: BufferRef,
     },
     /// Store `count` blocks from `buffer`, as a whole or not at all after a crash.

@@ -101,7 +101,7 @@ use pacing::Pacing;
 use placement::{Placement, Placer};
 use policy::VictimPolicy;
 use recovery::Recovery;
-use requests::Requests;
+use requests::{Requests, Wants};
 use restraint::Restraint;
 use segments::Segments;
 use sweeper::Sweeper;
@@ -218,7 +218,11 @@ impl Engine {
         let taken = match request {
             Request::Read { lba, count, buffer } => {
                 assert_range(lba, u64::from(count));
-                self.accept_read(id, lba, count, buffer, buffers)
+                self.accept_read(id, lba, count, buffer, Wants::Data, buffers)
+            }
+            Request::Presence { lba, count, buffer } => {
+                assert_range(lba, u64::from(count));
+                self.accept_read(id, lba, count, buffer, Wants::Presence, buffers)
             }
             Request::Write { .. } | Request::WriteMany { .. } | Request::Discard { .. }
                 if self.refuses_writes() =>

@@ -6,7 +6,7 @@ use crate::canary::{Canary, sings};
 use crate::ios::ReadPart;
 use crate::loads::Waiter;
 use crate::map::Lookup;
-use crate::requests::Work;
+use crate::requests::{Wants, Work};
 use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Blocks of one device read at most.
@@ -30,11 +30,14 @@ impl Engine {
         lba: Lba,
         count: u32,
         buffer: BufferRef,
+        wants: Wants,
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
-        let work = Work::Read { lba, count, buffer, cursor: 0, outstanding: 0 };
+        let work = Work::Read { lba, count, buffer, wants, cursor: 0, outstanding: 0 };
         let slot = self.requests.insert(id, work).ok_or(Busy)?;
-        self.statistics.user_blocks_read += u64::from(count);
+        if wants == Wants::Data {
+            self.statistics.user_blocks_read += u64::from(count);
+        }
         self.continue_read(slot, buffers);
         Ok(())
     }
@@ -43,7 +46,8 @@ impl Engine {
     pub(crate) fn continue_read(&mut self, slot: u32, buffers: &mut impl Buffers) {
         let mut run: Option<Run> = None;
         loop {
-            let Work::Read { lba, count, buffer, cursor, .. } = self.requests.slot(slot).work
+            let Work::Read { lba, count, buffer, wants, cursor, .. } =
+                self.requests.slot(slot).work
             else {
                 panic!("only a read goes on")
             };
@@ -52,7 +56,13 @@ impl Engine {
             }
             let block = Lba(lba.0 + u64::from(cursor));
             let lookup = self.map.lookup(block);
-            if let Lookup::Mapped(pointer) = lookup {
+            // What is damaged is mapped: reading it is an error, not zeros.
+            let is_told = matches!(lookup, Lookup::Mapped(_) | Lookup::Damaged);
+            if wants == Wants::Presence && is_told {
+                // That is all that was asked.
+            } else if wants == Wants::Presence && lookup == Lookup::Unmapped {
+                buffers.absent(buffer, cursor, 1);
+            } else if let Lookup::Mapped(pointer) = lookup {
                 run = Some(self.extend_run(slot, run, pointer, cursor));
             } else if lookup == Lookup::Unmapped {
                 buffers.zero(buffer, cursor, 1);
@@ -140,7 +150,7 @@ impl Engine {
     ) {
         self.segments.segment_mut(part.segment).readers -= 1;
         let slot = part.request;
-        let Work::Read { lba, count, buffer, cursor, outstanding } =
+        let Work::Read { lba, count, buffer, cursor, outstanding, .. } =
             &mut self.requests.slot(slot).work
         else {
             panic!("a read part belongs to a read")

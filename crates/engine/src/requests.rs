@@ -8,13 +8,22 @@ use coulter_format::Lba;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Blocks to be looked up from `cursor` on, `outstanding` device reads.
-    Read { lba: Lba, count: u32, buffer: BufferRef, cursor: u32, outstanding: u32 },
+    Read { lba: Lba, count: u32, buffer: BufferRef, wants: Wants, cursor: u32, outstanding: u32 },
     /// Records to be applied; then, with `fua`, a flush.
     Write { parts: u32, fua: bool },
     /// Ranges to be logged from `next` on, records to be applied.
     Discard { next: Lba, end: Lba, parts: u32, fua: bool },
     /// A flush.
     Flush,
+}
+
+/// What a lookup of blocks is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    /// Their data.
+    Data,
+    /// Only whether they are mapped.
+    Presence,
 }
 
 /// One request.

@@ -5,11 +5,17 @@ use coulter_format::checksum::{self, Kind};
 use coulter_format::{BLOCK_SIZE, Block, Lba};
 use std::collections::BTreeMap;
 
+/// A host buffer, and which of its blocks the engine said to be unmapped.
+struct Host {
+    blocks: Vec<Block>,
+    absent: Vec<bool>,
+}
+
 /// Record, page and host buffers.
 pub struct Memory {
     records: Vec<Vec<Block>>,
     pages: Vec<Block>,
-    hosts: BTreeMap<u32, Vec<Block>>,
+    hosts: BTreeMap<u32, Host>,
     next_host: u32,
 }
 
@@ -27,18 +33,25 @@ impl Memory {
     /// A new host buffer.
     pub fn add_host(&mut self, blocks: Vec<Block>) -> BufferRef {
         self.next_host += 1;
-        self.hosts.insert(self.next_host, blocks);
+        let absent = vec![false; blocks.len()];
+        self.hosts.insert(self.next_host, Host { blocks, absent });
         BufferRef(self.next_host)
     }
 
     /// Takes a host buffer back.
     pub fn take_host(&mut self, buffer: BufferRef) -> Vec<Block> {
-        self.hosts.remove(&buffer.0).expect("the buffer exists")
+        self.take_host_and_absent(buffer).0
+    }
+
+    /// Takes a host buffer back, and for each block whether the engine said that it is unmapped.
+    pub fn take_host_and_absent(&mut self, buffer: BufferRef) -> (Vec<Block>, Vec<bool>) {
+        let Host { blocks, absent } = self.hosts.remove(&buffer.0).expect("the buffer exists");
+        (blocks, absent)
     }
 
     /// A host buffer's blocks.
     pub fn host_mut(&mut self, buffer: BufferRef) -> &mut [Block] {
-        self.hosts.get_mut(&buffer.0).expect("the buffer exists")
+        &mut self.hosts.get_mut(&buffer.0).expect("the buffer exists").blocks
     }
 }
 
@@ -52,7 +65,7 @@ impl Buffers for Memory {
         lba: Lba,
         checksums: &mut [u32],
     ) {
-        let host = &self.hosts[&source.0];
+        let host = &self.hosts[&source.0].blocks;
         for (offset, sum) in checksums.iter_mut().enumerate() {
             let block = host[source_block as usize + offset];
             *sum = checksum::block(Kind::Data, lba.0 + offset as u64, &block);
@@ -67,7 +80,7 @@ impl Buffers for Memory {
         lba: Lba,
         expected: &[u32],
     ) -> Result<(), u32> {
-        let host = &self.hosts[&buffer.0];
+        let host = &self.hosts[&buffer.0].blocks;
         for (offset, sum) in expected.iter().enumerate() {
             let block = &host[first_block as usize + offset];
             if checksum::block(Kind::Data, lba.0 + offset as u64, block) != *sum {
@@ -80,6 +93,15 @@ impl Buffers for Memory {
     fn zero(&mut self, buffer: BufferRef, first_block: u32, count: u32) {
         let range = first_block as usize..(first_block + count) as usize;
         self.host_mut(buffer)[range].fill([0; BLOCK_SIZE]);
+        self.absent(buffer, first_block, count);
+    }
+
+    fn absent(&mut self, buffer: BufferRef, first_block: u32, count: u32) {
+        let host = self.hosts.get_mut(&buffer.0).expect("the buffer exists");
+        for absent in &mut host.absent[first_block as usize..(first_block + count) as usize] {
+            assert!(!*absent, "a block is said to be unmapped once");
+            *absent = true;
+        }
     }
 
     fn relocate(

@@ -163,7 +163,7 @@ struct Maker {
     changes: Option<Random>,
     /// If the device forgets: what is drawn for that.
     forgets: Option<Random>,
-    /// If it writes several ranges at once: what is drawn for that.
+    /// If it writes several ranges at once, and asks what is mapped: what is drawn for that.
     many: Option<Random>,
     operator: Option<Random>,
     /// Whether the way to reclaim changes in the middle of its life.
@@ -292,7 +292,13 @@ impl Maker {
                 Step::Discard { lba, count: count.min(self.volume - lba) }
             }
             below if below < discards + 5 => Step::Flush,
-            below if below < discards + 16 => Step::Read { lba, count },
+            below if below < discards + 16 => {
+                let asks_only = self.many.as_mut().is_some_and(|many| many.chance(40));
+                match asks_only {
+                    true => Step::Presence { lba, count },
+                    false => Step::Read { lba, count },
+                }
+            }
             _ => {
                 let fua = self.random.chance(5);
                 let changes = self.changes_at(lba, count);

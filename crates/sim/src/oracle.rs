@@ -60,6 +60,8 @@ pub struct Oracle {
     durable: u64,
     /// The latest accepted discard of each block.
     latest_discard: Vec<u64>,
+    /// The latest accepted write of each block.
+    latest_write: Vec<u64>,
     /// Blocks that any operation ever named.
     touched: Vec<bool>,
 }
@@ -93,6 +95,7 @@ impl Oracle {
             completed: Vec::new(),
             durable: 1,
             latest_discard: vec![0; volume_size as usize],
+            latest_write: vec![0; volume_size as usize],
             touched: vec![false; volume_size as usize],
         }
     }
@@ -113,6 +116,7 @@ impl Oracle {
                 self.latest_discard[part.range()].fill(number);
             } else {
                 self.touched[part.range()].fill(true);
+                self.latest_write[part.range()].fill(number);
             }
         }
         self.operations.push(operation);
@@ -169,6 +173,11 @@ impl Oracle {
         seen == floor.content
             || (seen > floor.operation && seen < self.next_number())
             || (seen == 0 && self.latest_discard[lba as usize] > floor.operation)
+    }
+
+    /// Whether a block may be said to be mapped by an answer to what was asked at this floor.
+    pub fn may_be_mapped(&self, lba: u64, floor: Floor) -> bool {
+        floor.content != 0 || self.latest_write[lba as usize] > floor.operation
     }
 
     /// Compares the volume after a crash. `observed` holds each block's number. Goes on from the

@@ -11,6 +11,7 @@
 //! many 12+3 40-512 99+1 fua   one write of several ranges: + stores blocks, - discards them
 //! discard 0 512
 //! read 12 4
+//! presence 12 4        which of the blocks are mapped
 //! flush
 //! run 9 4711           nine device commands complete, in an order that follows from 4711
 //! drain                all that was begun comes to its end
@@ -146,6 +147,13 @@ pub enum Step {
         /// Blocks.
         count: u64,
     },
+    /// The host asks which blocks are mapped.
+    Presence {
+        /// First block.
+        lba: u64,
+        /// Blocks.
+        count: u64,
+    },
     /// The host flushes.
     Flush,
     /// Device commands complete.
@@ -198,7 +206,8 @@ impl Step {
         match self {
             Step::Write { lba, count, .. }
             | Step::Discard { lba, count }
-            | Step::Read { lba, count } => lba + count,
+            | Step::Read { lba, count }
+            | Step::Presence { lba, count } => lba + count,
             Step::WriteMany { changes, .. } => changes.iter().map(end).max().unwrap_or(0),
             _ => 0,
         }
@@ -340,6 +349,7 @@ impl fmt::Display for Step {
             }
             Step::Discard { lba, count } => write!(f, "discard {lba} {count}"),
             Step::Read { lba, count } => write!(f, "read {lba} {count}"),
+            Step::Presence { lba, count } => write!(f, "presence {lba} {count}"),
             Step::Flush => f.write_str("flush"),
             Step::Run { events, seed } => write!(f, "run {events} {seed}"),
             Step::Drain => f.write_str("drain"),
@@ -428,6 +438,7 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         }
         "discard" => counted(Step::Discard { lba: number(1)?, count: number(2)? })?,
         "read" => counted(Step::Read { lba: number(1)?, count: number(2)? })?,
+        "presence" => counted(Step::Presence { lba: number(1)?, count: number(2)? })?,
         "flush" => Step::Flush,
         "run" => Step::Run { events: number(1)?.try_into().ok()?, seed: number(2)? },
         "drain" => Step::Drain,

@@ -114,6 +114,7 @@ enum Expected {
     Discard(u64),
     Flush(u64),
     Read { lba: u64, buffer: BufferRef, floors: Vec<Floor> },
+    Presence { lba: u64, buffer: BufferRef, floors: Vec<Floor> },
     Shutdown,
 }
 
@@ -317,6 +318,7 @@ impl World {
             | Step::WriteMany { .. }
             | Step::Discard { .. }
             | Step::Read { .. }
+            | Step::Presence { .. }
             | Step::Flush => self.submit(step),
             Step::Run { events, seed } => {
                 self.random = Random::new(*seed);
@@ -482,6 +484,11 @@ impl World {
                 let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
                 (Request::Read { lba: Lba(lba), count: count as u32, buffer }, Some(buffer))
             }
+            Step::Presence { lba, count } => {
+                let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
+                let count = count as u32;
+                (Request::Presence { lba: Lba(lba), count, buffer }, Some(buffer))
+            }
             _ => (Request::Flush, None),
         }
     }
@@ -512,6 +519,11 @@ impl World {
                 let floors = range.map(|lba| self.oracle.floor(lba)).collect();
                 Expected::Read { lba: lba.0, buffer, floors }
             }
+            Request::Presence { lba, count, buffer } => {
+                let range = lba.0..lba.0 + u64::from(count);
+                let floors = range.map(|lba| self.oracle.floor(lba)).collect();
+                Expected::Presence { lba: lba.0, buffer, floors }
+            }
             Request::Flush => Expected::Flush(self.oracle.completed_prefix()),
             Request::Shutdown => Expected::Shutdown,
         };
@@ -532,6 +544,9 @@ impl World {
                     self.oracle.settle();
                 }
                 Expected::Read { lba, buffer, floors } => self.compare(lba, buffer, floors)?,
+                Expected::Presence { lba, buffer, floors } => {
+                    self.compare_presence(lba, buffer, floors)?;
+                }
                 Expected::Shutdown => {}
             }
         }
@@ -540,7 +555,7 @@ impl World {
 
     /// Whether a request may fail so.
     fn excuse(&mut self, expected: &Expected, failure: Failure) -> Result<(), Violation> {
-        if let Expected::Read { buffer, .. } = expected {
+        if let Expected::Read { buffer, .. } | Expected::Presence { buffer, .. } = expected {
             self.memory.take_host(*buffer);
         }
         let may_be_corrupt = self.forgotten && matches!(expected, Expected::Read { .. });
@@ -557,11 +572,33 @@ impl World {
         buffer: BufferRef,
         floors: Vec<Floor>,
     ) -> Result<(), Violation> {
-        let blocks = self.memory.take_host(buffer);
-        for (lba, (block, floor)) in (lba..).zip(blocks.iter().zip(floors)) {
+        let (blocks, absent) = self.memory.take_host_and_absent(buffer);
+        let blocks = blocks.iter().zip(absent);
+        for (lba, ((block, absent), floor)) in (lba..).zip(blocks.zip(floors)) {
             let seen = number_of(lba, block)?;
+            present_as_shown(lba, seen, absent)?;
             if !self.oracle.allows(lba, floor, seen) {
                 return violation(format!("block {lba} read as {seen}, but {floor:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_presence(
+        &mut self,
+        lba: u64,
+        buffer: BufferRef,
+        floors: Vec<Floor>,
+    ) -> Result<(), Violation> {
+        let (_, absent) = self.memory.take_host_and_absent(buffer);
+        for (lba, (absent, floor)) in (lba..).zip(absent.into_iter().zip(floors)) {
+            let is_allowed = match absent {
+                true => self.oracle.allows(lba, floor, 0),
+                // What is damaged counts as mapped.
+                false => self.oracle.may_be_mapped(lba, floor) || self.tainted || self.forgotten,
+            };
+            if !is_allowed {
+                return violation(format!("block {lba} is unmapped: {absent}, but {floor:?}"));
             }
         }
         Ok(())
@@ -664,6 +701,16 @@ fn content(lba: u64, number: u64) -> Block {
         sector[16..24].copy_from_slice(&(lba ^ number ^ index as u64).to_le_bytes());
     }
     block
+}
+
+/// A block is said to be mapped if it holds data, and unmapped if it holds zeros: nobody writes zeros.
+fn present_as_shown(lba: u64, number: u64, absent: bool) -> Result<(), Violation> {
+    match absent == (number == 0) {
+        true => Ok(()),
+        false => {
+            violation(format!("block {lba} of write {number} is said to be unmapped: {absent}"))
+        }
+    }
 }
 
 /// The number of the write that a block came from; zero for an unmapped one.

@@ -32,7 +32,17 @@ impl<S: AnyMemory> Caller<S> {
         range: ByteRange,
         memory: Memory,
     ) -> Result<Completion, RequestError> {
-        self.ask(|session| session.enqueue(0, operation, range, memory))
+        self.ask(|session| session.enqueue(0, operation, false, range, memory))
+    }
+
+    /// The same for a read or a question that tells exactly which blocks are mapped.
+    pub(crate) fn call_exact(
+        &mut self,
+        operation: Operation,
+        range: ByteRange,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        self.ask(|session| session.enqueue(0, operation, true, range, memory))
     }
 
     /// Carries out one write of several ranges and waits for its end.
@@ -199,6 +209,37 @@ macro_rules! calls {
             pub fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError> {
                 self.call(Operation::Extents, ByteRange { offset, length }, Memory::empty())
                     .map(|completion| completion.extents)
+            }
+
+            /// The same, exactly: parts of the map that are not in memory are read from the store.
+            ///
+            /// # Errors
+            /// [`RequestError`].
+            pub fn exact_extents(
+                &self,
+                offset: u64,
+                length: u64,
+            ) -> Result<Vec<Extent>, RequestError> {
+                let range = ByteRange { offset, length };
+                self.call_exact(Operation::Extents, range, Memory::empty())
+                    .map(|completion| completion.extents)
+            }
+
+            /// Fills `bytes` from `offset` on, and tells exactly which of them were mapped then: runs
+            /// that cover all of them. Both are multiples of 512; at most 32 MiB at a time.
+            ///
+            /// # Errors
+            /// [`RequestError`]; `bytes` is unspecified then.
+            pub fn read_present_at(
+                &self,
+                offset: u64,
+                bytes: &mut [u8],
+            ) -> Result<Vec<Extent>, RequestError> {
+                let range = ByteRange { offset, length: bytes.len() as u64 };
+                // SAFETY: `call_exact` returns when the request has completed, and until then the
+                // bytes are mutably borrowed.
+                let memory = unsafe { Memory::lent(bytes.as_mut_ptr(), bytes.len()) };
+                self.call_exact(Operation::Read, range, memory).map(|completion| completion.extents)
             }
         }
     };

@@ -35,24 +35,35 @@ impl Intake {
         self.session
     }
 
-    /// Queues a request.
+    /// Queues a request. With `exact` a read or a question tells exactly which blocks are mapped.
     pub(crate) fn enqueue(
         &mut self,
         tag: u64,
         operation: Operation,
+        exact: bool,
         range: ByteRange,
         memory: Memory,
     ) {
         self.outstanding += 1;
         let checked = validity::check(operation, range, memory.length() as u64, self.size);
+        let exact = exact && matches!(operation, Operation::Read | Operation::Extents);
         let ByteRange { offset, length } = match operation {
             Operation::Flush => ByteRange { offset: 0, length: 0 },
             _ => range,
         };
         // Without a number there is nobody to hand it to, and it is refused at the next kick.
         let session = self.session.unwrap_or(SessionId(u32::MAX));
-        let submission =
-            Submission { session, tag, operation, offset, length, memory, many: None, begun_ns: 0 };
+        let submission = Submission {
+            session,
+            tag,
+            operation,
+            exact,
+            offset,
+            length,
+            memory,
+            many: None,
+            begun_ns: 0,
+        };
         match checked {
             Ok(()) => self.queued.push_back(submission),
             Err(error) => self.refused.push(submission.refused(error)),
@@ -70,8 +81,17 @@ impl Intake {
         };
         let offset = many.as_ref().map_or(0, |many| many.hull().0 * BLOCK_SIZE);
         let operation = Operation::Write { fua };
-        let submission =
-            Submission { session, tag, operation, offset, length, memory, many, begun_ns: 0 };
+        let submission = Submission {
+            session,
+            tag,
+            operation,
+            exact: false,
+            offset,
+            length,
+            memory,
+            many,
+            begun_ns: 0,
+        };
         match refusal {
             None => self.queued.push_back(submission),
             Some(error) => self.refused.push(submission.refused(error)),
@@ -118,8 +138,15 @@ pub(crate) trait AnyMemory: Session {
     /// On the volume's own thread, where nobody may wait.
     fn assert_may_wait(&self);
 
-    /// Queues a request.
-    fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory);
+    /// Queues a request. With `exact` a read or a question tells exactly which blocks are mapped.
+    fn enqueue(
+        &mut self,
+        tag: u64,
+        operation: Operation,
+        exact: bool,
+        range: ByteRange,
+        memory: Memory,
+    );
 
     /// Queues a write of several ranges.
     fn enqueue_many(&mut self, tag: u64, changes: &[Change], fua: bool, memory: Memory);

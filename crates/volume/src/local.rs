@@ -164,6 +164,17 @@ impl LocalVolume {
         caller.call(operation, range, memory)
     }
 
+    fn call_exact(
+        &self,
+        operation: Operation,
+        range: ByteRange,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        let mut caller = self.caller.borrow_mut();
+        let caller = caller.get_or_insert_with(|| Caller::new(self.session()));
+        caller.call_exact(operation, range, memory)
+    }
+
     fn call_many(
         &self,
         changes: &[Change],

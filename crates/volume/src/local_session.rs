@@ -88,8 +88,15 @@ impl AnyMemory for LocalSession {
     /// Who waits here does the loop's work meanwhile.
     fn assert_may_wait(&self) {}
 
-    fn enqueue(&mut self, tag: u64, operation: Operation, range: ByteRange, memory: Memory) {
-        self.intake.enqueue(tag, operation, range, memory);
+    fn enqueue(
+        &mut self,
+        tag: u64,
+        operation: Operation,
+        exact: bool,
+        range: ByteRange,
+        memory: Memory,
+    ) {
+        self.intake.enqueue(tag, operation, exact, range, memory);
     }
 
     fn enqueue_many(&mut self, tag: u64, changes: &[Change], fua: bool, memory: Memory) {
@@ -100,7 +107,13 @@ impl AnyMemory for LocalSession {
 impl Session for LocalSession {
     fn submit(&mut self, request: Request) {
         let Request { tag, operation, offset, length, buffer } = request;
-        self.enqueue(tag, operation, ByteRange { offset, length }, Memory::owned(buffer));
+        self.enqueue(tag, operation, false, ByteRange { offset, length }, Memory::owned(buffer));
+    }
+
+    fn submit_exact(&mut self, request: Request) -> Result<(), Request> {
+        let Request { tag, operation, offset, length, buffer } = request;
+        self.enqueue(tag, operation, true, ByteRange { offset, length }, Memory::owned(buffer));
+        Ok(())
     }
 
     fn submit_many(&mut self, request: WriteMany) -> Result<(), WriteMany> {

@@ -165,8 +165,17 @@ mod tests {
     fn flush() -> Submission {
         let (session, operation) = (SessionId(0), Operation::Flush);
         let memory = Memory::empty();
-        let (offset, length) = (0, 0);
-        Submission { session, tag: 0, operation, offset, length, memory, many: None, begun_ns: 0 }
+        Submission {
+            session,
+            tag: 0,
+            operation,
+            exact: false,
+            offset: 0,
+            length: 0,
+            memory,
+            many: None,
+            begun_ns: 0,
+        }
     }
 
     #[test]

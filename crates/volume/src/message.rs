@@ -18,6 +18,8 @@ pub(crate) struct Submission {
     pub(crate) session: SessionId,
     pub(crate) tag: u64,
     pub(crate) operation: Operation,
+    /// Whether it is to tell exactly which blocks are mapped; only of reads and questions.
+    pub(crate) exact: bool,
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) memory: Memory,

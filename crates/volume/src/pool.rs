@@ -31,6 +31,19 @@ pub(crate) struct Pool {
     record_count: usize,
     page_count: usize,
     host: Vec<HostMemory>,
+    /// By name, for requests that want to know which blocks are unmapped: a bit for each that is.
+    absent: Vec<Option<Absent>>,
+}
+
+/// Which blocks of a request are unmapped.
+#[derive(Debug)]
+pub(crate) struct Absent(Vec<u64>);
+
+impl Absent {
+    /// Whether this block of the request is unmapped.
+    pub(crate) fn contains(&self, block: usize) -> bool {
+        self.0[block / 64] >> (block % 64) & 1 == 1
+    }
 }
 
 // SAFETY: the pointers lead to memory of requests, whose owners let the loop's thread use it.
@@ -45,7 +58,7 @@ impl Pool {
         let (record_count, page_count) = (usize::from(record_count), usize::from(page_count));
         let blocks = record_count * RECORD_BLOCKS + page_count;
         let arena = Arena::new(blocks * BLOCK_SIZE)?;
-        Ok(Pool { arena, record_count, page_count, host: Vec::new() })
+        Ok(Pool { arena, record_count, page_count, host: Vec::new(), absent: Vec::new() })
     }
 
     /// The memory for the device to pin.
@@ -64,6 +77,20 @@ impl Pool {
             self.host.resize(index + 1, NOTHING);
         }
         self.host[index] = HostMemory { start, length };
+    }
+
+    /// Notes from now on which blocks of this request are unmapped.
+    pub(crate) fn watch(&mut self, buffer: BufferRef, blocks: usize) {
+        let index = buffer.0 as usize;
+        if self.absent.len() <= index {
+            self.absent.resize_with(index + 1, || None);
+        }
+        self.absent[index] = Some(Absent(vec![0; blocks.div_ceil(64)]));
+    }
+
+    /// What was noted, if that was asked for.
+    pub(crate) fn take_absent(&mut self, buffer: BufferRef) -> Option<Absent> {
+        self.absent.get_mut(buffer.0 as usize)?.take()
     }
 
     /// The memory of a device command over `count` blocks.
@@ -188,6 +215,14 @@ impl Buffers for Pool {
 
     fn zero(&mut self, buffer: BufferRef, first_block: u32, count: u32) {
         self.host_slice_mut(buffer, first_block, count as usize).as_flattened_mut().fill(0);
+        self.absent(buffer, first_block, count);
+    }
+
+    fn absent(&mut self, buffer: BufferRef, first_block: u32, count: u32) {
+        let Some(Some(absent)) = self.absent.get_mut(buffer.0 as usize) else { return };
+        for block in first_block as usize..(first_block + count) as usize {
+            absent.0[block / 64] |= 1 << (block % 64);
+        }
     }
 
     fn relocate(

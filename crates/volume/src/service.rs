@@ -68,7 +68,9 @@ pub enum Operation {
         /// Force unit access: durable at completion.
         fua: bool,
     },
-    /// Report which parts of the range are mapped; see [`Completion::extents`].
+    /// Report which parts of the range are mapped, as far as memory tells: what would have to be looked
+    /// up on the device counts as mapped. Exactly, if it comes by [`Session::submit_exact`]. See
+    /// [`Completion::extents`].
     Extents,
 }
 
@@ -149,7 +151,8 @@ pub struct Completion {
     /// The request's buffer, filled for a successful `Read`.
     pub buffer: Buffer,
     /// For a successful `Extents` request: runs from `offset` on that cover at least one byte and
-    /// at most `length` bytes in all. Empty for every other operation.
+    /// at most `length` bytes in all. For a successful `Read` by [`Session::submit_exact`]: runs that
+    /// cover exactly what was read. Else empty.
     pub extents: Vec<Extent>,
 }
 
@@ -262,6 +265,16 @@ pub trait BlockService: Send + Sync {
 pub trait Session {
     /// Queues a request. Nothing is guaranteed to start before [`Session::kick`].
     fn submit(&mut self, request: Request);
+    /// Queues a request that tells exactly which blocks are mapped, as [`Completion::extents`]: a `Read`,
+    /// of the blocks that it reads, as they were when it read them; an `Extents`, also where the map is
+    /// not in memory and must be read from the store. A block that is damaged is mapped. Other
+    /// operations are carried out as ever.
+    ///
+    /// # Errors
+    /// Gives it back if the service has no such thing.
+    fn submit_exact(&mut self, request: Request) -> Result<(), Request> {
+        Err(request)
+    }
     /// Queues a write of several ranges, in its place among the other requests.
     ///
     /// # Errors

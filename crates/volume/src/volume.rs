@@ -157,6 +157,18 @@ impl Volume {
         called
     }
 
+    fn call_exact(
+        &self,
+        operation: Operation,
+        range: ByteRange,
+        memory: Memory,
+    ) -> Result<Completion, RequestError> {
+        let mut caller = self.callers.take().unwrap_or_else(|| Caller::new(self.session()));
+        let called = caller.call_exact(operation, range, memory);
+        self.callers.give(caller);
+        called
+    }
+
     fn call_many(
         &self,
         changes: &[Change],

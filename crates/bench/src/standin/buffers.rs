@@ -164,6 +164,8 @@ impl Buffers for Memory {
 
     fn zero(&mut self, _buffer: BufferRef, _first_block: u32, _count: u32) {}
 
+    fn absent(&mut self, _buffer: BufferRef, _first_block: u32, _count: u32) {}
+
     fn relocate(
         &mut self,
         source: RecordRef,

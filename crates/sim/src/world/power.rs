@@ -1,6 +1,6 @@
 //! Power cuts and openings, and what is compared after them.
 
-use super::{EVENTS_MAX, Expected, Pending, World, number_of, violation};
+use super::{EVENTS_MAX, Expected, Pending, World, number_of, present_as_shown, violation};
 use crate::device::Loss;
 use crate::oracle::Violation;
 use coulter_engine::{Command, Engine, Failure, Phase, Request, RequestId};
@@ -189,11 +189,13 @@ impl World {
                 return violation("a read is refused while nothing else happens".to_owned());
             }
             let answer = self.answer_to(id)?;
-            let blocks = self.memory.take_host(buffer);
+            let (blocks, absent) = self.memory.take_host_and_absent(buffer);
             match answer {
                 Ok(()) => {
-                    for (lba, block) in (range.start..).zip(&blocks) {
-                        observed[lba as usize] = number_of(lba, block)?;
+                    for (lba, (block, absent)) in (range.start..).zip(blocks.iter().zip(absent)) {
+                        let number = number_of(lba, block)?;
+                        present_as_shown(lba, number, absent)?;
+                        observed[lba as usize] = number;
                     }
                 }
                 Err(_) if self.tainted || self.failed => {}

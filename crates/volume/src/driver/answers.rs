@@ -56,9 +56,16 @@ impl Driver {
             return;
         }
         match job.operation {
-            Operation::Extents => self.answer_extents(index),
+            Operation::Extents if !job.exact => self.answer_extents(index),
+            Operation::Extents => {
+                self.watch_presence(index);
+                self.start_prompt(index);
+            }
             Operation::Read => {
                 self.name_read_memory(index);
+                if self.jobs.job(index).exact {
+                    self.watch_presence(index);
+                }
                 self.start_prompt(index);
             }
             Operation::Flush => self.start_prompt(index),

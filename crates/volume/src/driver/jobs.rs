@@ -34,6 +34,8 @@ pub(super) struct Job {
     pub(super) session: SessionId,
     pub(super) tag: u64,
     pub(super) operation: Operation,
+    /// Whether it tells exactly which blocks are mapped.
+    pub(super) exact: bool,
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) memory: Memory,
@@ -64,6 +66,7 @@ impl Job {
             session: submission.session,
             tag: submission.tag,
             operation: submission.operation,
+            exact: submission.exact,
             offset: submission.offset,
             length: submission.length,
             memory: submission.memory,

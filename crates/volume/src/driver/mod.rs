@@ -405,7 +405,7 @@ impl Driver {
             job.failure.get_or_insert(request_error(failure));
         }
         match (job.operation, job.stage) {
-            (Operation::Read | Operation::Flush, _) => {
+            (Operation::Read | Operation::Flush | Operation::Extents, _) => {
                 if job.is_done() {
                     self.finish(index);
                 }
@@ -425,6 +425,9 @@ impl Driver {
     fn finish(&mut self, index: JobIndex) {
         if self.jobs.job(index).operation == Operation::Read {
             self.take_from_bounce(index);
+        }
+        if self.jobs.job(index).exact {
+            self.tell_presence(index);
         }
         let mut job = self.jobs.remove(index);
         let result = job.failure.map_or(Ok(()), Err);

@@ -66,6 +66,11 @@ impl Driver {
                 count: u32::try_from(job.span.count()).expect("a read has at most 32 MiB"),
                 buffer: main_buffer(index),
             },
+            Operation::Extents => Request::Presence {
+                lba: Lba(job.span.first),
+                count: job.question_blocks() as u32,
+                buffer: main_buffer(index),
+            },
             operation => panic!("{operation:?} is no prompt request"),
         };
         let taken = self.engine.handle_request(request_id(index), request, &mut self.pool).is_ok();

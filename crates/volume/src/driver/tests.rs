@@ -243,8 +243,19 @@ impl Scene {
             memory = Memory::owned(buffer);
         }
         let (session, offset) = (SessionId(0), first * SECTOR as u64);
-        let submission =
-            Submission { session, tag, operation, offset, length, memory, many: None, begun_ns: 0 };
+        // A read that tells what is mapped must read the same.
+        let exact = tag.is_multiple_of(3) && matches!(operation, Operation::Read);
+        let submission = Submission {
+            session,
+            tag,
+            operation,
+            exact,
+            offset,
+            length,
+            memory,
+            many: None,
+            begun_ns: 0,
+        };
         self.driver.accept(submission);
     }
 
@@ -286,6 +297,7 @@ impl Scene {
             session: SessionId(0),
             tag,
             operation,
+            exact: false,
             offset,
             length,
             memory: Memory::owned(buffer),

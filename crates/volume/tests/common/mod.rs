@@ -70,6 +70,8 @@ pub(crate) trait AnyVolume: Sized + std::fmt::Debug {
     fn discard(&self, offset: u64, length: u64) -> Result<(), RequestError>;
     fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), RequestError>;
     fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError>;
+    fn exact_extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError>;
+    fn read_present_at(&self, offset: u64, bytes: &mut [u8]) -> Result<Vec<Extent>, RequestError>;
 }
 
 macro_rules! any_volume {
@@ -130,6 +132,16 @@ macro_rules! any_volume {
             }
             fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError> {
                 <$volume>::extents(self, offset, length)
+            }
+            fn exact_extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, RequestError> {
+                <$volume>::exact_extents(self, offset, length)
+            }
+            fn read_present_at(
+                &self,
+                offset: u64,
+                bytes: &mut [u8],
+            ) -> Result<Vec<Extent>, RequestError> {
+                <$volume>::read_present_at(self, offset, bytes)
             }
         }
     };
