@@ -17,9 +17,9 @@ use crate::report::Report;
 use crate::segments::Segments;
 use crate::window::Window;
 use coulter_format::checksum::{self, Kind};
-use coulter_format::record::Entry;
+use coulter_format::record::{Entry, PAYLOAD_BLOCKS_MAX};
 use coulter_format::{BlockPointer, Lba, Pba, Structure};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// Pointers kept at once; 32 bytes each. A batch has one segment at least, whatever its size.
@@ -37,6 +37,42 @@ pub(crate) struct Detail<'a, 'w> {
     /// them, so that of these segments only the blocks themselves can be compared with the map.
     pub(crate) remote: BTreeSet<u32>,
     pub(crate) data: bool,
+}
+
+/// How a record header begins: `docs/format.md`, section 4.
+const RECORD_MAGIC: [u8; 8] = *b"CRECORD\0";
+
+/// Blocks behind a header among which those of a scattered record lie.
+const PLACES: u32 = 256;
+
+/// Blocks of any record at most.
+const SPAN: u32 = 1 + PAYLOAD_BLOCKS_MAX as u32;
+
+/// Headers of a segment that are read once more, at most, to tell which of the damaged blocks was a header.
+const READS_MAX: u32 = 1 << 16;
+
+/// What the headers of a patched segment say, those of dead records too.
+struct Patched {
+    /// Where they lie, in order.
+    headers: Vec<Pba>,
+    /// Of each block that is in use, in order of the blocks.
+    said: Vec<(Pba, Owner, u32)>,
+    /// Blocks that are not in use: whether one still is what a header says of it.
+    dead: BTreeMap<Pba, bool>,
+    reads_left: u32,
+}
+
+impl Patched {
+    fn new() -> Patched {
+        let (headers, said, dead) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Patched { headers, said, dead, reads_left: READS_MAX }
+    }
+
+    fn said_of(&self, pba: Pba) -> &[(Pba, Owner, u32)] {
+        let first = self.said.partition_point(|said| said.0 < pba);
+        let last = self.said.partition_point(|said| said.0 <= pba);
+        self.said.get(first..last).unwrap_or(&[])
+    }
 }
 
 /// Keeps the pointers into a batch of segments.
@@ -169,8 +205,16 @@ impl Detail<'_, '_> {
             };
             // Everything before this header lies in the gap, if there is one.
             rest = report_gap(segment, gap.take(), rest, chain.pba(), report);
+            let mut blocks = 0;
             for entry in entries.iter().filter(|entry| entry.kind.has_payload()) {
-                rest = compare_entry(entry, rest, report);
+                let count = rest.partition_point(|reference| reference.pointer.pba <= entry.pba);
+                let (of_entry, behind) = rest.split_at(count);
+                rest = behind;
+                blocks += self.compare_entry(entry, of_entry, report);
+            }
+            if blocks > 0 {
+                let pba = chain.pba();
+                report.add(Finding::RecordMissing { segment, pba, blocks });
             }
             chain.advance(&header);
         }
@@ -178,45 +222,126 @@ impl Detail<'_, '_> {
         report_gap(segment, gap.or(Some(chain.pba())), rest, end, report);
     }
 
+    /// Compares a payload block with the pointers to it. Returns how many of those have the block as it is: the
+    /// header is not the one that was written last then, but an older one.
+    fn compare_entry(&mut self, entry: &Entry, kept: &[Reference], report: &mut Report) -> u64 {
+        let recorded = Owner::new(entry.kind, entry.key);
+        let mut blocks = 0;
+        for Reference { owner, pointer, .. } in kept {
+            let same = *owner == recorded;
+            if same && pointer.checksum == entry.word.checksum {
+                continue;
+            }
+            let (pba, owner) = (pointer.pba, *owner);
+            if self.holds(owner, pba, pointer.checksum) {
+                blocks += 1;
+                continue;
+            }
+            report.add(Finding::PointerMismatch { pba, owner, recorded, checksum_only: same });
+        }
+        blocks
+    }
+
+    /// Whether a block is what a pointer, or a header, says.
+    fn holds(&mut self, owner: Owner, pba: Pba, checksum: u32) -> bool {
+        let block = self.window.block(pba);
+        block.is_ok_and(|block| checksum::block(owner.kind, owner.key, block) == checksum)
+    }
+
     /// The same for a segment in which a header may be anywhere, and headers of dead records are left:
     /// every pointer must be what one of them says.
     fn compare_patched(&mut self, segment: u32, kept: &[Reference], report: &mut Report) {
-        let mut recorded: Vec<(Pba, u64, Owner, u32)> = Vec::new();
+        let mut found = Patched::new();
         let mut entries: Vec<Entry> = Vec::new();
         for offset in 0..self.segments.layout.segment_size() {
             let place = Place { segment, offset };
-            let sequence = self.rules.read_anywhere(self.window, place, &mut entries);
-            let Some(sequence) = sequence else { continue };
-            report.counters.records += 1;
-            let inline = entries.iter().filter(|entry| entry.kind.has_payload());
-            let used = inline.filter(|entry| {
-                kept.binary_search_by_key(&entry.pba, |reference| reference.pointer.pba).is_ok()
-            });
-            recorded.extend(used.map(|entry| {
-                (entry.pba, sequence, Owner::new(entry.kind, entry.key), entry.word.checksum)
-            }));
-        }
-        recorded.sort_unstable();
-        for Reference { owner, pointer, .. } in kept {
-            let pba = pointer.pba;
-            let first = recorded.partition_point(|(place, ..)| *place < pba);
-            let last = recorded.partition_point(|(place, ..)| *place <= pba);
-            let said = recorded.get(first..last).unwrap_or(&[]);
-            let matches =
-                |said: &&(Pba, u64, Owner, u32)| said.2 == *owner && said.3 == pointer.checksum;
-            if said.iter().any(|said| matches(&said)) {
+            if self.rules.read_anywhere(self.window, place, &mut entries).is_none() {
                 continue;
             }
-            match said.last() {
-                Some((.., recorded, _)) => report.add(Finding::PointerMismatch {
+            report.counters.records += 1;
+            found.headers.push(self.segments.layout.start(segment).plus(offset));
+            let used = entries.iter().filter(|entry| {
+                let is_used = kept.binary_search_by_key(&entry.pba, |kept| kept.pointer.pba).is_ok();
+                entry.kind.has_payload() && is_used
+            });
+            found.said.extend(used.map(|entry| {
+                (entry.pba, Owner::new(entry.kind, entry.key), entry.word.checksum)
+            }));
+        }
+        found.said.sort_unstable();
+        let mut missing: BTreeMap<Pba, u64> = BTreeMap::new();
+        for Reference { owner, pointer, .. } in kept {
+            let BlockPointer { pba, checksum } = *pointer;
+            let said = found.said_of(pba);
+            if said.iter().any(|said| (said.1, said.2) == (*owner, checksum)) {
+                continue;
+            }
+            // A header that is dead says what lay there once. Only if that still does, the map is wrong.
+            let is_recorded = |said: &&(Pba, Owner, u32)| self.holds(said.1, pba, said.2);
+            match said.iter().find(is_recorded) {
+                Some((_, recorded, _)) => report.add(Finding::PointerMismatch {
                     pba,
                     owner: *owner,
                     recorded: *recorded,
                     checksum_only: recorded == owner,
                 }),
-                None => report.add(Finding::RecordMissing { segment, pba, blocks: 1 }),
+                None => *missing.entry(self.lost_header(&mut found, kept, pba)).or_default() += 1,
             }
         }
+        for (pba, blocks) in missing {
+            report.add(Finding::RecordMissing { segment, pba, blocks });
+        }
+    }
+
+    /// Where the header of a block lies that no header tells of: before it, where neither a block in use nor a
+    /// header lies, nor what a header says. Other blocks of its own record may have died, so of those left it is
+    /// the next that looks like a damaged header, or is blank; or else the next.
+    fn lost_header(&mut self, found: &mut Patched, kept: &[Reference], pba: Pba) -> Pba {
+        let offset = self.segments.layout.place(pba).map_or(0, |place| place.offset);
+        let (mut next, mut blank) = (None, None);
+        for distance in 1..=offset.min(PLACES) {
+            let place = Pba(pba.0 - distance);
+            let is_used = kept.binary_search_by_key(&place, |kept| kept.pointer.pba).is_ok();
+            let is_header = found.headers.binary_search(&place).is_ok();
+            if is_used || is_header || self.is_dead_payload(found, place) {
+                continue;
+            }
+            next = next.or(Some(place));
+            let Ok(block) = self.window.block(place) else { return place };
+            if block.starts_with(&RECORD_MAGIC) {
+                return place;
+            }
+            if block.iter().all(|byte| *byte == 0) {
+                blank = blank.or(Some(place));
+            }
+        }
+        blank.or(next).unwrap_or(pba)
+    }
+
+    /// Whether a block that is not in use still is what some header says of it.
+    fn is_dead_payload(&mut self, found: &mut Patched, pba: Pba) -> bool {
+        if let Some(known) = found.dead.get(&pba) {
+            return *known;
+        }
+        let first = found.headers.partition_point(|header| header.0 < pba.0.saturating_sub(SPAN));
+        let last = found.headers.partition_point(|header| *header < pba);
+        let mut is_dead = false;
+        let mut entries = Vec::new();
+        for header in found.headers.get(first..last).unwrap_or(&[]) {
+            if is_dead || found.reads_left == 0 {
+                break;
+            }
+            found.reads_left -= 1;
+            let Some(place) = self.segments.layout.place(*header) else { continue };
+            self.rules.read_anywhere(self.window, place, &mut entries);
+            let mut of_block = entries.iter().filter(|entry| entry.pba == pba);
+            is_dead = of_block.any(|entry| {
+                let owner = Owner::new(entry.kind, entry.key);
+                entry.kind.has_payload() && self.holds(owner, pba, entry.word.checksum)
+            });
+        }
+        found.dead.insert(pba, is_dead);
+        is_dead
     }
 
     /// Compares mapped data with the checksums of the map.
@@ -253,21 +378,6 @@ fn report_gap<'a>(
         let pba = gap.or(first).unwrap_or(end);
         let blocks = count as u64;
         report.add(Finding::RecordMissing { segment, pba, blocks });
-    }
-    kept.get(count..).unwrap_or(&[])
-}
-
-/// Compares a payload block with the pointers to it; returns the pointers behind it.
-fn compare_entry<'a>(entry: &Entry, kept: &'a [Reference], report: &mut Report) -> &'a [Reference] {
-    let count = kept.partition_point(|reference| reference.pointer.pba <= entry.pba);
-    let recorded = Owner::new(entry.kind, entry.key);
-    for Reference { owner, pointer, .. } in kept.iter().take(count) {
-        let same = *owner == recorded;
-        if !same || pointer.checksum != entry.word.checksum {
-            let (pba, owner) = (pointer.pba, *owner);
-            let checksum_only = same;
-            report.add(Finding::PointerMismatch { pba, owner, recorded, checksum_only });
-        }
     }
     kept.get(count..).unwrap_or(&[])
 }

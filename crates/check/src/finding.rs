@@ -372,6 +372,9 @@ pub enum Finding {
         /// Where the record is, if its header is intact.
         #[serde(serialize_with = "as_optional_block")]
         pba: Option<Pba>,
+        /// Whether what tells so lies further behind than recovery looks: opening the store drops the record and
+        /// all that follow.
+        opens: bool,
     },
     /// Two records after the checkpoint have the same sequence.
     SequenceTwice {

@@ -47,8 +47,10 @@ pub(crate) struct Replay {
     pub(crate) updates: Updates,
     /// The last sequence that counts.
     pub(crate) sequence: u64,
-    /// Whether nothing that was durable is missing, for all that was found.
+    /// Whether nothing that was durable is missing, nor anything else wrong, for all that was found.
     pub(crate) is_whole: bool,
+    /// Whether it is not for this reason alone: records that were durable are missing.
+    pub(crate) has_only_gap: bool,
 }
 
 /// The state of looking for records.
@@ -57,8 +59,14 @@ struct Search<'a, 'w> {
     superblock: &'a Superblock,
     report: &'a mut Report,
     found: Vec<Candidate>,
-    /// The highest sequence that the superblock, or some header, says is durable.
+    /// The highest sequence that the superblock, or some header that recovery looks at, says is durable.
     durable: u64,
+    /// The same of headers further behind, at which recovery does not look.
+    durable_beyond: u64,
+    /// Durable records are missing.
+    has_gap: bool,
+    /// Something else is wrong, so that what holds is not known.
+    is_wrong: bool,
     /// The newest superblock that some header knows of.
     generation: u64,
     /// The highest epoch of any header, and where it is.
@@ -79,10 +87,19 @@ pub(crate) fn read(
 ) -> Replay {
     // The checkpoint's own records lie behind it and were durable before the superblock was.
     let durable = superblock.checkpoint.sequence.max(superblock.durable_sequence);
-    let was_complete = std::mem::replace(&mut report.complete, true);
     let found = Vec::new();
-    let mut search =
-        Search { window, superblock, report, found, durable, generation: 0, epoch: None };
+    let mut search = Search {
+        window,
+        superblock,
+        report,
+        found,
+        durable,
+        durable_beyond: durable,
+        has_gap: false,
+        is_wrong: false,
+        generation: 0,
+        epoch: None,
+    };
     search.walk_all(checkpoint, &segments.layout);
     search.found.sort_by_key(|found| found.sequence);
     search.report_twins();
@@ -99,9 +116,8 @@ pub(crate) fn read(
         sequence = found.sequence;
     }
     search.sum_up(&accepted, sequence);
-    let is_whole = std::mem::replace(&mut report.complete, was_complete);
-    report.complete &= is_whole;
-    Replay { updates: updates.finish(), sequence, is_whole }
+    let (is_whole, has_only_gap) = (!search.has_gap && !search.is_wrong, !search.is_wrong);
+    Replay { updates: updates.finish(), sequence, is_whole, has_only_gap }
 }
 
 impl Search<'_, '_> {
@@ -109,22 +125,45 @@ impl Search<'_, '_> {
         self.superblock.store
     }
 
+    /// What holds is not known, and there is more that cannot be looked at.
+    fn wrong(&mut self, finding: Finding) {
+        self.report.complete = false;
+        self.contradicts(finding);
+    }
+
+    /// What holds is not known.
+    fn contradicts(&mut self, finding: Finding) {
+        self.is_wrong = true;
+        self.report.add(finding);
+    }
+
     /// Walks the heads, then the reserved segments; searches behind the end of each walk for
     /// records that tell what was durable.
     fn walk_all(&mut self, checkpoint: &Checkpoint, layout: &Layout) {
+        let mut beyond = Vec::new();
         for head in checkpoint.heads.iter().flatten() {
             let walk = self.walk(layout, head.segment, head.offset);
             self.probe(layout, walk);
+            beyond.push(walk);
         }
         // Reserved segments are opened in order, by as many streams as there are: behind so many
         // that hold no record nothing can follow.
-        let mut without = 0;
+        let (mut without, mut without_any) = (0, 0);
         for segment in &checkpoint.reserved {
             let walk = self.walk(layout, *segment, 0);
             without = if walk.offset > 0 { 0 } else { without + 1 };
+            let mut holds_any = walk.offset > 0;
             if without <= STREAM_COUNT {
-                self.probe(layout, walk);
+                holds_any |= self.probe(layout, walk);
             }
+            without_any = if holds_any { 0 } else { without_any + 1 };
+            if without_any <= STREAM_COUNT {
+                beyond.push(walk);
+            }
+        }
+        // What was closed has nothing there.
+        if !self.superblock.clean || !self.found.is_empty() {
+            beyond.into_iter().for_each(|walk| self.probe_beyond(layout, walk));
         }
         for segment in &checkpoint.holes {
             self.search_holes(layout, *segment);
@@ -132,8 +171,7 @@ impl Search<'_, '_> {
         let found = self.superblock.generation;
         if self.generation > found {
             let generation = self.generation;
-            self.report.complete = false;
-            self.report.add(Finding::SuperblockLost { generation, found });
+            self.wrong(Finding::SuperblockLost { generation, found });
         }
         if let Some((value, pba)) = self.epoch
             && value >= NUMBER_LIMIT_AT_OPENING
@@ -155,8 +193,7 @@ impl Search<'_, '_> {
                 Ok(block) => block,
                 Err(error) => {
                     let structure = coulter_format::Structure::RecordHeader;
-                    self.report.complete = false;
-                    self.report.add(Finding::Unreadable { owner: None, structure, pba, error });
+                    self.wrong(Finding::Unreadable { owner: None, structure, pba, error });
                     break;
                 }
             };
@@ -194,6 +231,7 @@ impl Search<'_, '_> {
         long_field: Option<(&'static str, u64)>,
     ) {
         self.durable = self.durable.max(header.durable_sequence);
+        self.durable_beyond = self.durable_beyond.max(self.durable);
         let RecordHeader { sequence, stream, goes_on, pba, .. } = *header;
         let scattered = header.scattered.is_some();
         self.found.push(Candidate {
@@ -217,8 +255,7 @@ impl Search<'_, '_> {
                 Ok(blocks) => blocks.first(),
                 Err(error) => {
                     let structure = coulter_format::Structure::RecordHeader;
-                    self.report.complete = false;
-                    self.report.add(Finding::Unreadable { owner: None, structure, pba, error });
+                    self.wrong(Finding::Unreadable { owner: None, structure, pba, error });
                     continue;
                 }
             };
@@ -237,21 +274,42 @@ impl Search<'_, '_> {
     }
 
     /// Behind a header that is torn or damaged may lie records that cannot be reached. They do not
-    /// count, but what they say of durability does.
-    fn probe(&mut self, layout: &Layout, walk: Walk) {
-        let (store, epoch) = (self.store(), self.superblock.epoch);
+    /// count, but what they say of durability does. Returns whether there are any.
+    fn probe(&mut self, layout: &Layout, walk: Walk) -> bool {
         let end = layout.segment_size().min(walk.offset.saturating_add(PROBE_BLOCKS));
-        for offset in walk.offset..end {
+        let found = self.search_headers(layout, walk, walk.offset..end);
+        self.durable = self.durable.max(self.durable_beyond);
+        found
+    }
+
+    /// Where many headers in a row are damaged, records lie further behind than recovery looks.
+    fn probe_beyond(&mut self, layout: &Layout, walk: Walk) {
+        let start = walk.offset.saturating_add(PROBE_BLOCKS);
+        self.search_headers(layout, walk, start..layout.segment_size());
+    }
+
+    /// Notes what headers say of durability that can only follow a walk; returns whether there are any.
+    fn search_headers(
+        &mut self,
+        layout: &Layout,
+        walk: Walk,
+        offsets: std::ops::Range<u32>,
+    ) -> bool {
+        let (store, epoch) = (self.store(), self.superblock.epoch);
+        let mut found = false;
+        for offset in offsets.clone() {
             let pba = layout.start(walk.segment).plus(offset);
-            let Ok(block) = self.window.sequential(pba, 1, end - offset) else { continue };
+            let Ok(block) = self.window.sequential(pba, 1, offsets.end - offset) else { continue };
             let Some(block) = block.first() else { continue };
             let Ok(view) = RecordView::decode(block, &store, pba) else { continue };
             let header = view.header();
             self.meet(&header);
             if header.epoch == epoch && header.sequence > walk.latest {
-                self.durable = self.durable.max(header.durable_sequence);
+                self.durable_beyond = self.durable_beyond.max(header.durable_sequence);
+                found = true;
             }
         }
+        found
     }
 
     fn end_pba(&self, found: &Candidate) -> u64 {
@@ -262,12 +320,14 @@ impl Search<'_, '_> {
     }
 
     fn report_twins(&mut self) {
+        let mut twins = Vec::new();
         for (one, other) in self.found.iter().zip(self.found.iter().skip(1)) {
             if one.sequence == other.sequence {
                 let (sequence, first, second) = (one.sequence, one.pba, other.pba);
-                self.report.add(Finding::SequenceTwice { sequence, first, second });
+                twins.push(Finding::SequenceTwice { sequence, first, second });
             }
         }
+        twins.into_iter().for_each(|twin| self.contradicts(twin));
     }
 
     /// The records that follow the checkpoint without a gap, and are durable or intact.
@@ -295,11 +355,15 @@ impl Search<'_, '_> {
             next = last.sequence;
             at = Some(last.pba);
         }
-        if next <= self.durable {
-            let durable_sequence = self.durable;
+        if next <= self.durable_beyond {
+            let (sequence, durable_sequence) = (next, self.durable_beyond);
+            let opens = next > self.durable;
             self.report.complete = false;
-            let sequence = next;
-            self.report.add(Finding::DurableRecordMissing { sequence, durable_sequence, pba: at });
+            self.has_gap = true;
+            let (durable, pba) = (durable_sequence, at);
+            let finding =
+                Finding::DurableRecordMissing { sequence, durable_sequence: durable, pba, opens };
+            self.report.add(finding);
         } else {
             let dropped = self.found.iter().filter(|found| found.sequence >= next).count() as u64;
             self.report.recovery.records_dropped = dropped;
@@ -319,7 +383,7 @@ impl Search<'_, '_> {
         for found in accepted.iter().filter(|found| !found.scattered) {
             if *streams.entry(found.segment).or_insert(found.stream) != found.stream {
                 let (pba, value) = (found.pba, u64::from(found.stream));
-                self.report.add(Finding::RecordContradicts { pba, field: "stream", value });
+                self.contradicts(Finding::RecordContradicts { pba, field: "stream", value });
             }
         }
     }
@@ -331,7 +395,7 @@ impl Search<'_, '_> {
         }
         for found in accepted {
             if let Some((field, value)) = found.long_field {
-                self.report.add(Finding::RecordContradicts { pba: found.pba, field, value });
+                self.contradicts(Finding::RecordContradicts { pba: found.pba, field, value });
             }
         }
     }
@@ -385,8 +449,7 @@ impl Search<'_, '_> {
             let end = entry.key.saturating_add(u64::from(entry.count));
             if is_host && end > volume_size {
                 let (pba, value) = (found.pba, entry.key);
-                self.report.complete = false;
-                self.report.add(Finding::RecordContradicts { pba, field: "key", value });
+                self.wrong(Finding::RecordContradicts { pba, field: "key", value });
                 continue;
             }
             // What did not arrive still tells that its address lay at the source then.

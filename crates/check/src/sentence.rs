@@ -254,7 +254,7 @@ fn write_record(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
              to another store",
             pba.0, expected_end.0,
         ),
-        Finding::DurableRecordMissing { sequence, durable_sequence, pba } => {
+        Finding::DurableRecordMissing { sequence, durable_sequence, pba, opens } => {
             write!(f, "record {sequence} ")?;
             match pba {
                 Some(pba) => write!(f, "at block {} is damaged", pba.0)?,
@@ -263,9 +263,13 @@ fn write_record(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(
                 f,
                 ", though all up to {durable_sequence} were durable: writes that were flushed are \
-                 lost, and the store refuses to open rather than go back in time; look at the \
-                 device, and salvage the store, or restore it from a backup",
-            )
+                 lost, and ",
+            )?;
+            f.write_str(match opens {
+                false => "the store refuses to open rather than go back in time",
+                true => "opening the store would drop all that follow for good: do not attach it",
+            })?;
+            f.write_str("; look at the device, and salvage the store, or restore it from a backup")
         }
         Finding::SequenceTwice { sequence, first, second } => write!(
             f,

@@ -22,7 +22,7 @@ const GAP_MAX: u32 = 8;
 pub(super) struct Wanted {
     pub(super) lba: u64,
     pub(super) pointer: BlockPointer,
-    /// Whether the log says where it lies, and not the map.
+    /// Whether a newer version of it may be hidden.
     pub(super) is_found: bool,
 }
 
@@ -71,13 +71,30 @@ impl<'a> Copier<'a> {
                 self.waiting.push(Wanted { lba, pointer, is_found });
             }
         }
-        for index in &settled.lost {
+        let lost = settled.lost.iter().map(|index| (index, State::Lost));
+        let unknown = settled.unknown.iter().map(|index| (index, State::Unknown));
+        for (index, state) in lost.chain(unknown) {
             let lba = first + u64::from(*index);
             if lba < self.volume_size {
-                self.count(lba, Some(State::Lost));
+                self.count(lba, Some(state));
             }
         }
         self.waiting.len() >= BATCH
+    }
+
+    /// Nothing is known of a leaf.
+    pub(super) fn unknown_leaf(&mut self, key: u64) {
+        let lba = key.saturating_mul(PER_LEAF);
+        let blocks = self.volume_size.saturating_sub(lba).min(PER_LEAF);
+        self.salvage.unknown_blocks += blocks;
+        match self.salvage.ranges.last_mut() {
+            Some(Range { lba: first, blocks: before, state: State::Unknown })
+                if *first + *before == lba =>
+            {
+                *before += blocks;
+            }
+            _ => self.salvage.ranges.push(Range { lba, blocks, state: State::Unknown }),
+        }
     }
 
     /// Hands out what waits; returns what cannot be read, or is not what it should be, by address.
@@ -163,6 +180,7 @@ impl<'a> Copier<'a> {
             None => self.salvage.whole_blocks += 1,
             Some(State::Found) => self.salvage.found_blocks += 1,
             Some(State::Lost) => self.salvage.lost_blocks += 1,
+            Some(State::Unknown) => self.salvage.unknown_blocks += 1,
         }
         if let Some(state) = state {
             self.salvage.ranges.push(Range { lba, blocks: 1, state });

@@ -8,8 +8,14 @@
 //! resolve  leaf by leaf, what is left of the map and the records settle where each block lies last
 //! ```
 //! A block is handed out only if its checksum, which is bound to its address, is right. So nothing is ever
-//! taken for what it is not; what remains open, if the map does not tell, is which version is the newest:
-//! see [`State::Found`] and [`Salvage::stale_max`].
+//! taken for what it is not; what remains open, if the map does not tell or a record is missing, is which version is
+//! the newest: see [`State::Found`].
+//!
+//! # What is said to be as it was
+//! Only what nothing that is hidden can have changed. Zeros are content like any other.
+//! - Records after the checkpoint have consecutive sequences, and headers and superblock tell up to which of them
+//!   all was durable. One of those is missing: any block may be outdated that no later record wrote.
+//! - A run, a page or a header is damaged that the checkpoint leads to: so may all of the leaves that it was for.
 //!
 //! # Why the log can stand in for the map
 //! The record that tells where a block lies is not overwritten as long as the block counts (`docs/format.md`,
@@ -84,9 +90,11 @@ pub trait Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The map does not tell any more; this is the newest version that the log knows of. It may be one that
-    /// was discarded, or, if a record is damaged, an older one.
+    /// The map does not tell any more, or a record that was durable is missing: this is the newest version that
+    /// is left. It may be outdated, or have been discarded.
     Found,
+    /// For the same reasons nothing tells whether anything was there. Zeros.
+    Unknown,
     /// It was there, and that version of it is not: it cannot be read, or does not match its checksum. Where
     /// the map does not tell, it may have been discarded before.
     Lost,
@@ -112,13 +120,15 @@ pub struct Salvage {
     pub whole_blocks: u64,
     /// Blocks in [`State::Found`].
     pub found_blocks: u64,
+    /// Blocks in [`State::Unknown`].
+    pub unknown_blocks: u64,
     /// Blocks in [`State::Lost`].
     pub lost_blocks: u64,
     /// Records that are known to have been there and whose headers are damaged, where they would be needed:
     /// nobody knows which blocks they wrote or discarded.
     pub records_missing: u64,
-    /// Blocks that they wrote, at most. So many blocks of the volume may be older than they should be, or
-    /// missing, though nothing shows that.
+    /// Blocks that they wrote, at most: how many of those in doubt are outdated or missing. What they discarded
+    /// comes on top.
     pub stale_max: u64,
     /// What is not as the map says, by address.
     #[serde(skip)]
@@ -130,7 +140,8 @@ pub struct Salvage {
 impl Salvage {
     /// Whether all that was in the volume is known to have been handed out as it was.
     pub fn is_whole(&self) -> bool {
-        self.found_blocks == 0 && self.lost_blocks == 0 && self.records_missing == 0
+        let in_doubt = self.found_blocks + self.unknown_blocks + self.lost_blocks;
+        in_doubt == 0 && self.records_missing == 0
     }
 }
 
@@ -271,8 +282,10 @@ impl Work<'_, '_> {
         let segments = self.store.as_ref().map(|store| &store.segments);
         let mut progress = |done, total| report_progress(self.options, Phase::Log, done, total);
         let mut log = Log::scan(window, &self.superblock, segments, &mut progress);
-        let replayed = self.store.as_ref().filter(|store| store.replay.is_whole);
-        log.drop_what_never_happened(window, replayed.map(|store| store.replay.sequence));
+        let replay = self.store.as_ref().map(|store| &store.replay);
+        log.settle_certainty(trusts_map, replay.is_none_or(|replay| replay.has_only_gap));
+        let replayed = replay.filter(|_| trusts_map);
+        log.drop_what_never_happened(window, replayed.map(|replay| replay.sequence));
         let leaves = self.superblock.geometry.volume_size.div_ceil(PER_LEAF);
         let passes = log.entry_count().div_ceil(self.options.events_max.max(1) as u64).max(1);
         let step = leaves.div_ceil(passes).max(1);
@@ -300,15 +313,20 @@ impl Work<'_, '_> {
         events: &Events,
         leaves: std::ops::Range<u64>,
     ) -> Result<bool, SalvageError> {
-        let left = self.known.left.range(leaves).map(|(key, _)| *key);
+        let left = self.known.left.range(leaves.clone()).map(|(key, _)| *key);
         let keys: BTreeSet<u64> = left.chain(events.leaves()).collect();
+        let trusts_map = self.trusts_map();
+        let is_untold = |key: &u64| self.known.wants(*key, trusts_map) && !keys.contains(key);
+        leaves.filter(is_untold).for_each(|key| self.copier.unknown_leaf(key));
         let mut relies_on_log = false;
         for key in keys {
             let mut base = self.known.left.remove(&key).unwrap_or_else(|| Base::unknown(key));
             let of_leaf = events.of(key);
             relies_on_log |= base.is_open();
             if self.known.hidden.hides_run(key) {
-                base.doubt_all();
+                base.doubt_checkpoint();
+            } else if !trusts_map || self.known.hidden.hides(key) {
+                base.doubt();
             }
             base.find_page(window, of_leaf);
             base.resolve(of_leaf, log);
@@ -365,8 +383,12 @@ impl Visitor for Taker<'_, '_, '_> {
         window: &mut Window<'_>,
         _report: &mut Report,
     ) -> ControlFlow<()> {
-        if !self.trusts_map || leaf.now.iter().any(|pointer| pointer.is_lost()) {
+        if !self.trusts_map {
             self.known.left.insert(leaf.key, Base::doubtful(leaf));
+            return ControlFlow::Continue(());
+        }
+        if leaf.now.iter().any(|pointer| pointer.is_lost()) {
+            self.known.left.insert(leaf.key, Base::known(leaf));
             return ControlFlow::Continue(());
         }
         self.known.done.insert(leaf.key);

@@ -11,6 +11,11 @@
 //! same: the address was overwritten while the relocation was on its way, or the older value is one from
 //! before the source was written. No checkpoint is cut while a relocation is on its way, so it was the
 //! latter if a checkpoint lies in between.
+//!
+//! # What is certain
+//! A value is certain if nothing that may be newer is hidden: the map tells all of its leaf and no record after the
+//! checkpoint is missing, or a record told it that is newer than all those that are. "Unmapped" is a value like
+//! any other. What is not certain never counts as being as it was.
 
 use super::copy::Wanted;
 use super::events::{Effect, Event};
@@ -39,8 +44,10 @@ struct Value {
     pointer: BlockPointer,
     /// Whether records may say otherwise.
     is_open: bool,
-    /// Whether it is from a page that nothing leads to any more, or from a record.
-    is_found: bool,
+    /// Whether nothing that is hidden can be newer.
+    is_certain: bool,
+    /// It is what held at the checkpoint, or later.
+    is_at_checkpoint: bool,
     /// A damaged map page took it away.
     is_lost: bool,
     /// It is from a record that the checkpoint refers to.
@@ -61,6 +68,8 @@ pub(super) struct Settled {
     pub(super) blocks: Vec<SettledBlock>,
     /// Addresses that were mapped, and nothing tells where to.
     pub(super) lost: Vec<u16>,
+    /// Addresses of which nothing tells whether they were mapped.
+    pub(super) unknown: Vec<u16>,
 }
 
 /// Where a block lies.
@@ -68,7 +77,7 @@ pub(super) struct Settled {
 pub(super) struct SettledBlock {
     pub(super) index: u16,
     pub(super) pointer: BlockPointer,
-    /// Whether the log says so, and not the map.
+    /// Whether a newer version may be hidden.
     pub(super) is_found: bool,
 }
 
@@ -85,13 +94,14 @@ impl Base {
 
     /// Of a leaf of which these blocks are not where they should be.
     pub(super) fn missing(key: u64, blocks: &[Wanted]) -> Base {
-        let values = Box::new([Value::default(); ENTRIES_PER_PAGE]);
+        let rest = Value { is_certain: true, ..Value::default() };
+        let values = Box::new([rest; ENTRIES_PER_PAGE]);
         let mut base = Base { key, values, page: None, lacks_page: false };
         for wanted in blocks {
             if let Some(value) =
                 base.values.get_mut((wanted.lba % ENTRIES_PER_PAGE as u64) as usize)
             {
-                (value.pointer, value.is_found) = (wanted.pointer, wanted.is_found);
+                (value.pointer, value.is_certain) = (wanted.pointer, !wanted.is_found);
             }
         }
         base
@@ -115,8 +125,12 @@ impl Base {
             base.values.iter_mut().zip(leaf.now).zip(leaf.referred)
         {
             let (is_lost, is_open) = (pointer.is_lost(), is_open(pointer));
+            // What no run says of an address is in the page, if that could be read.
+            let is_certain = !is_lost && (pointer.is_mapped() || leaf.page_is_known);
+            let is_at_checkpoint = is_certain;
             let pointer = if is_lost { BlockPointer::NOWHERE } else { pointer };
-            *value = Value { pointer, is_open, is_found: false, is_lost, is_referred };
+            *value =
+                Value { pointer, is_open, is_certain, is_at_checkpoint, is_lost, is_referred };
         }
         base
     }
@@ -126,11 +140,15 @@ impl Base {
         self.values.iter().any(|value| value.is_open)
     }
 
-    /// Something is hidden that may have unmapped any of it.
-    pub(super) fn doubt_all(&mut self) {
-        for value in self.values.iter_mut().filter(|value| value.pointer.is_mapped()) {
-            value.is_found |= value.is_open;
-        }
+    /// A record is missing that may have changed any of it.
+    pub(super) fn doubt(&mut self) {
+        self.values.iter_mut().for_each(|value| value.is_certain &= !value.is_open);
+    }
+
+    /// Updates of the map are hidden from before the checkpoint: records may say what they were.
+    pub(super) fn doubt_checkpoint(&mut self) {
+        self.doubt();
+        self.values.iter_mut().for_each(|value| value.is_at_checkpoint &= !value.is_open);
     }
 
     /// If the leaf's page could not be read, takes what the newest one says that the log still has.
@@ -149,7 +167,7 @@ impl Base {
                 if value.is_open && !value.pointer.is_mapped() {
                     let is_lost = pointer.is_lost();
                     let pointer = if is_lost { BlockPointer::NOWHERE } else { pointer };
-                    *value = Value { pointer, is_found: true, is_lost, ..Value::open() };
+                    *value = Value { pointer, is_lost, ..Value::open() };
                 }
             }
             self.page = Some(pba);
@@ -161,11 +179,13 @@ impl Base {
     pub(super) fn settled(&self) -> Settled {
         let mut settled = Settled { key: self.key, ..Settled::default() };
         for (index, value) in (0..).zip(self.values.iter()) {
-            let Value { pointer, is_found, .. } = *value;
+            let Value { pointer, is_certain, is_lost, .. } = *value;
             if pointer.is_mapped() {
-                settled.blocks.push(SettledBlock { index, pointer, is_found });
-            } else if value.is_lost {
+                settled.blocks.push(SettledBlock { index, pointer, is_found: !is_certain });
+            } else if is_lost {
                 settled.lost.push(index);
+            } else if !is_certain {
+                settled.unknown.push(index);
             }
         }
         settled
@@ -188,10 +208,11 @@ impl Base {
                 {
                     continue;
                 }
-                let pointer = match event.effect {
+                let is_newest = event.sequence > log.certain_after();
+                let (pointer, is_certain) = match event.effect {
                     Effect::Page { .. } => continue,
-                    Effect::Written => event.pointer,
-                    Effect::Discarded => BlockPointer::NOWHERE,
+                    Effect::Written => (event.pointer, is_newest),
+                    Effect::Discarded => (BlockPointer::NOWHERE, is_newest),
                     Effect::Moved { source } => {
                         let is_there = value.pointer.pba == source;
                         let is_known = places.contains_key(&(event.index, source));
@@ -199,10 +220,10 @@ impl Base {
                         if !is_there && (is_known || !is_older) {
                             continue;
                         }
-                        event.pointer
+                        (event.pointer, is_there && value.is_certain)
                     }
                 };
-                *value = Value { pointer, is_found: true, ..Value::open() };
+                *value = Value { pointer, is_certain, ..Value::open() };
                 time.sequence = event.sequence;
             }
         }
@@ -234,7 +255,7 @@ impl Base {
             let since = since.unwrap_or_else(|| log.cut_before(event.sequence));
             let late = latest.filter(|written| written.sequence > since);
             if let Some(written) = late {
-                *value = Value { pointer: written.pointer, is_found: true, ..Value::open() };
+                *value = Value { pointer: written.pointer, ..Value::open() };
             }
         }
     }
@@ -251,11 +272,17 @@ impl Base {
         });
         let sequence = of_page.unwrap_or(0);
         let mut times = Box::new([Time { sequence, of_map: 0 }; ENTRIES_PER_PAGE]);
+        for (value, time) in self.values.iter().zip(times.iter_mut()) {
+            if value.is_at_checkpoint {
+                time.sequence = sequence.max(log.checkpoint);
+            }
+        }
         for event in events {
             let Some(value) = self.values.get(usize::from(event.index)) else { continue };
             let Some(time) = times.get_mut(usize::from(event.index)) else { continue };
             if event.is_block() && value.pointer.is_mapped() && event.pointer == value.pointer {
-                *time = Time { sequence: event.sequence, of_map: event.sequence };
+                let sequence = event.sequence.max(time.sequence);
+                *time = Time { sequence, of_map: event.sequence };
             }
         }
         times

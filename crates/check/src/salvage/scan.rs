@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) pba: Pba,
+    checksum: u32,
     epoch: u64,
     pub(super) sequence: u64,
     /// It lies in holes, so it says nothing of where the record before it ends.
@@ -34,7 +35,8 @@ pub(super) struct Log {
     bodies: Vec<BlockPointer>,
     /// Up to where checkpoints went, by sequence.
     cuts: Vec<u64>,
-    /// Where headers are missing between others of the same life, and blocks up to the next.
+    /// Where headers are missing between others of the same life, and blocks up to the next. Those after the
+    /// checkpoint are not among them: their sequences are missing.
     gaps: BTreeMap<Pba, u64>,
     /// Entries of all records.
     entry_count: u64,
@@ -42,8 +44,18 @@ pub(super) struct Log {
     taken: Vec<(Pba, u64)>,
     /// Every record up to this sequence was durable.
     durable: u64,
-    checkpoint: u64,
+    pub(super) checkpoint: u64,
     epoch: u64,
+    generation: u64,
+    /// The newest superblock that some header knows of.
+    generation_met: u64,
+    /// Whether every block that may be a header could be read.
+    is_all_read: bool,
+    /// Records between the checkpoint and what was durable that are not there: how many, and the last.
+    missing_count: u64,
+    missing_last: u64,
+    /// See [`Log::certain_after`].
+    certain_after: u64,
 }
 
 /// Records that are missing, and how many blocks they can have at most.
@@ -61,6 +73,8 @@ struct Chain {
     sequence: u64,
     /// A scattered record was met: the last one to be written is always there.
     is_patched: bool,
+    /// Records from here on came after the checkpoint.
+    checkpoint_end: u32,
 }
 
 impl Log {
@@ -82,17 +96,26 @@ impl Log {
             durable: superblock.durable_sequence,
             checkpoint: superblock.checkpoint.sequence,
             epoch: superblock.epoch,
+            generation: superblock.generation,
+            generation_met: 0,
+            is_all_read: true,
+            missing_count: 0,
+            missing_last: 0,
+            certain_after: u64::MAX,
         };
         let layout = Layout { geometry: superblock.geometry };
         let count = layout.segment_count();
         for segment in 0..count {
             if u64::from(layout.start(segment).0) >= window.size_blocks() {
+                log.is_all_read = false;
                 break;
             }
             let known = segments.and_then(|segments| segments.segment(segment));
             let entry = known.and_then(|known| known.entry);
             let chained = entry.is_some() && known.is_some_and(|known| !known.patched);
-            let chain = log.scan_segment(window, &layout, segment, chained);
+            let checkpoint_end = known.map_or(u32::MAX, |known| known.checkpoint_end);
+            let chain = Chain { checkpoint_end, ..Chain::default() };
+            let chain = log.scan_segment(window, &layout, segment, chained, chain);
             // Where holes are filled, a header that nothing needs may be overwritten.
             if chain.is_patched || entry.is_some_and(|entry| entry.valid == 0) {
                 log.forget_gaps(&layout, segment);
@@ -100,6 +123,7 @@ impl Log {
             progress(u64::from(segment) + 1, u64::from(count));
         }
         log.taken.sort_unstable();
+        log.miss_records();
         let bodies = std::mem::take(&mut log.bodies);
         log.read_cuts(window, &bodies);
         log
@@ -111,9 +135,9 @@ impl Log {
         layout: &Layout,
         segment: u32,
         chained: bool,
+        mut chain: Chain,
     ) -> Chain {
         let size = layout.segment_size();
-        let mut chain = Chain::default();
         let mut offset = 0;
         while offset < size {
             let pba = layout.start(segment).plus(offset);
@@ -122,6 +146,7 @@ impl Log {
                 true => window.header(pba, size - offset).ok(),
                 false => window.sequential(pba, 1, size - offset).ok().and_then(|b| b.first()),
             };
+            self.is_all_read &= block.is_some();
             let span = block.and_then(|block| self.note(block, pba, offset, &mut chain));
             offset += if chained { span.unwrap_or(1) } else { 1 };
         }
@@ -133,7 +158,9 @@ impl Log {
         let view = RecordView::decode(block, &self.store, pba).ok()?;
         let header = view.header();
         if header.scattered.is_none() {
-            if offset > chain.end && header.sequence > chain.sequence {
+            let is_behind = chain.sequence >= self.checkpoint || chain.end >= chain.checkpoint_end;
+            let is_recent = header.epoch == self.epoch && is_behind;
+            if offset > chain.end && header.sequence > chain.sequence && !is_recent {
                 let start = Pba(pba.0 - (offset - chain.end));
                 self.gaps.insert(start, u64::from(offset - chain.end - 1));
             }
@@ -148,6 +175,7 @@ impl Log {
             self.taken.extend(blocks.map(|pba| (pba, header.sequence)));
         }
         self.durable = self.durable.max(header.durable_sequence);
+        self.generation_met = self.generation_met.max(header.generation);
         for entry in view.entries() {
             self.entry_count += 1;
             if entry.kind == Kind::Checkpoint && entry.key == 0 {
@@ -158,11 +186,46 @@ impl Log {
         let (epoch, sequence) = (header.epoch, header.sequence);
         self.records.push(Record {
             pba,
+            checksum: view.checksum(),
             epoch,
             sequence,
             is_scattered: header.scattered.is_some(),
         });
         Some(header.span())
+    }
+
+    /// Finds out which records are missing: of those after the checkpoint none was overwritten, so each that was
+    /// durable is there or is damaged.
+    fn miss_records(&mut self) {
+        let (checkpoint, durable) = (self.checkpoint, self.durable);
+        let recent = self.records.iter().filter(|record| record.epoch == self.epoch);
+        let sequences = recent.map(|record| record.sequence);
+        let mut there: Vec<u64> =
+            sequences.filter(|sequence| *sequence > checkpoint && *sequence <= durable).collect();
+        there.sort_unstable();
+        there.dedup();
+        self.missing_count = durable.saturating_sub(checkpoint).saturating_sub(there.len() as u64);
+        let mut last = durable;
+        while self.missing_count > 0 && there.pop_if(|sequence| *sequence == last).is_some() {
+            last -= 1;
+        }
+        self.missing_last = if self.missing_count > 0 { last } else { 0 };
+    }
+
+    /// What a record of a higher sequence wrote or discarded nothing that is missing can have changed later.
+    pub(super) fn certain_after(&self) -> u64 {
+        self.certain_after
+    }
+
+    /// Says what is certain: `is_whole` if replay found no record missing, `is_known` if it found nothing worse,
+    /// or could not be done.
+    pub(super) fn settle_certainty(&mut self, is_whole: bool, is_known: bool) {
+        let is_newest = self.generation_met <= self.generation && self.is_all_read;
+        self.certain_after = match (is_whole, is_known && is_newest) {
+            (true, _) => self.checkpoint,
+            (false, true) => self.checkpoint.max(self.missing_last),
+            (false, false) => u64::MAX,
+        };
     }
 
     /// Reads up to which sequence the checkpoints went whose bodies are left.
@@ -276,22 +339,30 @@ impl Log {
         Some(goes_on)
     }
 
-    /// The records whose headers are missing: all that are known to be, or of those referred to.
+    /// The records whose headers are missing: those after the checkpoint, those referred to, and, if the log has to
+    /// stand in for the map, all that are known to be.
     pub(super) fn missing(&self, all: bool, referred: &[Reference], layout: &Layout) -> Missing {
         let mut lost = if all { self.gaps.clone() } else { BTreeMap::new() };
         for reference in referred {
             let at = self.records.partition_point(|record| record.pba < reference.pba);
             let behind = self.records.get(at..).unwrap_or(&[]);
-            if behind.first().is_some_and(|record| record.pba == reference.pba) {
+            let is_it = |record: &&Record| {
+                record.pba == reference.pba && record.checksum == reference.checksum
+            };
+            if behind.first().filter(is_it).is_some() {
                 continue;
             }
             let Some(place) = layout.place(reference.pba) else { continue };
             let end = layout.start(place.segment).plus(layout.segment_size());
-            let next = behind.iter().find(|record| !record.is_scattered);
+            let is_next = |record: &&Record| record.pba > reference.pba && !record.is_scattered;
+            let next = behind.iter().find(is_next);
             let next = next.map_or(end, |record| record.pba.min(end));
             let blocks = u64::from(next.0.saturating_sub(reference.pba.0 + 1));
             lost.entry(reference.pba).or_insert(blocks.min(PAYLOAD_BLOCKS_MAX as u64));
         }
-        Missing { records: lost.len() as u64, blocks: lost.values().sum() }
+        let recent = self.missing_count.saturating_mul(PAYLOAD_BLOCKS_MAX as u64);
+        let blocks = recent.saturating_add(lost.values().sum());
+        let blocks = blocks.min(layout.geometry.volume_size);
+        Missing { records: self.missing_count.saturating_add(lost.len() as u64), blocks }
     }
 }
