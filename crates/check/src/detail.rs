@@ -261,12 +261,15 @@ impl Detail<'_, '_> {
             report.counters.records += 1;
             found.headers.push(self.segments.layout.start(segment).plus(offset));
             let used = entries.iter().filter(|entry| {
-                let is_used = kept.binary_search_by_key(&entry.pba, |kept| kept.pointer.pba).is_ok();
+                let is_used =
+                    kept.binary_search_by_key(&entry.pba, |kept| kept.pointer.pba).is_ok();
                 entry.kind.has_payload() && is_used
             });
-            found.said.extend(used.map(|entry| {
-                (entry.pba, Owner::new(entry.kind, entry.key), entry.word.checksum)
-            }));
+            found.said.extend(
+                used.map(|entry| {
+                    (entry.pba, Owner::new(entry.kind, entry.key), entry.word.checksum)
+                }),
+            );
         }
         found.said.sort_unstable();
         let mut missing: BTreeMap<Pba, u64> = BTreeMap::new();

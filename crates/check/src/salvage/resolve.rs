@@ -129,8 +129,7 @@ impl Base {
             let is_certain = !is_lost && (pointer.is_mapped() || leaf.page_is_known);
             let is_at_checkpoint = is_certain;
             let pointer = if is_lost { BlockPointer::NOWHERE } else { pointer };
-            *value =
-                Value { pointer, is_open, is_certain, is_at_checkpoint, is_lost, is_referred };
+            *value = Value { pointer, is_open, is_certain, is_at_checkpoint, is_lost, is_referred };
         }
         base
     }

@@ -66,7 +66,14 @@ pub(crate) enum StoreError {
     /// `salvage` of what is no store any more.
     NothingToSalvage { path: PathBuf, findings: Vec<String> },
     /// What `salvage` took out is not all, or may not be the newest.
-    NotAllSalvaged { path: PathBuf, found: u64, lost: u64, records_missing: u64, stale_max: u64 },
+    NotAllSalvaged {
+        path: PathBuf,
+        in_doubt: u64,
+        unknown: u64,
+        lost: u64,
+        records_missing: u64,
+        stale_max: u64,
+    },
 }
 
 impl StoreError {
@@ -216,21 +223,29 @@ impl StoreError {
                     .why(findings.join("; "))
                     .help("without a superblock nothing can be told from the other blocks")
             }
-            StoreError::NotAllSalvaged { path, found, lost, records_missing, stale_max } => {
+            StoreError::NotAllSalvaged {
+                path,
+                in_doubt,
+                unknown,
+                lost,
+                records_missing,
+                stale_max,
+            } => {
                 let mut why = Vec::new();
                 if *lost > 0 {
                     why.push(format!("{} are lost and read as zeros", Size(*lost)));
                 }
-                if *found > 0 {
-                    why.push(format!(
-                        "{} were found in the log, which does not tell all that was discarded",
-                        Size(*found)
-                    ));
+                if *in_doubt > 0 {
+                    let size = Size(*in_doubt);
+                    why.push(format!("{size} may be outdated, or had been discarded"));
+                }
+                if *unknown > 0 {
+                    let size = Size(*unknown);
+                    why.push(format!("of {size} nothing tells what was there: they read as zeros"));
                 }
                 if *records_missing > 0 {
                     why.push(format!(
-                        "{records_missing} records are missing, so up to {} elsewhere may be older than \
-                         they should be",
+                        "{records_missing} records are missing, which wrote up to {}",
                         Size(*stale_max)
                     ));
                 }

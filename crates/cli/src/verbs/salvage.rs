@@ -21,10 +21,9 @@ const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
 /// Take out of a damaged store what can be taken out of it; the store is only read.
 ///
 /// For a store that cannot be attached any more, or has blocks that cannot be read. IMAGE becomes what
-/// the volume was, byte for byte, as far as that is known: what the map still tells is as it was; where
-/// the map is damaged, the records in the log tell which version of a block is the newest. No block gets
-/// into the image whose checksum, which is bound to its address, is not right. What is lost is zeros.
-/// Ends with 1 if anything is lost or may not be the newest.
+/// the volume was, byte for byte, as far as that is known. Where the map is damaged, the records in the log tell
+/// which version of a block is the newest. No block gets into the image unless its checksum, which is bound to
+/// its address, is right. What is lost is zeros. Ends with 1 if anything is lost or in doubt.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +38,7 @@ pub(crate) struct Salvage {
     /// File to make, or disk to overwrite
     pub(crate) image: PathBuf,
 
-    /// Write a map of the image in the format of GNU ddrescue: + as it was, ? found in the log, - lost
+    /// Write a map of the image in the format of GNU ddrescue: + as it was, ? in doubt, - lost
     #[arg(long, value_name = "FILE")]
     pub(crate) map: Option<PathBuf>,
 
@@ -60,7 +59,8 @@ struct Salvaged<'a> {
     whole: bool,
     volume_size_bytes: u64,
     as_it_was_bytes: u64,
-    found_in_log_bytes: u64,
+    in_doubt_bytes: u64,
+    unknown_bytes: u64,
     lost_bytes: u64,
     records_missing: u64,
     stale_max_bytes: u64,
@@ -98,7 +98,8 @@ impl Salvage {
                 whole: outcome.is_whole(),
                 volume_size_bytes: bytes(outcome.volume_blocks),
                 as_it_was_bytes: bytes(outcome.whole_blocks),
-                found_in_log_bytes: bytes(outcome.found_blocks),
+                in_doubt_bytes: bytes(outcome.found_blocks),
+                unknown_bytes: bytes(outcome.unknown_blocks),
                 lost_bytes: bytes(outcome.lost_blocks),
                 records_missing: outcome.records_missing,
                 stale_max_bytes: bytes(outcome.stale_max),
@@ -110,7 +111,7 @@ impl Salvage {
             }
             let taken = outcome.whole_blocks + outcome.found_blocks;
             terminal::print(&format!(
-                "{BOLD}{}{BOLD:#} taken out to {}: {} as the map says, {} found in the log; {} lost",
+                "{BOLD}{}{BOLD:#} taken out to {}: {} as it was, {} in doubt; {} lost",
                 Size(bytes(taken)),
                 terminal::path(&self.image),
                 Size(bytes(outcome.whole_blocks)),
@@ -123,7 +124,8 @@ impl Salvage {
         }
         Err(StoreError::NotAllSalvaged {
             path: self.path.clone(),
-            found: bytes(outcome.found_blocks),
+            in_doubt: bytes(outcome.found_blocks),
+            unknown: bytes(outcome.unknown_blocks),
             lost: bytes(outcome.lost_blocks),
             records_missing: outcome.records_missing,
             stale_max: bytes(outcome.stale_max),
@@ -175,7 +177,10 @@ fn make_map(path: &Path) -> Result<File, CliError> {
 fn write_map(file: File, ranges: &[Range], size: u64) -> std::io::Result<()> {
     let mut out = BufWriter::new(&file);
     writeln!(out, "# Mapfile. Created by coulter {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "# +  as it was    ?  found in the log, may be outdated    -  lost, zeros here")?;
+    writeln!(
+        out,
+        "# +  as it was    ?  may be outdated, or zeros where data were    -  lost, zeros here"
+    )?;
     writeln!(out, "# current_pos  current_status  current_pass")?;
     writeln!(out, "{:#014x}     +               1", 0)?;
     writeln!(out, "#      pos        size  status")?;
@@ -188,7 +193,7 @@ fn write_map(file: File, ranges: &[Range], size: u64) -> std::io::Result<()> {
         let (start, end) = (range.lba * BLOCK_SIZE, (range.lba + range.blocks) * BLOCK_SIZE);
         line(at, start, '+')?;
         let status = match range.state {
-            State::Found => '?',
+            State::Found | State::Unknown => '?',
             State::Lost => '-',
         };
         line(start, end, status)?;

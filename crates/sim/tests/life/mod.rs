@@ -1,8 +1,8 @@
 //! Stores that have lived, what is in them, and what salvage takes out of them.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses some of it")]
 
-use coulter_check::salvage::{Options, Salvage, Sink, State, salvage};
 use coulter_check::ReadBlocks;
+use coulter_check::salvage::{Options, Salvage, Sink, State, salvage};
 use coulter_engine::reclaim::Reclaim;
 use coulter_engine::{Config, Request};
 use coulter_format::{BLOCK_SIZE, Block, Lba, Pba};
@@ -177,7 +177,6 @@ pub fn damage(device: &Device, places: &[u32]) -> Device {
     device.flush_all();
     device
 }
-
 
 pub fn newest_superblock(device: &Device) -> coulter_format::superblock::Superblock {
     let mut blocks = [[0; BLOCK_SIZE]];

@@ -376,7 +376,7 @@ fn run_overlapping(mut scene: Scene) -> RequestCounts {
 }
 
 #[test]
-fn overlapping_requests_of_all_shapes_keep_their_order() {
+fn a_read_never_shows_what_was_overwritten_before_it_began() {
     let mut merged = 0;
     let mut blocked = 0;
     for seed in 0..150 {
