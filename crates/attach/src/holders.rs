@@ -55,6 +55,14 @@ pub(crate) fn of_directory(directory: &Path) -> Vec<String> {
     summed_up(holders, "something that /proc does not show")
 }
 
+/// Processes, of whatever mount namespace, that have files open in the mount on `directory`.
+pub(crate) fn openers_below(directory: &Path) -> Vec<String> {
+    match openers(None, |target| target.starts_with(directory)) {
+        openers if openers.is_empty() => openers,
+        openers => summed_up(openers, ""),
+    }
+}
+
 /// All loop devices that are set up, with their backing files as the kernel names them.
 pub(crate) fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };

@@ -285,6 +285,87 @@ fn a_device_that_somebody_has_taken_for_another_file_is_left_to_them() {
     }
 }
 
+/// Somebody's copy of the mount is no user of it. Only the end of the connection ends that one too.
+#[test]
+fn a_copy_of_the_mount_in_another_namespace_holds_up_nothing() {
+    if !support::may_mount() || !support::has("unshare") {
+        return;
+    }
+    let temporary = support::scratch();
+    let directory = temporary.path("point");
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    for is_made in [true, false] {
+        if !is_made {
+            std::fs::create_dir(&directory).unwrap();
+        }
+        let mut device = LoopDevice::attach(&service, &directory, &LoopOptions::default()).unwrap();
+        let elsewhere = Elsewhere::spawn();
+        assert!(elsewhere.sees(&directory));
+        let (sender, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(device.detach(Detach::IfIdle)));
+        let outcome = ended.recv_timeout(PATIENCE);
+        drop(elsewhere);
+        outcome.expect("it ends while the other one lives").expect("nobody uses the device");
+        assert!(!is_mounted(&directory));
+        assert_eq!(directory.exists(), !is_made);
+    }
+}
+
+/// Whoever has the file open there uses it as much as one here.
+#[test]
+fn a_file_that_is_open_in_another_namespace_is_in_use() {
+    if !support::may_mount() || !support::has("unshare") {
+        return;
+    }
+    let temporary = support::scratch();
+    let directory = temporary.path("point");
+    let service = MemoryService::new(MemoryOptions::new(SIZE));
+    let mut file = FuseFile::mount(&service, &directory, &FuseOptions::default()).unwrap();
+    let path = file.path();
+    let elsewhere = Elsewhere::spawn_with(&format!("exec 3<{}; ", path.display()));
+    let refusal = file.detach(Detach::IfIdle);
+    let expected = format!("process {}", elsewhere.0.id());
+    assert!(matches!(&refusal, Err(DetachError::Busy { .. })), "{refusal:?}");
+    assert!(refusal.unwrap_err().to_string().contains(&expected));
+    assert!(is_mounted(&directory), "it is as it was");
+    drop(elsewhere);
+    file.detach(Detach::IfIdle).expect("nobody uses it any more");
+}
+
+/// A process with a mount namespace of its own, to which nothing gets through any more.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn spawn() -> Elsewhere {
+        Elsewhere::spawn_with("")
+    }
+
+    fn spawn_with(first: &str) -> Elsewhere {
+        let script = format!("{first}echo there; exec sleep 60");
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "there\n");
+        Elsewhere(child)
+    }
+
+    fn sees(&self, directory: &Path) -> bool {
+        let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.0.id())).unwrap();
+        table.contains(&format!(" {} ", directory.display()))
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_directory_in_use_is_not_mounted_on() {
     if !support::may_mount() {

@@ -64,6 +64,14 @@ fn an_oversize_option_is_refused_and_skipped() {
     let mut raw = Raw::flagged(&server);
     let long = vec![0x5a; 100_000];
     assert_eq!(raw.ask(option::GO, &long), [option_reply::ERR_TOO_BIG]);
+    // In two parts: it is answered when all of it is here.
+    raw.send(&[&b"IHAVEOPT\0\0\0\x07"[..], &100_000u32.to_be_bytes(), &long[..99_999]].concat());
+    assert!(raw.is_silent());
+    raw.send(&long[..1]);
+    let mut reply = [0; 20];
+    raw.stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[12..16], option_reply::ERR_TOO_BIG.to_be_bytes());
+    raw.stream.read_exact(&mut vec![0; reply[19].into()]).unwrap();
     assert_eq!(raw.ask(0x4242, &long[..100]), [option_reply::ERR_UNSUP]);
     assert_eq!(raw.ask(option::LIST, &[]), [option_reply::SERVER, option_reply::ACK]);
     assert_eq!(raw.ask(option::ABORT, &[]), [option_reply::ACK]);
@@ -132,6 +140,40 @@ fn the_payload_of_a_refused_write_is_dropped() {
     // One that is more than twice too long is not waited for.
     raw.request(0, command::WRITE, 0, 65 * MIB);
     assert!(raw.ends_in_silence());
+}
+
+/// Whoever still sends does not listen: libnbd for one takes an answer by then for nonsense.
+#[test]
+fn a_refused_write_is_answered_when_its_payload_is_taken() {
+    let service = service();
+    let frozen = MemoryService::new(MemoryOptions { read_only: true, ..MemoryOptions::new(SIZE) });
+    let directory = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let server = serve(directory.path(), &service, ServerOptions::default());
+    let read_only = serve(other.path(), &frozen, ServerOptions::default());
+    let cases = [
+        (&read_only, 0, 0, MIB, EPERM),
+        (&server, 0, SIZE, MIB, ENOSPC),
+        (&server, 0, SIZE - 512, 256 << 10, ENOSPC),
+        (&server, 0, 100, MIB, EINVAL),
+        (&server, 0, 0, 33 * MIB, EINVAL),
+        (&server, 0, 0, 64 * MIB, EINVAL),
+        (&server, flag::NO_HOLE, 0, MIB, EINVAL),
+        (&server, 0, 100, 512, EINVAL),
+    ];
+    let payload = vec![0x77; 64 << 20];
+    for structured in [false, true] {
+        for (server, flags, offset, length, expected) in cases {
+            let mut raw = Raw::entered(server, structured, false);
+            raw.request(flags, command::WRITE, offset, length);
+            raw.send(&payload[..length as usize - 1]);
+            assert!(raw.is_silent(), "{length} bytes at {offset}: one is to come");
+            raw.send(&payload[..1]);
+            assert_eq!(raw.reply(0).error, expected, "{length} bytes at {offset}");
+            assert_eq!(raw.error_of(0, command::READ, 0, 512), 0, "the stream is in step");
+        }
+    }
+    assert_eq!((service.counters().writes, frozen.counters().writes), (0, 0));
 }
 
 #[test]

@@ -195,21 +195,28 @@ impl FuseFile {
         };
         let limit = Instant::now() + BUSY_PATIENCE;
         loop {
-            match rustix::mount::unmount(&self.mount_point, flags) {
-                Ok(()) => return Ok(()),
-                // Somebody else unmounted it already.
-                Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
-                Err(Errno::BUSY) if Instant::now() < limit => std::thread::sleep(BUSY_PAUSE),
-                Err(Errno::BUSY) => {
-                    let holders = holders::of_directory(&self.mount_point);
-                    return Err(DetachError::Busy { address: self.address(), holders });
-                }
-                Err(error) => {
-                    let target = self.mount_point.display().to_string();
-                    let source = error.into();
-                    return Err(DetachError::System { step: "unmount", target, source });
+            let mut holders = match how {
+                // The kernel speaks for this mount namespace only.
+                Detach::IfIdle => holders::openers_below(&self.mount_point),
+                Detach::Always => Vec::new(),
+            };
+            if holders.is_empty() {
+                match rustix::mount::unmount(&self.mount_point, flags) {
+                    Ok(()) => return Ok(()),
+                    // Somebody else unmounted it already.
+                    Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+                    Err(Errno::BUSY) => holders = holders::of_directory(&self.mount_point),
+                    Err(error) => {
+                        let target = self.mount_point.display().to_string();
+                        let source = error.into();
+                        return Err(DetachError::System { step: "unmount", target, source });
+                    }
                 }
             }
+            if Instant::now() >= limit {
+                return Err(DetachError::Busy { address: self.address(), holders });
+            }
+            std::thread::sleep(BUSY_PAUSE);
         }
     }
 }
@@ -230,11 +237,9 @@ impl AttachPoint for FuseFile {
         self.unmount(how)?;
         self.mounted = false;
         self.device = None;
-        // After a plain unmount the pump ends by itself; after a lazy one the file may still be
-        // open somewhere, and only the end of the pump takes it away.
-        if how == Detach::Always {
-            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        }
+        // The file system may live on: where it was open after a lazy unmount, and in mount namespaces
+        // that have a copy of the mount. The pump's end closes the device, which ends it everywhere.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(pump) = self.pump.take() {
             pump.await_end();
         }

@@ -68,7 +68,9 @@ pub struct Handshake {
 enum State {
     ClientFlags,
     Options,
-    Skipping { left: usize },
+    /// The rest of an option that is refused once it is here: a client that is still sending does not
+    /// expect an answer.
+    Skipping { option: u32, left: usize },
 }
 
 impl Handshake {
@@ -98,11 +100,16 @@ impl Handshake {
         match self.state {
             State::ClientFlags => self.client_flags(input),
             State::Options => self.option(input, output),
-            State::Skipping { left } => {
+            State::Skipping { option, left } => {
                 let skipped = left.min(input.len());
                 let left = left - skipped;
-                self.state = if left == 0 { State::Options } else { State::Skipping { left } };
-                (skipped, if left == 0 { Step::Again } else { Step::Wait })
+                if left > 0 {
+                    self.state = State::Skipping { option, left };
+                    return (skipped, Step::Wait);
+                }
+                self.state = State::Options;
+                Answer { option, output }.error(reply::ERR_TOO_BIG, "the option is too long");
+                (skipped, Step::Again)
             }
         }
     }
@@ -126,7 +133,7 @@ impl Handshake {
         };
         let length = header.length as usize;
         if length > OPTION_SIZE_MAX {
-            return self.oversize(header, output);
+            return self.oversize(header);
         }
         let Some(bytes) = input.get(OPTION_HEADER_SIZE..OPTION_HEADER_SIZE + length) else {
             return (0, Step::Wait);
@@ -138,7 +145,7 @@ impl Handshake {
         (OPTION_HEADER_SIZE + length, self.answer(bytes, &mut answer))
     }
 
-    fn oversize(&mut self, header: OptionHeader, output: &mut Vec<u8>) -> (usize, Step) {
+    fn oversize(&mut self, header: OptionHeader) -> (usize, Step) {
         if header.option == option::EXPORT_NAME {
             return (0, Step::Refuse(Malformed("the name of the export is too long")));
         }
@@ -148,9 +155,7 @@ impl Handshake {
         if let Some(refusal) = self.count_option() {
             return (0, refusal);
         }
-        let mut answer = Answer { option: header.option, output };
-        answer.error(reply::ERR_TOO_BIG, "the option is too long");
-        self.state = State::Skipping { left: header.length as usize };
+        self.state = State::Skipping { option: header.option, left: header.length as usize };
         (OPTION_HEADER_SIZE, Step::Again)
     }
 

@@ -7,6 +7,8 @@
 //! - Buffers held for the client never exceed what its [`Memory`] allows, nor requests
 //!   [`REQUEST_COUNT_MAX`]. At a limit the socket is not read, which stops the client.
 //! - Every submitted request is answered once.
+//! - A write is answered, be it refused, when its payload has been taken: a client that is still
+//!   sending does not expect an answer, and some take one for the end of all sense.
 
 use super::errno::{self, EINVAL, EOVERFLOW, EPERM};
 use super::export::Export;
@@ -72,6 +74,8 @@ pub(super) struct Transmission {
     idle_tags: Vec<u64>,
     /// The write whose payload is being received.
     arriving: Option<Pending>,
+    /// The write whose payload is being dropped.
+    refused: Option<Refused>,
     completions: Vec<Completion>,
     /// No more requests are taken: the client said goodbye, or is gone.
     ended: bool,
@@ -90,6 +94,12 @@ struct Pending {
 
 /// An error for the client, and a text that explains it.
 struct Refusal(u32, &'static str);
+
+/// A write that gets this answer.
+struct Refused {
+    cookie: u64,
+    refusal: Refusal,
+}
 
 impl Transmission {
     pub(super) fn new(
@@ -117,6 +127,7 @@ impl Transmission {
             pending: vec![nothing; REQUEST_COUNT_MAX],
             idle_tags: (0..REQUEST_COUNT_MAX as u64).rev().collect(),
             arriving: None,
+            refused: None,
             completions: Vec::with_capacity(REQUEST_COUNT_MAX),
             ended: false,
             blocked: false,
@@ -127,6 +138,9 @@ impl Transmission {
     fn take_requests(&mut self) -> Result<(), Malformed> {
         self.blocked = false;
         while !self.ended && self.receiver.skipped() {
+            if let Some(Refused { cookie, refusal }) = self.refused.take() {
+                self.push_error(cookie, refusal.0, refusal.1);
+            }
             if let Some(pending) = self.arriving {
                 let Some(buffer) = self.receiver.take_payload() else { break };
                 self.arriving = None;
@@ -173,13 +187,15 @@ impl Transmission {
                 }
                 Ok(())
             }
-            Err(Refusal(error, text)) => {
-                if header.command == command::WRITE {
-                    if header.length > SKIP_MAX {
-                        return Err(Malformed("a write is far longer than any that is allowed"));
-                    }
-                    self.receiver.begin_skip(header.length as usize);
+            Err(refusal) if header.command == command::WRITE => {
+                if header.length > SKIP_MAX {
+                    return Err(Malformed("a write is far longer than any that is allowed"));
                 }
+                self.receiver.begin_skip(header.length as usize);
+                self.refused = Some(Refused { cookie: header.cookie, refusal });
+                Ok(())
+            }
+            Err(Refusal(error, text)) => {
                 self.push_error(header.cookie, error, text);
                 Ok(())
             }
@@ -338,6 +354,7 @@ impl Exchange for Transmission {
     fn end_input(&mut self) {
         self.ended = true;
         self.arriving = None;
+        self.refused = None;
         if let Some(buffer) = self.receiver.abandon_payload() {
             self.pool.give(buffer);
         }

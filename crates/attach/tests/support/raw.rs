@@ -141,6 +141,15 @@ impl Raw {
         }
     }
 
+    /// Whether nothing is to be read for a moment.
+    pub fn is_silent(&mut self) -> bool {
+        let patience = self.stream.read_timeout().unwrap();
+        self.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let found = self.stream.read(&mut [0]);
+        self.stream.set_read_timeout(patience).unwrap();
+        matches!(found, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
     pub fn half_close(&self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
