@@ -12,14 +12,12 @@
 //!   held any lock, the allocator's too.
 //! - Where no other process can be had, the step is taken here.
 
-use rustix::fs::{Mode, OFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::time::Duration;
 
 /// Descriptors that a step needs at most.
 const KEPT_MAX: usize = 2;
@@ -27,25 +25,29 @@ const KEPT_MAX: usize = 2;
 /// How a step ends.
 type Outcome = Result<(), Errno>;
 
-/// Writes out the file system that is mounted on `directory`, from a device of this process.
-///
-/// # Errors
-/// As the system says.
-pub fn write_out(directory: &Path) -> io::Result<()> {
-    // Made here, since the step is not to allocate.
-    let directory = CString::new(directory.as_os_str().as_bytes())?;
-    let step = || {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        rustix::fs::syncfs(rustix::fs::open(directory.as_c_str(), flags, Mode::empty())?)
-    };
-    Ok(run(&[], step)?)
-}
-
 /// Takes `step` in another process, which has only the descriptors `kept`, and waits for its end.
 pub(crate) fn run(kept: &[BorrowedFd<'_>], step: impl Fn() -> Outcome) -> Outcome {
     match begin(kept, &step) {
         Ok(other) => other.outcome().unwrap_or_else(|_| step()),
         Err(_) => step(),
+    }
+}
+
+/// Takes `step` in another process, and waits no longer than `patience`; with no other process to be had
+/// it is taken here, however long that takes.
+///
+/// # Errors
+/// [`Errno::TIMEDOUT`] when it has not ended by then; it may still have its effect.
+pub(crate) fn run_within(patience: Duration, step: &dyn Fn() -> Outcome) -> Outcome {
+    let Ok(other) = begin(&[], step) else { return step() };
+    let limit = Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: 0 };
+    let told = &mut [PollFd::new(&other.outcome, PollFlags::IN)];
+    match rustix::io::retry_on_intr(|| poll(told, Some(&limit))) {
+        Ok(0) => {
+            other.abandon();
+            Err(Errno::TIMEDOUT)
+        }
+        _ => other.outcome().unwrap_or(Err(Errno::INTR)),
     }
 }
 
@@ -120,6 +122,12 @@ fn close_range(first: i64, last: i64) {
 }
 
 impl Other {
+    /// Does not wait for it. If it is within a system call that does not end, it lives on.
+    fn abandon(self) {
+        // SAFETY: it is our own child, not reaped yet, so the number is no one else's.
+        unsafe { libc::kill(self.process, libc::SIGKILL) };
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -175,6 +183,18 @@ mod tests {
         assert_eq!(run(&[kept.1.as_fd()], step), Ok(()));
         let mut bytes = [0; 8];
         assert_eq!(rustix::io::read(&kept.0, &mut bytes), Ok(4));
+    }
+
+    #[test]
+    fn a_step_that_does_not_end_is_given_up() {
+        let begun = std::time::Instant::now();
+        let forever = || {
+            std::thread::sleep(Duration::from_secs(60));
+            Ok(())
+        };
+        assert_eq!(run_within(Duration::from_secs(1), &forever), Err(Errno::TIMEDOUT));
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert_eq!(run_within(Duration::from_secs(60), &|| Err(Errno::NXIO)), Err(Errno::NXIO));
     }
 
     #[test]

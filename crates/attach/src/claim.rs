@@ -24,7 +24,7 @@ pub(crate) fn claim(device: &Path) -> Result<OwnedFd, DetachError> {
     loop {
         let holders = match open(device, OFlags::RDONLY | OFlags::EXCL) {
             Ok(claim) => {
-                let openers = holders::openers_of_block_device(device, claim.as_fd());
+                let openers = holders::openers_of_block_device(device, Some(claim.as_fd()));
                 if openers.is_empty() {
                     return Ok(claim);
                 }

@@ -3,7 +3,7 @@
 //! What cannot be read is left out: the answer explains a refusal, it does not decide one.
 
 use crate::loop_device::path_below;
-use crate::mounts::{self, Mount};
+use crate::mounts;
 use crate::processes::pids;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -20,25 +20,35 @@ pub(crate) fn of_block_device(device: &Path) -> Vec<String> {
     let Ok(number) = fs::metadata(device).map(|metadata| metadata.st_rdev()) else {
         return vec!["unknown".into()];
     };
-    let text = device.display().to_string();
-    holders.extend(places_of(device));
+    let mounts = mounts::mounts_of_everywhere(device);
+    holders.extend(mounts.iter().map(|mount| mount.place_of(device)));
     let name = device.file_name().unwrap_or_default();
-    if let Ok(entries) = fs::read_dir(Path::new("/sys/block").join(name).join("holders")) {
-        let names = entries.flatten().map(|entry| entry.file_name());
-        holders.extend(names.map(|name| format!("device /dev/{}", name.display())));
-    }
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if swaps.lines().any(|line| line.split_whitespace().next() == Some(&text)) {
+    let above = mounts::entries(&Path::new("/sys/block").join(name).join("holders"));
+    let named = |path: PathBuf| Some(format!("device /dev/{}", path.file_name()?.display()));
+    holders.extend(above.filter_map(named));
+    if is_swap(device) {
         holders.push("swap".into());
     }
     holders.extend(openers(None, |target| is_device(target, number)));
     summed_up(holders, "something that /proc does not show")
 }
 
+/// Whether the block device is swapped to.
+pub(crate) fn is_swap(device: &Path) -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swaps
+        .lines()
+        .any(|line| line.split_whitespace().next().is_some_and(|it| Path::new(it) == device))
+}
+
 /// Processes that have the block device open otherwise than by our own descriptor `except`.
-pub(crate) fn openers_of_block_device(device: &Path, except: BorrowedFd<'_>) -> Vec<String> {
+pub(crate) fn openers_of_block_device(
+    device: &Path,
+    except: Option<BorrowedFd<'_>>,
+) -> Vec<String> {
+    let except = except.map(|descriptor| descriptor.as_raw_fd());
     match fs::metadata(device).map(|metadata| metadata.st_rdev()) {
-        Ok(number) => openers(Some(except.as_raw_fd()), |target| is_device(target, number)),
+        Ok(number) => openers(except, |target| is_device(target, number)),
         Err(_) => Vec::new(),
     }
 }
@@ -87,22 +97,6 @@ fn summed_up(mut holders: Vec<String>, unknown: &str) -> Vec<String> {
         holders.push(unknown.into());
     }
     holders
-}
-
-/// Where file systems on the device are mounted, in our mount namespace and in those of others.
-fn places_of(device: &Path) -> Vec<String> {
-    let describe = |mount: Mount| {
-        let mut place = format!("mounted on {}", mount.mount_point.display());
-        // Some file systems, btrfs for one, show a device number of their own.
-        if mount.source != device && mount.source.starts_with("/dev") {
-            place += &format!(" from {}", mount.source.display());
-        }
-        if let Some(pid) = mount.namespace_of {
-            place += &format!(" in the mount namespace of process {pid}");
-        }
-        place
-    };
-    mounts::mounts_of_everywhere(device).into_iter().map(describe).collect()
 }
 
 fn is_device(path: &Path, number: u64) -> bool {

@@ -9,7 +9,6 @@
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
 
-pub mod apart;
 pub mod block_device;
 pub mod conformance;
 pub mod fuse;
@@ -24,8 +23,11 @@ pub mod net;
 pub mod point;
 pub mod processes;
 pub mod ublk;
+pub mod write_out;
 
+mod apart;
 mod claim;
+mod further_devices;
 mod holders;
 mod hosting;
 mod pool;

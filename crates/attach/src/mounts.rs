@@ -1,10 +1,12 @@
 //! What is mounted where, from `/proc/*/mountinfo`.
 //!
 //! A file system is on a device if it is mounted from it, from a partition of it, or from a device
-//! that the kernel has made of it: of LVM, of LUKS, of MD.
+//! that the kernel has made of it: of LVM, of LUKS, of MD; and if it keeps a part of itself there, such as
+//! a log.
 //!
 //! Invariant: paths come back as they are, with the kernel's octal escapes undone.
 
+use crate::further_devices;
 use crate::processes::pids;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,10 +17,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Major and minor number of a device.
-type DeviceNumber = (u64, u64);
+pub(crate) type DeviceNumber = (u64, u64);
 
 /// One mounted file system.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
     /// Major and minor number of the device, `0:N` for one without a device.
     pub device_number: (u64, u64),
@@ -28,6 +30,8 @@ pub struct Mount {
     pub kind: String,
     /// What is mounted, a device path for most.
     pub source: PathBuf,
+    /// The options of the file system, with commas between.
+    pub options: String,
     /// A process in whose mount namespace it is mounted, unless it is our own.
     pub namespace_of: Option<u32>,
 }
@@ -35,9 +39,38 @@ pub struct Mount {
 impl Mount {
     /// By which path this process reaches its root, as long as the process that it is mounted for runs.
     pub fn reachable_at(&self) -> PathBuf {
-        let Some(pid) = self.namespace_of else { return self.mount_point.clone() };
-        let below = self.mount_point.strip_prefix("/").unwrap_or(&self.mount_point);
+        self.path_here(&self.mount_point)
+    }
+
+    /// The path by which this process reaches what is at `path` where it is mounted.
+    pub(crate) fn path_here(&self, path: &Path) -> PathBuf {
+        let Some(pid) = self.namespace_of else { return path.to_owned() };
+        let below = path.strip_prefix("/").unwrap_or(path);
         Path::new("/proc").join(pid.to_string()).join("root").join(below)
+    }
+
+    /// Where it is mounted, for people, who know that it has to do with `device`.
+    pub(crate) fn place_of(&self, device: &Path) -> String {
+        let mut place = format!("mounted on {}", self.mount_point.display());
+        if self.source != device && self.source.starts_with("/dev") {
+            place += &format!(" from {}", self.source.display());
+        }
+        if let Some(pid) = self.namespace_of {
+            place += &format!(" in the mount namespace of process {pid}");
+        }
+        place
+    }
+
+    /// The numbers of all devices on which it lies directly, as far as they are known.
+    pub(crate) fn numbers(&self) -> Vec<DeviceNumber> {
+        let mut numbers = further_devices::of(self);
+        numbers.push(self.device_number);
+        // Btrfs shows an anonymous number. And only what can be a device is asked, for others may not
+        // answer.
+        if self.source.starts_with("/dev") {
+            numbers.extend(block_device_number(&self.path_here(&self.source)));
+        }
+        numbers
     }
 }
 
@@ -92,40 +125,53 @@ fn table(path: &Path, namespace_of: Option<u32>) -> io::Result<Vec<Mount>> {
     Ok(mounts.map(|mount| Mount { namespace_of, ..mount }).collect())
 }
 
-fn lies_on(mount: &Mount, device: &Path, numbers: &BTreeSet<DeviceNumber>) -> bool {
-    // Btrfs shows an anonymous device number, so the path counts as well. In another namespace it may
-    // lead elsewhere; and only what can be a device is asked, for others may not answer.
-    let of_source = || {
-        let is_ours = mount.namespace_of.is_none() && mount.source.starts_with("/dev");
-        is_ours.then(|| block_device_number(&mount.source)).flatten()
-    };
-    numbers.contains(&mount.device_number)
-        || mount.source == device
-        || of_source().is_some_and(|number| numbers.contains(&number))
+fn lies_on(mount: &Mount, device: &Path, numbers: &[DeviceNumber]) -> bool {
+    mount.source == device || mount.numbers().iter().any(|number| numbers.contains(number))
 }
 
-/// The numbers of the block device, its partitions, and all that the kernel has made of them.
-fn numbers_on(device: &Path) -> BTreeSet<DeviceNumber> {
-    let mut found = BTreeSet::new();
-    let mut next = Vec::from_iter(block_device_number(device));
-    while let Some((major, minor)) = next.pop() {
-        if !found.insert((major, minor)) {
-            continue;
+/// The numbers of the block device, its partitions, and all that the kernel has made of them: each
+/// behind one that it is made of.
+pub(crate) fn numbers_on(device: &Path) -> Vec<DeviceNumber> {
+    let mut found = Vec::from_iter(block_device_number(device));
+    let mut next = 0;
+    while let Some(&number) = found.get(next) {
+        next += 1;
+        for above in partitions_of(number).chain(made_of(number)) {
+            if !found.contains(&above) {
+                found.push(above);
+            }
         }
-        let described = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-        let below = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
-        let partitions = below(&described).filter(|entry| entry.path().join("partition").exists());
-        let made_of_it = below(&described.join("holders"));
-        let numbers = partitions.chain(made_of_it).filter_map(|entry| {
-            let text = fs::read_to_string(entry.path().join("dev")).ok()?;
-            parse_number(text.trim_end())
-        });
-        next.extend(numbers);
     }
     found
 }
 
-fn block_device_number(path: &Path) -> Option<DeviceNumber> {
+/// The partitions of a device.
+pub(crate) fn partitions_of(number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
+    let below = entries(&directory_of(number));
+    below.filter(|entry| entry.join("partition").exists()).filter_map(|entry| number_in(&entry))
+}
+
+/// What the kernel has made of a device.
+pub(crate) fn made_of(number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
+    entries(&directory_of(number).join("holders")).filter_map(|entry| number_in(&entry))
+}
+
+/// Where `/sys` describes a device.
+fn directory_of((major, minor): DeviceNumber) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+}
+
+/// What is in a directory; nothing if it cannot be read.
+pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The number of the device that `/sys` describes in `directory`.
+pub(crate) fn number_in(directory: &Path) -> Option<DeviceNumber> {
+    parse_number(fs::read_to_string(directory.join("dev")).ok()?.trim_end())
+}
+
+pub(crate) fn block_device_number(path: &Path) -> Option<DeviceNumber> {
     let metadata = fs::metadata(path).ok()?;
     let number = metadata.rdev();
     let is_one = metadata.file_type().is_block_device();
@@ -146,6 +192,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         mount_point: unescape(fields[4]),
         kind: String::from_utf8_lossy(fields.get(separator + 1)?).into_owned(),
         source: unescape(fields.get(separator + 2)?),
+        options: unescape(fields.get(separator + 3).unwrap_or(&&b""[..])).to_string_lossy().into(),
         namespace_of: None,
     })
 }
@@ -191,6 +238,7 @@ mod tests {
         assert_eq!(mount.mount_point, Path::new("/mnt/with space"));
         assert_eq!(mount.kind, "ext4");
         assert_eq!(mount.source, Path::new("/dev/loop3"));
+        assert_eq!(mount.options, "rw");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount, is_running, send, wait_until};
+use sandbox::{Sandbox, can_mount, is_running, send, skipped, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -78,6 +78,51 @@ fn whoever_would_wait_for_a_stopped_daemon_is_told() {
     }
     sandbox.ok(&["mount", "disk.img", "mnt", "--mkfs", "ext4"]);
     sandbox.ok(&["umount", "mnt"]);
+}
+
+/// Of the second device no mount table knows. When it goes first, nothing may be left to be written to it.
+#[test]
+fn a_file_system_on_two_volumes_that_end_one_after_the_other_keeps_its_files() {
+    let Some(_right) = can_mount("a file system on two volumes") else { return };
+    if Command::new("mkfs.btrfs").arg("--version").output().is_err() {
+        return skipped("a file system on two volumes: needs mkfs.btrfs");
+    }
+    let sandbox = Sandbox::new();
+    let directory = sandbox.make_directory("mnt");
+    let point = directory.to_str().expect("it is text");
+    let names = ["one", "two"];
+    let attach = || {
+        names.map(|name| {
+            let store = format!("{name}.img");
+            sandbox.ok(&["attach", &store, "--via", "loop"]).trim_end().to_owned()
+        })
+    };
+    for name in names {
+        sandbox.ok(&[&["create", &format!("{name}.img")], &STORE[..]].concat());
+    }
+    let devices = attach();
+    let raid = ["-q", "-f", "-d", "raid0", "-m", "raid1", &devices[0], &devices[1]];
+    system("mkfs.btrfs", &raid);
+    system("mount", &["-o", &format!("device={}", devices[1]), &devices[0], point]);
+    let content: Vec<u8> = (0..60_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    fs::write(directory.join("file"), &content).expect("there is room");
+    let place = format!("{point} from {}", devices[0]);
+    let error = sandbox.fails(1, &["detach", "two"]);
+    assert!(error.contains(&place) && error.contains(&format!("umount {point}")), "{error}");
+    for name in ["two", "one"] {
+        sandbox.signal(name, "TERM");
+    }
+    let log = fs::read_to_string(sandbox.path("state/two.log")).expect("there is a log");
+    assert!(log.contains(&place), "{log}");
+    system("umount", &["--lazy", point]);
+    let devices = attach();
+    system("mount", &["-o", &format!("device={}", devices[1]), &devices[0], point]);
+    let found = fs::read(directory.join("file")).expect("it is there");
+    assert!(found == content, "{} bytes of {}", found.len(), content.len());
+    system("umount", &[point]);
+    for name in names {
+        sandbox.ok(&["detach", name]);
+    }
 }
 
 #[test]

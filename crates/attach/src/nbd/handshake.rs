@@ -70,7 +70,10 @@ enum State {
     Options,
     /// The rest of an option that is refused once it is here: a client that is still sending does not
     /// expect an answer.
-    Skipping { option: u32, left: usize },
+    Skipping {
+        option: u32,
+        left: usize,
+    },
 }
 
 impl Handshake {

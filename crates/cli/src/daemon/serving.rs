@@ -14,7 +14,8 @@ use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use crate::trace::Recorder;
 use coulter::State;
-use coulter_attach::{apart, mounts};
+use coulter_attach::mounts;
+use coulter_attach::write_out::{WrittenOut, write_out};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -148,7 +149,7 @@ impl Serving {
                 Ok(Event::Signal(signal)) => {
                     log::info!(signal:%; "ending on a signal");
                     self.say_whether_it_ends(true);
-                    self.write_out_file_systems();
+                    self.write_out_users();
                     return End::Over(self.point.detach(true), None);
                 }
                 Ok(Event::Request(Request::Restart { program }, client)) => {
@@ -184,7 +185,7 @@ impl Serving {
     fn detach(&mut self, force: bool) -> Result<(), CliError> {
         if force {
             self.say_whether_it_ends(true);
-            self.write_out_file_systems();
+            self.write_out_users();
         }
         log::info!(force; "detaching");
         let detached = self.point.detach(force);
@@ -330,18 +331,17 @@ impl Serving {
         }
     }
 
-    /// Before the device goes away under mounted file systems: their dirty pages reach the store,
-    /// so that they are as whole as their own journals can make them.
-    fn write_out_file_systems(&self) {
+    /// Before the device goes away under those who use it: what is in memory for it reaches the store, so that
+    /// file systems are as whole as their own journals can make them.
+    fn write_out_users(&self) {
         if !self.entry.via.is_block_device() {
             return;
         }
-        for mount in mounts::mounts_of_everywhere(Path::new(&self.point.device())) {
-            let path = mount.reachable_at();
-            log::warn!(path:% = path.display(); "taking the device away under a file system");
-            // The pages come to this very process.
-            if let Err(error) = apart::write_out(&path) {
-                log::error!(path:% = path.display(), error:%; "cannot write out a file system");
+        log::info!("writing out what is in memory for the device");
+        for WrittenOut { user, outcome } in write_out(Path::new(&self.point.device())) {
+            log::warn!(user:%; "taking the device away from under somebody");
+            if let Err(error) = outcome {
+                log::error!(user:%, error:%; "what is kept in memory for the device is lost");
             }
         }
     }
