@@ -1,5 +1,6 @@
 //! A trace read once: what it asks for, how sequential that is, and what it changes.
 
+use super::FOOTPRINT_MAX;
 use super::footprint::{Footprint, Gathering, Place};
 use super::spool::{Change, Spool, Spooling};
 use crate::error::BenchError;
@@ -14,6 +15,9 @@ use std::io::BufRead;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 const SECTOR: u64 = 512;
+
+/// Devices of which the names are told.
+const NAMES_MAX: usize = 16;
 
 /// Bad lines of which the numbers are told.
 const EXAMPLES_MAX: usize = 5;
@@ -31,8 +35,12 @@ pub struct Summary {
     pub bad_lines_by_reason: BTreeMap<String, u64>,
     /// The first of them.
     pub bad_line_examples: Vec<u64>,
-    /// Devices.
+    /// Devices. Each has its own blocks in the volume, beside those of the others.
     pub devices: u64,
+    /// The first of their names.
+    pub device_names: Vec<String>,
+    /// Columns that the header names and that tell nothing.
+    pub ignored_columns: Vec<String>,
     /// Requests.
     pub reads: u64,
     /// Bytes.
@@ -89,7 +97,16 @@ pub(super) fn read(
             progress.report(&format!("reading, line {number}"), 0.0);
         }
         match line {
-            Line::Request(request) => digesting.request(request)?,
+            Line::Request(request) => {
+                digesting.request(request)?;
+                if digesting.gathering.blocks() > FOOTPRINT_MAX {
+                    let reason = format!(
+                        "up to line {number} it writes more than 4 TiB of different blocks, which is more \
+                         than is replayed; choose a part of it, or one device with --device"
+                    );
+                    return Err(BenchError::NothingToReplay { reason });
+                }
+            }
             Line::Other => {}
             Line::Bad(bad) if strict => {
                 return Err(BenchError::BadLine { number, reason: bad.to_string() });
@@ -102,6 +119,8 @@ pub(super) fn read(
     summary.format = reader.format().to_string();
     summary.lines = reader.line_number();
     summary.devices = reader.devices().len() as u64;
+    summary.device_names = reader.devices().iter().take(NAMES_MAX).cloned().collect();
+    summary.ignored_columns = reader.ignored_columns().to_vec();
     if summary.written_blocks == 0 {
         let others = reader.other_actions();
         let reason = match (summary.reads, others) {

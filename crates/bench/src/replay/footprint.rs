@@ -46,16 +46,25 @@ impl Place {
 pub(super) struct Gathering {
     /// Of each group of 64 blocks, which are written.
     groups: HashMap<u64, u64>,
+    blocks: u64,
 }
 
 impl Gathering {
+    /// Different blocks so far.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// These blocks are written.
     pub(super) fn add(&mut self, first: Place, count: u64) {
         let (mut place, end) = (first.0, first.0 + count);
         while place < end {
             let until = end.min((place | 63) + 1);
             let ones = u64::MAX >> (64 - (until - place));
-            *self.groups.entry(place / 64).or_default() |= ones << (place % 64);
+            let group = self.groups.entry(place / 64).or_default();
+            let before = *group;
+            *group |= ones << (place % 64);
+            self.blocks += u64::from((*group ^ before).count_ones());
             place = until;
         }
     }

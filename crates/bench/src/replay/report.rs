@@ -29,6 +29,19 @@ impl Summary {
         let Summary { format, lines, bad_lines, devices, .. } = self;
         writeln!(text, "trace       {format}, {lines} lines, {bad_lines} bad, {devices} devices")
             .expect(WRITTEN);
+        if *devices > 1 {
+            let more = if self.device_names.len() < *devices as usize { ", …" } else { "" };
+            let names = self.device_names.join(", ");
+            writeln!(
+                text,
+                "devices     {names}{more}: side by side in one volume; --device NAME takes one"
+            )
+            .expect(WRITTEN);
+        }
+        if !self.ignored_columns.is_empty() {
+            let names = self.ignored_columns.join(", ");
+            writeln!(text, "ignored     columns {names}").expect(WRITTEN);
+        }
         for (reason, count) in &self.bad_lines_by_reason {
             writeln!(text, "  bad       {count}: {reason}").expect(WRITTEN);
         }

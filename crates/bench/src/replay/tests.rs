@@ -109,3 +109,51 @@ fn too_little_spare_space_is_a_row_without_figures() {
     assert!(report.rows[1].figures.is_some());
     assert_eq!(report.advice.expect("one is possible").spare, 0.5);
 }
+
+/// Blocks of one address on two devices are two blocks.
+#[test]
+fn devices_lie_beside_each_other() {
+    let mut text = String::from("device_id,op,offset,length,cg\n");
+    for block in 0..2000u64 {
+        for device in ["a", "b"] {
+            writeln!(text, "{device},W,{},4096,1", block * 4096).expect("a string takes all text");
+        }
+    }
+    let report = replay(&text, &quick());
+    assert_eq!(report.trace.footprint_blocks, 4000);
+    assert_eq!(report.trace.device_names, ["a", "b"]);
+    assert!(report.text().contains("devices     a, b: side by side"), "{}", report.text());
+    assert!(report.text().contains("ignored     columns cg"), "{}", report.text());
+}
+
+#[test]
+fn what_gzip_made_is_read_and_the_rest_is_named() {
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write as _;
+    let text = csv((0..3000).map(|block| (block * 7 % 3000, 1)));
+    // Two members, as `cat a.gz b.gz` makes them.
+    let mut packed = Vec::new();
+    for part in [&text[..1000], &text[1000..]] {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(part.as_bytes()).expect("memory takes it");
+        packed.extend(encoder.finish().expect("memory takes it"));
+    }
+    let report = run(&packed[..], &quick()).expect("it is read");
+    assert_eq!(report.trace.writes, 3000);
+    let error = run(&packed[..packed.len() / 2], &quick()).expect_err("it ends early");
+    assert!(matches!(error, BenchError::Trace(_)), "{error}");
+    let error = run(&b"\x28\xb5\x2f\xfd...."[..], &quick()).expect_err("zstd").to_string();
+    assert!(error.contains("zstdcat TRACE"), "{error}");
+    let error = run(&b""[..], &quick()).expect_err("nothing").to_string();
+    assert!(error.contains("it is empty"), "{error}");
+}
+
+#[test]
+fn a_trace_larger_than_any_store_is_given_up_early() {
+    let text = csv((0..10_000).map(|n| (n << 18, 1 << 18)));
+    let error = run(text.as_bytes(), &quick()).expect_err("too much").to_string();
+    assert!(error.contains("up to line 4098 it writes more than 4 TiB"), "{error}");
+    let text = csv([(0, 1 << 28), (5, 1)].into_iter().chain((0..100).map(|n| (n, 1))));
+    let report = replay(&text, &quick());
+    assert_eq!((report.trace.bad_lines, report.trace.writes), (1, 101));
+}

@@ -3,6 +3,7 @@
 //! ```text
 //! device cpu number time        process action kind sector + sectors [program]
 //!   8,0    3      1 0.000000000     697      Q  WSM 223490 +       8 [kjournald]
+//!   8,0    3      2 0.000000100     697      Q  FWS [kjournald]         a flush names no sectors
 //! CPU0 (sda):                             the summary at the end, which is no request
 //!  Reads Queued:           0,        0KiB  Writes Queued: …
 //! ```
@@ -54,14 +55,19 @@ impl State {
             return Ok(None);
         }
         let flags = words.next().ok_or(BadLine::TooFewFields)?;
-        // Plugs and splits name no sectors, or none that are asked for again.
-        let Some(first) = words.next().filter(|word| !word.starts_with('[')) else {
+        let first = words.next().filter(|word| !word.starts_with('['));
+        // Plugs and splits name no sectors, or none that are asked for again. A flush has none either.
+        if first.is_none() && !flags.contains('F') {
             return Ok(None);
-        };
+        }
         if seen != action {
             self.other_actions += 1;
             return Ok(None);
         }
+        let Some(first) = first else {
+            let kind = Kind::Flush;
+            return Ok(Some(Parsed { host: "", device, kind, offset: 0, length: 0 }));
+        };
         let kind = match flags {
             flags if flags.contains('D') => Kind::Discard,
             flags if flags.contains('W') => Kind::Write,
@@ -79,9 +85,9 @@ impl State {
         // A write that only flushes first.
         let kind = if length == 0 && flags.contains('F') { Kind::Flush } else { kind };
         if kind == Kind::Flush {
-            return Ok(Some(Parsed { device, kind, offset: 0, length: 0 }));
+            return Ok(Some(Parsed { host: "", device, kind, offset: 0, length: 0 }));
         }
-        Ok(Some(Parsed { device, kind, offset, length }))
+        Ok(Some(Parsed { host: "", device, kind, offset, length }))
     }
 }
 

@@ -32,9 +32,9 @@ impl State {
         }
         let kind = kind(Some(action))?;
         if kind == Kind::Flush {
-            return Ok(Some(Parsed { device, kind, offset: 0, length: 0 }));
+            return Ok(Some(Parsed { host: "", device, kind, offset: 0, length: 0 }));
         }
         let (offset, length) = (number(words.next())?, number(words.next())?);
-        Ok(Some(Parsed { device, kind, offset, length }))
+        Ok(Some(Parsed { host: "", device, kind, offset, length }))
     }
 }

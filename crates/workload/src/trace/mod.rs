@@ -7,7 +7,8 @@
 //! # Invariants
 //! - No line, whatever is in it, causes a panic or takes more than [`LINE_SIZE_MAX`] of memory.
 //! - A request that is given out has a length above zero, unless it is a flush, and ends below
-//!   [`OFFSET_MAX`].
+//!   [`OFFSET_MAX`]. A read or write is no longer than [`LENGTH_MAX`].
+//! - Two devices that a trace tells apart never have the same number.
 
 mod blkparse;
 mod csv;
@@ -27,6 +28,10 @@ pub const LINE_SIZE_MAX: usize = 1 << 14;
 
 /// Requests end at this byte at most: 2^55, 32 PiB.
 pub const OFFSET_MAX: u64 = 1 << 55;
+
+/// Bytes of a read or write at most: 1 GiB, far more than any device takes at once. A longer one is a damaged line
+/// or the wrong unit, and would pass for a load of its own.
+pub const LENGTH_MAX: u64 = 1 << 30;
 
 /// Devices that one trace may name.
 pub const DEVICES_MAX: usize = 1 << 10;
@@ -58,6 +63,8 @@ pub enum BadLine {
     Kind,
     /// The request has no length, or ends beyond what any device has.
     Range,
+    /// It reads or writes more at once than [`LENGTH_MAX`].
+    Length,
     /// It is longer than any line of a trace.
     TooLong,
     /// It is no text.
@@ -73,6 +80,9 @@ impl fmt::Display for BadLine {
             BadLine::Number => "a number is missing or too large",
             BadLine::Kind => "neither a read nor a write, discard or flush",
             BadLine::Range => "a request without length, or beyond the end of any device",
+            BadLine::Length => {
+                "a read or write of more than 1 GiB at once: damaged, or another unit"
+            }
             BadLine::TooLong => "the line is too long",
             BadLine::NotText => "not text",
             BadLine::TooManyDevices => "more devices than a trace may have",
@@ -83,6 +93,8 @@ impl fmt::Display for BadLine {
 /// What a line of a format says, with the device still a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parsed<'a> {
+    /// Whose device it is, if the trace tells: devices of two hosts may have one name.
+    host: &'a str,
     device: &'a str,
     kind: Kind,
     offset: u64,

@@ -2,15 +2,14 @@
 
 use super::{BadLine, Kind, Parsed, ParsedLine, kind, number, sectors};
 
-/// `time,host,disk,Read|Write,offset,size,response`: the disk's number belongs to its host, but one
-/// file holds one host.
+/// `time,host,disk,Read|Write,offset,size,response`: the disk's number belongs to its host.
 pub(super) fn parse_msr(line: &str) -> ParsedLine<'_> {
     let mut fields = line.split(',');
     number(fields.next())?;
-    let device = fields.nth(1).ok_or(BadLine::TooFewFields)?;
+    let (host, device) = fields.next().zip(fields.next()).ok_or(BadLine::TooFewFields)?;
     let kind = kind(fields.next())?;
     let (offset, length) = (number(fields.next())?, number(fields.next())?);
-    Ok(Some(Parsed { device, kind, offset, length }))
+    Ok(Some(Parsed { host, device, kind, offset, length }))
 }
 
 /// `device,opcode,offset,length,time`.
@@ -19,7 +18,7 @@ pub(super) fn parse_alibaba(line: &str) -> ParsedLine<'_> {
     let device = fields.next().ok_or(BadLine::TooFewFields)?;
     let kind = kind(fields.next())?;
     let (offset, length) = (number(fields.next())?, number(fields.next())?);
-    Ok(Some(Parsed { device, kind, offset, length }))
+    Ok(Some(Parsed { host: "", device, kind, offset, length }))
 }
 
 /// `time,offset,size,type,volume`.
@@ -33,7 +32,7 @@ pub(super) fn parse_tencent(line: &str) -> ParsedLine<'_> {
         _ => return Err(BadLine::Kind),
     };
     let device = fields.next().ok_or(BadLine::TooFewFields)?.trim();
-    Ok(Some(Parsed { device, kind, offset, length }))
+    Ok(Some(Parsed { host: "", device, kind, offset, length }))
 }
 
 /// `time device sector sectors type`.
@@ -47,5 +46,5 @@ pub(super) fn parse_mqsim(line: &str) -> ParsedLine<'_> {
         1 => Kind::Read,
         _ => return Err(BadLine::Kind),
     };
-    Ok(Some(Parsed { device, kind, offset, length }))
+    Ok(Some(Parsed { host: "", device, kind, offset, length }))
 }

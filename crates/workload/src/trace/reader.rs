@@ -1,8 +1,8 @@
 //! Lines in, requests out.
 
 use super::{
-    BadLine, DEVICES_MAX, Format, Kind, LINE_SIZE_MAX, OFFSET_MAX, Parsed, ParsedLine, Request,
-    blkparse, csv, iolog, named,
+    BadLine, DEVICES_MAX, Format, Kind, LENGTH_MAX, LINE_SIZE_MAX, OFFSET_MAX, Parsed, ParsedLine,
+    Request, blkparse, csv, iolog, named,
 };
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -10,12 +10,16 @@ use std::io::{self, BufRead, Read};
 /// Lines looked at to find out the format.
 const LINES_LOOKED_AT: usize = 64;
 
+/// Bytes without the end of a line after which a source is no trace: 64 MiB.
+const SKIPPED_MAX: u64 = 1 << 26;
+
 /// How a trace is to be read.
 #[derive(Clone, Debug, Default)]
 pub struct ReaderOptions {
     /// The format; `None` to find it out from the first lines.
     pub format: Option<Format>,
-    /// The device whose requests count; `None` for all of them.
+    /// The device whose requests count, by its name or by host, slash and name; `None` for all of them, each with its
+    /// own address space.
     pub device: Option<String>,
     /// The action of `blkparse` that counts; `None` for `Q`.
     pub action: Option<String>,
@@ -44,6 +48,8 @@ pub struct Reader<R> {
     blkparse: blkparse::State,
     iolog: iolog::State,
     csv: csv::State,
+    /// The name of the device in hand.
+    name: String,
     /// Lines read ahead to find out the format.
     ahead: std::vec::IntoIter<Vec<u8>>,
     line: Vec<u8>,
@@ -78,6 +84,7 @@ impl<R: BufRead> Reader<R> {
             blkparse: blkparse::State::default(),
             iolog: iolog::State::default(),
             csv: csv::State::default(),
+            name: String::new(),
             ahead: ahead.into_iter(),
             line: Vec::new(),
             number: 0,
@@ -104,17 +111,22 @@ impl<R: BufRead> Reader<R> {
         self.blkparse.other_actions
     }
 
+    /// Columns that a header names and that tell nothing.
+    pub fn ignored_columns(&self) -> &[String] {
+        &self.csv.ignored
+    }
+
     /// The next line; `None` at the end.
     ///
     /// # Errors
-    /// What the source says.
+    /// What the source says; `InvalidData` if a line does not end within 64 MiB.
     pub fn next_line(&mut self) -> io::Result<Option<Line>> {
         let whole = match self.ahead.next() {
             Some(line) => {
                 self.line = line;
                 self.line.len() < LINE_SIZE_MAX
             }
-            None => match read_line(&mut self.source, &mut self.line)? {
+            None => match read_line(&mut self.source, &mut self.line, self.number + 1)? {
                 Some(whole) => whole,
                 None => return Ok(None),
             },
@@ -136,15 +148,23 @@ impl<R: BufRead> Reader<R> {
     fn understand(&mut self, line: &[u8]) -> Result<Option<Request>, BadLine> {
         let text = std::str::from_utf8(line).map_err(|_| BadLine::NotText)?;
         let Some(parsed) = self.parse(text)? else { return Ok(None) };
-        if self.only.as_ref().is_some_and(|only| only != parsed.device) {
+        let Parsed { host, device, kind, offset, length } = parsed;
+        self.name.clear();
+        if !host.is_empty() {
+            self.name.extend([host, "/"]);
+        }
+        self.name.push_str(device);
+        if self.only.as_ref().is_some_and(|only| only != device && *only != self.name) {
             return Ok(None);
         }
-        let Parsed { device, kind, offset, length } = parsed;
         let ends = offset.checked_add(length).is_some_and(|end| end <= OFFSET_MAX);
         if !ends || (length == 0 && kind != Kind::Flush) {
             return Err(BadLine::Range);
         }
-        Ok(Some(Request { device: self.device(device)?, kind, offset, length }))
+        if length > LENGTH_MAX && matches!(kind, Kind::Read | Kind::Write) {
+            return Err(BadLine::Length);
+        }
+        Ok(Some(Request { device: self.device()?, kind, offset, length }))
     }
 
     fn parse<'a>(&mut self, text: &'a str) -> ParsedLine<'a> {
@@ -162,16 +182,17 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    fn device(&mut self, name: &str) -> Result<u16, BadLine> {
-        if let Some(number) = self.devices.get(name) {
+    /// The number of the device in hand.
+    fn device(&mut self) -> Result<u16, BadLine> {
+        if let Some(number) = self.devices.get(&self.name) {
             return Ok(*number);
         }
         if self.names.len() == DEVICES_MAX {
             return Err(BadLine::TooManyDevices);
         }
         let number = self.names.len() as u16;
-        self.devices.insert(name.to_string(), number);
-        self.names.push(name.to_string());
+        self.devices.insert(self.name.clone(), number);
+        self.names.push(self.name.clone());
         Ok(number)
     }
 }
@@ -180,7 +201,7 @@ impl<R: BufRead> Reader<R> {
 fn find_format(source: &mut impl BufRead, ahead: &mut Vec<Vec<u8>>) -> io::Result<Format> {
     for _ in 0..LINES_LOOKED_AT {
         let mut line = Vec::new();
-        if read_line(source, &mut line)?.is_none() {
+        if read_line(source, &mut line, ahead.len() as u64 + 1)?.is_none() {
             break;
         }
         let found = std::str::from_utf8(&line).ok().and_then(Format::of_line);
@@ -189,13 +210,22 @@ fn find_format(source: &mut impl BufRead, ahead: &mut Vec<Vec<u8>>) -> io::Resul
             return Ok(format);
         }
     }
-    let reason = "the first lines are of no known format of traces; --format names one";
+    let is_blank = |line: &Vec<u8>| line.trim_ascii().is_empty();
+    let reason = match ahead.iter().all(is_blank) {
+        true if ahead.is_empty() => "it is empty",
+        true => "its first lines are empty",
+        false => "the first lines are of no known format of traces; --format names one",
+    };
     Err(io::Error::new(io::ErrorKind::InvalidData, reason))
 }
 
 /// Reads a line without its end; of one that is too long the beginning, and says so. `None` at the
 /// end of the source.
-fn read_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+fn read_line(
+    source: &mut impl BufRead,
+    line: &mut Vec<u8>,
+    number: u64,
+) -> io::Result<Option<bool>> {
     line.clear();
     if source.by_ref().take(LINE_SIZE_MAX as u64).read_until(b'\n', line)? == 0 {
         return Ok(None);
@@ -208,12 +238,17 @@ fn read_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option
         // The last line has no end.
         return Ok(Some(true));
     }
-    skip_line(source)?;
+    skip_line(source, number)?;
     Ok(Some(false))
 }
 
-fn skip_line(source: &mut impl BufRead) -> io::Result<()> {
+fn skip_line(source: &mut impl BufRead, number: u64) -> io::Result<()> {
+    let mut skipped = 0;
     loop {
+        if skipped > SKIPPED_MAX {
+            let reason = format!("line {number} does not end within 64 MiB: that is no trace");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
         let held = source.fill_buf()?;
         if held.is_empty() {
             return Ok(());
@@ -221,6 +256,7 @@ fn skip_line(source: &mut impl BufRead) -> io::Result<()> {
         let end = held.iter().position(|byte| *byte == b'\n');
         let used = end.map_or(held.len(), |end| end + 1);
         source.consume(used);
+        skipped += used as u64;
         if end.is_some() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
 use super::*;
-use std::io::{self, Cursor};
+use std::io::{self, Cursor, Read};
 
 /// All lines of a trace whose format is found out.
 fn lines(text: &str) -> Vec<Line> {
@@ -44,6 +44,7 @@ fn of_blkparse_s_output_one_action_counts() {
             request(0, Kind::Write, 8192, 4096),
             request(1, Kind::Read, 51_200, 1024),
             request(0, Kind::Discard, 0, 1 << 20),
+            request(0, Kind::Flush, 0, 0),
             request(0, Kind::Write, 12_288, 4096),
             Line::Bad(BadLine::Number),
         ]
@@ -220,5 +221,82 @@ fn no_line_causes_a_panic() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn devices_are_told_apart_whatever_their_column_is_called() {
+    let names =
+        ["device_id", "DeviceID", "volume_id", "VolumeId", "dev", "DiskNumber", "disk no", "lun"];
+    for name in names.into_iter().chain(["ns_id", "nsid", "drive", "Vol-ID", "hostname", "minor"]) {
+        let text = format!("ts,{name},op,offset,length\n1,7,W,0,4096\n2,8,W,0,4096\n");
+        let due = [request(0, Kind::Write, 0, 4096), request(1, Kind::Write, 0, 4096)];
+        assert_eq!(lines(&text)[1..], due, "{name}");
+        let only = ReaderOptions { device: Some("8".to_string()), ..ReaderOptions::default() };
+        let got = lines_with(text.as_bytes(), &only);
+        assert_eq!(got[1..], [Line::Other, request(0, Kind::Write, 0, 4096)], "{name}");
+    }
+}
+
+#[test]
+fn disks_of_one_number_on_two_hosts_are_two() {
+    let header = "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n";
+    let text = "128166372003061629,hm,0,Write,0,4096,1\n128166372003061629,src,0,Write,0,4096,1\n";
+    let due = [request(0, Kind::Write, 0, 4096), request(1, Kind::Write, 0, 4096)];
+    assert_eq!(lines(text), due);
+    assert_eq!(lines(&format!("{header}{text}"))[1..], due);
+    let only = ReaderOptions { device: Some("src/0".to_string()), ..ReaderOptions::default() };
+    assert_eq!(lines_with(text.as_bytes(), &only), [Line::Other, request(0, Kind::Write, 0, 4096)]);
+}
+
+#[test]
+fn columns_that_tell_nothing_are_named() {
+    let text = "ts,op,offset,length,cg\n1,W,0,4096,9\n";
+    let mut reader = Reader::new(Cursor::new(text), &ReaderOptions::default()).expect("csv");
+    while reader.next_line().expect("memory can be read").is_some() {}
+    assert_eq!(reader.ignored_columns(), ["ts", "cg"]);
+}
+
+#[test]
+fn flushes_of_blkparse_count_in_each_action() {
+    let line = |action| format!("8,0 3 7 0.000005000 697 {action} FWS [kjournald]\n");
+    for (action, flags) in [("Q", "FWS"), ("Q", "FF"), ("D", "FN"), ("Q", "FWFS")] {
+        let text = line(action).replace("FWS", flags);
+        let options = ReaderOptions { action: Some(action.to_string()), ..Default::default() };
+        assert_eq!(
+            lines_with(text.as_bytes(), &options),
+            [request(0, Kind::Flush, 0, 0)],
+            "{text}"
+        );
+    }
+    let mut reader =
+        Reader::new(Cursor::new(line("D")), &ReaderOptions::default()).expect("blkparse");
+    while reader.next_line().expect("memory can be read").is_some() {}
+    assert_eq!(reader.other_actions(), 1);
+}
+
+#[test]
+fn a_request_that_no_device_takes_is_a_bad_line() {
+    assert_eq!(lines("w,0,1099511627776\n"), [Line::Bad(BadLine::Length)]);
+    assert_eq!(lines("r,0,1073741825\n"), [Line::Bad(BadLine::Length)]);
+    assert_eq!(lines("w,0,1073741824\n"), [request(0, Kind::Write, 0, 1 << 30)]);
+    // A discard of a whole disk is one request.
+    assert_eq!(lines("d,0,1099511627776\n"), [request(0, Kind::Discard, 0, 1 << 40)]);
+}
+
+#[test]
+fn a_line_without_end_is_given_up() {
+    let endless = io::BufReader::new(io::repeat(b'x').take(1 << 40));
+    let options = ReaderOptions { format: Some(Format::Csv), ..ReaderOptions::default() };
+    let mut reader = Reader::new(endless, &options).expect("the format is told");
+    let error = reader.next_line().expect_err("no trace").to_string();
+    assert!(error.contains("line 1 does not end within 64 MiB"), "{error}");
+}
+
+#[test]
+fn an_empty_trace_is_called_empty() {
+    for (text, said) in [("", "it is empty"), ("\n  \n", "its first lines are empty")] {
+        let error = Reader::new(Cursor::new(text), &ReaderOptions::default()).expect_err("none");
+        assert!(error.to_string().contains(said), "{error}");
     }
 }
