@@ -22,17 +22,26 @@ const BY_SCENARIO: [Canary; 4] = [
     Canary::RecoveryOverfilled,
 ];
 
+/// Seeds in which nothing else may show them; it has shown them by then.
+const BLIND_SEEDS: u64 = 30;
+
+/// Those that nothing shows but the engine's own counts, made anew.
+const BY_INVARIANTS: [Canary; 2] = [Canary::RelocationKept, Canary::PromiseKept];
+
 /// The first seed, or known plan (then zero), that finds the mistake, and what it says.
 fn caught(mistake: Canary) -> Option<(u64, String)> {
+    caught_within(SMOKE_SEEDS, Simulator::default(), mistake)
+}
+
+fn caught_within(seeds: u64, mut simulator: Simulator, mistake: Canary) -> Option<(u64, String)> {
     canary::choose(Some(mistake));
-    let mut simulator = Simulator::default();
     if let Some((_, text)) = KNOWN.iter().find(|(known, _)| *known == mistake) {
         let plan = text.parse().expect("a plan of this version");
         let result = lives::run(&mut simulator, &plan);
         canary::choose(None);
         return result.err().map(|what| (0, what));
     }
-    let mut seeds = 0..SMOKE_SEEDS;
+    let mut seeds = 0..seeds;
     let found = seeds.find_map(|seed| {
         let result = lives::run(&mut simulator, &generate::plan(seed));
         result.err().map(|what| (seed, what))
@@ -72,6 +81,19 @@ fn every_canary_is_caught_within_the_smoke_seeds() {
     });
     let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "not caught in {SMOKE_SEEDS} seeds: {missed:?}");
+}
+
+/// What they are for: no oracle and no checker would see these.
+#[test]
+fn some_mistakes_are_seen_by_the_invariants_alone() {
+    for mistake in BY_INVARIANTS {
+        let mut blind = Simulator::default();
+        blind.asserts_invariants = false;
+        assert_eq!(caught_within(BLIND_SEEDS, blind, mistake), None, "{mistake:?}");
+        let seeing = caught_within(BLIND_SEEDS, Simulator::default(), mistake);
+        let (seeds, what) = seeing.expect("the invariants show it");
+        println!("{mistake:?}: {} seeds: {what}", seeds + 1);
+    }
 }
 
 /// What fails is made short enough to be read, and goes on failing when it is read back.

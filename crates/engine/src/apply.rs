@@ -99,7 +99,9 @@ impl Engine {
         if settled || sings(Canary::ReferenceUnfounded) {
             self.refer(record_ref, &extents, noted);
         }
-        self.map.unreserve(reserved);
+        let is_first_late = self.late.len() as u64 == self.statistics.relocations_dropped;
+        let is_kept = is_first_late && !self.late.is_empty() && sings(Canary::PromiseKept);
+        self.map.unreserve(reserved - usize::from(is_kept));
         self.segments.note_times(segment, timed, times);
         self.log.write_clock += user_blocks;
         self.log.retire(&mut self.segments, record_ref);
@@ -170,7 +172,10 @@ impl Engine {
             (Kind::Data, true) => {
                 let panic = IfUnknown::Panic;
                 let moved = map.update_if(segments, Lba(key), source, pointer, panic, now);
-                map.relocation_ended(Lba(key));
+                let is_second = moved.is_none() && self.statistics.relocations_dropped == 1;
+                if !(is_second && sings(Canary::RelocationKept)) {
+                    map.relocation_ended(Lba(key));
+                }
                 segments.note_moved(source, self.cleaner.victim());
                 let Some(settled) = moved else {
                     self.statistics.relocations_dropped += 1;

@@ -72,11 +72,15 @@ pub enum Canary {
     LongRecordsUnannounced,
     /// A write of several ranges goes into two records.
     ManyTorn,
+    /// The map goes on waiting for the second relocation that came too late.
+    RelocationKept,
+    /// The map goes on keeping a chunk for the first relocation that came too late.
+    PromiseKept,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 29] = [
+    pub const ALL: [Canary; 31] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -106,6 +110,8 @@ impl Canary {
         Canary::ReferenceOutlives,
         Canary::LongRecordsUnannounced,
         Canary::ManyTorn,
+        Canary::RelocationKept,
+        Canary::PromiseKept,
     ];
 }
 

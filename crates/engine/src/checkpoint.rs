@@ -713,3 +713,33 @@ impl Engine {
         }
     }
 }
+
+#[cfg(feature = "verify")]
+impl Checkpointer {
+    /// Blocks of the body that has been written and does not count yet.
+    pub(crate) fn listed_anew(&self) -> impl Iterator<Item = Pba> + '_ {
+        let (first, count) = self.new_body;
+        let count = if self.new_body == self.body { 0 } else { count };
+        (0..count).map(move |offset| first.plus(offset))
+    }
+
+    /// # Panics
+    /// If the stage is not what its commands make it, or the lists are out of order.
+    pub(crate) fn assert_invariants(&self, out: usize) {
+        let waits = matches!(
+            self.stage,
+            Stage::Found | Stage::Flush | Stage::Superblock | Stage::LastFlush
+        );
+        assert_eq!(out, usize::from(waits), "a checkpoint waits for one command at a time");
+        assert!(self.next_image <= self.images.len(), "no more images than were taken");
+        assert_eq!(self.images.len(), self.image_keys.len(), "each image has its key");
+        assert!(self.runs.is_sorted_by(|a, b| a.number < b.number), "runs are in order");
+        let latest = self.runs.last().map_or(0, |run| run.number + 1);
+        assert!(latest <= self.next_run, "the next run is a new one");
+        for run in self.runs.iter().filter(|run| run.number + 1 < self.next_run) {
+            let is_idle = self.stage == Stage::Idle;
+            let is_written = run.blocks.iter().all(|pointer| pointer.is_mapped());
+            assert!(is_written || !is_idle, "the blocks of a run are somewhere");
+        }
+    }
+}

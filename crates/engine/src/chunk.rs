@@ -509,3 +509,24 @@ impl Engine {
         }
     }
 }
+
+#[cfg(feature = "verify")]
+impl Chunks {
+    /// The segment that a slot's commands read.
+    pub(crate) fn segment_of(&self, slot: u8) -> SegmentIndex {
+        self.slots[usize::from(slot)].segment
+    }
+
+    /// # Panics
+    /// If chunks wait for other commands, or hold other buffers, than there are.
+    pub(crate) fn assert_invariants(&self, out: usize, lent: usize) {
+        let outstanding: u32 = self.slots.iter().map(|chunk| chunk.outstanding).sum();
+        assert_eq!(outstanding as usize, out, "chunks wait for their commands");
+        let held = self.slots.iter().filter(|chunk| chunk.buffer.is_some()).count();
+        assert_eq!(held, lent, "what is lent is a chunk's");
+        for chunk in &self.slots {
+            let is_empty = chunk.state == State::Empty;
+            assert_eq!(chunk.buffer.is_none(), is_empty, "a chunk in hand has a buffer");
+        }
+    }
+}

@@ -95,3 +95,23 @@ impl Engine {
         }
     }
 }
+
+#[cfg(feature = "verify")]
+impl Flusher {
+    /// Whether a request waits for durability.
+    pub(crate) fn is_waiting(&self, slot: u32) -> bool {
+        self.waiting.iter().any(|(waiting, _)| *waiting == slot)
+    }
+
+    /// # Panics
+    /// If what is out is not what is said to be, or somebody waits for what has come.
+    pub(crate) fn assert_invariants(&self, out: usize, durable: Sequence, applied: Sequence) {
+        assert_eq!(usize::from(self.out.is_some()), out, "one flush at a time, and its command");
+        assert!(
+            self.out.is_none_or(|covered| covered <= applied),
+            "a flush covers what was applied"
+        );
+        let comes = |(_, target): &(u32, Sequence)| *target > durable && *target <= applied;
+        assert!(self.waiting.iter().all(comes), "nobody waits for what is durable, or never comes");
+    }
+}

@@ -356,6 +356,27 @@ impl Segments {
     }
 }
 
+#[cfg(feature = "verify")]
+impl Segments {
+    /// # Panics
+    /// If what is known of holes contradicts the segments.
+    pub(crate) fn assert_holes(&self) {
+        let size = self.geometry().segment_size;
+        for entry in &self.holes.entries {
+            let segment = self.segment(entry.segment);
+            assert!(segment.watched, "what is looked at is told of its deaths");
+            let is_reserved = entry.stage >= Stage::Reserved;
+            assert_eq!(segment.state == State::Patching, is_reserved, "reserved holes wait");
+            let counted: u32 = entry.counted.iter().map(|bits| bits.count_ones()).sum();
+            let is_told = entry.stage <= Stage::Known;
+            assert!(!is_told || counted == entry.count, "the found are counted");
+            assert!(counted <= size, "no more than there are");
+        }
+        let watched = self.iter().filter(|(_, segment)| segment.watched).count();
+        assert_eq!(watched, self.holes.entries.len(), "and nothing else is");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

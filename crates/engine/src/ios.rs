@@ -160,6 +160,27 @@ impl Ios {
     }
 }
 
+#[cfg(feature = "verify")]
+impl Ios {
+    /// What the commands are for that are queued or out.
+    pub(crate) fn purposes(&self) -> impl Iterator<Item = Purpose> + '_ {
+        self.slots.iter().filter_map(|slot| slot.purpose)
+    }
+
+    /// # Panics
+    /// If the counters contradict the slots.
+    pub(crate) fn assert_invariants(&self) {
+        assert_eq!(self.purposes().count(), self.out, "commands are counted");
+        assert_eq!(self.free.len() + self.out, self.slots.len(), "a slot is free or has a command");
+        assert!(self.queue.len() + self.background.len() <= self.out, "what waits is not out yet");
+        let blocks: u32 = self.slots.iter().map(|slot| slot.background).sum();
+        assert_eq!(self.background_out, blocks, "blocks of the background are counted");
+        for io in self.queue.iter().chain(&self.background) {
+            assert!(self.slots[io.id.0 as usize].purpose.is_some(), "what waits has a purpose");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

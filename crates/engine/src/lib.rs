@@ -53,6 +53,8 @@ mod flush;
 mod group;
 pub mod grow;
 mod holes;
+#[cfg(feature = "verify")]
+mod invariants;
 mod ios;
 mod loads;
 mod log;

@@ -239,3 +239,22 @@ impl Engine {
         }
     }
 }
+
+#[cfg(feature = "verify")]
+impl Loads {
+    /// Pages being read.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Kind, u64)> + '_ {
+        self.slots.iter().flatten().map(|load| (load.kind, load.key))
+    }
+
+    /// The segment that a page is read from.
+    pub(crate) fn segment_of(&self, slot: u16) -> SegmentIndex {
+        self.slots[usize::from(slot)].expect("a load's command is out").segment
+    }
+
+    /// Whether somebody waits for a page, or to try again.
+    pub(crate) fn waits(&self, waiter: Waiter) -> bool {
+        let waiting = self.waiters.iter().map(|(_, waiter)| waiter);
+        waiting.chain(&self.starved).any(|waiting| *waiting == waiter)
+    }
+}

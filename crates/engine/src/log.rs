@@ -10,6 +10,9 @@
 //! - A record lies inside one segment: in a row at its stream's head, or in holes (see `holes`), in
 //!   ascending order. A stream can have a head over holes besides its other one.
 
+#[cfg(feature = "verify")]
+mod verify;
+
 use crate::api::{Buffers, RecordRef};
 use crate::holes::{self, Room};
 use crate::reclaim::Reclaim;
@@ -24,6 +27,8 @@ use coulter_format::record::{
     SHORT_BLOCKS_MAX,
 };
 use coulter_format::{Pba, StoreId};
+#[cfg(feature = "verify")]
+pub(crate) use verify::UnderWay;
 
 /// What a record buffer is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -86,3 +86,24 @@ impl crate::Engine {
         self.requests.slot(slot).failure.get_or_insert(failure);
     }
 }
+
+#[cfg(feature = "verify")]
+impl Requests {
+    /// The requests, each with its slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
+    }
+
+    /// How many there can be.
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// # Panics
+    /// If the free slots are not those that are free.
+    pub(crate) fn assert_invariants(&self) {
+        assert_eq!(self.iter().count(), self.count(), "a slot is free or taken");
+        let is_free = |slot: &u32| self.slots[*slot as usize].is_none();
+        assert!(self.free.iter().all(is_free), "a slot that is free is empty");
+    }
+}

@@ -3,13 +3,16 @@
 //! # Invariants
 //! - `valid` of a segment is the number of references into it: current locations of host blocks,
 //!   leaf pages, metadata listed by the checkpoint, and the old locations of blocks whose update is
-//!   not yet released (see `map`). It is exact; `verify_map` recounts it under `verify`.
+//!   not yet released (see `map`). It is exact: `Engine::assert_invariants` counts it anew.
 //! - A segment is opened only from the front of the queue, and only if the checkpoint that is
 //!   durable lists it there: recovery looks at listed segments only.
 //! - A segment enters the queue only at the cut of a checkpoint in which nothing is counted in it,
 //!   and is opened only after that checkpoint is durable: so no state that recovery could return to
 //!   points into it.
 //! - A segment is never opened while a read or a discard of it is in flight.
+
+#[cfg(feature = "verify")]
+mod verify;
 
 use crate::canary::{Canary, sings};
 use crate::holes::Holes;

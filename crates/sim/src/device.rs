@@ -82,6 +82,12 @@ impl Device {
         }
     }
 
+    /// What a block holds; `None` behind the end.
+    pub fn block(&self, pba: Pba) -> Option<Block> {
+        let block = self.blocks.get(pba.0 as usize)?;
+        Some(block.as_ref().map_or([0; BLOCK_SIZE], |block| **block))
+    }
+
     /// A write that completes; it is volatile until a flush.
     pub fn write(&mut self, pba: Pba, blocks: &[Block]) {
         self.write_shared(pba, blocks.iter().map(|block| Some(Rc::new(*block))).collect());

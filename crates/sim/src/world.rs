@@ -15,6 +15,7 @@
 //! refused; wrong bytes are not.
 
 mod disk;
+mod invariants;
 mod power;
 
 use crate::buffers::Memory;
@@ -31,6 +32,7 @@ use coulter_engine::{
 };
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use disk::{Armed, mix};
+use invariants::Invariants;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -180,11 +182,14 @@ pub struct Simulator {
     memory: Option<Memory>,
     /// Every how many cuts the checker also compares all data with its checksums.
     pub audit_data_every: u64,
+    /// Whether the engine's counts are made anew: after every step of small stores, and at every
+    /// checkpoint of others. Of no effect without the feature `verify`.
+    pub asserts_invariants: bool,
 }
 
 impl Default for Simulator {
     fn default() -> Simulator {
-        Simulator { memory: None, audit_data_every: 8 }
+        Simulator { memory: None, audit_data_every: 8, asserts_invariants: true }
     }
 }
 
@@ -203,6 +208,7 @@ impl Simulator {
         let memory = self.memory.take();
         let memory = memory.unwrap_or_else(|| Memory::new(RECORDS_MAX, config.page_count));
         let mut world = World::new(plan, memory, self.audit_data_every);
+        world.invariants.are_asserted = self.asserts_invariants;
         world.story = story.then(Vec::new);
         let result = world.live(&plan.steps);
         let outcome = world.outcome;
@@ -239,6 +245,7 @@ struct World {
     references_lost: u64,
     /// Chunks that the engine said recovery may need, when it was last up.
     recovery_chunks: Option<u64>,
+    invariants: Invariants,
     story: Option<Vec<String>>,
 }
 
@@ -279,6 +286,7 @@ impl World {
             lossless: false,
             references_lost: 0,
             recovery_chunks: None,
+            invariants: Invariants::default(),
             story: None,
         }
     }

@@ -152,6 +152,15 @@ impl Frames {
     }
 }
 
+#[cfg(feature = "verify")]
+impl Frames {
+    /// The chunks of a chain.
+    pub(super) fn chain_chunks(&self, chain: ChunkIndex) -> impl Iterator<Item = ChunkIndex> + '_ {
+        let follow = |chunk: &ChunkIndex| Some(next(self.chunk(*chunk))).filter(|c| c.is_some());
+        core::iter::successors(Some(chain).filter(|chunk| chunk.is_some()), follow)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::entries::EntryWidth;

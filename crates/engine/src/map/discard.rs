@@ -22,7 +22,9 @@ impl Map {
             self.give_up_cleared_array(place);
             false
         } else if leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped()) {
-            self.directory.leaf_mut(place).set(Flag::Cleared, true);
+            let leaf = self.directory.leaf_mut(place);
+            leaf.set(Flag::Cleared, true);
+            leaf.set(Flag::Dead, false);
             false
         } else {
             self.directory.leaf_mut(place).set(Flag::Dead, true);

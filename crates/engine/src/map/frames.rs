@@ -324,6 +324,48 @@ impl Frames {
     }
 }
 
+#[cfg(feature = "verify")]
+impl Frames {
+    /// # Panics
+    /// If the frame is not the array of this leaf, or is not pinned while, and only while, it must stay.
+    pub(super) fn assert_is_of(&self, frame: FrameIndex, leaf: u64, must_stay: bool) {
+        let Use::Leaf { key, pinned, .. } = self.uses[frame.0 as usize] else {
+            panic!("a leaf's array is in a leaf's frame")
+        };
+        assert_eq!(key, leaf, "a frame knows whose it is");
+        assert_eq!(pinned, must_stay, "leaf {leaf}'s frame is pinned while it must stay");
+    }
+
+    /// # Panics
+    /// If the pool's counters contradict the frames, or what leaves hold of them.
+    pub(super) fn assert_invariants(&self, arrays: usize, pinned: usize, chunks: usize) {
+        let (mut free, mut leaves, mut used, mut frames, mut listed) = (0, 0, 0, 0, 0);
+        for state in &self.uses {
+            match state {
+                Use::Free => free += 1,
+                Use::Leaf { .. } => leaves += 1,
+                Use::Chunks { used: bits, listed: is_listed } => {
+                    assert!(*bits & !self.width.mask() == 0, "a frame has so many chunks");
+                    used += bits.count_ones() as usize;
+                    frames += 1;
+                    listed += usize::from(*is_listed);
+                    assert_eq!(*is_listed, *bits != self.width.mask(), "what has room is listed");
+                }
+            }
+        }
+        assert_eq!(self.free.len() + self.retired_count, free, "free frames are listed");
+        assert_eq!((self.leaf_count, leaves), (arrays, arrays), "a leaf's frame is its leaf's");
+        assert_eq!(self.pinned_count, pinned, "pinned frames are counted");
+        assert_eq!(used, chunks, "every chunk is in a chain");
+        assert_eq!(
+            self.free_chunks,
+            frames * self.chunks_per_frame() - used,
+            "the others are free"
+        );
+        assert_eq!(self.partial.len(), listed, "frames with room are listed once");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

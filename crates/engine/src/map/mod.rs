@@ -36,6 +36,8 @@ mod load;
 mod memory;
 mod recovery_memory;
 mod sweep;
+#[cfg(feature = "verify")]
+mod verify;
 
 use crate::canary::{Canary, sings};
 use crate::segments::Segments;

@@ -191,6 +191,15 @@ impl RecoveryMemory {
     }
 }
 
+#[cfg(feature = "verify")]
+impl RecoveryMemory {
+    /// # Panics
+    /// If the account of what no page contains is not what its leaves make it.
+    pub(super) fn assert_pending(&self, pending: usize) {
+        assert_eq!(self.pending, pending, "what recovery needs is counted");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Map, directory_size};

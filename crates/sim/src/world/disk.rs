@@ -155,6 +155,7 @@ impl World {
             let due_ns = self.now_ns + self.delay(&io);
             self.pending.push(Pending { due_ns, io, data, flush_mark });
         }
+        self.assert_invariants();
     }
 
     /// How long a command takes: 20 µs to 1 ms and the time for its bytes, now and then fifty times that.
