@@ -1,8 +1,9 @@
 //! The command line as one definition: parsing, help, man pages and completions all come from it.
 
-use crate::logging;
+use crate::choices::named;
 use crate::verbs;
 use clap::{Parser, Subcommand};
+use coulter_daemon::logging;
 use std::path::PathBuf;
 
 /// Random writes in, one sequential log out.
@@ -29,7 +30,8 @@ pub(crate) struct CommandLine {
 
     /// How lines of the log look: words, or a JSON object each
     #[arg(long, global = true, env = logging::FORMAT_VARIABLE, hide_env = true)]
-    #[arg(value_enum, default_value_t, value_name = "FORMAT", help_heading = "Global options")]
+    #[arg(default_value = "text", value_name = "FORMAT", help_heading = "Global options")]
+    #[arg(value_parser = named(&logging::Format::NAMED))]
     #[arg(hide_default_value = true, hide_possible_values = true)]
     pub(crate) log_format: logging::Format,
 
@@ -44,7 +46,6 @@ Examples:
   coulter mount disk.img /mnt --mkfs ext4   make a file system on it and mount it
   coulter status                            see what it does
   coulter umount /mnt                       unmount and detach it
-  coulter demo                              see it work, with numbers and a picture
 
 Exit codes: 0 done, 1 failed or found a fault, 2 wrong usage.
 Sizes are binary: 4K, 32M, 10G. NO_COLOR switches colours off.";
@@ -66,12 +67,6 @@ pub(crate) enum Verb {
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),
     Salvage(verbs::salvage::Salvage),
-    Bench(verbs::bench::Bench),
-    Replay(verbs::replay::Replay),
-    Flash(verbs::flash::Flash),
-    Report(verbs::report::Report),
-    Sim(verbs::sim::Sim),
-    Demo(verbs::demo::Demo),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
     #[command(hide = true)]

@@ -4,9 +4,9 @@
 //! Drawing is a pure function from facts to lines, cut to the size of the terminal. [`Screen`] puts
 //! them there and gives the terminal back as it was, whatever ends the program short of a kill.
 
-use crate::status::{Facts, Rates, Status};
 use crate::terminal::{BAD, BOLD, GREEN};
 use anstyle::Style;
+use coulter_daemon::status::{Facts, Rates, Status};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
@@ -208,9 +208,9 @@ impl Drop for Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
-    use crate::state::Entry;
-    use crate::status::facts_of;
+    use coulter_daemon::process::Process;
+    use coulter_daemon::state::Entry;
+    use coulter_daemon::status::facts_of;
     use std::time::Duration;
 
     fn rates(writes: f64) -> Rates {

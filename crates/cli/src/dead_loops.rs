@@ -19,18 +19,18 @@ const SYMPTOM: &str = "Transport endpoint is not connected";
 
 /// A loop device on a dead volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeadLoop {
+pub struct DeadLoop {
     /// `/dev/loopN`.
-    pub(crate) device: PathBuf,
+    pub device: PathBuf,
     /// The file that answers no more.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
     /// Where file systems are still mounted from the device.
-    pub(crate) mount_points: Vec<PathBuf>,
+    pub mount_points: Vec<PathBuf>,
 }
 
 impl DeadLoop {
     /// The commands that take it away, in order.
-    pub(crate) fn remedy(&self) -> String {
+    pub fn remedy(&self) -> String {
         let unmounts = self.mount_points.iter().map(|path| format!("umount {}", path.display()));
         let detach = format!("losetup --detach {}", self.device.display());
         let below = self.file.parent().map(|path| format!("umount {}", path.display()));
@@ -45,7 +45,7 @@ impl fmt::Display for DeadLoop {
 }
 
 /// The dead loop devices, if what a tool said is what it says when it meets one.
-pub(crate) fn blamed_by(output: &str) -> Vec<DeadLoop> {
+pub fn blamed_by(output: &str) -> Vec<DeadLoop> {
     if output.contains(SYMPTOM) { dead_loops() } else { Vec::new() }
 }
 

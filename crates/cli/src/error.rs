@@ -4,36 +4,27 @@
 //! - every error names the thing it happened to;
 //! - the exit code follows from the variant: 2 when another command line would be needed, else 1.
 
-mod daemon;
-mod emulation;
 mod mount;
-mod report;
-mod state;
 mod store;
 mod system;
 
-pub(crate) use daemon::{DaemonError, MetricsFault};
-pub(crate) use emulation::EmulationError;
-pub(crate) use mount::MountError;
-pub(crate) use report::{Report, reason_of};
-pub(crate) use state::StateError;
-pub(crate) use store::StoreError;
-pub(crate) use system::SystemError;
+pub use coulter_daemon::Error;
+pub use coulter_daemon::error::{DaemonError, OpenError, StateError};
+pub use mount::MountError;
+pub use store::StoreError;
+pub use system::SystemError;
 
+use coulter_terminal::{OutputError, Report};
 use std::io;
 use std::path::Path;
 
 /// An error with its context.
 #[derive(Debug)]
-pub(crate) enum CliError {
-    /// About the state directory and the names of volumes.
-    State(StateError),
-    /// About making and opening stores.
+pub enum CliError {
+    /// About daemons, and opening stores for them.
+    Service(Error),
+    /// About making, growing and looking into stores.
     Store(StoreError),
-    /// About attach points and the processes that serve them.
-    Daemon(DaemonError),
-    /// About emulated drives.
-    Emulation(EmulationError),
     /// About file systems on volumes.
     Mount(MountError),
     /// About the system around the program.
@@ -42,49 +33,69 @@ pub(crate) enum CliError {
 
 impl CliError {
     /// An operating-system error on a path. `action` is a verb phrase that the path completes.
-    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> CliError {
-        SystemError::Io { action, path: path.to_owned(), source }.into()
+    pub fn io(action: &'static str, path: &Path, source: io::Error) -> CliError {
+        Error::io(action, path, source).into()
     }
 
     /// Something that only root may do.
-    pub(crate) fn needs_root(what: &'static str, help: &'static str) -> CliError {
+    pub fn needs_root(what: &'static str, help: &'static str) -> CliError {
         SystemError::NeedsRoot { what, help }.into()
     }
 
     /// What, why, and what to do.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self {
-            CliError::State(error) => error.report(),
+            CliError::Service(error) => error.report(),
             CliError::Store(error) => error.report(),
-            CliError::Daemon(error) => error.report(),
-            CliError::Emulation(error) => error.report(),
             CliError::Mount(error) => error.report(),
             CliError::System(error) => error.report(),
         }
     }
 }
 
+impl From<Error> for CliError {
+    fn from(error: Error) -> CliError {
+        CliError::Service(error)
+    }
+}
+
+/// For what a daemon calls back.
+impl From<CliError> for Error {
+    fn from(error: CliError) -> Error {
+        match error {
+            CliError::Service(error) => error,
+            other => Error::Told(other.report()),
+        }
+    }
+}
+
 impl From<StateError> for CliError {
     fn from(error: StateError) -> CliError {
-        CliError::State(error)
+        CliError::Service(error.into())
+    }
+}
+
+impl From<OpenError> for CliError {
+    fn from(error: OpenError) -> CliError {
+        CliError::Service(error.into())
+    }
+}
+
+impl From<DaemonError> for CliError {
+    fn from(error: DaemonError) -> CliError {
+        CliError::Service(error.into())
+    }
+}
+
+impl From<OutputError> for CliError {
+    fn from(error: OutputError) -> CliError {
+        CliError::io("write to", "standard output".as_ref(), error.0)
     }
 }
 
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> CliError {
         CliError::Store(error)
-    }
-}
-
-impl From<DaemonError> for CliError {
-    fn from(error: DaemonError) -> CliError {
-        CliError::Daemon(error)
-    }
-}
-
-impl From<EmulationError> for CliError {
-    fn from(error: EmulationError) -> CliError {
-        CliError::Emulation(error)
     }
 }
 
@@ -109,8 +120,48 @@ impl std::fmt::Display for CliError {
 impl std::error::Error for CliError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            CliError::System(SystemError::Io { source, .. }) => Some(source),
+            CliError::Service(error) => std::error::Error::source(error),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signatures::Signature;
+    use std::path::PathBuf;
+
+    #[test]
+    fn an_error_says_what_why_and_what_to_do() {
+        let signature =
+            Signature { what: "an XFS file system", mount_type: None, offset: 0, length: 4 };
+        let error =
+            StoreError::HoldsData { path: PathBuf::from("/dev/sdb"), signatures: vec![signature] };
+        assert_eq!(
+            error.report().to_string(),
+            "will not format /dev/sdb: it holds an XFS file system (at byte 0) \
+             (if that may be destroyed, add --force)"
+        );
+        assert_eq!(error.report().exit_code, 1);
+    }
+
+    #[test]
+    fn a_command_line_that_cannot_work_ends_with_2() {
+        let error = StoreError::SizeNeeded { path: PathBuf::from("a.img") };
+        assert_eq!(error.report().exit_code, 2);
+    }
+
+    #[test]
+    fn a_busy_volume_names_the_mount_point_to_leave() {
+        let error = DaemonError::Busy {
+            name: "a".into(),
+            device: "/dev/loop0".into(),
+            holders: vec!["mounted at /mnt/x".into(), "process 7 (bash)".into()],
+            remedy: Some("coulter umount /mnt/x".into()),
+        };
+        let report = error.report();
+        assert_eq!(report.why.as_deref(), Some("mounted at /mnt/x; process 7 (bash)"));
+        assert_eq!(report.help.as_deref(), Some("first run `coulter umount /mnt/x`"));
     }
 }

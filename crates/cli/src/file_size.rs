@@ -10,7 +10,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 ///
 /// By a handler that does nothing: that the signal is ignored would be inherited by the programs
 /// that are started from here, and a handler is not.
-pub(crate) fn make_excess_an_error() {
+pub fn make_excess_an_error() {
     let handler = SigHandler::Handler(do_nothing);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler touches nothing, so that it may run at any moment and in any thread.

@@ -16,15 +16,18 @@ use std::path::Path;
 
 /// File systems that can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FileSystem {
+pub enum FileSystem {
+    /// ext4.
     Ext4,
+    /// XFS.
     Xfs,
+    /// Btrfs.
     Btrfs,
 }
 
 impl FileSystem {
     /// The name that `mount -t` knows.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
             FileSystem::Xfs => "xfs",
@@ -45,7 +48,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// What its program says; [`MountError::DeadLoopDevices`] when others are to blame.
-    pub(crate) fn make(self, device: &Path, options: &[&str]) -> Result<(), CliError> {
+    pub fn make(self, device: &Path, options: &[&str]) -> Result<(), CliError> {
         let program = format!("mkfs.{}", self.name());
         let options = ["-q"].iter().chain(options).map(OsStr::new);
         let arguments: Vec<&OsStr> = options.chain([device.as_os_str()]).collect();
@@ -66,7 +69,7 @@ impl FileSystem {
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn found_on(device: &Path) -> Result<Vec<Signature>, CliError> {
+pub fn found_on(device: &Path) -> Result<Vec<Signature>, CliError> {
     let failed = |source| CliError::io("read", device, source);
     let mut file = File::open(device).map_err(failed)?;
     let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
@@ -77,12 +80,7 @@ pub(crate) fn found_on(device: &Path) -> Result<Vec<Signature>, CliError> {
 ///
 /// # Errors
 /// What `mount` says.
-pub(crate) fn mount(
-    kind: &str,
-    device: &Path,
-    directory: &Path,
-    options: &str,
-) -> Result<(), CliError> {
+pub fn mount(kind: &str, device: &Path, directory: &Path, options: &str) -> Result<(), CliError> {
     let options = if options.is_empty() { "defaults" } else { options };
     let arguments = ["-t", kind, "-o", options].map(OsStr::new);
     let ends = [device.as_os_str(), directory.as_os_str()];
@@ -94,7 +92,7 @@ pub(crate) fn mount(
 ///
 /// # Errors
 /// [`MountError::MountBusy`] with the processes that use it.
-pub(crate) fn unmount(directory: &Path) -> Result<(), CliError> {
+pub fn unmount(directory: &Path) -> Result<(), CliError> {
     match umount2(directory, MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) => Ok(()),
         Err(Errno::EINVAL) if mounts::mount_at(directory).is_ok_and(|mount| mount.is_none()) => {

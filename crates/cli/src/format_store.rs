@@ -6,15 +6,15 @@
 //! - [`format()`] first finds out whether the store can be, then reserves its room, and last of all
 //!   erases what was there: until then a failure leaves the target as it was.
 
-use crate::demo::Interrupt;
-use crate::error::{CliError, StoreError};
+use crate::error::{CliError, OpenError, StoreError};
+use crate::interrupt::Interrupt;
 use crate::signatures::{self, Signature};
-use crate::size::Size;
-use crate::sparse::{self, Content};
 use crate::store;
 use crate::target_file::TargetFile;
 use crate::verbs::create::Shape;
 use coulter_device::Device;
+use coulter_system::sparse::{self, Content};
+use coulter_terminal::Size;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -28,7 +28,7 @@ const ZEROS_READ_MAX: u64 = 16 << 30;
 
 /// Something that may be formatted: locked, and free of data if that was asked for. Nothing has
 /// been done to it yet.
-pub(crate) struct Target {
+pub struct Target {
     path: PathBuf,
     place: Place,
     /// What is to be erased.
@@ -38,23 +38,23 @@ pub(crate) struct Target {
 
 /// A new store, as `create --json` prints it; documented in `docs/cli.md`.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Made {
+pub struct Made {
     /// Absolute path.
-    pub(crate) store: PathBuf,
+    pub store: PathBuf,
     /// Its identity.
-    pub(crate) uuid: String,
+    pub uuid: String,
     /// The name given with `--label`.
-    pub(crate) label: String,
+    pub label: String,
     /// Bytes of the file or disk.
-    pub(crate) store_size_bytes: u64,
+    pub store_size_bytes: u64,
     /// Bytes that the host sees.
-    pub(crate) volume_size_bytes: u64,
+    pub volume_size_bytes: u64,
     /// Bytes of a segment.
-    pub(crate) segment_size_bytes: u64,
+    pub segment_size_bytes: u64,
     /// Segments on the device.
-    pub(crate) segments_total: u64,
+    pub segments_total: u64,
     /// Map memory that opening may need.
-    pub(crate) map_memory_bytes: u64,
+    pub map_memory_bytes: u64,
 }
 
 impl Target {
@@ -63,7 +63,7 @@ impl Target {
     ///
     /// # Errors
     /// [`StoreError::HoldsData`] and its neighbours; whatever the system refuses.
-    pub(crate) fn prepare(path: &Path, shape: &Shape, force: bool) -> Result<Target, CliError> {
+    pub fn prepare(path: &Path, shape: &Shape, force: bool) -> Result<Target, CliError> {
         let place = find_place(path, shape)?;
         let absolute = || path.canonicalize().map_err(|e| CliError::io("find", path, e));
         let (path, marks) = match &place {
@@ -85,7 +85,7 @@ impl Target {
     }
 
     /// Gives up when `interrupt` is raised.
-    pub(crate) fn heeding(self, interrupt: Interrupt) -> Target {
+    pub fn heeding(self, interrupt: Interrupt) -> Target {
         Target { interrupt, ..self }
     }
 }
@@ -95,11 +95,7 @@ impl Target {
 /// # Errors
 /// What the library refuses, such as a segment size that does not fit the device; whatever the system
 /// refuses. The target is as it was, unless the device itself has failed.
-pub(crate) fn format(
-    target: Target,
-    shape: &Shape,
-    map_memory: Option<Size>,
-) -> Result<Made, CliError> {
+pub fn format(target: Target, shape: &Shape, map_memory: Option<Size>) -> Result<Made, CliError> {
     let Target { path, place, marks, interrupt } = target;
     let options = store::create_options(shape, map_memory);
     store::check_create(&path, place.size(), &options)?;
@@ -159,7 +155,7 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let missing = store::missing(path);
-            if !matches!(missing, StoreError::StoreMissing { .. }) {
+            if !matches!(missing, OpenError::StoreMissing { .. }) {
                 return Err(missing.into());
             }
             let Some(size) = asked else {

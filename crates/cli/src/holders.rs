@@ -4,9 +4,9 @@
 //! two looks. Processes of other users are seen only by root. Who holds a block device is told by
 //! its attach point, which also claims it.
 
-use crate::process;
 use coulter_attach::mounts;
 use coulter_attach::processes::pids;
+use coulter_daemon::process;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -5,11 +5,11 @@
 //! - a file that was made here is removed if it does not come to be whole;
 //! - what is not written reads as zeros, on a disk too.
 
-use crate::demo::Interrupt;
 use crate::error::{CliError, StoreError};
-use crate::file_identity::FileIdentity;
+use crate::interrupt::Interrupt;
 use crate::target_file::TargetFile;
 use coulter_check::salvage::{Block, Lba, Sink};
+use coulter_daemon::file_identity::FileIdentity;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};

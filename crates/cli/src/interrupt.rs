@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether somebody wants an end. Clones are handles to the same flag.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt {
+pub struct Interrupt {
     raised: Arc<AtomicBool>,
 }
 
@@ -22,7 +22,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) fn take_over() -> Result<Interrupt, CliError> {
+    pub fn take_over() -> Result<Interrupt, CliError> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             set.add(signal);
@@ -41,7 +41,7 @@ impl Interrupt {
     }
 
     /// Whether the flag is up.
-    pub(crate) fn is_raised(&self) -> bool {
+    pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }
 
@@ -49,7 +49,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// [`SystemError::Interrupted`].
-    pub(crate) fn check(&self) -> Result<(), CliError> {
+    pub fn check(&self) -> Result<(), CliError> {
         if self.is_raised() { Err(SystemError::Interrupted.into()) } else { Ok(()) }
     }
 
@@ -57,7 +57,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// [`SystemError::Interrupted`].
-    pub(crate) fn sleep(&self, duration: Duration) -> Result<(), CliError> {
+    pub fn sleep(&self, duration: Duration) -> Result<(), CliError> {
         let deadline = Instant::now() + duration;
         while Instant::now() < deadline {
             self.check()?;
@@ -70,7 +70,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// [`SystemError::Interrupted`], or when the child cannot be waited for.
-    pub(crate) fn wait_for(&self, child: &mut Child) -> Result<ExitStatus, CliError> {
+    pub fn wait_for(&self, child: &mut Child) -> Result<ExitStatus, CliError> {
         let failed = |source| CliError::io("wait for", "a program".as_ref(), source);
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
@@ -88,7 +88,7 @@ impl Interrupt {
 
     /// Raises the flag, as a signal would.
     #[cfg(test)]
-    pub(crate) fn raise(&self) {
+    pub fn raise(&self) {
         self.raised.store(true, Ordering::Relaxed);
     }
 }

@@ -26,7 +26,7 @@ const DESCRIPTORS: [&str; 5] =
 
 /// What a file of results holds, and how such a file is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub struct Kind {
     /// With its article.
     name: &'static str,
     /// One of these begins it.
@@ -37,25 +37,25 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// A picture; other people's pictures have not this remark.
-    pub(crate) const SVG: Kind = Kind {
+    pub const SVG: Kind = Kind {
         name: "an SVG picture by coulter",
         beginnings: &["<svg"],
         mark: "<!-- made by coulter -->",
     };
     /// A page.
-    pub(crate) const HTML: Kind = Kind {
+    pub const HTML: Kind = Kind {
         name: "an HTML page by coulter",
         beginnings: &["<!doctype html"],
         mark: "<meta name=\"generator\" content=\"coulter\">",
     };
     /// What `status --json` shows; other JSON may be somebody's settings.
-    pub(crate) const STATISTICS: Kind =
+    pub const STATISTICS: Kind =
         Kind { name: "a file of statistics", beginnings: &["{"], mark: "\"process_start_ticks\"" };
     /// A page of the manual.
-    pub(crate) const MAN: Kind =
+    pub const MAN: Kind =
         Kind { name: "a manual page", beginnings: &[".ie ", ".TH ", ".\\\""], mark: "coulter" };
     /// What a shell reads to complete command lines.
-    pub(crate) const COMPLETIONS: Kind = Kind {
+    pub const COMPLETIONS: Kind = Kind {
         name: "a file of completions",
         beginnings: &["#compdef coulter", "_coulter()", "# print an optspec"],
         mark: "coulter",
@@ -72,7 +72,7 @@ impl Kind {
 
 /// A place where a result of a kind may be written.
 #[derive(Clone, Debug)]
-pub(crate) struct Output {
+pub struct Output {
     path: PathBuf,
     kind: Kind,
     target: Target,
@@ -94,18 +94,18 @@ impl Output {
     /// # Errors
     /// [`SystemError::OutputRefused`] when something of another kind is there; when the directory
     /// cannot be written to.
-    pub(crate) fn check(path: &Path, kind: Kind) -> Result<Output, CliError> {
+    pub fn check(path: &Path, kind: Kind) -> Result<Output, CliError> {
         let target = target(path, kind)?;
         Ok(Output { path: path.to_owned(), kind, target })
     }
 
     /// The path as it was given.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether the result will be a file, beside which others can lie.
-    pub(crate) fn is_file(&self) -> bool {
+    pub fn is_file(&self) -> bool {
         matches!(self.target, Target::File(_))
     }
 
@@ -114,7 +114,7 @@ impl Output {
     /// # Errors
     /// As [`Output::check`], for much may have happened since; when it cannot be written. Then what
     /// was there before still is.
-    pub(crate) fn write(&self, content: &[u8]) -> Result<(), CliError> {
+    pub fn write(&self, content: &[u8]) -> Result<(), CliError> {
         let written = match target(&self.path, self.kind)? {
             Target::File(path) => replace(&path, content),
             // What is redirected into a file goes behind what is in it.

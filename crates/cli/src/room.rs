@@ -1,7 +1,7 @@
 //! What room a file system has left, and whether it suffices for what a store may still take of it.
 
-use crate::size::Size;
 use crate::terminal;
+use coulter_terminal::Size;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ const SECTOR_SIZE: u64 = 512;
 
 /// Tells, as a note, if the file at `path` is sparse and its file system has less left than its holes
 /// take. That is how many use sparse files, and no error; but few expect what comes of it.
-pub(crate) fn note_if_short(path: &Path) {
+pub fn note_if_short(path: &Path) {
     // Whoever cannot be asked will be met by the one who opens it.
     let Ok(metadata) = std::fs::metadata(path) else { return };
     let Ok(left) = bytes_left(path) else { return };
@@ -32,7 +32,7 @@ pub(crate) fn note_if_short(path: &Path) {
 ///
 /// # Errors
 /// When it cannot be asked.
-pub(crate) fn bytes_left(path: &Path) -> io::Result<u64> {
+pub fn bytes_left(path: &Path) -> io::Result<u64> {
     let system = nix::sys::statvfs::statvfs(path)?;
     Ok(system.blocks_available() * system.fragment_size())
 }

@@ -22,19 +22,19 @@ const WINDOW_SIZE: u64 = 1 << 20;
 
 /// A signature that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Signature {
+pub struct Signature {
     /// What it stands for, with its article: `an XFS file system`.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// The name that `mount -t` knows, for a file system that can be mounted as it is.
-    pub(crate) mount_type: Option<&'static str>,
+    pub mount_type: Option<&'static str>,
     /// First byte of the magic in the target.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Bytes of the magic.
-    pub(crate) length: u64,
+    pub length: u64,
 }
 
 /// The two ends of a target, as the table's checks see them.
-pub(crate) struct Ends {
+pub struct Ends {
     size: u64,
     head: Vec<u8>,
     tail: Vec<u8>,
@@ -51,7 +51,7 @@ impl Ends {
     }
 
     /// The bytes from `offset` on, if both ends of the range are in one of the windows.
-    pub(crate) fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
+    pub fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
         let tail_start = self.size - self.tail.len() as u64;
         let (window, start) =
             if offset >= tail_start { (&self.tail, tail_start) } else { (&self.head, 0) };
@@ -60,7 +60,7 @@ impl Ends {
     }
 
     /// A little-endian 32-bit number, or 0 beyond the target.
-    pub(crate) fn u32_at(&self, offset: u64) -> u32 {
+    pub fn u32_at(&self, offset: u64) -> u32 {
         let bytes = self.bytes(offset, 4).and_then(|bytes| bytes.try_into().ok());
         u32::from_le_bytes(bytes.unwrap_or([0; 4]))
     }
@@ -96,7 +96,7 @@ impl Place {
 ///
 /// # Errors
 /// When either end of the target cannot be read.
-pub(crate) fn detect(file: &File, size: u64) -> io::Result<Vec<Signature>> {
+pub fn detect(file: &File, size: u64) -> io::Result<Vec<Signature>> {
     Ok(known(&Ends::read(file, size)?))
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn detect(file: &File, size: u64) -> io::Result<Vec<Signature>> {
 ///
 /// # Errors
 /// When either end of the target cannot be read.
-pub(crate) fn detect_anything(file: &File, size: u64) -> io::Result<(Vec<Signature>, Option<u64>)> {
+pub fn detect_anything(file: &File, size: u64) -> io::Result<(Vec<Signature>, Option<u64>)> {
     let ends = Ends::read(file, size)?;
     Ok((known(&ends), ends.first_in_use()))
 }
@@ -127,7 +127,7 @@ fn known(ends: &Ends) -> Vec<Signature> {
 ///
 /// # Errors
 /// When the target cannot be written.
-pub(crate) fn erase(file: &File, signatures: &[Signature]) -> io::Result<()> {
+pub fn erase(file: &File, signatures: &[Signature]) -> io::Result<()> {
     for signature in signatures {
         file.write_all_at(&vec![0; signature.length as usize], signature.offset)?;
     }

@@ -7,11 +7,11 @@
 //! - a file is removed only if it was made here, was empty when it was locked, and is still the one
 //!   that its path leads to.
 
-use crate::demo::Interrupt;
-use crate::error::{CliError, StoreError};
-use crate::sparse;
+use crate::error::{CliError, OpenError};
+use crate::interrupt::Interrupt;
 use crate::store;
 use coulter_device::Device;
+use coulter_system::sparse;
 use nix::fcntl::posix_fallocate;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -61,7 +61,7 @@ impl TargetFile {
         let file = open.read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|source| match (source.kind(), fs::read_link(path)) {
             (io::ErrorKind::AlreadyExists, Ok(target)) if !path.exists() => {
-                StoreError::LinkToNothing { path: path.to_owned(), target }.into()
+                OpenError::LinkToNothing { path: path.to_owned(), target }.into()
             }
             _ => CliError::io("make", path, source),
         })?;

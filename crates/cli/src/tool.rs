@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 const LINES_MAX: usize = 4;
 
 /// A command that finds the programs of the administrator too, and says everything in English.
-pub(crate) fn command(program: &str) -> Command {
+pub fn command(program: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
     command.env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin")).env("LC_ALL", "C");
@@ -22,11 +22,7 @@ pub(crate) fn command(program: &str) -> Command {
 /// # Errors
 /// [`SystemError::ToolMissing`] when it is not there, naming the package that has it;
 /// [`SystemError::ToolFailed`] with what it said when it fails.
-pub(crate) fn run(
-    program: &str,
-    package: &'static str,
-    arguments: &[&OsStr],
-) -> Result<Output, CliError> {
+pub fn run(program: &str, package: &'static str, arguments: &[&OsStr]) -> Result<Output, CliError> {
     let output = command(program)
         .args(arguments)
         .output()
@@ -38,13 +34,13 @@ pub(crate) fn run(
 }
 
 /// The command line as one would type it.
-pub(crate) fn described(program: &str, arguments: &[&OsStr]) -> String {
+pub fn described(program: &str, arguments: &[&OsStr]) -> String {
     let words = arguments.iter().map(|argument| argument.to_string_lossy().into_owned());
     [program.to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// The error of a program that ended badly.
-pub(crate) fn failed(command: &str, status: ExitStatus, output: &[u8]) -> CliError {
+pub fn failed(command: &str, status: ExitStatus, output: &[u8]) -> CliError {
     SystemError::ToolFailed {
         command: command.to_owned(),
         how: status.to_string(),
@@ -64,7 +60,7 @@ fn essence(output: &str) -> String {
 }
 
 /// The error of a program that could not be started.
-pub(crate) fn not_started(program: &str, package: &'static str, error: io::Error) -> CliError {
+pub fn not_started(program: &str, package: &'static str, error: io::Error) -> CliError {
     match error.kind() {
         // The latter when it is nowhere, and a directory of the path may not be entered.
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {

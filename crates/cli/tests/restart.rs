@@ -159,15 +159,6 @@ fn a_volume_goes_on_although_nothing_can_be_written_to_the_state_directory() {
     sandbox.ok(&["check", "a.img", "--data"]);
 }
 
-#[test]
-fn an_emulated_drive_does_not_restart() {
-    let sandbox = Sandbox::new();
-    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);
-    let error = sandbox.fails(1, &["restart", "drive"]);
-    assert!(error.contains("in its memory"), "{error}");
-    sandbox.ok(&["detach", "drive"]);
-}
-
 /// As systemd does it: the socket is there before the server, and the server says when it is ready.
 #[test]
 fn a_server_takes_the_socket_that_is_passed_and_tells_when_it_is_ready() {

@@ -1,9 +1,9 @@
 //! Attach points as the verbs see them: started for a job, ended, and cleared away after a death.
 
 use crate::control::{self, Request};
-use crate::daemon::{Job, Point};
-use crate::error::{CliError, DaemonError, StateError, reason_of};
+use crate::error::{DaemonError, Error, StateError};
 use crate::inherited;
+use crate::job::{Job, Point};
 use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory, Via};
 use coulter::service::{BlockService, Session};
@@ -14,13 +14,14 @@ use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server,
 use coulter_attach::nbd_device::{self, NbdDevice, NbdDeviceOptions};
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
 use coulter_attach::ublk::{self, UblkDevice, UblkError, UblkOptions};
+use coulter_terminal::reason_of;
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Something that hosts talk to, in front of one volume.
-pub(crate) struct AttachPoint {
+pub struct AttachPoint {
     inner: Box<dyn Inner>,
     name: String,
     store: PathBuf,
@@ -34,12 +35,12 @@ impl AttachPoint {
     /// # Errors
     /// [`DaemonError::Attach`] with the system's reason; [`StateError::DeviceWaits`] if there is a
     /// device of this volume, and it is not to be taken over.
-    pub(crate) fn start(
+    pub fn start(
         state: &StateDirectory,
         job: &Job,
         entry: &Entry,
         service: Arc<dyn BlockService>,
-    ) -> Result<AttachPoint, CliError> {
+    ) -> Result<AttachPoint, Error> {
         let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
         let inner: Box<dyn Inner> = match &job.point {
             Point::Ublk => ublk(job, entry, &*service)?,
@@ -76,13 +77,13 @@ impl AttachPoint {
     ///
     /// # Errors
     /// [`DaemonError::Attach`] with the system's reason; the attach point is gone then.
-    pub(crate) fn resume(
+    pub fn resume(
         state: &StateDirectory,
         point: &Point,
         entry: &Entry,
         service: Arc<dyn BlockService>,
         descriptor: OwnedFd,
-    ) -> Result<AttachPoint, CliError> {
+    ) -> Result<AttachPoint, Error> {
         let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
         let inner: Box<dyn Inner> = match point {
             Point::Loop => {
@@ -111,19 +112,19 @@ impl AttachPoint {
     ///
     /// # Errors
     /// [`DaemonError::Restart`]; it serves on.
-    pub(crate) fn hand_over(&mut self) -> Result<OwnedFd, CliError> {
+    pub fn hand_over(&mut self) -> Result<OwnedFd, Error> {
         self.inner.hand_over().map_err(|error| {
             DaemonError::Restart { name: self.name.clone(), reason: error.to_string() }.into()
         })
     }
 
     /// The block device, or the URI of the server.
-    pub(crate) fn device(&self) -> String {
+    pub fn device(&self) -> String {
         self.inner.address()
     }
 
     /// Whether it was ended, in order or not.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.is_gone
     }
 
@@ -132,7 +133,7 @@ impl AttachPoint {
     /// # Errors
     /// [`DaemonError::Busy`] while somebody uses it, unless `force`; [`DaemonError::Unflushed`] when it
     /// has ended, but not in order.
-    pub(crate) fn detach(&mut self, force: bool) -> Result<(), CliError> {
+    pub fn detach(&mut self, force: bool) -> Result<(), Error> {
         let how = if force { Detach::Always } else { Detach::IfIdle };
         let outcome = self.inner.detach(how);
         self.is_gone |= matches!(&outcome, Ok(()) | Err(DetachError::Unflushed { .. }));
@@ -157,13 +158,13 @@ impl AttachPoint {
 
 /// The command that takes away a mount of a file system that lies on `device`. A partition is not ours
 /// to unmount, and the device is in use by others then, perhaps.
-pub(crate) fn unmount_command(mount: &Mount, device: &Path) -> String {
+pub fn unmount_command(mount: &Mount, device: &Path) -> String {
     let program = if mount.source == device { "coulter umount" } else { "umount" };
     format!("{program} {}", mount.mount_point.display())
 }
 
 /// Makes a ublk device, or takes over the one that waits.
-fn ublk(job: &Job, entry: &Entry, service: &dyn BlockService) -> Result<Box<dyn Inner>, CliError> {
+fn ublk(job: &Job, entry: &Entry, service: &dyn BlockService) -> Result<Box<dyn Inner>, Error> {
     let failed = |error: UblkError| DaemonError::Attach {
         store: entry.store.clone(),
         reason: error.to_string(),
@@ -189,7 +190,7 @@ fn nbd(
     job: &Job,
     entry: &Entry,
     service: Arc<dyn BlockService>,
-) -> Result<Box<dyn Inner>, CliError> {
+) -> Result<Box<dyn Inner>, Error> {
     let identity = nbd_identity(entry);
     let address = Address::Unix(state.file(&entry.name, "nbd"));
     let (export, server) = nbd_server(entry, service);
@@ -207,7 +208,7 @@ fn nbd(
     Ok(Box::new(device))
 }
 
-fn device_waits(entry: &Entry, device: &Path) -> CliError {
+fn device_waits(entry: &Entry, device: &Path) -> Error {
     let (store, device) = (entry.store.clone(), device.display().to_string());
     StateError::DeviceWaits { store, name: None, device }.into()
 }
@@ -262,7 +263,7 @@ fn nbd_identity(entry: &Entry) -> String {
 
 /// Whether the device that `entry` names is still its own: one that somebody has detached by other
 /// means may lead to another store or file by now. Asks the daemon, if it is alive.
-pub(crate) fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
+pub fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
     let Some(device) = entry.device.as_deref().map(Path::new) else { return false };
     match entry.via {
         Via::Loop => {
@@ -280,7 +281,7 @@ pub(crate) fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
 /// # Errors
 /// [`DaemonError::DeviceTaken`]; [`DaemonError::DaemonSilent`] when its daemon does not answer: the
 /// device could not be asked either.
-pub(crate) fn check_device(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+pub fn check_device(state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
     control::ask(state, entry, &Request::Status)?;
     match &entry.device {
         Some(device) if !has_its_device(state, entry) => {
@@ -295,7 +296,7 @@ pub(crate) fn check_device(state: &StateDirectory, entry: &Entry) -> Result<(), 
 ///
 /// # Errors
 /// Why not, and what to do about it.
-pub(crate) fn check(via: Via) -> Result<(), String> {
+pub fn check(via: Via) -> Result<(), String> {
     match via {
         Via::Ublk => ublk::check().map_err(|error| error.to_string()),
         Via::Nbd => nbd_device::check().map_err(|error| error.to_string()),
@@ -306,7 +307,7 @@ pub(crate) fn check(via: Via) -> Result<(), String> {
 }
 
 /// The device of `entry`, whose daemon has ended, if it waits for another one.
-pub(crate) fn waiting_device(entry: &Entry) -> Option<PathBuf> {
+pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
     if entry.uuid.is_empty() {
         return None;
     }
@@ -327,7 +328,7 @@ pub(crate) fn waiting_device(entry: &Entry) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), CliError> {
+pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
     let failed = |reason: String| DaemonError::Attach { store: entry.store.clone(), reason };
     match entry.via {
         Via::Ublk => {
@@ -356,7 +357,7 @@ pub(crate) fn remove_waiting(entry: &Entry) -> Result<(), CliError> {
 ///
 /// # Errors
 /// When the system refuses a step.
-pub(crate) fn release_leftovers(directory: &Path) -> Result<Vec<PathBuf>, CliError> {
+pub fn release_leftovers(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let stale = loop_device::cleanup_stale(Some(directory)).map_err(|error| {
         DaemonError::Attach { store: directory.to_owned(), reason: error.to_string() }
     })?;
@@ -378,7 +379,7 @@ fn loop_is_possible() -> Result<(), String> {
 ///
 /// # Errors
 /// When the server does not answer.
-pub(crate) fn connect(state: &StateDirectory, entry: &Entry) -> Result<Box<dyn Session>, CliError> {
+pub fn connect(state: &StateDirectory, entry: &Entry) -> Result<Box<dyn Session>, Error> {
     let address = Address::Unix(state.file(&entry.name, "nbd"));
     let client = Client::connect(&address, &ClientOptions::default()).map_err(|error| {
         DaemonError::Attach { store: entry.store.clone(), reason: error.to_string() }

@@ -1,22 +1,39 @@
-//! What lies behind an attach point, as the daemon sees it: a store, or an emulated drive.
+//! What lies behind an attach point, as the daemon sees it.
 
-use crate::daemon::{Job, Source};
-use crate::emulated::EmulatedDrive;
-use crate::error::CliError;
+use crate::error::{DaemonError, Error};
+use crate::opening::Opening;
 use crate::state::Entry;
 use crate::status::Facts;
-use crate::store::OpenStore;
-use crate::trace::Recorder;
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, State};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Something that a daemon can be told to serve: a store, or what else a program has.
+pub trait Source: Send {
+    /// What stands for it in lists: the absolute path of a store.
+    fn store(&self) -> PathBuf;
+
+    /// A name for the volume, when the user gives none.
+    fn name(&self) -> String;
+
+    /// Whether [`Source::store`] is the path of a file or disk, which one daemon serves at most. Of
+    /// anything else there may be any number.
+    fn is_at_its_path(&self) -> bool;
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being opened.
+    fn open(&self, opening: &Opening) -> Result<Box<dyn Backing>, Error>;
+}
+
 /// Something that is open in this process and serves blocks.
-pub(crate) trait Backing {
-    /// Its blocks, for attach points; requests are recorded in `recorder`.
-    fn service(&self, recorder: Option<&Arc<Recorder>>) -> Arc<dyn BlockService>;
+pub trait Backing {
+    /// Its blocks, for attach points.
+    fn service(&self) -> Arc<dyn BlockService>;
 
     /// Its identity in the usual spelling; empty if it has none.
     fn uuid(&self) -> String;
@@ -39,27 +56,25 @@ pub(crate) trait Backing {
     /// Changes settings; what they are then. `None` if it has none to be changed, or has ended.
     fn tune(&self, retuning: Retuning) -> Option<Tuning>;
 
-    /// Whether what it holds is there for the next process that opens it.
-    fn outlives_the_process(&self) -> bool;
+    /// Why no other process could go on with it, if that is so; in words that follow "because".
+    fn bound_to_the_process(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Does what only this kind of backing understands, asked for by a command of the program that
+    /// gave it.
+    ///
+    /// # Errors
+    /// [`DaemonError::NotUnderstood`]; whatever kept it from doing so.
+    fn command(&self, entry: &Entry, words: &[String]) -> Result<(), Error> {
+        let (name, words) = (entry.name.clone(), words.join(" "));
+        Err(DaemonError::NotUnderstood { name, words }.into())
+    }
 
     /// Makes everything durable and closes it. Gives back what is known at the end of something that
     /// is gone then.
     ///
     /// # Errors
     /// What kept it from closing in order; it is closed all the same.
-    fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, CliError>;
-}
-
-/// Opens what `job` is about.
-///
-/// # Errors
-/// Whatever keeps it from being opened.
-pub(crate) fn open(
-    job: &Job,
-    recorder: Option<&Arc<Recorder>>,
-) -> Result<Box<dyn Backing>, CliError> {
-    match &job.source {
-        Source::Store(path) => Ok(Box::new(OpenStore::open(path, &job.opening, recorder)?)),
-        Source::Drive(emulation) => Ok(Box::new(EmulatedDrive::start(emulation)?)),
-    }
+    fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, Error>;
 }

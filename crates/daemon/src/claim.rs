@@ -1,15 +1,14 @@
 //! Taking a name for a store in the state directory, and giving it back.
 
-use super::{Job, Point, Source};
 use crate::attach_point;
 use crate::control::{self, Request};
-use crate::error::{CliError, DaemonError, StateError};
+use crate::error::{DaemonError, Error, StateError};
 use crate::file_identity::FileIdentity;
+use crate::job::{Job, Point};
 use crate::opening::Acknowledge;
 use crate::process::Process;
 use crate::reclaim;
-use crate::state::{Entry, StateDirectory, StateLock, name_of_store};
-use std::path::Path;
+use crate::state::{Entry, StateDirectory, StateLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -40,18 +39,18 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// [`DaemonError::Ending`] of one that goes on ending; [`StateError::DeviceWaits`] if there is a device of
 /// this store and it is not to be taken over;
 /// [`DaemonError::BufferedOutlived`] if it must not be.
-pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
+pub(super) fn claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     claim_within(state, job, PATIENCE)
 }
 
-fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result<Claim, CliError> {
+fn claim_within(state: &StateDirectory, job: &Job, patience: Duration) -> Result<Claim, Error> {
     let start = Instant::now();
     loop {
         match try_claim(state, job) {
-            Err(CliError::Daemon(DaemonError::Ending { .. })) if start.elapsed() < patience => {
+            Err(Error::Daemon(DaemonError::Ending { .. })) if start.elapsed() < patience => {
                 thread::sleep(PAUSE);
             }
-            Err(CliError::State(StateError::AlreadyAttached { name, .. }))
+            Err(Error::State(StateError::AlreadyAttached { name, .. }))
                 if start.elapsed() < patience && !is_settled(state, &name) =>
             {
                 thread::sleep(PAUSE);
@@ -70,7 +69,7 @@ fn is_settled(state: &StateDirectory, name: &str) -> bool {
         || entry.device.is_some() && control::ask(state, entry, &Request::Status).is_ok()
 }
 
-fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
+fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     let lock = state.lock()?;
     let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
         state.entries()?.into_iter().partition(|entry| entry.process.is_alive());
@@ -80,8 +79,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
     let store = job.source.store();
     let (mine, others): (Vec<Entry>, Vec<Entry>) =
         waiting.into_iter().partition(|entry| entry.store == store);
-    // Of one profile there may be any number of drives.
-    let is_one = matches!(job.source, Source::Store(_));
+    let is_one = job.source.is_at_its_path();
     if let Some(other) = taken.iter().find(|entry| is_one && entry.is_of(&store) == Some(true)) {
         if other.ending {
             return Err(DaemonError::ending(other).into());
@@ -138,7 +136,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, CliError> {
 }
 
 /// The user's name, or one made from the file name with a number if that is taken.
-fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<String, CliError> {
+fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<String, Error> {
     let owner = |name: &str| taken.iter().find(|entry| entry.name == name);
     let name = match &job.opening.name {
         Some(name) => match owner(name) {
@@ -149,10 +147,7 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
             None => name.clone(),
         },
         None => {
-            let stem = match &job.source {
-                Source::Store(path) => name_of_store(path),
-                Source::Drive(emulation) => name_of_store(Path::new(&emulation.profile.name)),
-            };
+            let stem = job.source.name();
             // One more candidate than there are names taken: one of them is free, and if only
             // somebody else's files are in the way, the error names one of them.
             let numbered = (2..taken.len() + 3).map(|number| format!("{stem}-{number}"));
@@ -175,7 +170,7 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
 ///
 /// # Errors
 /// When the entry cannot be written.
-pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
     let lock: StateLock = state.lock()?;
     state.write(&lock, entry)
 }
@@ -188,7 +183,7 @@ pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), CliEr
 /// # Errors
 /// [`StateError::NameTaken`] when another daemon has come to have the name; [`StateError::LockHeld`]; when the
 /// directory or the entry cannot be written.
-pub(super) fn keep(state: &StateDirectory, entry: &Entry) -> Result<bool, CliError> {
+pub(super) fn keep(state: &StateDirectory, entry: &Entry) -> Result<bool, Error> {
     let found = || match state.entry(&entry.name) {
         Some(Entry { process, name, store, .. }) if process != entry.process => {
             Err(StateError::NameTaken { name, store })
@@ -208,7 +203,7 @@ pub(super) fn keep(state: &StateDirectory, entry: &Entry) -> Result<bool, CliErr
 ///
 /// # Errors
 /// When the entry cannot be removed.
-pub(super) fn release(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+pub(super) fn release(state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
     let lock = state.lock()?;
     if state.entry(&entry.name).is_some_and(|found| found.process != entry.process) {
         return Ok(());
@@ -223,10 +218,10 @@ fn unix_seconds() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::Point;
     use crate::opening::Opening;
+    use crate::store::Store;
     use std::os::unix::net::UnixListener;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use tempfile::TempDir;
 
     fn directory() -> (TempDir, StateDirectory) {
@@ -237,7 +232,7 @@ mod tests {
 
     fn job(store: &str, name: Option<&str>) -> Job {
         Job {
-            source: Source::Store(PathBuf::from(store)),
+            source: Box::new(Store::at(PathBuf::from(store))),
             point: Point::NbdInState,
             opening: Opening { name: name.map(str::to_owned), ..Opening::default() },
             recover: false,
@@ -250,7 +245,7 @@ mod tests {
         let first = claim(&state, &job("/srv/a.img", None)).expect("nobody serves it").entry;
         assert_eq!(first.name, "a");
         let again = claim(&state, &job("/srv/a.img", Some("b")));
-        assert!(matches!(again, Err(CliError::State(StateError::AlreadyAttached { .. }))));
+        assert!(matches!(again, Err(Error::State(StateError::AlreadyAttached { .. }))));
         release(&state, &first).expect("it was claimed");
         claim(&state, &job("/srv/a.img", Some("b"))).expect("it was released");
     }
@@ -263,7 +258,7 @@ mod tests {
         let process = Process::with_pid(other.id()).expect("it runs");
         publish(&state, &Entry { process, ..first }).expect("the directory is writable");
         let impatient = claim_within(&state, &job("/srv/a.img", None), Duration::ZERO);
-        assert!(matches!(impatient, Err(CliError::State(StateError::AlreadyAttached { .. }))));
+        assert!(matches!(impatient, Err(Error::State(StateError::AlreadyAttached { .. }))));
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(100));
             other.kill().and_then(|()| other.wait())
@@ -280,7 +275,7 @@ mod tests {
         let ending = Entry { ending: true, ..first };
         publish(&state, &ending).expect("the directory is writable");
         let impatient = claim_within(&state, &job("/srv/a.img", None), Duration::ZERO);
-        assert!(matches!(impatient, Err(CliError::Daemon(DaemonError::Ending { .. }))));
+        assert!(matches!(impatient, Err(Error::Daemon(DaemonError::Ending { .. }))));
         let directory = state.clone();
         let ends = thread::spawn(move || {
             thread::sleep(Duration::from_millis(100));
@@ -311,7 +306,7 @@ mod tests {
         let lock = state.lock().expect("nobody holds it");
         assert!(!keep(&state, &before).expect("there is nothing to write"));
         let refused = keep(&state, &after);
-        assert!(matches!(refused, Err(CliError::State(StateError::LockHeld { .. }))));
+        assert!(matches!(refused, Err(Error::State(StateError::LockHeld { .. }))));
         assert_eq!(state.entry("a"), Some(before));
         drop(lock);
         assert!(!keep(&state, &after).expect("nobody holds it"), "it was there");
@@ -326,7 +321,7 @@ mod tests {
         std::fs::remove_file(state.file("a", "json")).expect("it is there");
         publish(&state, &other).expect("the directory is writable");
         let refused = keep(&state, &entry);
-        assert!(matches!(refused, Err(CliError::State(StateError::NameTaken { .. }))));
+        assert!(matches!(refused, Err(Error::State(StateError::NameTaken { .. }))));
         release(&state, &entry).expect("there is nothing to do");
         assert_eq!(state.entries().expect("it is readable"), [other]);
     }
@@ -339,7 +334,7 @@ mod tests {
             .into();
         assert_eq!(names, ["a", "a-2", "a-3"]);
         let taken = claim(&state, &job("/4/x.img", Some("a-2")));
-        assert!(matches!(taken, Err(CliError::State(StateError::NameTaken { .. }))));
+        assert!(matches!(taken, Err(Error::State(StateError::NameTaken { .. }))));
     }
 
     #[test]
@@ -374,7 +369,7 @@ mod tests {
     fn a_chosen_name_is_checked() {
         let (_parent, state) = directory();
         let refused = claim(&state, &job("/srv/a.img", Some("../a")));
-        assert!(matches!(refused, Err(CliError::State(StateError::NameInvalid { .. }))));
+        assert!(matches!(refused, Err(Error::State(StateError::NameInvalid { .. }))));
         assert_eq!(state.entries().expect("it is readable"), []);
     }
 }

@@ -7,11 +7,11 @@
 //!
 //! The protocol is internal: both ends are one build, and its fields may change in any release.
 
-use crate::error::{CliError, DaemonError, Report, StateError};
+use crate::error::{DaemonError, Error, StateError};
 use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
-use crate::terminal;
+use coulter_terminal::{self as terminal, Report};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,10 +23,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most bytes of one line.
-pub(crate) const LINE_SIZE_MAX: u64 = 1 << 20;
+pub const LINE_SIZE_MAX: u64 = 1 << 20;
 
 /// How long either end waits for the other, unless it knows better.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a command waits while all of a map is looked through: a minute for 16 TiB.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
@@ -45,7 +45,7 @@ const UNHEARD_PAUSE: Duration = Duration::from_millis(10);
 /// What a command asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
-pub(crate) enum Request {
+pub enum Request {
     /// What is the volume doing?
     Status,
     /// Stop serving. The answer comes when everything is durable and the device is gone.
@@ -65,19 +65,17 @@ pub(crate) enum Request {
     },
     /// Does the volume hold anything?
     FirstData,
-    /// Forget what was traced so far and go on.
-    TraceStart,
-    /// Write what was traced to a file.
-    TraceWrite {
-        /// The file.
-        path: PathBuf,
+    /// Do what only this kind of backing understands.
+    Command {
+        /// What, in words that its program gives meaning.
+        words: Vec<String>,
     },
 }
 
 /// What the daemon answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
-pub(crate) enum Reply {
+pub enum Reply {
     /// To [`Request::Status`].
     Status(Box<Facts>),
     /// To [`Request::Tune`].
@@ -100,11 +98,7 @@ pub(crate) enum Reply {
 /// The daemon's own error; [`StateError::NotAttached`] when it has ended, or ends, and did not hear of
 /// the request; [`DaemonError::DaemonEnded`] when it did, and was killed;
 /// [`DaemonError::Ending`] or [`DaemonError::DaemonSilent`] when it does not answer in time.
-pub(crate) fn ask(
-    state: &StateDirectory,
-    entry: &Entry,
-    request: &Request,
-) -> Result<Reply, CliError> {
+pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<Reply, Error> {
     let patience = match request {
         Request::Detach { .. } | Request::Restart { .. } => SHUTDOWN_PATIENCE,
         Request::FirstData => SEARCH_PATIENCE,
@@ -153,17 +147,17 @@ fn unanswered(state: &StateDirectory, entry: &Entry) -> DaemonError {
 }
 
 /// Whether an error of [`ask`] says that the daemon has ended, in order or not.
-pub(crate) fn is_about_ended(error: &CliError) -> bool {
+pub fn is_about_ended(error: &Error) -> bool {
     matches!(
         error,
-        CliError::State(StateError::NotAttached { .. })
-            | CliError::Daemon(DaemonError::DaemonEnded { .. })
+        Error::State(StateError::NotAttached { .. })
+            | Error::Daemon(DaemonError::DaemonEnded { .. })
     )
 }
 
 /// The same, or that it is ending.
-pub(crate) fn is_about_ending(error: &CliError) -> bool {
-    is_about_ended(error) || matches!(error, CliError::Daemon(DaemonError::Ending { .. }))
+pub fn is_about_ending(error: &Error) -> bool {
+    is_about_ended(error) || matches!(error, Error::Daemon(DaemonError::Ending { .. }))
 }
 
 /// Whether nobody has read the request: nobody listened, or stopped to before it was read.
@@ -250,7 +244,7 @@ fn silence(entry: &Entry, taken: bool, ending: bool, patience: Duration) -> Stri
 ///
 /// # Errors
 /// When the other end does not take it.
-pub(crate) fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+pub fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     to.write_all(&line)
@@ -261,7 +255,7 @@ pub(crate) fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Res
 /// # Errors
 /// `UnexpectedEof` when the other end closes before the line ends; `InvalidData` when the line is
 /// too long or does not hold such a value.
-pub(crate) fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
+pub fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
     let mut line = Vec::new();
     BufReader::new(from.take(LINE_SIZE_MAX)).read_until(b'\n', &mut line)?;
     match line.last() {
@@ -291,8 +285,7 @@ mod tests {
             Request::Status,
             Request::Detach { force: true },
             Request::Restart { program: PathBuf::from("/usr/bin/coulter") },
-            Request::TraceStart,
-            Request::TraceWrite { path: PathBuf::from("/tmp/a b") },
+            Request::Command { words: vec!["trace".to_owned(), "/tmp/a b".to_owned()] },
         ] {
             let (mut near, far) = pair();
             write_line(&mut near, &request).expect("the socket takes a line");
@@ -391,7 +384,7 @@ mod tests {
         });
         let answer = ask(&state, &entry, &Request::Detach { force: false });
         let error = answer.expect_err("nobody has heard it");
-        assert!(matches!(error, CliError::State(StateError::NotAttached { .. })), "{error}");
+        assert!(matches!(error, Error::State(StateError::NotAttached { .. })), "{error}");
         daemon.join().expect("no panic");
     }
 
@@ -403,7 +396,7 @@ mod tests {
         state.write(&lock, &Entry { ending: true, ..entry.clone() }).expect("it is writable");
         drop(lock);
         let error = ask(&state, &entry, &Request::Status).expect_err("nobody answers");
-        assert!(matches!(error, CliError::Daemon(DaemonError::Ending { .. })), "{error}");
+        assert!(matches!(error, Error::Daemon(DaemonError::Ending { .. })), "{error}");
         assert!(is_about_ending(&error) && !is_about_ended(&error));
         let note = silence(&entry, false, true, Duration::from_secs(60));
         assert!(note.contains("ending") && !note.contains("kill"), "{note}");
@@ -427,8 +420,8 @@ mod tests {
             process.kill().and_then(|()| process.wait()).expect("it is our child");
         });
         let ask = || ask(&state, &entry, &Request::Status).expect_err("nobody answers");
-        assert!(matches!(ask(), CliError::Daemon(DaemonError::DaemonSilent { .. })));
-        assert!(matches!(ask(), CliError::Daemon(DaemonError::DaemonEnded { .. })));
+        assert!(matches!(ask(), Error::Daemon(DaemonError::DaemonSilent { .. })));
+        assert!(matches!(ask(), Error::Daemon(DaemonError::DaemonEnded { .. })));
         daemon.join().expect("no panic");
     }
 

@@ -2,7 +2,7 @@
 
 use super::requests::{Client, Requests};
 use crate::control::Request;
-use crate::error::CliError;
+use crate::error::Error;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -25,12 +25,12 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses a signal descriptor.
-    pub(super) fn take_over() -> Result<Signals, CliError> {
+    pub(super) fn take_over() -> Result<Signals, Error> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             set.add(signal);
         }
-        let failed = |errno: Errno| CliError::io("receive", Path::new("signals"), errno.into());
+        let failed = |errno: Errno| Error::io("receive", Path::new("signals"), errno.into());
         set.thread_block().map_err(failed)?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let descriptor = SignalFd::with_flags(&set, flags).map_err(failed)?;

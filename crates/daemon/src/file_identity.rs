@@ -8,11 +8,11 @@ use std::path::Path;
 
 /// A file or a disk, as long as somebody has it open. Documented in `docs/cli.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileIdentity {
+pub struct FileIdentity {
     /// The device that a file lies on; a disk's own number.
-    pub(crate) device: u64,
+    pub device: u64,
     /// The file's number there; 0 of a disk, which any number of nodes may name.
-    pub(crate) inode: u64,
+    pub inode: u64,
 }
 
 impl FileIdentity {
@@ -20,12 +20,12 @@ impl FileIdentity {
     ///
     /// # Errors
     /// When it cannot be looked at.
-    pub(crate) fn at(path: &Path) -> io::Result<FileIdentity> {
+    pub fn at(path: &Path) -> io::Result<FileIdentity> {
         fs::metadata(path).map(|metadata| FileIdentity::of(&metadata))
     }
 
     /// Of what this is known of.
-    pub(crate) fn of(metadata: &Metadata) -> FileIdentity {
+    pub fn of(metadata: &Metadata) -> FileIdentity {
         if metadata.file_type().is_block_device() {
             FileIdentity { device: metadata.rdev(), inode: 0 }
         } else {

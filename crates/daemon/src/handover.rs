@@ -16,11 +16,11 @@
 //! and then cannot open the store ends, and the device with it, as if the daemon had been killed:
 //! nothing that was flushed is lost.
 
-use crate::error::{CliError, DaemonError};
+use crate::error::{DaemonError, Error};
 use crate::file_identity::FileIdentity;
 use crate::process::Process;
 use crate::state::Entry;
-use crate::terminal;
+use coulter_terminal as terminal;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
@@ -122,7 +122,7 @@ fn set_flags(descriptor: &impl AsFd, flags: FdFlag) -> io::Result<()> {
 ///
 /// # Errors
 /// [`DaemonError::Restart`].
-pub(super) fn check(name: &str, program: &Path) -> Result<(), CliError> {
+pub(super) fn check(name: &str, program: &Path) -> Result<(), Error> {
     let refused = |reason: String| DaemonError::Restart { name: name.to_owned(), reason };
     let version = first_words(Command::new(program).arg("--version"), Instant::now() + PATIENCE);
     let version = version
@@ -169,7 +169,7 @@ fn is_readable(pipe: &impl AsFd, deadline: Instant) -> bool {
 ///
 /// # Errors
 /// [`DaemonError::Restart`].
-pub(super) fn check_store(entry: &Entry, read_only: bool) -> Result<(), CliError> {
+pub(super) fn check_store(entry: &Entry, read_only: bool) -> Result<(), Error> {
     let Some(identity) = entry.store_identity else { return Ok(()) };
     let refused = |reason| DaemonError::Restart { name: entry.name.clone(), reason };
     let words = std::env::args_os().skip(1);
@@ -189,7 +189,7 @@ pub(super) fn check_store(entry: &Entry, read_only: bool) -> Result<(), CliError
 ///
 /// # Errors
 /// [`DaemonError::Restart`].
-pub(super) fn check_resumed(entry: &Entry, store: &Path) -> Result<(), CliError> {
+pub(super) fn check_resumed(entry: &Entry, store: &Path) -> Result<(), Error> {
     let Some(identity) = entry.store_identity else { return Ok(()) };
     if FileIdentity::at(store).ok() == Some(identity) {
         return Ok(());

@@ -1,7 +1,7 @@
 //! A socket that whoever started this process has opened for it, as systemd does: `LISTEN_FDS`
 //! sockets from descriptor 3 on, meant for the process `LISTEN_PID`.
 
-use crate::error::{CliError, DaemonError};
+use crate::error::{DaemonError, Error};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// [`DaemonError::NoSocketPassed`] when there is none, more than one, or it was taken before.
-pub(crate) fn take_socket() -> Result<OwnedFd, CliError> {
+pub(crate) fn take_socket() -> Result<OwnedFd, Error> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let ours = number("LISTEN_PID") == Some(std::process::id());
     let count = number("LISTEN_FDS").filter(|_| ours).unwrap_or(0);

@@ -5,14 +5,14 @@
 use crate::attach_point;
 use crate::error::DaemonError;
 use crate::state::{Entry, StateDirectory, Via};
-use crate::terminal;
 use coulter_attach::mounts;
+use coulter_terminal as terminal;
 use std::fmt;
 use std::path::Path;
 
 /// A daemon that was killed.
 #[derive(Debug)]
-pub(crate) struct Killed {
+pub struct Killed {
     name: String,
     /// What has become of what it served.
     left: String,
@@ -22,7 +22,7 @@ pub(crate) struct Killed {
 
 impl Killed {
     /// The daemon of `entry`, which is one of [`StateDirectory::killed`].
-    pub(crate) fn new(state: &StateDirectory, entry: &Entry) -> Killed {
+    pub fn new(state: &StateDirectory, entry: &Entry) -> Killed {
         let (name, store) = (entry.name.clone(), terminal::path(&entry.store));
         if let Some(device) = attach_point::waiting_device(entry) {
             let left = format!("{} waits for another", device.display());
@@ -52,7 +52,7 @@ impl Killed {
     }
 
     /// The same as an error.
-    pub(crate) fn error(self) -> DaemonError {
+    pub fn error(self) -> DaemonError {
         let Killed { name, left, remedy } = self;
         DaemonError::Killed { name, left, remedy }
     }

@@ -5,16 +5,16 @@
 
 use crate::attach_point;
 use crate::state::{Entry, StateDirectory};
-use crate::terminal;
 use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::{self, name_of, path_below};
 use coulter_attach::mounts;
+use coulter_terminal as terminal;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Whether `device` is such a loop device.
-pub(crate) fn is_left_over(state: &StateDirectory, device: &Path) -> bool {
+pub fn is_left_over(state: &StateDirectory, device: &Path) -> bool {
     path_below(device)
         .is_some_and(|backing| is_cut_off(&backing) || backing.starts_with(state.path()))
 }
@@ -34,7 +34,7 @@ fn is_from_here(state: &StateDirectory, device: &Path) -> bool {
 
 /// What is still mounted from such devices, and what takes it away. `entries` are all there are. That an
 /// entry is missing proves nothing: somebody may have deleted it, and its daemon lives.
-pub(crate) fn dead_mounts(state: &StateDirectory, entries: &[Entry]) -> Vec<String> {
+pub fn dead_mounts(state: &StateDirectory, entries: &[Entry]) -> Vec<String> {
     let is_of = |entry: &Entry, device: &Path| {
         entry.process.is_alive() && entry.device.as_deref().map(Path::new) == Some(device)
     };

@@ -7,8 +7,7 @@
 //! lines are lost, and later counted: a volume does not wait for whoever reads of it.
 //! `COULTER_LOG` sets the level: error, warn, info (the default), debug or trace.
 
-use crate::error::CliError;
-use clap::ValueEnum;
+use crate::error::Error;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -27,11 +26,11 @@ const LOG_SIZE_MAX: u64 = 1 << 20;
 const LEVEL_VARIABLE: &str = "COULTER_LOG";
 
 /// What tells a daemon the format of its log.
-pub(crate) const FORMAT_VARIABLE: &str = "COULTER_LOG_FORMAT";
+pub const FORMAT_VARIABLE: &str = "COULTER_LOG_FORMAT";
 
 /// How a line of the log looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
     /// Words for people, with `key=value` behind them.
     #[default]
     Text,
@@ -40,8 +39,11 @@ pub(crate) enum Format {
 }
 
 impl Format {
+    /// Each by its name.
+    pub const NAMED: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+
     /// As it is written behind `--log-format`.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Format::Text => "text",
             Format::Json => "json",
@@ -65,7 +67,7 @@ struct Logger {
 }
 
 /// Starts logging to standard error.
-pub(crate) fn start(default: LevelFilter, format: Format) {
+pub fn start(default: LevelFilter, format: Format) {
     let _ = FORMAT.set(format);
     log::set_max_level(chosen_level().unwrap_or(default));
     // Fails only when a logger is set already, and this is the only place that sets one.
@@ -77,7 +79,7 @@ pub(crate) fn start(default: LevelFilter, format: Format) {
 }
 
 /// The format of this process's log.
-pub(crate) fn format() -> Format {
+pub fn format() -> Format {
     FORMAT.get().copied().unwrap_or_default()
 }
 
@@ -90,8 +92,8 @@ fn chosen_level() -> Option<LevelFilter> {
 ///
 /// # Errors
 /// When the file cannot be opened.
-pub(crate) fn move_to_file(path: &Path) -> Result<(), CliError> {
-    let failed = |source| CliError::io("write the log", path, source);
+pub fn move_to_file(path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::io("write the log", path, source);
     let file = open(path).map_err(failed)?;
     nix::unistd::dup2_stderr(&file).map_err(|errno| failed(errno.into()))?;
     let size = file.metadata().map_err(failed)?.len();

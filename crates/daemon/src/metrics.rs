@@ -45,7 +45,7 @@ pub(crate) fn render(facts: &Facts) -> String {
             page.gauge("write_amplification", help, status.write_amplification);
             page.statistics(&status.statistics);
         }
-        Facts::Drive(status) => {
+        Facts::Other(status) => {
             page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
         }
     }

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 /// A process, told apart from any later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Process {
+pub struct Process {
     /// Its number.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// When it started, in clock ticks since boot.
     #[serde(rename = "process_start_ticks")]
-    pub(crate) start_ticks: u64,
+    pub start_ticks: u64,
 }
 
 impl Process {
     /// The running process with this number, if there is one.
-    pub(crate) fn with_pid(pid: u32) -> Option<Process> {
+    pub fn with_pid(pid: u32) -> Option<Process> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, start_ticks) = state_and_start(&stat)?;
         // A zombie holds nothing any more: its files are closed and its locks gone.
@@ -27,25 +27,25 @@ impl Process {
     }
 
     /// This process.
-    pub(crate) fn current() -> Process {
+    pub fn current() -> Process {
         let pid = std::process::id();
         Process::with_pid(pid).unwrap_or(Process { pid, start_ticks: 0 })
     }
 
     /// Whether it still runs.
-    pub(crate) fn is_alive(self) -> bool {
+    pub fn is_alive(self) -> bool {
         Process::with_pid(self.pid) == Some(self)
     }
 
     /// Whether it was stopped, by SIGSTOP or a debugger, and waits to be let go on.
-    pub(crate) fn is_stopped(self) -> bool {
+    pub fn is_stopped(self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let stopped = |(state, start)| matches!(state, 'T' | 't') && start == self.start_ticks;
         state_and_start(&stat).is_some_and(stopped)
     }
 
     /// Waits until it has ended; `false` if it still runs after `limit`.
-    pub(crate) fn wait_for_end(self, limit: Duration) -> bool {
+    pub fn wait_for_end(self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.is_alive() {
             if Instant::now() >= deadline {
@@ -67,7 +67,7 @@ fn state_and_start(stat: &str) -> Option<(char, u64)> {
 }
 
 /// The command of a process as `ps` would print it, or `?` if it has just ended.
-pub(crate) fn command_of(pid: u32) -> String {
+pub fn command_of(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => name.trim_end().to_owned(),
         Err(_) => "?".to_owned(),

@@ -4,7 +4,7 @@
 //! server is left as it is. And memory is locked only where that cannot fail later: with a limit,
 //! each allocation beyond it would be refused, which is worse than being paged out.
 
-use super::Point;
+use crate::job::Point;
 use coulter_attach::harden::harden_process;
 use std::fs;
 

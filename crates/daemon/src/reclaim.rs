@@ -7,7 +7,7 @@
 //! is errors, and nothing that it does can reach the store any more. Its owner unmounts it.
 
 use crate::attach_point;
-use crate::error::CliError;
+use crate::error::Error;
 use crate::state::{Entry, StateDirectory, StateLock};
 use coulter_attach::mounts;
 
@@ -16,11 +16,7 @@ use coulter_attach::mounts;
 ///
 /// # Errors
 /// When the system refuses a step.
-pub(crate) fn reclaim(
-    state: &StateDirectory,
-    lock: &StateLock,
-    entry: &Entry,
-) -> Result<(), CliError> {
+pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Result<(), Error> {
     assert!(!entry.process.is_alive(), "the state of a running daemon is its own");
     if state.entry(&entry.name).is_none_or(|found| found.process != entry.process) {
         return Ok(());

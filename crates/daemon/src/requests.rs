@@ -7,7 +7,7 @@
 //!   [`LINE_SIZE_MAX`] bytes; whoever comes above that takes the place of the one that came first.
 
 use crate::control::{self, LINE_SIZE_MAX, PATIENCE, Reply, Request};
-use crate::error::CliError;
+use crate::error::Error;
 use nix::poll::{PollFd, PollFlags};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -63,8 +63,8 @@ impl Requests {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub(super) fn listen(path: &Path) -> Result<Requests, CliError> {
-        let failed = |source| CliError::io("make the control socket", path, source);
+    pub(super) fn listen(path: &Path) -> Result<Requests, Error> {
+        let failed = |source| Error::io("make the control socket", path, source);
         // A dead daemon's goes; anything but a socket stays, and is in the way.
         match std::fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_socket() => {
@@ -81,7 +81,7 @@ impl Requests {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub(super) fn restore(&mut self) -> Result<bool, CliError> {
+    pub(super) fn restore(&mut self) -> Result<bool, Error> {
         if self.path.exists() {
             return Ok(false);
         }
@@ -212,7 +212,7 @@ mod tests {
         let silent = client(&path, b"");
         let halting = client(&path, b"{\"request\":");
         let start = Instant::now();
-        for request in [Request::Status, Request::TraceStart] {
+        for request in [Request::Status, Request::FirstData] {
             let asking = client(&path, &line(&request));
             assert_eq!(heard(&mut requests), Some(request));
             drop(asking);

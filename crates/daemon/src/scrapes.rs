@@ -8,7 +8,7 @@
 //! - One scraper at a time, [`PATIENCE`] for each, [`REQUEST_SIZE_MAX`] of it.
 
 use crate::control::{self, Reply, Request};
-use crate::error::{CliError, DaemonError, MetricsFault};
+use crate::error::{DaemonError, Error, MetricsFault};
 use crate::metrics;
 use crate::state::{Entry, StateDirectory};
 use std::io::{self, Read, Write};
@@ -42,7 +42,7 @@ impl Port {
     ///
     /// # Errors
     /// [`DaemonError::Metrics`] when it is in use, or may not be used, or others could reach it.
-    pub(super) fn take(address: SocketAddr) -> Result<Port, CliError> {
+    pub(super) fn take(address: SocketAddr) -> Result<Port, Error> {
         let failed = |reason: String, fault| DaemonError::Metrics { address, reason, fault };
         if !address.ip().is_loopback() {
             let reason = "others could reach it, and there is no password".to_owned();
@@ -73,7 +73,7 @@ impl Port {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub(super) fn answer(self, state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    pub(super) fn answer(self, state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
         let (state, entry, address) = (state.clone(), entry.clone(), self.address);
         let thread = std::thread::Builder::new().name("coulter-metrics".to_owned());
         let body = move || {

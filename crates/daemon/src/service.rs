@@ -11,130 +11,33 @@
 //! - signals TERM, INT and HUP end the service cleanly whatever it is doing, even when the device
 //!   is in use: then mounted file systems are written out first.
 
-mod claim;
-mod events;
-mod failure_log;
-mod first_data;
-mod handover;
-pub(crate) mod launch;
-mod protect;
-mod requests;
-mod scrapes;
-mod serving;
-
 use crate::attach_point;
+use crate::claim;
 use crate::control::Reply;
-use crate::emulated::Emulation;
-use crate::error::{CliError, DaemonError};
+use crate::error::{DaemonError, Error};
+use crate::events::Signals;
+use crate::handover::Handover;
+use crate::job::{Job, Point};
 use crate::notify::notify;
-use crate::opening::{Acknowledge, Opening};
+use crate::opening::Acknowledge;
+use crate::protect;
+use crate::requests::Client;
+use crate::serving::{End, Serving};
 use crate::state::{Entry, StateDirectory, Via};
 use crate::status::Facts;
-use coulter_attach::nbd::Address;
-use events::Signals;
-use handover::Handover;
-use requests::Client;
-use serving::{End, Serving};
 use std::path::PathBuf;
 
-/// What a daemon is to do.
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    /// What is served.
-    pub(crate) source: Source,
-    /// What the host shall see.
-    pub(crate) point: Point,
-    /// How to open the store.
-    pub(crate) opening: Opening,
-    /// Whether to take over a device that waits for this store's daemon.
-    pub(crate) recover: bool,
-}
-
-/// What a daemon serves.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// The volume of a store, by its absolute path.
-    Store(PathBuf),
-    /// An emulated drive, or a volume on one.
-    Drive(Box<Emulation>),
-}
-
-impl Source {
-    /// What stands for it in lists: the path of the store.
-    pub(crate) fn store(&self) -> PathBuf {
-        match self {
-            Source::Store(path) => path.clone(),
-            Source::Drive(emulation) => emulation.store(),
-        }
-    }
-}
-
-/// An attach point.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Point {
-    /// A ublk device.
-    Ublk,
-    /// A device of the kernel's NBD client, over a server on a socket in the state directory.
-    Nbd,
-    /// A loop device over a FUSE file.
-    Loop,
-    /// An NBD server on a socket in the state directory.
-    NbdInState,
-    /// An NBD server on a socket that whoever started this process has opened.
-    NbdInherited,
-    /// An NBD server at an address of the user's.
-    NbdAt {
-        /// Where.
-        address: Address,
-        /// Whether other machines may reach it.
-        allow_remote: bool,
-    },
-}
-
-impl Point {
-    /// The same, with a path that holds in any directory.
-    pub(crate) fn absolute(self) -> Point {
-        match self {
-            Point::NbdAt { address: Address::Unix(path), allow_remote } => {
-                let path = std::path::absolute(&path).unwrap_or(path);
-                Point::NbdAt { address: Address::Unix(path), allow_remote }
-            }
-            other => other,
-        }
-    }
-
-    /// What the host gets of it.
-    pub(crate) fn via(&self) -> Via {
-        match self {
-            Point::Ublk => Via::Ublk,
-            Point::Nbd => Via::Nbd,
-            Point::Loop => Via::Loop,
-            Point::NbdInState | Point::NbdInherited | Point::NbdAt { .. } => Via::NbdServer,
-        }
-    }
-
-    /// Where a block device of this kind is to come from.
-    pub(crate) fn of(via: Via) -> Point {
-        match via {
-            Via::Ublk => Point::Ublk,
-            Via::Nbd => Point::Nbd,
-            Via::Loop => Point::Loop,
-            Via::NbdServer => Point::NbdInState,
-        }
-    }
-}
-
 /// Serves `job` until it is told to end. `ready` is called once the device answers. Gives back what
-/// an emulated drive has done.
+/// is known at the end of something that is gone then.
 ///
 /// # Errors
 /// What kept the volume from being served, or from being closed cleanly. An error of `ready` ends
 /// the service: nobody knows of it.
-pub(crate) fn run(
+pub fn run(
     state: &StateDirectory,
     mut job: Job,
-    ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
-) -> Result<Option<Facts>, CliError> {
+    ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
+) -> Result<Option<Facts>, Error> {
     if job.opening.acknowledge == Acknowledge::Buffered && job.point == Point::Nbd {
         return Err(DaemonError::BufferedOutlived { device: None }.into());
     }
@@ -207,7 +110,7 @@ enum Turn {
 
 /// How a service came to its end.
 struct Ended {
-    result: Result<Option<Facts>, CliError>,
+    result: Result<Option<Facts>, Error>,
     /// Who asked for it and waits to hear the result.
     asked_by: Option<Client>,
 }
@@ -218,7 +121,7 @@ fn serve(
     entry: &mut Entry,
     signals: &Signals,
     resumed: Option<Handover>,
-    ready: &mut dyn FnMut(&Entry) -> Result<(), CliError>,
+    ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Turn {
     let (descriptor, waiting) = match resumed {
         Some(handover) => (Some(handover.descriptor), Some(Client::resume(handover.client))),
@@ -265,7 +168,7 @@ fn serve(
 }
 
 /// Leaves the terminal's session, so that neither its end nor its Ctrl-C reaches this process.
-pub(crate) fn leave_session() {
+pub fn leave_session() {
     // Fails only for the leader of a session, which is what this asks for.
     let _ = nix::unistd::setsid();
     let _ = std::env::set_current_dir("/");

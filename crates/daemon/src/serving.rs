@@ -1,25 +1,26 @@
 //! A volume that is served: the open store, its attach point and its control socket.
 
-use super::events::{Event, Events, Signals};
-use super::failure_log::FailureLog;
-use super::requests::{Client, Requests};
-use super::scrapes::{self, Port};
-use super::{Job, claim, first_data, handover};
 use crate::attach_point::AttachPoint;
-use crate::backing::{self, Backing};
+use crate::backing::Backing;
+use crate::claim;
 use crate::control::{Reply, Request};
-use crate::error::{CliError, DaemonError, StoreError};
+use crate::error::{DaemonError, Error, OpenError};
+use crate::events::{Event, Events, Signals};
+use crate::failure_log::FailureLog;
+use crate::first_data;
+use crate::handover;
+use crate::job::Job;
+use crate::requests::{Client, Requests};
+use crate::scrapes::{self, Port};
 use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
-use crate::trace::Recorder;
 use coulter::State;
 use coulter_attach::mounts;
 use coulter_attach::write_out::{WrittenOut, write_out};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a program that goes on waits for a store that others look at; its hosts wait too.
@@ -32,7 +33,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Why a service is to end.
 pub(super) enum End {
     /// It is over; the client that asked for it, if there is one, waits for the answer.
-    Over(Result<(), CliError>, Option<Client>),
+    Over(Result<(), Error>, Option<Client>),
     /// Another program goes on.
     Restart {
         /// Which.
@@ -49,7 +50,6 @@ pub(super) struct Serving {
     backing: Box<dyn Backing>,
     point: AttachPoint,
     events: Events,
-    trace: Option<Arc<Recorder>>,
     entry: Entry,
     /// Whether the store was to be opened for reading only.
     read_only: bool,
@@ -73,17 +73,16 @@ impl Serving {
         job: &Job,
         entry: &mut Entry,
         descriptor: Option<OwnedFd>,
-    ) -> Result<Serving, CliError> {
+    ) -> Result<Serving, Error> {
         // First, for it is soon known whether that is possible. A port that was chosen stays.
         let wanted = entry.metrics.or(job.opening.metrics);
         let missing = wanted.filter(|address| !scrapes::is_answering(*address));
         let port = missing.map(Port::take).transpose()?;
-        let trace = job.opening.trace.then(|| Arc::new(Recorder::new()));
         let backing = match descriptor {
-            None => backing::open(job, trace.as_ref())?,
+            None => job.source.open(&job.opening)?,
             Some(_) => {
                 handover::check_resumed(entry, &job.source.store())?;
-                open_again(job, trace.as_ref())?
+                open_again(job)?
             }
         };
         let since = Instant::now();
@@ -93,7 +92,7 @@ impl Serving {
         *entry = entry.in_state(&opened);
         // What fails from here on, or has failed already, is found and told by `watch`.
         let known = if entry.failure.is_some() { State::Running } else { opened };
-        let service = backing.service(trace.as_ref());
+        let service = backing.service();
         entry.uuid = backing.uuid();
         entry.volume_size_bytes = backing.size();
         let point = match descriptor {
@@ -130,7 +129,6 @@ impl Serving {
             backing,
             point,
             events,
-            trace,
             entry,
             read_only: job.opening.read_only,
             since,
@@ -175,14 +173,14 @@ impl Serving {
                 }
                 Err(source) => {
                     let path = Path::new("the control socket");
-                    return End::Over(Err(CliError::io("wait on", path, source)), None);
+                    return End::Over(Err(Error::io("wait on", path, source)), None);
                 }
             }
         }
     }
 
     /// Takes the device away, unless somebody uses it and `force` does not allow that.
-    fn detach(&mut self, force: bool) -> Result<(), CliError> {
+    fn detach(&mut self, force: bool) -> Result<(), Error> {
         if force {
             self.say_whether_it_ends(true);
             self.write_out_users();
@@ -204,7 +202,7 @@ impl Serving {
         }
     }
 
-    fn tune(&self, settings: &[Setting]) -> Result<Settings, CliError> {
+    fn tune(&self, settings: &[Setting]) -> Result<Settings, Error> {
         let refused = |reason| DaemonError::Tune { name: self.entry.name.clone(), reason };
         let retuning = setting::retuning(settings).map_err(refused)?;
         let Some(tuning) = self.backing.tune(retuning) else {
@@ -217,13 +215,13 @@ impl Serving {
     }
 
     /// Whether this could go on as `program`.
-    fn check_restart(&self, program: &Path) -> Result<(), CliError> {
+    fn check_restart(&self, program: &Path) -> Result<(), Error> {
         let refused = |reason: &str| DaemonError::Restart {
             name: self.entry.name.clone(),
             reason: reason.to_owned(),
         };
-        if !self.backing.outlives_the_process() {
-            return Err(refused("what it serves is in its memory").into());
+        if let Some(reason) = self.backing.bound_to_the_process() {
+            return Err(refused(reason).into());
         }
         // While no program runs that serves the volume, nothing can be read from it.
         let mounts = mounts::mounts_of(Path::new(&self.point.device())).unwrap_or_default();
@@ -286,39 +284,30 @@ impl Serving {
     }
 
     fn answer(&self, request: &Request) -> Reply {
-        let result = match (request, &self.trace) {
-            (Request::Status, _) => {
+        let result = match request {
+            Request::Status => {
                 let facts = self.backing.status(&self.entry, self.since.elapsed());
                 return Reply::Status(Box::new(facts));
             }
-            (Request::Tune { settings }, _) => match self.tune(settings) {
+            Request::Tune { settings } => match self.tune(settings) {
                 Ok(settings) => return Reply::Settings(settings),
                 Err(error) => Err(error),
             },
-            (Request::TraceStart, Some(trace)) => {
-                trace.start();
-                Ok(())
-            }
-            (Request::TraceWrite { path }, Some(trace)) => {
-                trace.write(path).map_err(|source| CliError::io("write the trace", path, source))
-            }
-            (Request::TraceStart | Request::TraceWrite { .. }, None) => {
-                Err(DaemonError::NotTracing { name: self.entry.name.clone() }.into())
-            }
+            Request::Command { words } => self.backing.command(&self.entry, words),
             // These do not come here.
-            (Request::Detach { .. } | Request::Restart { .. } | Request::FirstData, _) => Ok(()),
+            Request::Detach { .. } | Request::Restart { .. } | Request::FirstData => Ok(()),
         };
         result.map_or_else(|error| Reply::Failed(error.report()), |()| Reply::Done)
     }
 
     /// Looks for data, while other commands are answered.
     fn search(&self, client: Client) {
-        let service = self.backing.service(None);
+        let service = self.backing.service();
         let name = self.entry.name.clone();
         let search = move || {
             let found = first_data::first_data(&*service).map_err(|error| {
                 let source = io::Error::from_raw_os_error(error.errno());
-                CliError::io("look through", Path::new(&name), source)
+                Error::io("look through", Path::new(&name), source)
             });
             client.answer(&match found {
                 Ok(byte) => Reply::FirstData { byte },
@@ -347,11 +336,11 @@ impl Serving {
     }
 
     /// Flushes the volume, writes a checkpoint and closes the store. Gives back what is known at the
-    /// end of an emulated drive.
+    /// end of something that is gone then.
     ///
     /// # Errors
     /// What kept it from that; then the next opening replays the log.
-    pub(super) fn end(mut self) -> Result<Option<Facts>, CliError> {
+    pub(super) fn end(mut self) -> Result<Option<Facts>, Error> {
         // Does nothing if it was detached already.
         let detached = self.point.detach(true);
         self.failures.tell(&self.backing.failures(), Instant::now(), true);
@@ -362,11 +351,11 @@ impl Serving {
 
 /// Opens what the program before has just closed. Meanwhile somebody else may have got hold of it, who
 /// will find in the state directory that it is not for him.
-fn open_again(job: &Job, trace: Option<&Arc<Recorder>>) -> Result<Box<dyn Backing>, CliError> {
+fn open_again(job: &Job) -> Result<Box<dyn Backing>, Error> {
     let limit = Instant::now() + REOPEN_PATIENCE;
     loop {
-        match backing::open(job, trace) {
-            Err(CliError::Store(StoreError::InUse { .. })) if Instant::now() < limit => {
+        match job.source.open(&job.opening) {
+            Err(Error::Open(OpenError::InUse { .. })) if Instant::now() < limit => {
                 std::thread::sleep(REOPEN_PAUSE);
             }
             outcome => return outcome,
@@ -375,6 +364,6 @@ fn open_again(job: &Job, trace: Option<&Arc<Recorder>>) -> Result<Box<dyn Backin
 }
 
 /// Closes what nobody came to use.
-fn abandon(backing: Box<dyn Backing>, entry: &Entry) -> Result<Option<Facts>, CliError> {
+fn abandon(backing: Box<dyn Backing>, entry: &Entry) -> Result<Option<Facts>, Error> {
     backing.close(entry, Duration::ZERO)
 }

@@ -1,11 +1,10 @@
 //! Settings of an open volume: as they are typed, sent to its daemon, and shown.
 
-use crate::size::Size;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use coulter::tuning::{
-    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Named, Placement, Reclaim, Retuning,
-    Tuning, VictimPolicy,
+    CleaningMode, CleaningRate, IdleAfter, LatencyTarget, Placement, Reclaim, Retuning, Tuning,
+    VictimPolicy,
 };
+use coulter_terminal::Size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -15,18 +14,11 @@ use std::time::Duration;
 const KEYS: &str = "cleaning, policy, placement, reclaim, cleaning-rate, latency-target, idle-cleaning, \
                     idle-after, defrag";
 
-/// What a setting that is chosen by name may be on the command line, which lists the names by itself.
-pub(crate) fn by_name<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(T::NAMED.iter().map(|(name, _)| *name)).map(|name| {
-        T::by_name(&name).unwrap_or_else(|_| unreachable!("only names are let through"))
-    })
-}
-
 /// One setting to be changed. Names and numbers, so that a daemon of another version can tell what it
 /// does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Setting {
+pub enum Setting {
     /// When the cleaner works, by its name.
     Cleaning(String),
     /// Which segment is cleaned next, by its name.
@@ -74,7 +66,7 @@ impl Setting {
 ///
 /// # Errors
 /// What is wrong with one of them.
-pub(crate) fn retuning(settings: &[Setting]) -> Result<Retuning, String> {
+pub fn retuning(settings: &[Setting]) -> Result<Retuning, String> {
     let mut retuning = Retuning::default();
     settings.iter().try_for_each(|setting| setting.add_to(&mut retuning))?;
     Ok(retuning)
@@ -84,7 +76,7 @@ pub(crate) fn retuning(settings: &[Setting]) -> Result<Retuning, String> {
 ///
 /// # Errors
 /// What is wrong with it; and for a command, which would be given anew by every restart.
-pub(crate) fn at_opening(text: &str) -> Result<Setting, String> {
+pub fn at_opening(text: &str) -> Result<Setting, String> {
     match text.parse()? {
         Setting::Defrag(_) => {
             Err("defrag is no setting to begin with: it goes over an open volume once; give it \
@@ -182,25 +174,25 @@ fn on_or_off(value: &str) -> Result<bool, String> {
 
 /// All settings, as `--json` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// When the cleaner works, by its name.
-    pub(crate) cleaning: String,
+    pub cleaning: String,
     /// Which segment is cleaned next, by its name.
-    pub(crate) policy: String,
+    pub policy: String,
     /// Which blocks share segments, by its name.
-    pub(crate) placement: String,
+    pub placement: String,
     /// How space is reclaimed, by its name.
-    pub(crate) reclaim: String,
+    pub reclaim: String,
     /// What cleaning may read in a second; `null` without a limit.
-    pub(crate) cleaning_rate_bytes_per_second: Option<u64>,
+    pub cleaning_rate_bytes_per_second: Option<u64>,
     /// Above what latency of the host's writes cleaning waits; `null` without a target.
-    pub(crate) latency_target_ns: Option<u64>,
+    pub latency_target_ns: Option<u64>,
     /// Whether segments are cleaned ahead while the host is idle.
-    pub(crate) idle_cleaning: bool,
+    pub idle_cleaning: bool,
     /// How long the host asks for nothing before it counts as idle.
-    pub(crate) idle_after_ns: u64,
+    pub idle_after_ns: u64,
     /// Whether what is scattered is being written anew in the host's order.
-    pub(crate) defrag: bool,
+    pub defrag: bool,
 }
 
 impl From<Tuning> for Settings {
@@ -279,34 +271,6 @@ fn typed_size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
-
-    fn names_of<T: Named>() -> Vec<&'static str> {
-        T::NAMED.iter().map(|(name, _)| *name).collect()
-    }
-
-    #[test]
-    fn every_name_is_told_wherever_the_others_stand() {
-        let cleaning = names_of::<CleaningMode>();
-        let chosen =
-            [names_of::<VictimPolicy>(), names_of::<Placement>(), names_of::<Reclaim>()].concat();
-        let mut command = crate::command::CommandLine::command();
-        let tune = command.find_subcommand_mut("tune").expect("there is such a verb");
-        let help = tune.render_long_help().to_string();
-        for name in cleaning.iter().chain(&chosen) {
-            assert!(help.contains(name), "`coulter tune --help` does not tell of {name}");
-        }
-        let page = |name: &str| {
-            let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
-            std::fs::read_to_string(path).expect("the page is there")
-        };
-        for (page, text) in ["cli.md", "operation.md", "cleaning.md"].map(|name| (name, page(name)))
-        {
-            for name in &chosen {
-                assert!(text.contains(&format!("`{name}`")), "docs/{page} does not tell of {name}");
-            }
-        }
-    }
 
     #[test]
     fn settings_are_read_and_nonsense_is_told_apart() {

@@ -10,7 +10,7 @@
 //! - an entry whose process has ended is *stale*: it is never reported as attached, and whoever
 //!   takes the lock next may reclaim it.
 
-use crate::error::{CliError, StateError};
+use crate::error::{Error, StateError};
 use crate::file_identity::FileIdentity;
 use crate::opening::Acknowledge;
 use crate::process::Process;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const NAME_SIZE_MAX: usize = 64;
 
 /// Longest path that a unix socket address can hold, without its closing zero.
-pub(crate) const SOCKET_PATH_SIZE_MAX: usize = 107;
+pub const SOCKET_PATH_SIZE_MAX: usize = 107;
 
 /// How often is looked whether the lock is free, of those who do not wait for as long as it takes.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
@@ -40,7 +40,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// How the host reaches a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Via {
+pub enum Via {
     /// A block device of the ublk driver.
     Ublk,
     /// A block device of the kernel's NBD client.
@@ -53,7 +53,7 @@ pub(crate) enum Via {
 
 impl Via {
     /// The word for it, on the command line and in JSON.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Via::Ublk => "ublk",
             Via::Nbd => "nbd",
@@ -63,7 +63,7 @@ impl Via {
     }
 
     /// Whether the host gets a block device.
-    pub(crate) fn is_block_device(self) -> bool {
+    pub fn is_block_device(self) -> bool {
         self != Via::NbdServer
     }
 }
@@ -76,42 +76,42 @@ impl std::fmt::Display for Via {
 
 /// One attached volume. Its field names are documented in `docs/cli.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// What `detach` and `status` call it.
-    pub(crate) name: String,
+    pub name: String,
     /// Absolute path of the store.
-    pub(crate) store: PathBuf,
+    pub store: PathBuf,
     /// The block device, or the URI of the NBD server. `None` until it serves.
-    pub(crate) device: Option<String>,
+    pub device: Option<String>,
     /// The attach point.
-    pub(crate) via: Via,
+    pub via: Via,
     /// The process that serves it.
     #[serde(flatten)]
-    pub(crate) process: Process,
+    pub process: Process,
     /// Identity of the store. Empty until it serves.
-    pub(crate) uuid: String,
+    pub uuid: String,
     /// Bytes that the host sees. 0 until it serves.
-    pub(crate) volume_size_bytes: u64,
+    pub volume_size_bytes: u64,
     /// Whether writes are refused.
-    pub(crate) read_only: bool,
+    pub read_only: bool,
     /// Why it can do less than it was attached for, if it can.
     #[serde(default)]
-    pub(crate) failure: Option<String>,
+    pub failure: Option<String>,
     /// Whether its daemon is ending: it writes out what hosts have written, and answers no command.
     #[serde(default)]
-    pub(crate) ending: bool,
+    pub ending: bool,
     /// Seconds since 1970 at which it was attached.
-    pub(crate) attached_at_unix_seconds: u64,
+    pub attached_at_unix_seconds: u64,
     /// Where its metrics are to be had, if anywhere.
     #[serde(default)]
-    pub(crate) metrics: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     /// Which file or disk the store is, whatever lies at its path by now. `None` for a drive that is
     /// emulated.
     #[serde(default)]
-    pub(crate) store_identity: Option<FileIdentity>,
+    pub store_identity: Option<FileIdentity>,
     /// When writes are answered.
     #[serde(default)]
-    pub(crate) acknowledge: Acknowledge,
+    pub acknowledge: Acknowledge,
 }
 
 /// How well a word that the user wrote names a volume.
@@ -126,7 +126,7 @@ enum Match {
 
 impl Entry {
     /// The same of a volume that is in `state` now.
-    pub(crate) fn in_state(&self, state: &State) -> Entry {
+    pub fn in_state(&self, state: &State) -> Entry {
         let failure = match state {
             State::Running | State::ReadOnly(ReadOnlyReason::Opened) | State::Closed => None,
             failed => Some(failed.to_string()),
@@ -136,7 +136,7 @@ impl Entry {
 
     /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
     /// there now.
-    pub(crate) fn is_of(&self, path: &Path) -> Option<bool> {
+    pub fn is_of(&self, path: &Path) -> Option<bool> {
         match (self.store_identity, FileIdentity::at(path).ok()) {
             (Some(own), Some(found)) if own == found => Some(true),
             (Some(_), Some(_)) => (self.store != path).then_some(false),
@@ -168,21 +168,21 @@ fn path_of(text: &str) -> Option<PathBuf> {
 
 /// The directory.
 #[derive(Clone, Debug)]
-pub(crate) struct StateDirectory {
+pub struct StateDirectory {
     path: PathBuf,
 }
 
 /// Holding this, no other process adds or removes entries.
-pub(crate) struct StateLock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
+pub struct StateLock(#[expect(dead_code, reason = "held for its drop")] Flock<File>);
 
 impl StateDirectory {
     /// Opens the directory at `path`, or the one of this user, and creates it if it is missing.
     ///
     /// # Errors
     /// When it cannot be created, or belongs to another user, who could then pose as a daemon.
-    pub(crate) fn open(path: Option<PathBuf>) -> Result<StateDirectory, CliError> {
+    pub fn open(path: Option<PathBuf>) -> Result<StateDirectory, Error> {
         let path = path.unwrap_or_else(default_path);
-        let failed = |source| CliError::io("use the state directory", &path, source);
+        let failed = |source| Error::io("use the state directory", &path, source);
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
         StateDirectory::adopt(&path)
     }
@@ -191,7 +191,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// When it belongs to another user.
-    pub(crate) fn look(path: Option<PathBuf>) -> Result<StateDirectory, CliError> {
+    pub fn look(path: Option<PathBuf>) -> Result<StateDirectory, Error> {
         let path = path.unwrap_or_else(default_path);
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -202,24 +202,24 @@ impl StateDirectory {
     }
 
     /// The same, if it is there: for whoever can do without it.
-    pub(crate) fn find_existing(path: Option<PathBuf>) -> Option<StateDirectory> {
+    pub fn find_existing(path: Option<PathBuf>) -> Option<StateDirectory> {
         StateDirectory::adopt(&path.unwrap_or_else(default_path)).ok()
     }
 
-    fn adopt(path: &Path) -> Result<StateDirectory, CliError> {
-        let failed = |source| CliError::io("use the state directory", path, source);
+    fn adopt(path: &Path) -> Result<StateDirectory, Error> {
+        let failed = |source| Error::io("use the state directory", path, source);
         let path = path.canonicalize().map_err(failed)?;
         let owner = fs::metadata(&path).map_err(failed)?.uid();
         check_owner(&path, owner).map(|()| StateDirectory { path })
     }
 
     /// Its path.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The file of the volume `name` with this suffix: `json`, `sock`, `log`, `mount`, `nbd`.
-    pub(crate) fn file(&self, name: &str, suffix: &str) -> PathBuf {
+    pub fn file(&self, name: &str, suffix: &str) -> PathBuf {
         self.path.join(format!("{name}.{suffix}"))
     }
 
@@ -227,7 +227,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// When the lock file cannot be opened or locked.
-    pub(crate) fn lock(&self) -> Result<StateLock, CliError> {
+    pub fn lock(&self) -> Result<StateLock, Error> {
         let lock = Flock::lock(self.lock_file()?, FlockArg::LockExclusive);
         lock.map(StateLock).map_err(|(_, errno)| self.lock_failed(errno.into()))
     }
@@ -236,7 +236,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// [`StateError::LockHeld`] besides those of [`StateDirectory::lock`].
-    pub(crate) fn lock_within(&self, patience: Duration) -> Result<StateLock, CliError> {
+    pub fn lock_within(&self, patience: Duration) -> Result<StateLock, Error> {
         let start = Instant::now();
         let mut file = self.lock_file()?;
         loop {
@@ -252,14 +252,14 @@ impl StateDirectory {
         }
     }
 
-    fn lock_file(&self) -> Result<File, CliError> {
+    fn lock_file(&self) -> Result<File, Error> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600);
         options.open(self.path.join("lock")).map_err(|source| self.lock_failed(source))
     }
 
-    fn lock_failed(&self, source: io::Error) -> CliError {
-        CliError::io("lock", &self.path.join("lock"), source)
+    fn lock_failed(&self, source: io::Error) -> Error {
+        Error::io("lock", &self.path.join("lock"), source)
     }
 
     /// Every entry, stale ones included, sorted by name. Files that are no entries are passed
@@ -267,8 +267,8 @@ impl StateDirectory {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub(crate) fn entries(&self) -> Result<Vec<Entry>, CliError> {
-        let failed = |source| CliError::io("read the state directory", &self.path, source);
+    pub fn entries(&self) -> Result<Vec<Entry>, Error> {
+        let failed = |source| Error::io("read the state directory", &self.path, source);
         let mut entries = Vec::new();
         let files = match fs::read_dir(&self.path) {
             Ok(files) => files,
@@ -294,7 +294,7 @@ impl StateDirectory {
     }
 
     /// The entry of the volume `name`, a stale one included.
-    pub(crate) fn entry(&self, name: &str) -> Option<Entry> {
+    pub fn entry(&self, name: &str) -> Option<Entry> {
         let path = self.file(name, "json");
         self.parse(&path, &fs::read(&path).ok()?)
     }
@@ -309,14 +309,14 @@ impl StateDirectory {
     ///
     /// # Errors
     /// As [`StateDirectory::entries`].
-    pub(crate) fn attached(&self) -> Result<Vec<Entry>, CliError> {
+    pub fn attached(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = self.entries()?;
         entries.retain(|entry| entry.device.is_some() && entry.process.is_alive());
         Ok(entries)
     }
 
     /// Whether the daemon of `entry` has said meanwhile that it is ending.
-    pub(crate) fn is_ending(&self, entry: &Entry) -> bool {
+    pub fn is_ending(&self, entry: &Entry) -> bool {
         let found = self.entry(&entry.name).filter(|found| found.process == entry.process);
         found.is_some_and(|found| found.ending && found.process.is_alive())
     }
@@ -325,7 +325,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// As [`StateDirectory::entries`].
-    pub(crate) fn killed(&self) -> Result<Vec<Entry>, CliError> {
+    pub fn killed(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = self.entries()?;
         // It may have ended in order since its entry was read: then that is gone by now.
         let is_there = |entry: &Entry| {
@@ -339,7 +339,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// As [`StateDirectory::entries`].
-    pub(crate) fn find_killed(&self, text: &str) -> Result<Option<Entry>, CliError> {
+    pub fn find_killed(&self, text: &str) -> Result<Option<Entry>, Error> {
         let path = path_of(text);
         let mut killed = self.killed()?.into_iter();
         Ok(killed.find(|entry| entry.matched_by(text, path.as_deref()) == Match::Yes))
@@ -350,7 +350,7 @@ impl StateDirectory {
     /// # Errors
     /// [`StateError::NotAttached`] when there is none; [`StateError::StoreReplaced`] when another file
     /// has come to lie at the path since.
-    pub(crate) fn find(&self, text: &str) -> Result<Entry, CliError> {
+    pub fn find(&self, text: &str) -> Result<Entry, Error> {
         let path = path_of(text);
         let attached = self.attached()?;
         let found = |wanted: Match| {
@@ -373,11 +373,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub(crate) fn find_ended(
-        &self,
-        _lock: &StateLock,
-        text: &str,
-    ) -> Result<Option<Entry>, CliError> {
+    pub fn find_ended(&self, _lock: &StateLock, text: &str) -> Result<Option<Entry>, Error> {
         let path = path_of(text);
         let mut entries = self.entries()?.into_iter();
         let ended = |entry: &Entry| !entry.process.is_alive();
@@ -390,10 +386,10 @@ impl StateDirectory {
     ///
     /// # Errors
     /// When the file cannot be written or renamed.
-    pub(crate) fn write(&self, _lock: &StateLock, entry: &Entry) -> Result<(), CliError> {
+    pub fn write(&self, _lock: &StateLock, entry: &Entry) -> Result<(), Error> {
         let path = self.file(&entry.name, "json");
         let temporary = self.path.join(format!(".{}.json.new", entry.name));
-        let failed = |source| CliError::io("write", &path, source);
+        let failed = |source| Error::io("write", &path, source);
         let text = serde_json::to_string_pretty(entry).map_err(|e| failed(e.into()))?;
         let mut file = OpenOptions::new()
             .create(true)
@@ -408,7 +404,7 @@ impl StateDirectory {
     }
 
     /// A file that was not put there by this program, where one of the volume `name` would be.
-    pub(crate) fn foreign_file(&self, name: &str) -> Option<PathBuf> {
+    pub fn foreign_file(&self, name: &str) -> Option<PathBuf> {
         let suffixes = ["json", "sock", "nbd", "log"];
         let files = suffixes.map(|suffix| (suffix, self.file(name, suffix)));
         let foreign = |(suffix, path): &(&str, PathBuf)| match fs::symlink_metadata(path) {
@@ -435,12 +431,12 @@ impl StateDirectory {
     ///
     /// # Errors
     /// When a file is there and cannot be removed.
-    pub(crate) fn remove(&self, _lock: &StateLock, name: &str) -> Result<(), CliError> {
+    pub fn remove(&self, _lock: &StateLock, name: &str) -> Result<(), Error> {
         for suffix in ["sock", "nbd", "json"].into_iter().filter(|it| self.is_ours(name, it)) {
             let path = self.file(name, suffix);
             match fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(CliError::io("remove", &path, source));
+                    return Err(Error::io("remove", &path, source));
                 }
                 _ => {}
             }
@@ -452,7 +448,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// [`StateError::NameInvalid`] or [`StateError::SocketPathTooLong`].
-    pub(crate) fn check_name(&self, name: &str) -> Result<(), CliError> {
+    pub fn check_name(&self, name: &str) -> Result<(), Error> {
         let letters = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
         let first = name.chars().next();
         if name.len() > NAME_SIZE_MAX
@@ -470,7 +466,7 @@ impl StateDirectory {
 }
 
 /// That a directory of this owner is no one's who could pose as a daemon.
-fn check_owner(path: &Path, owner: u32) -> Result<(), CliError> {
+fn check_owner(path: &Path, owner: u32) -> Result<(), Error> {
     match owner == Uid::effective().as_raw() {
         true => Ok(()),
         false => Err(StateError::ForeignStateDirectory { path: path.to_owned(), owner }.into()),
@@ -490,7 +486,7 @@ fn default_path() -> PathBuf {
 }
 
 /// A valid name made from the file name of a store: `/srv/my disk.img` becomes `my-disk`.
-pub(crate) fn name_of_store(store: &Path) -> String {
+pub fn name_of_store(store: &Path) -> String {
     let stem = store.file_stem().unwrap_or_default().to_string_lossy();
     let mut name: String =
         stem.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect();
@@ -499,10 +495,10 @@ pub(crate) fn name_of_store(store: &Path) -> String {
     if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Entry {
     /// One for tests: by loop, of a store that need not exist.
-    pub(crate) fn sample(name: &str, process: Process) -> Entry {
+    pub fn sample(name: &str, process: Process) -> Entry {
         Entry {
             name: name.to_owned(),
             store: PathBuf::from("/srv").join(name),
@@ -581,7 +577,7 @@ mod tests {
         for text in ["alpha", "/dev/alpha", store.to_str().expect("the path is text")] {
             assert_eq!(state.find(text).expect("it is attached"), written, "{text}");
         }
-        assert!(matches!(state.find("alp"), Err(CliError::State(StateError::NotAttached { .. }))));
+        assert!(matches!(state.find("alp"), Err(Error::State(StateError::NotAttached { .. }))));
         assert_eq!(state.find_ended(&lock, "alpha").expect("it is readable"), None);
     }
 
@@ -639,10 +635,8 @@ mod tests {
     fn names_that_leave_the_directory_are_refused() {
         let (_parent, state) = directory();
         for name in ["", ".", "..", "../x", "a/b", "-a", ".a", "a b", "ä", &"x".repeat(65)] {
-            let refused = matches!(
-                state.check_name(name),
-                Err(CliError::State(StateError::NameInvalid { .. }))
-            );
+            let refused =
+                matches!(state.check_name(name), Err(Error::State(StateError::NameInvalid { .. })));
             assert!(refused, "{name:?}");
         }
         for name in ["a", "disk0", "a.b-c_d+e", &"x".repeat(40)] {
@@ -657,7 +651,7 @@ mod tests {
         let state = StateDirectory::open(Some(deep)).expect("it can be made");
         assert!(matches!(
             state.check_name("a"),
-            Err(CliError::State(StateError::SocketPathTooLong { .. }))
+            Err(Error::State(StateError::SocketPathTooLong { .. }))
         ));
     }
 

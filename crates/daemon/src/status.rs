@@ -1,17 +1,12 @@
-//! What a volume or an emulated drive is doing, as its daemon tells it and `status` prints it.
+//! What is attached is doing, as its daemon tells it and `status` prints it.
 //!
 //! The library's statistics travel as they are, so that a counter that it adds shows up without a
 //! change here; this file only adds the ratios that people ask for.
 
-mod drive;
-
-pub(crate) use drive::DriveStatus;
-
 use crate::opening::Acknowledge;
-use crate::size::Size;
 use crate::state::Entry;
-use crate::terminal::{self, BOLD};
-use drive::Flash;
+use coulter_terminal::Size;
+use coulter_terminal::{self as terminal, BOLD};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt::{self, Write};
@@ -24,26 +19,26 @@ const SILENCE_TOLD: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 // Each has fields that the other lacks.
 #[serde(untagged)]
-pub(crate) enum Facts {
-    /// A volume, maybe on an emulated drive.
+pub enum Facts {
+    /// A volume.
     Volume(Status),
-    /// An emulated drive by itself.
-    Drive(DriveStatus),
+    /// Something that is no volume.
+    Other(Other),
 }
 
 impl Facts {
     /// How it is attached.
-    pub(crate) fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &Entry {
         match self {
             Facts::Volume(status) => &status.entry,
-            Facts::Drive(status) => &status.entry,
+            Facts::Other(other) => &other.entry,
         }
     }
 
     fn meters(&self) -> Meters {
         match self {
             Facts::Volume(status) => status.meters(),
-            Facts::Drive(status) => status.meters(),
+            Facts::Other(other) => other.meters,
         }
     }
 }
@@ -52,73 +47,112 @@ impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Facts::Volume(status) => status.fmt(f),
-            Facts::Drive(status) => status.fmt(f),
+            Facts::Other(other) => other.fmt(f),
         }
     }
 }
 
 /// Counters as an object.
-pub(crate) fn facts_of(counters: &impl Serialize) -> Map<String, Value> {
+pub fn facts_of(counters: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(counters) {
         Ok(Value::Object(counters)) => counters,
         other => unreachable!("statistics are an object of counters, not {other:?}"),
     }
 }
 
-/// What rates are made of.
-#[derive(Clone, Copy, Debug)]
-struct Meters {
-    seconds: f64,
-    host_bytes: u64,
-    writes: u64,
-    reads: u64,
-    device_bytes: u64,
+/// What rates are made of: totals from the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Meters {
+    /// Seconds since it was attached.
+    pub seconds: f64,
+    /// Bytes that the host has written.
+    pub host_bytes: u64,
+    /// Writes of the host.
+    pub writes: u64,
+    /// Reads of the host.
+    pub reads: u64,
+    /// Bytes written to what lies below.
+    pub device_bytes: u64,
+}
+
+/// The facts of one moment about something that is no volume. What it is only its [`crate::Source`] knows,
+/// which tells it in words and as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Other {
+    /// What `list --json` shows.
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// Since it was attached.
+    pub uptime_seconds: f64,
+    /// For rates.
+    pub meters: Meters,
+    /// What it tells.
+    #[serde(flatten)]
+    pub told: Told,
+}
+
+/// What a [`crate::Backing`] tells of what lies below it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// For people: lines that are indented by two.
+    #[serde(rename = "flash_text")]
+    pub text: String,
+    /// For programs. The key is that of the emulated drives, the first that told anything.
+    #[serde(rename = "flash")]
+    pub report: Map<String, Value>,
 }
 
 /// The facts of one moment about a volume; totals run from the opening of the store. Documented in `docs/cli.md`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
+pub struct Status {
     /// What `list --json` shows.
     #[serde(flatten)]
-    pub(crate) entry: Entry,
+    pub entry: Entry,
     /// `running`, or why it can do less.
-    pub(crate) state: String,
+    pub state: String,
     /// Since it was attached.
-    pub(crate) uptime_seconds: f64,
+    pub uptime_seconds: f64,
     /// Bytes written to the device per byte written by the host; 1 before the first write.
-    pub(crate) write_amplification: f64,
+    pub write_amplification: f64,
     /// The parts that add up to it.
-    pub(crate) write_amplification_by_cause: Causes,
+    pub write_amplification_by_cause: Causes,
     /// Metadata per byte written to the device.
-    pub(crate) metadata_fraction: f64,
+    pub metadata_fraction: f64,
     /// The library's: `requests`, `device`, `written`, `space`, `map`, `log`, ….
-    pub(crate) statistics: Map<String, Value>,
-    /// On an emulated drive: bytes programmed per byte written by the host; 0 before the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) total_write_amplification: Option<f64>,
-    /// The report of the emulated drive that the store lies on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) flash: Option<Map<String, Value>>,
+    pub statistics: Map<String, Value>,
+    /// What lies below it, where that tells something.
+    #[serde(flatten)]
+    pub below: Option<Below>,
+}
+
+/// What lies below a volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Below {
+    /// Bytes written to the medium itself per byte written by the host; 0 before the first.
+    pub total_write_amplification: f64,
+    /// What it tells.
+    #[serde(flatten)]
+    pub told: Told,
 }
 
 /// Write amplification by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Causes {
+pub struct Causes {
     /// The host's own writes: 1.
-    pub(crate) host: f64,
+    pub host: f64,
     /// Blocks that cleaning wrote again.
-    pub(crate) cleaning: f64,
+    pub cleaning: f64,
     /// Headers of records.
-    pub(crate) headers: f64,
+    pub headers: f64,
     /// The map, its runs included.
-    pub(crate) map: f64,
+    pub map: f64,
     /// Segment tables, checkpoints and superblocks.
-    pub(crate) checkpoints: f64,
+    pub checkpoints: f64,
 }
 
 impl Status {
     /// Puts the daemon's view together.
-    pub(crate) fn new(
+    pub fn new(
         entry: Entry,
         state: String,
         uptime: Duration,
@@ -132,8 +166,7 @@ impl Status {
             write_amplification_by_cause: Causes { host: 1.0, ..Causes::default() },
             metadata_fraction: 0.0,
             statistics,
-            total_write_amplification: None,
-            flash: None,
+            below: None,
         };
         let written = |name| status.number(&["written", name]) as f64;
         let host = written("host_bytes");
@@ -160,13 +193,12 @@ impl Status {
         status
     }
 
-    /// The same with what the emulated drive below says.
-    pub(crate) fn on_flash(mut self, flash: Map<String, Value>) -> Status {
+    /// The same on something that has written `medium_bytes` in all, and tells this of itself.
+    #[must_use]
+    pub fn on(mut self, medium_bytes: u64, told: Told) -> Status {
         let host = self.number(&["written", "host_bytes"]);
-        let programmed = Flash(&flash).programmed_bytes();
-        let total = if host == 0 { 0.0 } else { programmed as f64 / host as f64 };
-        self.total_write_amplification = Some(total);
-        self.flash = Some(flash);
+        let total = if host == 0 { 0.0 } else { medium_bytes as f64 / host as f64 };
+        self.below = Some(Below { total_write_amplification: total, told });
         self
     }
 
@@ -181,7 +213,7 @@ impl Status {
     }
 
     /// A counter of the library, or 0 if this version has none of that name.
-    pub(crate) fn number(&self, path: &[&str]) -> u64 {
+    pub fn number(&self, path: &[&str]) -> u64 {
         let mut value = path.first().and_then(|name| self.statistics.get(*name));
         for name in &path[1..] {
             value = value.and_then(|value| value.get(name));
@@ -201,24 +233,24 @@ impl Status {
 
 /// What happened between two moments, per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Rates {
+pub struct Rates {
     /// Seconds between the moments.
-    pub(crate) interval_seconds: f64,
+    pub interval_seconds: f64,
     /// Bytes.
-    pub(crate) host_written_bytes_per_second: f64,
+    pub host_written_bytes_per_second: f64,
     /// Requests.
-    pub(crate) host_writes_per_second: f64,
+    pub host_writes_per_second: f64,
     /// Requests.
-    pub(crate) host_reads_per_second: f64,
+    pub host_reads_per_second: f64,
     /// Bytes.
-    pub(crate) device_written_bytes_per_second: f64,
+    pub device_written_bytes_per_second: f64,
     /// Of this interval alone.
-    pub(crate) write_amplification: f64,
+    pub write_amplification: f64,
 }
 
 impl Rates {
     /// From `before` to `after`.
-    pub(crate) fn between(before: &Facts, after: &Facts) -> Rates {
+    pub fn between(before: &Facts, after: &Facts) -> Rates {
         let (before, after) = (before.meters(), after.meters());
         let interval = (after.seconds - before.seconds).max(1e-3);
         let growth = |counter: fn(&Meters) -> u64| {
@@ -325,9 +357,24 @@ impl fmt::Display for Status {
         }
         let latencies = ["read", "write", "flush"].map(|kind| self.latency(kind)).join(", ");
         write!(f, "  latency    {latencies} (half / 99 % / longest)")?;
-        let Some(flash) = &self.flash else { return Ok(()) };
-        let total = self.total_write_amplification.unwrap_or_default();
-        write!(f, "\n{}\n  in all     amplified {total:.3} times", Flash(flash))
+        let Some(Below { total_write_amplification: total, told }) = &self.below else {
+            return Ok(());
+        };
+        write!(f, "\n{}\n  in all     amplified {total:.3} times", told.text)
+    }
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { name, device, via, process, volume_size_bytes, .. } = &self.entry;
+        writeln!(
+            f,
+            "{BOLD}{name}{BOLD:#}  {} at {} ({via}, process {}), emulated",
+            Size(*volume_size_bytes),
+            device.as_deref().unwrap_or("-"),
+            process.pid,
+        )?;
+        f.write_str(&self.told.text)
     }
 }
 
@@ -425,35 +472,42 @@ mod tests {
         assert_eq!(received.entry, sent.entry);
     }
 
-    fn flash() -> Map<String, Value> {
-        facts_of(&json!({
-            "page_size_bytes": 4096, "drive": { "blocks_written": 2, "writes": 1 },
-            "nand": { "programs": { "host": 2, "gc": 3 } },
-        }))
+    fn told() -> Told {
+        let report = facts_of(&json!({ "nand": { "programs": { "host": 2 } } }));
+        Told { text: "  drive      quick".to_owned(), report }
     }
 
     #[test]
-    fn an_emulated_drive_survives_the_control_socket_and_has_rates() {
+    fn what_is_no_volume_survives_the_control_socket_and_has_rates() {
         let entry = status(3, json!({})).entry;
-        let drive = |seconds| DriveStatus {
-            entry: entry.clone(),
-            uptime_seconds: seconds,
-            flash: if seconds > 0.0 { flash() } else { Map::new() },
+        let other = |seconds: f64| {
+            let done = if seconds > 0.0 { 1 } else { 0 };
+            let host_bytes = 8192 * done;
+            let device_bytes = 20_480 * done;
+            let meters =
+                Meters { seconds, host_bytes, device_bytes, writes: done, ..Meters::default() };
+            let (entry, told) = (entry.clone(), told());
+            Facts::Other(Other { entry, uptime_seconds: seconds, meters, told })
         };
-        let text = serde_json::to_string(&Facts::Drive(drive(2.0))).expect("it is JSON");
+        let text = serde_json::to_string(&other(2.0)).expect("it is JSON");
+        assert_eq!(text.matches("\"name\"").count(), 1, "{text}");
         let received: Facts = serde_json::from_str(&text).expect("it is a status");
-        assert!(matches!(received, Facts::Drive(_)), "{received:?}");
-        let rates = Rates::between(&Facts::Drive(drive(0.0)), &received);
+        assert!(matches!(&received, Facts::Other(other) if other.told == told()), "{received:?}");
+        assert!(received.to_string().ends_with("emulated\n  drive      quick"), "{received}");
+        let rates = Rates::between(&other(0.0), &received);
         assert_eq!(rates.host_written_bytes_per_second, 4096.0);
         assert_eq!(rates.write_amplification, 2.5);
     }
 
     #[test]
-    fn on_a_drive_both_amplifications_count() {
+    fn above_something_that_tells_both_amplifications_count() {
         let status = status(3, json!({ "host_bytes": 4096, "header_bytes": 4096 }));
-        let status = status.on_flash(flash());
+        let status = status.on(20_480, told());
         assert_eq!(status.write_amplification, 2.0);
-        assert_eq!(status.total_write_amplification, Some(5.0));
+        let text = serde_json::to_string(&status).expect("it is JSON");
+        let received: Status = serde_json::from_str(&text).expect("it is a status");
+        let below = received.below.expect("something lies below");
+        assert_eq!(below, Below { total_write_amplification: 5.0, told: told() });
     }
 
     #[test]

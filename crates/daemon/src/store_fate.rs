@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// What has become of it. Documented in `docs/cli.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum StoreFate {
+pub enum StoreFate {
     /// No path leads to it any more: it is gone with its daemon.
     Deleted,
     /// Another path leads to it.
@@ -23,7 +23,7 @@ pub(crate) enum StoreFate {
 
 impl StoreFate {
     /// Of the store of `entry`; `None` if it is where it was.
-    pub(crate) fn of(entry: &Entry) -> Option<StoreFate> {
+    pub fn of(entry: &Entry) -> Option<StoreFate> {
         let own = entry.store_identity?;
         if FileIdentity::at(&entry.store).is_ok_and(|found| found == own) {
             return None;
@@ -37,7 +37,7 @@ impl StoreFate {
     }
 
     /// A word behind the path of the store.
-    pub(crate) fn word(self, entry: &Entry) -> &'static str {
+    pub fn word(self, entry: &Entry) -> &'static str {
         match self {
             _ if entry.store.exists() => "replaced",
             StoreFate::Moved => "moved",
@@ -47,7 +47,7 @@ impl StoreFate {
     }
 
     /// What to say of a store that was deleted, and what to do about it.
-    pub(crate) fn warning(self, entry: &Entry) -> Option<String> {
+    pub fn warning(self, entry: &Entry) -> Option<String> {
         let device = entry.device.as_deref().filter(|_| self == StoreFate::Deleted)?;
         Some(format!(
             "the store of '{}' was deleted: all that it holds is gone once its daemon ends; copy it from \

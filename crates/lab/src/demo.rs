@@ -1,8 +1,8 @@
-//! The demonstration behind `coulter demo`.
+//! The demonstration behind `coulter-lab demo`.
 //!
 //! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `held_back`
 //! compares once more, with `bare` as the other side. `fio`, `crash`, `blocks` and `content` write
-//! and verify; `in_memory` tells whether there is a disk at all; `scratch`, `abandoned` and `interrupt` see
+//! and verify; `in_memory` tells whether there is a disk at all; `scratch` and `abandoned` see
 //! to it that nothing stays behind; `figures` and `picture` are what comes out.
 
 mod abandoned;
@@ -13,7 +13,6 @@ mod figures;
 mod fio;
 mod held_back;
 mod in_memory;
-mod interrupt;
 mod on_loop;
 mod over_nbd;
 mod picture;
@@ -22,10 +21,10 @@ mod scratch;
 
 pub(crate) use figures::Figures;
 
-use crate::error::CliError;
-use crate::output::{Kind, Output};
+use crate::error::LabError;
 use crate::terminal;
-pub(crate) use interrupt::Interrupt;
+use coulter_cli::interrupt::Interrupt;
+use coulter_cli::output::{Kind, Output};
 use plan::Plan;
 use scratch::Scratch;
 use std::path::Path;
@@ -49,7 +48,7 @@ pub(crate) struct Wish<'a> {
 ///
 /// # Errors
 /// Whatever one of its steps cannot do. Whether the figures are good is for the caller to say.
-pub(crate) fn run(wish: &Wish<'_>) -> Result<Figures, CliError> {
+pub(crate) fn run(wish: &Wish<'_>) -> Result<Figures, LabError> {
     // A picture that cannot be written should fail now, not after a minute.
     let picture = Output::check(wish.picture, Kind::SVG)?;
     let interrupt = Interrupt::take_over()?;

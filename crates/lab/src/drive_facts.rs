@@ -1,44 +1,31 @@
-//! What an emulated drive is doing. The emulator's report travels as it is, as the library's
-//! statistics do.
+//! What an emulated drive is doing: the emulator's report, in words and in numbers.
 
-use super::Meters;
-use crate::size::Size;
-use crate::state::Entry;
-use crate::terminal::BOLD;
-use serde::{Deserialize, Serialize};
+use coulter_daemon::status::{Meters, Told};
+use coulter_terminal::Size;
 use serde_json::{Map, Value};
 use std::fmt;
+use std::time::Duration;
 
-/// The facts of one moment about a drive by itself; totals run from its beginning. Documented in
-/// `docs/flash.md`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DriveStatus {
-    /// What `list --json` shows.
-    #[serde(flatten)]
-    pub(crate) entry: Entry,
-    /// Since it was attached.
-    pub(crate) uptime_seconds: f64,
-    /// The emulator's report.
-    pub(crate) flash: Map<String, Value>,
-}
+/// A report of the emulator. It travels as it is, as the library's statistics do.
+pub(crate) struct Flash(pub(crate) Map<String, Value>);
 
-impl DriveStatus {
-    pub(super) fn meters(&self) -> Meters {
-        let flash = Flash(&self.flash);
+impl Flash {
+    /// What rates are made of, `uptime` after the beginning.
+    pub(crate) fn meters(&self, uptime: Duration) -> Meters {
         Meters {
-            seconds: self.uptime_seconds,
-            host_bytes: flash.written_bytes(),
-            writes: flash.number(&["drive", "writes"]),
-            reads: flash.number(&["drive", "reads"]),
-            device_bytes: flash.programmed_bytes(),
+            seconds: uptime.as_secs_f64(),
+            host_bytes: self.written_bytes(),
+            writes: self.number(&["drive", "writes"]),
+            reads: self.number(&["drive", "reads"]),
+            device_bytes: self.programmed_bytes(),
         }
     }
-}
 
-/// A report of the emulator.
-pub(super) struct Flash<'a>(pub(super) &'a Map<String, Value>);
+    /// All of it, as it is told with the status of what is attached.
+    pub(crate) fn told(self) -> Told {
+        Told { text: self.to_string(), report: self.0 }
+    }
 
-impl Flash<'_> {
     fn value(&self, path: &[&str]) -> Option<&Value> {
         let mut value = self.0.get(*path.first()?);
         for name in &path[1..] {
@@ -64,7 +51,7 @@ impl Flash<'_> {
     }
 
     /// Bytes programmed, whatever the cause.
-    pub(super) fn programmed_bytes(&self) -> u64 {
+    pub(crate) fn programmed_bytes(&self) -> u64 {
         let programs = self.value(&["nand", "programs"]).and_then(Value::as_object);
         let pages: u64 =
             programs.into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
@@ -72,7 +59,7 @@ impl Flash<'_> {
     }
 }
 
-impl fmt::Display for Flash<'_> {
+impl fmt::Display for Flash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |ns: u64| ns as f64 / 1e9;
         writeln!(
@@ -115,16 +102,24 @@ impl fmt::Display for Flash<'_> {
     }
 }
 
-impl fmt::Display for DriveStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { name, device, via, process, volume_size_bytes, .. } = &self.entry;
-        writeln!(
-            f,
-            "{BOLD}{name}{BOLD:#}  {} at {} ({via}, process {}), emulated",
-            Size(*volume_size_bytes),
-            device.as_deref().unwrap_or("-"),
-            process.pid,
-        )?;
-        Flash(&self.flash).fmt(f)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coulter_daemon::status::facts_of;
+    use serde_json::json;
+
+    #[test]
+    fn meters_count_blocks_written_and_pages_programmed() {
+        let flash = Flash(facts_of(&json!({
+            "page_size_bytes": 4096, "drive": { "blocks_written": 2, "writes": 1 },
+            "nand": { "programs": { "host": 2, "gc": 3 } },
+        })));
+        let meters = flash.meters(Duration::from_secs(2));
+        let expected =
+            Meters { seconds: 2.0, host_bytes: 8192, writes: 1, reads: 0, device_bytes: 20_480 };
+        assert_eq!(meters, expected);
+        let told = flash.told();
+        assert!(told.text.contains("host 2, gc 3"), "{}", told.text);
+        assert_eq!(told.report["page_size_bytes"], 4096);
     }
 }

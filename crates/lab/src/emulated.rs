@@ -1,16 +1,18 @@
 //! An emulated drive behind an attach point, by itself or with a volume on it.
 
-use crate::backing::Backing;
-use crate::error::{CliError, EmulationError, StoreError};
-use crate::state::Entry;
-use crate::status::{DriveStatus, Facts, Status, facts_of};
-use crate::trace::Recorder;
+use crate::drive_facts::Flash;
+use crate::error::{EmulationError, LabError};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{CreateOptions, Failures, OpenOptions, State, Volume};
+use coulter_cli::error::{CliError, StoreError};
+use coulter_daemon::error::OpenError;
+use coulter_daemon::state::name_of_store;
+use coulter_daemon::status::{Facts, Other, Status, facts_of};
+use coulter_daemon::{Backing, Entry, Error, Opening, Source};
 use coulter_flash::{Drive, DriveService, FlashStore, FtlKind, FtlOptions, Keep, Pacing, Profile};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,17 +54,31 @@ pub(crate) struct VolumeShape {
 }
 
 impl Emulation {
-    /// What stands where the path of a store would.
-    pub(crate) fn store(&self) -> PathBuf {
-        let volume = if self.volume.is_some() { "+volume" } else { "" };
-        PathBuf::from(format!("flash:{}+{}{volume}", self.profile.name, self.ftl))
-    }
-
     /// Bytes of memory that it may come to take: every page that is written, and what is known of
     /// every page.
     fn memory_max(&self) -> u64 {
         let shape = &self.profile.geometry;
         u64::from(shape.pages()) * (u64::from(shape.page_size) + 64)
+    }
+}
+
+impl Source for Emulation {
+    /// What stands where the path of a store would.
+    fn store(&self) -> PathBuf {
+        let volume = if self.volume.is_some() { "+volume" } else { "" };
+        PathBuf::from(format!("flash:{}+{}{volume}", self.profile.name, self.ftl))
+    }
+
+    fn name(&self) -> String {
+        name_of_store(Path::new(&self.profile.name))
+    }
+
+    fn is_at_its_path(&self) -> bool {
+        false
+    }
+
+    fn open(&self, _: &Opening) -> Result<Box<dyn Backing>, Error> {
+        Ok(Box::new(EmulatedDrive::start(self)?))
     }
 }
 
@@ -85,7 +101,7 @@ impl EmulatedDrive {
     ///
     /// # Errors
     /// A drive that cannot be, or does not fit into memory; a volume that does not fit onto it.
-    pub(crate) fn start(emulation: &Emulation) -> Result<EmulatedDrive, CliError> {
+    pub(crate) fn start(emulation: &Emulation) -> Result<EmulatedDrive, LabError> {
         let path = emulation.store();
         let (needed, available) = (emulation.memory_max(), available_memory());
         if available.is_some_and(|available| needed > available) {
@@ -97,7 +113,7 @@ impl EmulatedDrive {
             EmulationError::Impossible { drive: path.clone(), reason: error.to_string() }
         })?;
         let store = FlashStore::new(drive);
-        let failed = |reason: String| StoreError::Open { path: path.clone(), reason };
+        let failed = |reason: String| OpenError::Refused { path: path.clone(), reason };
         let user = match &emulation.volume {
             None => {
                 separate(&store, emulation.streams);
@@ -120,17 +136,18 @@ impl EmulatedDrive {
     }
 
     fn facts(&self, entry: &Entry, uptime: Duration) -> Facts {
+        let flash = Flash(self.flash());
         match &self.user {
-            User::Host(_) => Facts::Drive(DriveStatus {
-                entry: entry.clone(),
-                uptime_seconds: uptime.as_secs_f64(),
-                flash: self.flash(),
-            }),
+            User::Host(_) => {
+                let (entry, uptime_seconds) = (entry.clone(), uptime.as_secs_f64());
+                let (meters, told) = (flash.meters(uptime), flash.told());
+                Facts::Other(Other { entry, uptime_seconds, meters, told })
+            }
             User::Volume(volume) => {
                 let state = volume.state();
                 let (entry, statistics) = (entry.in_state(&state), facts_of(&volume.statistics()));
                 let status = Status::new(entry, state.to_string(), uptime, statistics);
-                Facts::Volume(status.on_flash(self.flash()))
+                Facts::Volume(status.on(flash.programmed_bytes(), flash.told()))
             }
         }
     }
@@ -141,10 +158,10 @@ fn volume(
     store: &FlashStore,
     emulation: &Emulation,
     shape: &VolumeShape,
-    path: &std::path::Path,
-) -> Result<Volume, CliError> {
+    path: &Path,
+) -> Result<Volume, LabError> {
     let failed =
-        |reason: String| CliError::from(StoreError::Open { path: path.to_owned(), reason });
+        |reason: String| LabError::from(OpenError::Refused { path: path.to_owned(), reason });
     let options = CreateOptions {
         segment_size: shape.segment_size,
         spare_percent: shape.spare_percent,
@@ -154,7 +171,7 @@ fn volume(
     let device = store.open(Pacing::Virtual).map_err(|error| failed(error.to_string()))?;
     coulter::create(Box::new(device), &options).map_err(|error| {
         let (path, reason) = (path.to_owned(), error.to_string());
-        CliError::from(StoreError::Create { path, reason, is_usage: true })
+        LabError::from(CliError::from(StoreError::Create { path, reason, is_usage: true }))
     })?;
     separate(store, emulation.streams);
     let device = store.open(emulation.pacing).map_err(|error| failed(error.to_string()))?;
@@ -181,7 +198,7 @@ fn available_memory() -> Option<u64> {
 }
 
 impl Backing for EmulatedDrive {
-    fn service(&self, _: Option<&Arc<Recorder>>) -> Arc<dyn BlockService> {
+    fn service(&self) -> Arc<dyn BlockService> {
         match &self.user {
             User::Host(service) => Arc::clone(service) as _,
             User::Volume(volume) => Arc::clone(volume) as _,
@@ -235,13 +252,13 @@ impl Backing for EmulatedDrive {
         }
     }
 
-    fn outlives_the_process(&self) -> bool {
-        false
+    fn bound_to_the_process(&self) -> Option<&'static str> {
+        Some("what it serves is in its memory")
     }
 
-    fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, CliError> {
+    fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, Error> {
         if let User::Volume(volume) = &self.user {
-            volume.shut_down().map_err(|error| StoreError::Close {
+            volume.shut_down().map_err(|error| OpenError::NotClosed {
                 path: self.path.clone(),
                 reason: error.to_string(),
             })?;

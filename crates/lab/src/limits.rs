@@ -1,8 +1,8 @@
 //! Limits of a device as people write them: `cloud`, or `latency=1ms,iops=3000,bandwidth=125M`.
 
-use crate::size::Size;
 use coulter_bench::Limits;
 use coulter_device::wrap::SlowModel;
+use coulter_terminal::Size;
 use std::time::Duration;
 
 /// For the command line. The caps that are not named are none.

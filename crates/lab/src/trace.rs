@@ -1,15 +1,22 @@
 //! Addresses over time, on both sides of a volume: what the host wrote, and what reached the
-//! device. Only the demonstration asks for it.
+//! device. Only the demonstration asks for it, which serves its store as a [`TracedStore`].
 //!
 //! Invariants:
 //! - nothing is recorded, and no lock taken, until [`Recorder::start`];
 //! - the memory is bounded: after [`EVENTS_MAX`] events of a side the rest is dropped.
 
 use coulter::service::{BlockService, Completion, Description, Operation, Request, Session, Watch};
+use coulter::tuning::{Retuning, Tuning};
+use coulter::{Failures, State};
+use coulter_daemon::status::Facts;
+use coulter_daemon::store::{OpenStore, Store};
+use coulter_daemon::{Backing, Entry, Error, Opening, Source};
+use coulter_device::wrap::{TraceRecord, TracedDevice};
+use coulter_device::{CommandKind, Device};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -135,6 +142,109 @@ fn parse_line(line: &str) -> Option<(Side, Event)> {
     let mut number = || fields.next()?.parse().ok();
     let event = Event { time_ns: number()?, offset: number()?, length: number()? };
     fields.next().is_none().then_some((side, event))
+}
+
+/// The command that makes a [`TracedStore`] forget what it has recorded, and go on from now.
+pub(crate) const START: &str = "trace-start";
+
+/// The command that makes it write what it has recorded to the file that follows.
+pub(crate) const WRITE: &str = "trace-write";
+
+/// A store that is served with both sides of its volume recorded.
+pub(crate) struct TracedStore(pub(crate) Store);
+
+impl Source for TracedStore {
+    fn store(&self) -> PathBuf {
+        self.0.store()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn is_at_its_path(&self) -> bool {
+        self.0.is_at_its_path()
+    }
+
+    fn open(&self, opening: &Opening) -> Result<Box<dyn Backing>, Error> {
+        let recorder = Arc::new(Recorder::new());
+        let store = self.0.open_wrapped(opening, &|device| traced(device, &recorder))?;
+        Ok(Box::new(OpenTraced { store, recorder }))
+    }
+}
+
+/// `device`, with its writes recorded.
+fn traced(device: Box<dyn Device>, recorder: &Arc<Recorder>) -> Box<dyn Device> {
+    let recorder = Arc::clone(recorder);
+    let sink = move |record: &TraceRecord| {
+        if record.kind == CommandKind::Write {
+            let age = Duration::from_nanos(record.latency_ns);
+            recorder.record(Side::Device, record.offset, record.length, age);
+        }
+    };
+    Box::new(TracedDevice::new(device, sink))
+}
+
+/// The same, open.
+struct OpenTraced {
+    store: OpenStore,
+    recorder: Arc<Recorder>,
+}
+
+impl Backing for OpenTraced {
+    fn service(&self) -> Arc<dyn BlockService> {
+        Arc::new(TracedService::new(self.store.service(), Arc::clone(&self.recorder)))
+    }
+
+    fn uuid(&self) -> String {
+        self.store.uuid()
+    }
+
+    fn size(&self) -> u64 {
+        self.store.size()
+    }
+
+    fn state(&self) -> State {
+        self.store.state()
+    }
+
+    fn unanswered_for(&self) -> Option<Duration> {
+        self.store.unanswered_for()
+    }
+
+    fn failures(&self) -> Failures {
+        self.store.failures()
+    }
+
+    fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
+        self.store.status(entry, uptime)
+    }
+
+    fn tune(&self, retuning: Retuning) -> Option<Tuning> {
+        self.store.tune(retuning)
+    }
+
+    fn bound_to_the_process(&self) -> Option<&'static str> {
+        Some("what it has recorded is in its memory")
+    }
+
+    fn command(&self, entry: &Entry, words: &[String]) -> Result<(), Error> {
+        match words {
+            [word] if word == START => {
+                self.recorder.start();
+                Ok(())
+            }
+            [word, path] if word == WRITE => {
+                let path = Path::new(path);
+                self.recorder.write(path).map_err(|e| Error::io("write the trace", path, e))
+            }
+            _ => self.store.command(entry, words),
+        }
+    }
+
+    fn close(self: Box<Self>, entry: &Entry, uptime: Duration) -> Result<Option<Facts>, Error> {
+        Box::new(self.store).close(entry, uptime)
+    }
 }
 
 /// A service that records what its host writes.

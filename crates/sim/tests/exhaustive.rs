@@ -1,4 +1,4 @@
-//! All short plans, cut after every command; `coulter sim --exhaustive` goes on with longer ones.
+//! All short plans, cut after every command; `coulter-lab sim --exhaustive` goes on with longer ones.
 
 use coulter_sim::exhaustive::Search;
 

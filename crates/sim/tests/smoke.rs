@@ -1,4 +1,4 @@
-//! Many short lives, each with power cuts; `coulter sim` runs more of them.
+//! Many short lives, each with power cuts; `coulter-lab sim` runs more of them.
 
 use coulter_sim::plan::Plan;
 use coulter_sim::{Simulator, generate, lives, shrink};

@@ -12,7 +12,7 @@
 //! volume keeps for itself, since ext4 chooses the size of its journal by that of its device.
 //!
 //! # Does not
-//! drop caches, or measure without a file system: that is `coulter bench volume`.
+//! drop caches, or measure without a file system: that is `coulter-lab bench volume`.
 
 use crate::error::SystemsError;
 use crate::file_system::FileSystem;

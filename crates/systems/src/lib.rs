@@ -20,6 +20,7 @@
 //! - A failure of the environment (a missing program, no loop device) is never told as a violation,
 //!   nor the other way round.
 
+pub mod built;
 pub mod campaign;
 mod committer;
 mod comparison;
@@ -37,6 +38,7 @@ mod power;
 mod programs;
 mod protocol;
 mod replay;
+pub mod sandbox;
 mod scratch;
 mod side;
 mod sqlite;

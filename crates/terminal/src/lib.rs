@@ -1,8 +1,18 @@
-//! How the program speaks: plain facts on standard output, everything else on standard error.
+//! How Coulter's programs speak: plain facts on standard output, everything else on standard error.
+//!
+//! The crate knows how things are said and nothing of what is said: a [`Report`] is an error in
+//! words, a [`Table`] is rows of text, a [`Size`] is bytes as people write them.
 //!
 //! Colours and progress bars appear only on a terminal; `NO_COLOR` switches colours off.
 
-use crate::error::{CliError, Report};
+mod report;
+mod size;
+mod table;
+
+pub use report::{Report, fault, help_on, reason_of, usage};
+pub use size::{Size, SizeError};
+pub use table::Table;
+
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::errno::Errno;
@@ -16,19 +26,35 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Standard output takes no more.
+#[derive(Debug)]
+pub struct OutputError(pub io::Error);
+
+impl Display for OutputError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot write to standard output: {}", reason_of(&self.0))
+    }
+}
+
+impl std::error::Error for OutputError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
 /// Errors.
 const RED: Style = AnsiColor::Red.on_default().bold();
 /// Advice.
 const CYAN: Style = AnsiColor::Cyan.on_default().bold();
 /// Headings of tables.
-pub(crate) const BOLD: Style = Style::new().bold();
+pub const BOLD: Style = Style::new().bold();
 /// Good news.
-pub(crate) const GREEN: Style = AnsiColor::Green.on_default().bold();
+pub const GREEN: Style = AnsiColor::Green.on_default().bold();
 /// Bad news.
-pub(crate) const BAD: Style = RED;
+pub const BAD: Style = RED;
 
 /// Tells an error on standard error.
-pub(crate) fn print_error(report: &Report) {
+pub fn print_error(report: &Report) {
     let Report { what, why, help, .. } = report;
     // A closed standard error leaves nobody to tell; the exit code still says it.
     let mut err = anstream::stderr().lock();
@@ -42,13 +68,13 @@ pub(crate) fn print_error(report: &Report) {
 }
 
 /// Tells what happens now, for a person who waits; not part of any result.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
 /// A path as part of a line: a control character in it, which could end the line or move the cursor,
 /// is shown by its escape.
-pub(crate) fn path(path: &Path) -> String {
+pub fn path(path: &Path) -> String {
     let text = path.to_string_lossy();
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -61,7 +87,7 @@ pub(crate) fn path(path: &Path) -> String {
 ///
 /// # Errors
 /// When standard output does not take it, a closed pipe excepted.
-pub(crate) fn print(text: &str) -> Result<(), CliError> {
+pub fn print(text: &str) -> Result<(), OutputError> {
     tolerate_closed_pipe(writeln!(anstream::stdout(), "{text}"))
 }
 
@@ -69,7 +95,7 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+pub fn print_json(value: &impl Serialize) -> Result<(), OutputError> {
     let text = serde_json::to_string_pretty(value).map_err(|e| output_failed(e.into()))?;
     print(&text)
 }
@@ -78,14 +104,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
+pub fn print_json_line(value: &impl Serialize) -> Result<(), OutputError> {
     let text = serde_json::to_string(value).map_err(|e| output_failed(e.into()))?;
     print(&text)
 }
 
 /// Rows that are printed one by one, as lines or as a JSON array, so that there may be any number
 /// of them.
-pub(crate) struct Rows<R> {
+pub struct Rows<R> {
     out: BufWriter<anstream::Stdout>,
     json: bool,
     count: u64,
@@ -95,13 +121,13 @@ pub(crate) struct Rows<R> {
 
 impl<R: Serialize + Display> Rows<R> {
     /// No rows yet.
-    pub(crate) fn new(json: bool) -> Rows<R> {
+    pub fn new(json: bool) -> Rows<R> {
         let out = BufWriter::new(anstream::stdout());
         Rows { out, json, count: 0, result: Ok(()), rows: PhantomData }
     }
 
     /// Prints a row; breaks when there is nobody who takes it.
-    pub(crate) fn show(&mut self, row: &R) -> ControlFlow<()> {
+    pub fn show(&mut self, row: &R) -> ControlFlow<()> {
         self.result = self.write(row);
         self.count += 1;
         if self.result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -119,7 +145,7 @@ impl<R: Serialize + Display> Rows<R> {
     ///
     /// # Errors
     /// As [`print`].
-    pub(crate) fn finish(mut self) -> Result<(), CliError> {
+    pub fn finish(mut self) -> Result<(), OutputError> {
         let end = match (self.json, self.count) {
             (false, _) => "",
             (true, 0) => "[]\n",
@@ -131,19 +157,19 @@ impl<R: Serialize + Display> Rows<R> {
 }
 
 /// Whoever reads our output may stop reading, as `head` does.
-fn tolerate_closed_pipe(result: io::Result<()>) -> Result<(), CliError> {
+fn tolerate_closed_pipe(result: io::Result<()>) -> Result<(), OutputError> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(output_failed),
     }
 }
 
-fn output_failed(source: io::Error) -> CliError {
-    CliError::io("write to", "standard output".as_ref(), source)
+fn output_failed(source: io::Error) -> OutputError {
+    OutputError(source)
 }
 
 /// Waits; less long, and `true`, if whoever reads standard output stops reading.
-pub(crate) fn reader_leaves_within(duration: Duration) -> bool {
+pub fn reader_leaves_within(duration: Duration) -> bool {
     leaves_within(io::stdout().as_fd(), duration)
 }
 
@@ -167,12 +193,12 @@ fn leaves_within(output: BorrowedFd<'_>, duration: Duration) -> bool {
 }
 
 /// Whether standard output is a terminal that can be drawn on.
-pub(crate) fn can_draw() -> bool {
+pub fn can_draw() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
 }
 
 /// A bar that shows how much of `total` is done; hidden unless standard error is a terminal.
-pub(crate) fn progress(label: &str, total: u64) -> ProgressBar {
+pub fn progress(label: &str, total: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -182,7 +208,7 @@ pub(crate) fn progress(label: &str, total: u64) -> ProgressBar {
 }
 
 /// A sign of life for work of unknown length; hidden unless standard error is a terminal.
-pub(crate) fn spinner(label: &str) -> ProgressBar {
+pub fn spinner(label: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

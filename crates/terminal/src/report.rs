@@ -8,15 +8,15 @@ use std::path::Path;
 
 /// An error as a person reads it; it also travels from a daemon to the command that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub struct Report {
     /// What could not be done, and to what.
-    pub(crate) what: String,
+    pub what: String,
     /// Why.
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// What to do.
-    pub(crate) help: Option<String>,
+    pub help: Option<String>,
     /// What the process ends with.
-    pub(crate) exit_code: u8,
+    pub exit_code: u8,
 }
 
 impl fmt::Display for Report {
@@ -32,35 +32,48 @@ impl fmt::Display for Report {
     }
 }
 
-/// Something could not be done.
-pub(super) fn fault(what: impl Into<String>) -> Report {
+/// Something could not be done: the process ends with 1.
+pub fn fault(what: impl Into<String>) -> Report {
     Report { what: what.into(), why: None, help: None, exit_code: 1 }
 }
 
-/// The command line asks for what cannot be.
-pub(super) fn usage(what: impl Into<String>) -> Report {
+/// The command line asks for what cannot be: the process ends with 2.
+pub fn usage(what: impl Into<String>) -> Report {
     Report { exit_code: 2, ..fault(what) }
 }
 
 impl Report {
-    pub(super) fn why(mut self, why: impl Into<String>) -> Report {
+    /// An operation of the system failed. `action` is a verb phrase that the path completes.
+    pub fn io(action: &str, path: &Path, source: &io::Error) -> Report {
+        fault(format!("cannot {action} {}", path.display()))
+            .why(reason_of(source))
+            .maybe_help(help_on(source, path).as_ref())
+    }
+
+    /// The same with the reason.
+    #[must_use]
+    pub fn why(mut self, why: impl Into<String>) -> Report {
         self.why = Some(why.into());
         self
     }
 
-    pub(super) fn help(mut self, help: impl Into<String>) -> Report {
+    /// The same with what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Report {
         self.help = Some(help.into());
         self
     }
 
-    pub(super) fn maybe_help(mut self, help: Option<&String>) -> Report {
+    /// The same with what to do, if anything.
+    #[must_use]
+    pub fn maybe_help(mut self, help: Option<&String>) -> Report {
         self.help = help.cloned();
         self
     }
 }
 
 /// `permission denied` instead of `Permission denied (os error 13)`.
-pub(crate) fn reason_of(error: &io::Error) -> String {
+pub fn reason_of(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();
@@ -70,7 +83,8 @@ pub(crate) fn reason_of(error: &io::Error) -> String {
     }
 }
 
-pub(super) fn help_on(error: &io::Error, path: &Path) -> Option<String> {
+/// What to do about an error of the system on a path, if anything.
+pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
     match error.raw_os_error()? {
         libc::EACCES | libc::EPERM if Uid::effective().is_root() => Some(format!(
             "root may do that to most files: `lsattr -d {}` shows whether this one is immutable (`i`) \
@@ -95,42 +109,6 @@ pub(super) fn help_on(error: &io::Error, path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{DaemonError, StoreError};
-    use crate::signatures::Signature;
-    use std::path::PathBuf;
-
-    #[test]
-    fn an_error_says_what_why_and_what_to_do() {
-        let signature =
-            Signature { what: "an XFS file system", mount_type: None, offset: 0, length: 4 };
-        let error =
-            StoreError::HoldsData { path: PathBuf::from("/dev/sdb"), signatures: vec![signature] };
-        assert_eq!(
-            error.report().to_string(),
-            "will not format /dev/sdb: it holds an XFS file system (at byte 0) \
-             (if that may be destroyed, add --force)"
-        );
-        assert_eq!(error.report().exit_code, 1);
-    }
-
-    #[test]
-    fn a_command_line_that_cannot_work_ends_with_2() {
-        let error = StoreError::SizeNeeded { path: PathBuf::from("a.img") };
-        assert_eq!(error.report().exit_code, 2);
-    }
-
-    #[test]
-    fn a_busy_volume_names_the_mount_point_to_leave() {
-        let error = DaemonError::Busy {
-            name: "a".into(),
-            device: "/dev/loop0".into(),
-            holders: vec!["mounted at /mnt/x".into(), "process 7 (bash)".into()],
-            remedy: Some("coulter umount /mnt/x".into()),
-        };
-        let report = error.report();
-        assert_eq!(report.why.as_deref(), Some("mounted at /mnt/x; process 7 (bash)"));
-        assert_eq!(report.help.as_deref(), Some("first run `coulter umount /mnt/x`"));
-    }
 
     #[test]
     fn system_errors_lose_their_numbers() {

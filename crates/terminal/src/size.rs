@@ -11,11 +11,14 @@ const UNITS: [(char, u32); 5] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P
 
 /// A number of bytes that was typed on a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(
+    /// Bytes.
+    pub u64,
+);
 
 /// Why a text is not a size.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum SizeError {
+pub enum SizeError {
     /// There is no number in front.
     NoNumber,
     /// What follows the number is not a unit.

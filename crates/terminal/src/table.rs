@@ -1,23 +1,23 @@
 //! Text in columns, as wide as they need to be.
 
-use crate::terminal::BOLD;
+use crate::BOLD;
 use std::fmt;
 
 /// A heading and rows of cells.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     heading: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these columns and no rows.
-    pub(crate) fn new(heading: &[&str]) -> Table {
+    pub fn new(heading: &[&str]) -> Table {
         Table { heading: heading.iter().map(ToString::to_string).collect(), rows: Vec::new() }
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: &[String]) {
+    pub fn row(&mut self, cells: &[String]) {
         assert_eq!(cells.len(), self.heading.len(), "a row has as many cells as the heading");
         self.rows.push(cells.to_vec());
     }

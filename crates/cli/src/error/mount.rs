@@ -1,13 +1,14 @@
 //! About file systems on volumes.
 
-use super::report::{Report, fault, usage};
 use crate::dead_loops::DeadLoop;
+use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
 /// About file systems on volumes.
 #[derive(Debug)]
 #[non_exhaustive]
-pub(crate) enum MountError {
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum MountError {
     /// Nothing, or nothing of ours, is mounted there.
     NotOurMount { directory: PathBuf, source: Option<PathBuf> },
     /// The directory to mount on is no directory.
@@ -41,7 +42,7 @@ pub(crate) enum MountError {
 
 impl MountError {
     /// What, why, and what to do.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self {
             MountError::NotOurMount { directory, source } => {
                 let why = match source {

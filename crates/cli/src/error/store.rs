@@ -1,14 +1,15 @@
-//! About making and opening stores.
+//! About making, growing and looking into stores.
 
-use super::report::{Report, fault, usage};
 use crate::signatures::Signature;
-use crate::size::Size;
+use coulter_terminal::Size;
+use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
-/// About making and opening stores.
+/// About making, growing and looking into stores.
 #[derive(Debug)]
 #[non_exhaustive]
-pub(crate) enum StoreError {
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum StoreError {
     /// Something is on the target already.
     HoldsData { path: PathBuf, signatures: Vec<Signature> },
     /// A file that is not empty, though nobody knows what it is.
@@ -27,34 +28,18 @@ pub(crate) enum StoreError {
     Shrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` of a file that has lost its end.
     CutShort { path: PathBuf, needed: u64, present: u64 },
-    /// Somebody else has the store; as the volume of that name, if it is one of ours.
-    InUse { path: PathBuf, reason: String, name: Option<String> },
     /// What cannot be done to a store that is attached.
     Attached { path: PathBuf, name: String },
     /// The library refused to let a store grow.
     Grow { path: PathBuf, reason: String, is_usage: bool },
     /// Neither a regular file nor a block device.
     NotAStorePath { path: PathBuf },
-    /// There is nothing at a path where only devices are.
-    DeviceMissing { path: PathBuf },
-    /// A symbolic link that leads to nothing.
-    LinkToNothing { path: PathBuf, target: PathBuf },
-    /// A path that is no text, where text is needed.
-    PathNotText { path: PathBuf },
     /// A path that is no text, for output that can only name text.
     PathNotInJson { path: PathBuf },
-    /// There is no store to open at that path.
-    StoreMissing { path: PathBuf },
     /// The library refused to format a store.
     Create { path: PathBuf, reason: String, is_usage: bool },
-    /// The library refused to open a store.
-    Open { path: PathBuf, reason: String },
-    /// There is no store in a file, nor anything else.
-    Blank { path: PathBuf },
     /// A check or a dump came upon something that is wrong.
     Faulty { path: PathBuf, faults: u64, warnings: u64, complete: bool },
-    /// A volume did not end in order.
-    Close { path: PathBuf, reason: String },
     /// `salvage` to where something is.
     ImageExists { path: PathBuf, is_disk: bool },
     /// `salvage` of a store to itself.
@@ -78,7 +63,7 @@ pub(crate) enum StoreError {
 
 impl StoreError {
     /// What, why, and what to do.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self {
             StoreError::HoldsData { path, signatures } => {
                 let found: Vec<String> = signatures
@@ -147,44 +132,16 @@ impl StoreError {
                     .why("it is neither a regular file nor a block device")
                     .help("name a file or a disk")
             }
-            StoreError::PathNotText { path } => usage(format!("cannot serve {}", path.display()))
-                .why("its path is not UTF-8, and the entry of an attached volume is")
-                .help("rename the file, or the directory that it lies in"),
             StoreError::PathNotInJson { path } => {
                 usage(format!("cannot print as JSON what is made of {}", path.display()))
                     .why("its path is not UTF-8")
                     .help("do without --json, or choose another name")
             }
-            StoreError::DeviceMissing { path } => fault(format!("cannot use {}", path.display()))
-                .why("there is no such device")
-                .help("`lsblk` shows the devices that there are"),
-            StoreError::LinkToNothing { path, target } => {
-                fault(format!("cannot use {}", path.display()))
-                    .why(format!(
-                        "it is a symbolic link, and there is nothing at {} that it leads to",
-                        target.display()
-                    ))
-                    .help("name the file itself, or make the link lead to it")
-            }
-            StoreError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
-                .why("there is no such file or disk")
-                .help(format!("make a store with `coulter create {} --size 10G`", path.display())),
             StoreError::Create { path, reason, is_usage } => {
                 let what = format!("cannot format {}", path.display());
                 let report = if *is_usage { usage(what) } else { fault(what) };
                 report.why(reason.as_str())
             }
-            StoreError::Open { path, reason } | StoreError::InUse { path, reason, name: None } => {
-                fault(format!("cannot open {}", path.display())).why(reason.as_str())
-            }
-            StoreError::InUse { path, reason, name: Some(name) } => {
-                fault(format!("cannot open {}", path.display()))
-                    .why(reason.as_str())
-                    .help(format!("first run `coulter detach {name}`"))
-            }
-            StoreError::Blank { path } => fault(format!("cannot open {}", path.display()))
-                .why("there is no store here: the file holds nothing but zeros")
-                .help(format!("`coulter create {}` makes one", path.display())),
             StoreError::Faulty { path, faults, warnings, complete } => {
                 let report = fault(format!("{} is not sound", path.display()))
                     .why(format!("{faults} faults, {warnings} warnings"));
@@ -195,9 +152,6 @@ impl StoreError {
                     "not everything could be followed to its end: there may be more; if it cannot be \
                      attached, `coulter salvage` takes out what is left",
                 )
-            }
-            StoreError::Close { path, reason } => {
-                fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
             }
             StoreError::ImageExists { path, is_disk } => {
                 let what = if *is_disk { "it is a disk" } else { "there is something already" };

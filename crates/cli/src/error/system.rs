@@ -1,21 +1,13 @@
 //! About the system around the program.
 
-use super::report::{Report, fault, help_on, reason_of, usage};
-use crate::size::Size;
-use std::io;
+use coulter_terminal::{Report, Size, fault};
 use std::path::PathBuf;
 
 /// About the system around the program.
 #[derive(Debug)]
 #[non_exhaustive]
-pub(crate) enum SystemError {
-    /// An operation of the system failed on a path.
-    Io {
-        /// What was tried, as a verb phrase that the path completes: `open`.
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum SystemError {
     /// Nothing but root may do this.
     NeedsRoot { what: &'static str, help: &'static str },
     /// The disk is too full for what is to be done.
@@ -28,27 +20,12 @@ pub(crate) enum SystemError {
     OutputRefused { path: PathBuf, kind: &'static str, reason: String },
     /// The person pressed Ctrl-C, or the process was told to end.
     Interrupted,
-    /// A measurement came to no result.
-    Bench { name: &'static str, reason: String, is_usage: bool },
-    /// A trace cannot be replayed.
-    BadTrace { path: PathBuf, reason: String, strict: bool },
-    /// The simulator found a life that breaks a promise.
-    PromiseBroken { name: String, reason: String },
-    /// A plan for the simulator cannot be run.
-    PlanRefused { path: PathBuf, reason: String },
-    /// A step of the demonstration did not give what it must.
-    DemoFailed { step: &'static str, reason: String },
 }
 
 impl SystemError {
     /// What, why, and what to do.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self {
-            SystemError::Io { action, path, source } => {
-                fault(format!("cannot {action} {}", path.display()))
-                    .why(reason_of(source))
-                    .maybe_help(help_on(source, path).as_ref())
-            }
             SystemError::NeedsRoot { what, help } => {
                 fault(format!("{what} needs root")).help(*help)
             }
@@ -69,27 +46,7 @@ impl SystemError {
                     .why(reason.as_str())
                     .help("name another file, or remove it first")
             }
-            SystemError::Bench { name, reason, is_usage } => {
-                let what = format!("cannot measure {name}");
-                let report = if *is_usage { usage(what) } else { fault(what) };
-                report.why(reason.as_str())
-            }
-            SystemError::BadTrace { path, reason, strict } => {
-                let report =
-                    fault(format!("cannot replay {}", path.display())).why(reason.as_str());
-                let help = "without --strict such lines are counted and left out";
-                if *strict { report.help(help) } else { report }
-            }
-            SystemError::PromiseBroken { name, reason } => {
-                fault(format!("{name} breaks a promise")).why(reason.as_str())
-            }
-            SystemError::PlanRefused { path, reason } => {
-                usage(format!("cannot run {}", path.display())).why(reason.as_str())
-            }
             SystemError::Interrupted => Report { exit_code: 1, ..fault("interrupted") },
-            SystemError::DemoFailed { step, reason } => {
-                fault(format!("the demonstration failed at: {step}")).why(reason.as_str())
-            }
         }
     }
 }

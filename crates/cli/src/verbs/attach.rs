@@ -1,14 +1,17 @@
 //! `coulter attach`: serves a volume to this host from a process of its own.
 
-use crate::attach_point;
-use crate::daemon::{self, Job, Point, Source, launch};
 use crate::error::{CliError, DaemonError};
-use crate::opening::{Acknowledge, Opening};
+use crate::opening::OpeningOptions;
 use crate::room;
-use crate::state::{Entry, StateDirectory, Via};
 use crate::terminal;
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use coulter_daemon::attach_point;
+use coulter_daemon::opening::Acknowledge;
+use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::store::Store;
+use coulter_daemon::{Job, Point, launch, service};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// Attach a store: print the block device by which this host reaches its volume.
 ///
@@ -24,44 +27,51 @@ Examples:
   coulter attach disk.img --via nbd-server prints an nbd+unix:// URI; needs no root")]
 pub(crate) struct Attach {
     /// Store to attach
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 
     #[command(flatten)]
-    pub(crate) options: Options,
+    /// How.
+    pub options: Options,
 
     /// Stay in the foreground and log to standard error
     #[arg(long)]
-    pub(crate) foreground: bool,
+    pub foreground: bool,
 
     /// Print the entry that `list --json` would show
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 /// How to attach; shared with the hidden verb that the daemon runs as, and with `mount`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Options {
+pub struct Options {
     /// What the host sees: a block device by ublk, by the kernel's NBD client, or by a loop device
     /// over a FUSE file (all need root), or an NBD server on a unix socket; auto takes the first of
     /// them that there is
     #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) via: ViaChoice,
+    pub via: ViaChoice,
 
     /// Take over the device of a daemon that died, if there is one; what uses it goes on
     #[arg(long)]
-    pub(crate) recover: bool,
+    pub recover: bool,
 
     #[command(flatten)]
-    pub(crate) opening: Opening,
+    /// How to open the store.
+    pub opening: OpeningOptions,
 }
 
 /// What may be written behind `--via`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ViaChoice {
+pub enum ViaChoice {
+    /// The best that there is.
     Auto,
+    /// [`Via::Ublk`].
     Ublk,
+    /// [`Via::Nbd`].
     Nbd,
+    /// [`Via::Loop`].
     Loop,
+    /// [`Via::NbdServer`].
     NbdServer,
 }
 
@@ -70,7 +80,7 @@ impl ViaChoice {
     ///
     /// # Errors
     /// When it cannot be had.
-    pub(crate) fn point_of_mortal(self) -> Result<Point, CliError> {
+    pub fn point_of_mortal(self) -> Result<Point, CliError> {
         let reason = "what it shows is lost with its process, and its devices would wait for ever";
         let unavailable =
             |via: &'static str| DaemonError::ViaUnavailable { via, reason: reason.to_owned() };
@@ -101,7 +111,7 @@ impl Options {
     ///
     /// # Errors
     /// When an attach point that was asked for cannot be had.
-    pub(crate) fn resolved(&self) -> Result<(Options, Option<String>), CliError> {
+    pub fn resolved(&self) -> Result<(Options, Option<String>), CliError> {
         let check = |via: Via| {
             let unavailable = |reason| DaemonError::ViaUnavailable { via: via.word(), reason };
             attach_point::check(via).map_err(unavailable)
@@ -132,15 +142,28 @@ impl Options {
     ///
     /// # Errors
     /// When there is nothing at `path`.
-    pub(crate) fn job(&self, path: &std::path::Path) -> Result<Job, CliError> {
+    pub fn job(&self, path: &Path) -> Result<Job, CliError> {
         let point = match self.via {
             ViaChoice::Ublk => Point::Ublk,
             ViaChoice::Nbd => Point::Nbd,
             ViaChoice::Loop => Point::Loop,
             ViaChoice::NbdServer | ViaChoice::Auto => Point::NbdInState,
         };
-        let source = Source::Store(crate::store::existing_to_serve(path)?);
-        Ok(Job { source, point, opening: self.opening.clone(), recover: self.recover })
+        let source = Box::new(Store::at(crate::store::existing_to_serve(path)?));
+        Ok(Job { source, point, opening: self.opening.opening(), recover: self.recover })
+    }
+
+    /// The words that start a daemon for the store at `path`.
+    pub fn words(&self, path: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["daemon".into(), format!("--via={}", self.via).into()];
+        if self.recover {
+            words.push("--recover".into());
+        }
+        words.extend(self.opening.words());
+        words.push("--".into());
+        // The daemon works in another directory.
+        words.push(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into());
+        words
     }
 }
 
@@ -187,9 +210,10 @@ impl Attach {
             room::note_if_short(&self.path);
         }
         if self.foreground {
-            return daemon::run(state, job, &mut |entry| self.tell(entry)).map(|_| ());
+            service::run(state, job, &mut |entry| Ok(self.tell(entry)?))?;
+            return Ok(());
         }
-        let entry = launch::launch(state, launch::words_for_store(&self.path, &options))?;
+        let entry = launch::launch(state, options.words(&self.path))?;
         self.tell(&entry).inspect_err(|_| {
             let name = &entry.name;
             terminal::note(&format!(
@@ -203,5 +227,38 @@ impl Attach {
             return terminal::print_json(entry);
         }
         terminal::print(entry.device.as_deref().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{CommandLine, Verb};
+    use clap::Parser;
+    use coulter_daemon::opening::Trim;
+    use coulter_terminal::Size;
+
+    #[test]
+    fn the_daemon_understands_the_command_line_that_it_is_given() {
+        let opening = OpeningOptions {
+            name: Some("a".into()),
+            map_memory: Some(Size(12_345_678)),
+            trim: Trim::Yes,
+            acknowledge: Acknowledge::Buffered,
+            read_only: true,
+            tune: ["cleaning=drain", "cleaning-rate=12345678", "latency-target=1500us"]
+                .map(|text| text.parse().expect("it is a setting"))
+                .to_vec(),
+            metrics: Some("127.0.0.1:9640".parse().expect("an address")),
+        };
+        let options = Options { via: ViaChoice::Nbd, recover: true, opening };
+        let path = Path::new("/srv/-odd name.img");
+        let words = [OsString::from("coulter")].into_iter().chain(options.words(path));
+        let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");
+        let Verb::Daemon(daemon) = parsed.verb else { panic!("another verb: {:?}", parsed.verb) };
+        assert_eq!(daemon.path, path);
+        assert_eq!(daemon.options.via, options.via);
+        assert!(daemon.options.recover);
+        assert_eq!(daemon.options.opening, options.opening);
     }
 }

@@ -1,12 +1,12 @@
 //! `coulter check`: looks for any fault in a store, without changing it.
 
 use crate::error::{CliError, StoreError};
-use crate::size::Size;
-use crate::state::StateDirectory;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::Args;
 use coulter_check::{Finding, Options, Phase, Progress, Report, Severity};
+use coulter_daemon::state::StateDirectory;
+use coulter_terminal::Size;
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 
@@ -23,17 +23,17 @@ const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
 Examples:
   coulter check disk.img                   the metadata
   coulter check disk.img --data            and the checksum of every mapped block")]
-pub(crate) struct Check {
+pub struct Check {
     /// Store to check
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 
     /// Read every mapped block and compare its checksum
     #[arg(long)]
-    pub(crate) data: bool,
+    pub data: bool,
 
     /// Print the findings as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 impl Check {
@@ -82,11 +82,7 @@ impl Check {
 ///
 /// # Errors
 /// When it cannot be opened, or is attached.
-pub(crate) fn check(
-    path: &Path,
-    state: Option<&StateDirectory>,
-    data: bool,
-) -> Result<Report, CliError> {
+pub fn check(path: &Path, state: Option<&StateDirectory>, data: bool) -> Result<Report, CliError> {
     let mut blocks = LockedBlocks::open(&store::existing(path)?, state)?;
     let bar = terminal::progress("", 1);
     let mut phase = None;
@@ -108,7 +104,7 @@ fn advance(bar: &ProgressBar, phase: &mut Option<Phase>, progress: Progress) {
 }
 
 /// One finding for people.
-pub(crate) fn line(finding: &Finding) -> String {
+pub fn line(finding: &Finding) -> String {
     match finding.severity() {
         Severity::Info => format!("info: {finding}"),
         Severity::Warning => format!("{BOLD}warning{BOLD:#}: {finding}"),

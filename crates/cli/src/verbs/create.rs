@@ -1,14 +1,14 @@
 //! `coulter create`: formats a file or a disk as a store.
 
-use crate::demo::Interrupt;
 use crate::error::{CliError, StoreError};
 use crate::format_store::{self, Target};
+use crate::interrupt::Interrupt;
 use crate::room;
-use crate::size::Size;
-use crate::state::StateDirectory;
 use crate::store;
 use crate::terminal;
 use clap::Args;
+use coulter_daemon::state::StateDirectory;
+use coulter_terminal::Size;
 use std::path::PathBuf;
 
 /// Format a file or a disk as a store.
@@ -25,7 +25,7 @@ Examples:
   coulter create disk.img --size 1T --segment-size 256M --spare 10%")]
 pub(crate) struct Create {
     /// File or disk to format
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 
     #[command(flatten)]
     pub(crate) shape: Shape,
@@ -33,47 +33,51 @@ pub(crate) struct Create {
     /// Most memory that the map may need for opening the store [default: all of it, 8.5 bytes per
     /// block and 256 KiB; and 4 per block, 16 MiB at most, for what waits to be written]
     #[arg(long, value_name = "SIZE")]
-    pub(crate) map_memory: Option<Size>,
+    pub map_memory: Option<Size>,
 
     /// Format even though the target holds something, and erase the signatures on it
     #[arg(long)]
-    pub(crate) force: bool,
+    pub force: bool,
 
     /// Print the geometry as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 /// What a new store looks like; shared with `mount`, which may make one.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Size of the file that holds the store; needed when it does not exist
     #[arg(long)]
-    pub(crate) size: Option<Size>,
+    pub size: Option<Size>,
 
     /// Size that the host sees [default: all that the spare leaves]
     #[arg(long)]
-    pub(crate) volume_size: Option<Size>,
+    pub volume_size: Option<Size>,
 
     /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
     /// erase unit or zone serves a device best [default: 32M; down to 4M for small stores, 64M above 8T]
     #[arg(long)]
-    pub(crate) segment_size: Option<Size>,
+    pub segment_size: Option<Size>,
 
     /// Space kept free for cleaning, as a share of the volume; more means less copying [default: 20%]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
-    pub(crate) spare: Option<u32>,
+    pub spare: Option<u32>,
 
     /// A name that is kept in the store, at most 64 bytes, without control characters
     #[arg(long, default_value = "", hide_default_value = true)]
-    pub(crate) label: String,
+    pub label: String,
 
     /// Reserve the space of a file at once instead of when it is written
     #[arg(long)]
-    pub(crate) preallocate: bool,
+    pub preallocate: bool,
 }
 
-pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
+/// For the command line: a share of something in whole percent.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_percent(text: &str) -> Result<u32, String> {
     let number = text.trim().trim_end_matches('%').trim_end();
     match number.parse() {
         Ok(percent) if percent <= 1000 => Ok(percent),
@@ -88,7 +92,7 @@ impl Create {
             return Err(StoreError::PathNotInJson { path: self.path.clone() }.into());
         }
         let mut target = Target::prepare(&self.path, &self.shape, self.force)
-            .map_err(|error| store::naming_volume(error, &self.path, state))?;
+            .map_err(|error| store::naming_volume(error.into(), &self.path, state))?;
         store::refuse_attached(&self.path, state)?;
         if self.shape.preallocate {
             // It may take long, and a file that is only half made is not to stay behind.

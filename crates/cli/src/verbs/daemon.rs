@@ -3,12 +3,12 @@
 //! It leaves the session of the terminal, tells the command that started it over its standard
 //! output, in one line of JSON, whether the volume is served, and then logs to a file.
 
-use crate::daemon::{self, launch::Readiness};
 use crate::error::CliError;
-use crate::logging;
-use crate::state::StateDirectory;
 use crate::verbs::attach::Options;
 use clap::Args;
+use coulter_daemon::logging;
+use coulter_daemon::state::StateDirectory;
+use coulter_daemon::{launch::Readiness, service};
 use std::path::PathBuf;
 
 /// Serve a volume in a process of its own (used by `attach`).
@@ -32,12 +32,12 @@ impl Daemon {
     }
 
     fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
-        daemon::leave_session();
+        service::leave_session();
         let job = self.options.job(&self.path)?;
-        daemon::run(state, job, &mut |entry| {
+        service::run(state, job, &mut |entry| {
             logging::move_to_file(&state.file(&entry.name, "log"))?;
             readiness.tell_success(entry)
-        })
-        .map(|_| ())
+        })?;
+        Ok(())
     }
 }

@@ -1,18 +1,13 @@
 //! `coulter detach`: ends the daemon of a volume cleanly.
 
-use crate::attach_point;
-use crate::control::{self, Request};
-use crate::error::{CliError, DaemonError, StateError};
-use crate::reclaim;
-use crate::state::{Entry, StateDirectory};
-use crate::store_fate::StoreFate;
+use crate::error::{CliError, DaemonError, Error, StateError};
 use crate::terminal;
 use clap::Args;
 use coulter_attach::mounts;
-use std::time::Duration;
-
-/// How long the process may take to end after it has said that all is durable.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+use coulter_daemon::attach_point;
+use coulter_daemon::detach::detach;
+use coulter_daemon::reclaim;
+use coulter_daemon::state::{Entry, StateDirectory};
 
 /// Detach a volume: flush it, write a checkpoint, end its daemon.
 ///
@@ -41,15 +36,15 @@ impl Detach {
                 if entry.device.as_ref() == Some(&self.volume) {
                     attach_point::check_device(state, &entry)?;
                 }
-                detach(state, &entry, self.force)
+                Ok(detach(state, &entry, self.force)?)
             }
-            Err(not_attached @ CliError::State(StateError::NotAttached { .. })) => {
+            Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
                 if state.entries()?.is_empty() {
-                    return Err(not_attached);
+                    return Err(not_attached.into());
                 }
                 let lock = state.lock()?;
                 let Some(ended) = state.find_ended(&lock, &self.volume)? else {
-                    return Err(not_attached);
+                    return Err(not_attached.into());
                 };
                 if !self.force {
                     refuse_if_mounted(&ended)?;
@@ -58,7 +53,7 @@ impl Detach {
                 terminal::note(&format!("the daemon of '{}' had ended before", ended.name));
                 Ok(())
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -74,22 +69,4 @@ fn refuse_if_mounted(ended: &Entry) -> Result<(), CliError> {
             Err(DaemonError::WaitsMounted { name, store, mount_point: why }.into())
         }
     }
-}
-
-/// Asks the daemon of `entry` to end, and waits until it has.
-///
-/// # Errors
-/// [`StateError::StoreDeleted`] unless `force`; [`DaemonError::Busy`] as the daemon tells it; whatever kept
-/// the volume from closing cleanly.
-pub(crate) fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Result<(), CliError> {
-    if !force && StoreFate::of(entry) == Some(StoreFate::Deleted) {
-        let (name, store) = (entry.name.clone(), entry.store.clone());
-        let device = entry.device.clone().unwrap_or_default();
-        return Err(StateError::StoreDeleted { name, store, device }.into());
-    }
-    control::ask(state, entry, &Request::Detach { force })?;
-    if entry.process.wait_for_end(END_PATIENCE) {
-        return Ok(());
-    }
-    Err(DaemonError::silent(entry).into())
 }

@@ -2,12 +2,12 @@
 
 use super::check;
 use crate::error::{CliError, StoreError};
-use crate::state::StateDirectory;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, Rows};
 use clap::{Args, ValueEnum};
 use coulter_check::dump::{self, MapRange, Outcome, SuperblockState};
 use coulter_check::{FileBlocks, Finding, Severity};
+use coulter_daemon::state::StateDirectory;
 use serde::Serialize;
 use std::fmt::Display;
 use std::path::PathBuf;

@@ -1,39 +1,44 @@
 //! `coulter generate` (hidden): man pages and shell completions from the definition of the
 //! command line, for packagers and for `make man completions`.
 
-use crate::command::CommandLine;
 use crate::error::CliError;
 use crate::output::{Kind, Output};
-use clap::{Args, Command, CommandFactory, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::{Generator, Shell};
 use std::fs;
 use std::path::PathBuf;
 
 /// Write man pages or shell completions.
 #[derive(Debug, Args)]
-pub(crate) struct Generate {
+pub struct Generate {
     /// What to write
     #[arg(value_enum)]
-    pub(crate) what: What,
+    pub what: What,
 
     /// Where to write it; made if it is missing
-    pub(crate) directory: PathBuf,
+    pub directory: PathBuf,
 }
 
 /// What can be generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum What {
+pub enum What {
+    /// Pages of the manual.
     Man,
+    /// For bash, zsh and fish.
     Completions,
 }
 
 impl Generate {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    /// Writes what was asked for, of the program that `definition` defines.
+    ///
+    /// # Errors
+    /// When a file cannot be written, or something else is in its place.
+    pub fn run(&self, definition: &dyn Fn() -> Command) -> Result<(), CliError> {
         let failed = |source| CliError::io("write to", &self.directory, source);
         fs::create_dir_all(&self.directory).map_err(failed)?;
         let (kind, files) = match self.what {
-            What::Man => (Kind::MAN, man_pages().map_err(failed)?),
-            What::Completions => (Kind::COMPLETIONS, completions()),
+            What::Man => (Kind::MAN, man_pages(definition()).map_err(failed)?),
+            What::Completions => (Kind::COMPLETIONS, completions(&definition())),
         };
         let output = |(name, content): (String, Vec<u8>)| {
             Ok((Output::check(&self.directory.join(name), kind)?, content))
@@ -47,9 +52,8 @@ impl Generate {
 /// Names and contents.
 type Files = Vec<(String, Vec<u8>)>;
 
-/// `coulter.1`, and a page for each visible verb and for each of its parts: pages refer to those.
-fn man_pages() -> std::io::Result<Files> {
-    let mut whole = CommandLine::command();
+/// A page for the program, and a page for each visible verb and for each of its parts: pages refer to those.
+fn man_pages(mut whole: Command) -> std::io::Result<Files> {
     whole.build();
     let (mut files, mut waiting) = (Files::new(), vec![whole]);
     // The definition is finite, and no verb contains itself.
@@ -62,12 +66,13 @@ fn man_pages() -> std::io::Result<Files> {
     Ok(files)
 }
 
-fn completions() -> Files {
-    let mut command = without_hidden_parts();
+fn completions(whole: &Command) -> Files {
+    let mut command = without_hidden_parts(whole);
+    let program = whole.get_name();
     let mut of = |shell: Shell| {
         let mut content = Vec::new();
-        clap_complete::generate(shell, &mut command, "coulter", &mut content);
-        (shell.file_name("coulter"), content)
+        clap_complete::generate(shell, &mut command, program, &mut content);
+        (shell.file_name(program), content)
     };
     [Shell::Bash, Shell::Zsh, Shell::Fish].map(&mut of).into()
 }
@@ -78,10 +83,9 @@ fn visible_parts(command: &Command) -> impl Iterator<Item = &Command> {
 
 /// The command line as far as it is told of: the scripts would offer what is hidden as well.
 /// A definition cannot be made smaller, so this is another one, with what completions are made of.
-fn without_hidden_parts() -> Command {
-    let whole = CommandLine::command();
+fn without_hidden_parts(whole: &Command) -> Command {
     let verb = |verb: &Command| with_parts(verb, visible_parts(verb).cloned());
-    with_parts(&whole, visible_parts(&whole).map(verb)).disable_help_subcommand(true)
+    with_parts(whole, visible_parts(whole).map(verb)).disable_help_subcommand(true)
 }
 
 fn with_parts(command: &Command, parts: impl IntoIterator<Item = Command>) -> Command {
@@ -98,13 +102,17 @@ fn with_parts(command: &Command, parts: impl IntoIterator<Item = Command>) -> Co
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::CommandLine;
+    use clap::CommandFactory;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// Names and texts.
     fn generated(what: What) -> BTreeMap<String, String> {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let path = directory.path().join("deep/er");
-        Generate { what, directory: path.clone() }.run().expect("the directory is writable");
+        Generate { what, directory: path.clone() }
+            .run(&CommandLine::command)
+            .expect("the directory is writable");
         let file = |file: std::io::Result<fs::DirEntry>| {
             let file = file.expect("it is readable");
             let text = fs::read_to_string(file.path()).expect("it is text");
@@ -170,14 +178,14 @@ mod tests {
         for (what, name) in [(What::Man, "coulter-list.1"), (What::Completions, "coulter.fish")] {
             let directory = tempfile::tempdir().expect("a temporary directory can be made");
             let generate = Generate { what, directory: directory.path().to_owned() };
-            generate.run().expect("the directory is writable");
-            generate.run().expect("everything is of its kind");
+            generate.run(&CommandLine::command).expect("the directory is writable");
+            generate.run(&CommandLine::command).expect("everything is of its kind");
             let path = directory.path().join(name);
             fs::write(&path, "something else").expect("it is writable");
             let others = fs::read_dir(directory.path()).expect("it is readable").flatten();
             let others: Vec<_> = others.map(|file| file.path()).filter(|it| *it != path).collect();
             others.iter().for_each(|other| fs::remove_file(other).expect("it is ours"));
-            generate.run().expect_err("that is of another kind");
+            generate.run(&CommandLine::command).expect_err("that is of another kind");
             assert_eq!(fs::read(&path).expect("it is there"), b"something else");
             assert_eq!(fs::read_dir(directory.path()).expect("it is readable").count(), 1);
         }

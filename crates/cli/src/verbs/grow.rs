@@ -2,8 +2,6 @@
 
 use crate::error::{CliError, StoreError};
 use crate::room;
-use crate::size::Size;
-use crate::state::StateDirectory;
 use crate::store;
 use crate::target_file::TargetFile;
 use crate::terminal;
@@ -13,7 +11,9 @@ use coulter::service::BLOCK_SIZE;
 use coulter::{Geometry, GrowError, GrowOptions};
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
+use coulter_daemon::state::StateDirectory;
 use coulter_device::Device;
+use coulter_terminal::Size;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;

@@ -1,15 +1,15 @@
 //! `coulter list`: what is attached.
 
-use crate::attach_point;
 use crate::error::CliError;
-use crate::killed::Killed;
-use crate::left_over;
-use crate::size::Size;
-use crate::state::{Entry, StateDirectory};
-use crate::store_fate::StoreFate;
-use crate::table::Table;
 use crate::terminal;
 use clap::Args;
+use coulter_daemon::attach_point;
+use coulter_daemon::killed::Killed;
+use coulter_daemon::left_over;
+use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::store_fate::StoreFate;
+use coulter_terminal::Size;
+use coulter_terminal::Table;
 use serde::Serialize;
 
 /// List the attached volumes.

@@ -3,23 +3,24 @@
 //! What this command itself has set up is undone when a later step fails; a store that it made
 //! stays, since it is a result by itself.
 
-use crate::attach_point;
-use crate::control::{self, Reply, Request};
-use crate::daemon::launch;
-use crate::error::{CliError, DaemonError, MountError, StateError};
+use crate::error::{CliError, DaemonError, Error, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
-use crate::opening::{Acknowledge, Opening, Trim};
+use crate::opening::OpeningOptions;
 use crate::room;
-use crate::size::Size;
-use crate::state::{Entry, StateDirectory};
 use crate::store;
 use crate::terminal;
 use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
-use crate::verbs::detach::detach;
 use clap::Args;
 use coulter_attach::mounts;
+use coulter_daemon::attach_point;
+use coulter_daemon::control::{self, Reply, Request};
+use coulter_daemon::detach::detach;
+use coulter_daemon::launch;
+use coulter_daemon::opening::{Acknowledge, Trim};
+use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_terminal::Size;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,7 @@ pub(crate) struct Mount {
     pub(crate) options: Option<String>,
 
     #[command(flatten)]
-    pub(crate) opening: Opening,
+    pub(crate) opening: OpeningOptions,
 
     /// Print the entry that `list --json` would show
     #[arg(long)]
@@ -73,10 +74,10 @@ impl Mount {
                 return Err(MountError::ReadOnlyNewStore { store: self.path.clone() }.into());
             }
             // Refused later, it would have been formatted.
-            if let Err(replaced @ CliError::State(StateError::StoreReplaced { .. })) =
+            if let Err(replaced @ Error::State(StateError::StoreReplaced { .. })) =
                 state.find(&self.path.to_string_lossy())
             {
-                return Err(replaced);
+                return Err(replaced.into());
             }
             let target = Target::prepare(&self.path, &self.shape, false)?;
             format_store::format(target, &self.shape, self.opening.map_memory)?;
@@ -144,16 +145,16 @@ impl Mount {
     /// The store's entry, and whether it had to be attached for this.
     fn attached(&self, state: &StateDirectory) -> Result<(Entry, bool), CliError> {
         let text = self.path.to_string_lossy();
-        match state.find(&text).and_then(|entry| self.adopted(state, entry)) {
+        match state.find(&text).and_then(|entry| Ok(self.adopted(state, entry)?)) {
             Ok(entry) => return Ok((entry, false)),
             // The next daemon waits for one that is ending.
             Err(error) if control::is_about_ending(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         let options =
             Options { via: ViaChoice::Auto, recover: false, opening: self.opening.clone() };
         let (options, _) = options.resolved()?;
-        let entry = launch::launch(state, launch::words_for_store(&self.path, &options))?;
+        let entry = launch::launch(state, options.words(&self.path))?;
         if !self.opening.read_only {
             room::note_if_short(&self.path);
         }
@@ -225,7 +226,8 @@ impl Mount {
             return Ok(());
         }
         let request = Request::Tune { settings: self.opening.tune.clone() };
-        control::ask(state, entry, &request).map(|_| ())
+        control::ask(state, entry, &request)?;
+        Ok(())
     }
 
     fn mount(

@@ -1,10 +1,10 @@
 //! `coulter restart`: a daemon becomes this program while its hosts wait.
 
-use crate::control::{self, Request};
 use crate::error::CliError;
-use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
+use coulter_daemon::control::{self, Request};
+use coulter_daemon::state::StateDirectory;
 use std::path::PathBuf;
 
 /// Let the daemon of a volume become this version of the program.
@@ -39,6 +39,7 @@ impl Restart {
         let spinner = terminal::spinner("restarting");
         let answer = control::ask(state, &entry, &Request::Restart { program });
         spinner.finish_and_clear();
-        answer.map(|_| ())
+        answer?;
+        Ok(())
     }
 }

@@ -1,16 +1,16 @@
 //! `coulter salvage`: takes out of a damaged store what can be taken out.
 
 use super::check;
-use crate::demo::Interrupt;
 use crate::error::{CliError, StoreError};
 use crate::image::Image;
-use crate::size::Size;
-use crate::state::StateDirectory;
+use crate::interrupt::Interrupt;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_check::salvage::{self, Options, Range, Salvage as Outcome, SalvageError, State};
 use coulter_check::{Phase, Progress, Report};
+use coulter_daemon::state::StateDirectory;
+use coulter_terminal::Size;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};

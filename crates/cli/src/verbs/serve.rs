@@ -1,13 +1,14 @@
 //! `coulter serve`: an NBD server in the foreground.
 
-use crate::daemon::{self, Job, Point, Source};
 use crate::error::{CliError, DaemonError};
-use crate::opening::Opening;
+use crate::opening::OpeningOptions;
 use crate::room;
-use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
 use coulter_attach::nbd::{Address, AddressError};
+use coulter_daemon::state::StateDirectory;
+use coulter_daemon::store::Store;
+use coulter_daemon::{Job, Point, service};
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -24,28 +25,28 @@ Examples:
   qemu-system-x86_64 -drive file=nbd:unix:/run/disk.sock,format=raw,if=virtio …")]
 pub(crate) struct Serve {
     /// Store to serve
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 
     /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 takes a free one), or systemd for the
     /// socket that it has passed
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) nbd: Place,
+    pub nbd: Place,
 
     /// Listen even on an address that other machines reach
     #[arg(long)]
-    pub(crate) allow_remote: bool,
+    pub allow_remote: bool,
 
     #[command(flatten)]
-    pub(crate) opening: Opening,
+    pub opening: OpeningOptions,
 
     /// Print the entry that `list --json` would show, instead of the URI
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// On a socket of its own.
     Address(Address),
     /// On the one that systemd has passed.
@@ -67,7 +68,7 @@ impl FromStr for Place {
 ///
 /// # Errors
 /// [`DaemonError::Remote`]. An address that cannot be looked up is refused later, with the reason.
-pub(crate) fn check_remote(address: &Address, allow_remote: bool) -> Result<(), CliError> {
+pub fn check_remote(address: &Address, allow_remote: bool) -> Result<(), CliError> {
     let Address::Tcp { host, port } = address else { return Ok(()) };
     let mut found = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
     if !allow_remote && found.any(|found| !found.ip().is_loopback()) {
@@ -86,21 +87,22 @@ impl Serve {
             }
         };
         let job = Job {
-            source: Source::Store(crate::store::existing_to_serve(&self.path)?),
+            source: Box::new(Store::at(crate::store::existing_to_serve(&self.path)?)),
             point: point.absolute(),
-            opening: self.opening.clone(),
+            opening: self.opening.opening(),
             recover: false,
         };
         if !self.opening.read_only {
             room::note_if_short(&self.path);
         }
-        daemon::run(state, job, &mut |entry| {
-            if self.json {
-                return terminal::print_json(entry);
+        service::run(state, job, &mut |entry| {
+            match self.json {
+                true => terminal::print_json(entry)?,
+                false => terminal::print(entry.device.as_deref().unwrap_or_default())?,
             }
-            terminal::print(entry.device.as_deref().unwrap_or_default())
-        })
-        .map(|_| ())
+            Ok(())
+        })?;
+        Ok(())
     }
 }
 

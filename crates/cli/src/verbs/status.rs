@@ -1,16 +1,16 @@
 //! `coulter status`: what a volume is doing.
 
-use crate::control::{self, Reply, Request};
 use crate::dashboard::{self, History, Screen};
-use crate::demo::Interrupt;
-use crate::error::{CliError, DaemonError, StateError};
-use crate::killed::Killed;
-use crate::process::Process;
-use crate::state::{Entry, StateDirectory};
-use crate::status::{Facts, Rates};
-use crate::store_fate::StoreFate;
+use crate::error::{CliError, DaemonError, Error, StateError};
+use crate::interrupt::Interrupt;
 use crate::terminal;
 use clap::Args;
+use coulter_daemon::control::{self, Reply, Request};
+use coulter_daemon::killed::Killed;
+use coulter_daemon::process::Process;
+use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::status::{Facts, Rates};
+use coulter_daemon::store_fate::StoreFate;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::mem;
@@ -110,7 +110,8 @@ impl StatusOf {
             match answer {
                 Ok(status) => heard.statuses.push(status),
                 // It was detached in the meantime.
-                Err(CliError::State(StateError::NotAttached { .. })) if self.volume.is_none() => {}
+                Err(CliError::Service(Error::State(StateError::NotAttached { .. })))
+                    if self.volume.is_none() => {}
                 Err(_) if self.volume.is_none() && !process.is_alive() => {}
                 Err(error) => heard.silent.push(Silent { process, error }),
             }
@@ -245,11 +246,12 @@ struct Watched<'a> {
 /// [`DaemonError::Killed`] besides those of [`StateDirectory::find`].
 fn find(state: &StateDirectory, volume: &str) -> Result<Entry, CliError> {
     match state.find(volume) {
-        Err(not_attached @ CliError::State(StateError::NotAttached { .. })) => {
+        Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
             let killed = state.find_killed(volume)?;
-            Err(killed.map_or(not_attached, |entry| Killed::new(state, &entry).error().into()))
+            Err(killed
+                .map_or(not_attached.into(), |entry| Killed::new(state, &entry).error().into()))
         }
-        found => found,
+        found => Ok(found?),
     }
 }
 

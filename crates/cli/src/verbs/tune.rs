@@ -1,11 +1,11 @@
 //! `coulter tune`: what a volume does meanwhile can be changed.
 
-use crate::control::{self, Reply, Request};
 use crate::error::{CliError, DaemonError};
-use crate::setting::Setting;
-use crate::state::StateDirectory;
 use crate::terminal;
 use clap::Args;
+use coulter_daemon::control::{self, Reply, Request};
+use coulter_daemon::setting::Setting;
+use coulter_daemon::state::StateDirectory;
 
 /// Change settings of an attached volume, or show them when none is given.
 ///

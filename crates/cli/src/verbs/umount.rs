@@ -1,15 +1,15 @@
 //! `coulter umount`: takes back what `mount` did.
 
-use crate::attach_point;
-use crate::control::{self, Request};
-use crate::error::{CliError, DaemonError, MountError, StateError};
+use crate::error::{CliError, DaemonError, Error, MountError, StateError};
 use crate::file_system;
-use crate::left_over;
-use crate::reclaim;
-use crate::state::{Entry, StateDirectory};
-use crate::verbs::detach::detach;
 use clap::Args;
 use coulter_attach::mounts;
+use coulter_daemon::attach_point;
+use coulter_daemon::control::{self, Request};
+use coulter_daemon::detach::detach;
+use coulter_daemon::left_over;
+use coulter_daemon::reclaim;
+use coulter_daemon::state::{Entry, StateDirectory};
 use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
@@ -56,12 +56,12 @@ impl Umount {
         let is_last = mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty();
         match entry {
             Some(entry) if !entry.process.is_alive() => {
-                reclaim::reclaim(state, &state.lock()?, &entry)
+                Ok(reclaim::reclaim(state, &state.lock()?, &entry)?)
             }
             Some(entry) if is_last => match detach(state, &entry, false) {
                 // By another command, which unmounted it together with this one.
-                Err(CliError::State(StateError::NotAttached { .. })) => Ok(()),
-                detached => detached,
+                Err(Error::State(StateError::NotAttached { .. })) => Ok(()),
+                detached => Ok(detached?),
             },
             _ => Ok(()),
         }

@@ -1,243 +1,26 @@
-//! A directory and a state directory of its own, the program in it, and the certainty that no
-//! daemon, mount or loop device outlives the test; nor the next test, if this one is killed.
+//! `coulter_systems::sandbox` with the program of this package.
 
-#![allow(dead_code, reason = "each test program uses a part of this")]
+#![allow(unused_imports, reason = "each test program uses a part of this")]
 
-use coulter_systems::Scratch;
-use serde_json::Value;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+pub(crate) use coulter_systems::sandbox::{
+    PATIENCE, can_mount, is_running, mounts_below, names, send, skipped, wait_until,
+};
+use std::ops::Deref;
+use std::path::Path;
 
-/// How long anything may take that a test waits for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The names of all fields in a value.
-pub(crate) fn names(value: &Value, into: &mut impl Extend<String>) {
-    let mut left = vec![value];
-    while let Some(value) = left.pop() {
-        match value {
-            Value::Object(fields) => {
-                into.extend(fields.keys().cloned());
-                left.extend(fields.values());
-            }
-            Value::Array(values) => left.extend(values),
-            _ => {}
-        }
-    }
-}
-
-pub(crate) struct Sandbox {
-    scratch: Scratch,
-}
+pub(crate) struct Sandbox(coulter_systems::sandbox::Sandbox);
 
 impl Sandbox {
     pub(crate) fn new() -> Sandbox {
-        // Where O_DIRECT and loop devices work: not in memory. A short path, for the sockets.
-        let scratch = Scratch::new(Path::new("/var/tmp"));
-        Sandbox { scratch: scratch.expect("a temporary directory can be made") }
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.scratch.path(name)
-    }
-
-    pub(crate) fn make_directory(&self, name: &str) -> PathBuf {
-        let path = self.path(name);
-        std::fs::create_dir(&path).expect("the directory is new");
-        path
-    }
-
-    /// Lets other users reach what lies in the directory, if they may use that.
-    pub(crate) fn let_others_in(&self) {
-        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(self.scratch.directory(), permissions).expect("it is ours");
-    }
-
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_coulter"));
-        command
-            .args(arguments)
-            .current_dir(self.scratch.directory())
-            .env("COULTER_STATE_DIRECTORY", self.path("state"))
-            .stdin(Stdio::null());
-        command
-    }
-
-    /// The program, which may not write behind this byte of any file.
-    pub(crate) fn command_with_file_limit(&self, size: u64, arguments: &[&str]) -> Command {
-        let program = self.command(arguments);
-        let mut command = Command::new("sh");
-        // In a shell that keeps to POSIX the limit counts blocks of 512 bytes.
-        let script = format!("ulimit -f {}; exec \"$0\" \"$@\"", size / 512);
-        command.args(["-c", &script]).arg(program.get_program()).args(program.get_args());
-        command
-            .current_dir(self.scratch.directory())
-            .env("COULTER_STATE_DIRECTORY", self.path("state"))
-            .stdin(Stdio::null());
-        command
-    }
-
-    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("the program can be started")
-    }
-
-    /// Runs what must succeed, and gives back what it printed.
-    #[track_caller]
-    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "coulter {}: {error}", arguments.join(" "));
-        String::from_utf8(output.stdout).expect("the output is text")
-    }
-
-    /// Runs what must succeed, and reads the JSON that it printed.
-    #[track_caller]
-    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.ok(arguments)).expect("the output is JSON")
-    }
-
-    /// Runs what must fail with this exit code, and gives back what it said.
-    #[track_caller]
-    pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "coulter {}: {error}", arguments.join(" "));
-        error
-    }
-
-    /// Starts what stays in the foreground, and waits for the line that it prints when it serves.
-    pub(crate) fn start(&self, arguments: &[&str]) -> (Child, String) {
-        let mut child = self
-            .command(arguments)
-            .stdout(Stdio::piped())
-            .stderr(File::create(self.path("stderr")).expect("the directory is writable"))
-            .spawn()
-            .expect("the program can be started");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("it is a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("the output is text");
-        if line.is_empty() {
-            let error = std::fs::read_to_string(self.path("stderr")).unwrap_or_default();
-            let _ = child.wait();
-            panic!("coulter {}: {error}", arguments.join(" "));
-        }
-        (child, line.trim_end().to_owned())
-    }
-
-    pub(crate) fn pid_of(&self, name: &str) -> u32 {
-        let list = self.json(&["list", "--json"]);
-        let entries = list.as_array().expect("`list --json` is an array");
-        let entry = entries.iter().find(|entry| entry["name"] == name).expect("it is attached");
-        entry["pid"].as_u64().expect("the pid is a number") as u32
-    }
-
-    /// The names under which killed daemons have left something.
-    fn names_of_ended(&self) -> Vec<String> {
-        let files = std::fs::read_dir(self.path("state")).into_iter().flatten().flatten();
-        let names = files.filter_map(|file| file.file_name().into_string().ok());
-        names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).collect()
-    }
-
-    /// Sends a signal to the daemon of `name` and waits until it is gone.
-    pub(crate) fn signal(&self, name: &str, signal: &str) {
-        let pid = self.pid_of(name);
-        send(pid, signal);
-        wait_until("the daemon is gone", || !is_running(pid));
+        let product = Path::new(env!("CARGO_BIN_EXE_coulter"));
+        Sandbox(coulter_systems::sandbox::Sandbox::new(product, None))
     }
 }
 
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        let below = self.scratch.directory();
-        // The files of the attach points go last, with what lies on them.
-        let on_volumes = mounts_below(below).into_iter().filter(|m| m.kind != "fuse.coulter");
-        for mount in on_volumes {
-            let _ = Command::new("umount").arg("--lazy").arg(mount.point).output();
-        }
-        let list = self.run(&["list", "--json"]).stdout;
-        let entries: Vec<Value> = serde_json::from_slice(&list).unwrap_or_default();
-        for entry in entries {
-            let pid = entry["pid"].as_u64().unwrap_or_default() as u32;
-            let _ = Command::new("kill").arg(pid.to_string()).status();
-            let deadline = Instant::now() + PATIENCE;
-            while is_running(pid) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        for name in self.names_of_ended() {
-            let _ = self.run(&["detach", &name]);
-        }
-        for mount in mounts_below(below) {
-            let _ = Command::new("umount").arg("--lazy").arg(mount.point).output();
-        }
+impl Deref for Sandbox {
+    type Target = coulter_systems::sandbox::Sandbox;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
-}
-
-/// A mounted file system.
-#[derive(Debug)]
-pub(crate) struct Mount {
-    pub(crate) point: PathBuf,
-    pub(crate) kind: String,
-}
-
-pub(crate) fn send(pid: u32, signal: &str) {
-    let status = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
-    assert!(status.expect("`kill` can be run").success(), "process {pid} is gone already");
-}
-
-pub(crate) fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-}
-
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-pub(crate) fn mounts_below(directory: &Path) -> Vec<Mount> {
-    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mounts = table.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        Some(Mount { point: fields.next()?.into(), kind: fields.next()?.to_owned() })
-    });
-    mounts.filter(|mount| mount.point.starts_with(directory)).collect()
-}
-
-/// Held by the one test that mounts.
-pub(crate) struct MountRight {
-    _alone: MutexGuard<'static, ()>,
-}
-
-/// The right to use loop devices and mounts, if they can be had; says loudly if not.
-///
-/// One test at a time has it. Tools look at every loop device before they touch one (`mkfs.btrfs`
-/// does) and fail when a killed daemon lies behind any of them.
-pub(crate) fn can_mount(test: &str) -> Option<MountRight> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| {
-        use std::os::unix::fs::MetadataExt;
-        metadata.uid() == 0
-    });
-    let usable = |path: &str| File::options().read(true).write(true).open(path).is_ok();
-    let can = is_root && usable("/dev/fuse") && usable("/dev/loop-control");
-    if !can {
-        skipped(&format!("{test}: needs root, /dev/fuse and loop devices"));
-    }
-    // A test that failed has cleaned up behind itself all the same.
-    let alone = || ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    can.then(|| MountRight { _alone: alone() })
-}
-
-/// Says loudly, past the capture of passing tests' output, that something was not tested.
-pub(crate) fn skipped(what: &str) {
-    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {what}");
 }

@@ -1,15 +1,16 @@
 //! About attach points and the processes that serve them.
 
-use super::report::{Report, fault, usage};
 use crate::state::Entry;
 use crate::store_fate::StoreFate;
+use coulter_terminal::{Report, fault, usage};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// About attach points and the processes that serve them.
 #[derive(Debug)]
 #[non_exhaustive]
-pub(crate) enum DaemonError {
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum DaemonError {
     /// An attach point that this machine cannot give.
     ViaUnavailable { via: &'static str, reason: String },
     /// The attach point could not be set up.
@@ -26,8 +27,8 @@ pub(crate) enum DaemonError {
     Daemon(Report),
     /// The daemon ended without a word.
     DaemonDied { directory: PathBuf, how: String },
-    /// A trace is asked of a daemon that keeps none.
-    NotTracing { name: String },
+    /// A command that what is served does not understand.
+    NotUnderstood { name: String, words: String },
     /// No socket was passed to this process, or too many.
     NoSocketPassed { count: u32 },
     /// Settings cannot be changed.
@@ -59,7 +60,7 @@ pub(crate) enum DaemonError {
 
 /// What is wrong with a port for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricsFault {
+pub enum MetricsFault {
     /// Its address is none of the loopback.
     Remote,
     /// Its address is none of this machine.
@@ -70,7 +71,7 @@ pub(crate) enum MetricsFault {
 
 impl DaemonError {
     /// The daemon of `entry` lives and does not answer.
-    pub(crate) fn silent(entry: &Entry) -> DaemonError {
+    pub fn silent(entry: &Entry) -> DaemonError {
         DaemonError::DaemonSilent {
             name: entry.name.clone(),
             pid: entry.process.pid,
@@ -80,7 +81,7 @@ impl DaemonError {
     }
 
     /// The daemon of `entry` is ending, and nobody has stopped it while it does.
-    pub(crate) fn ending(entry: &Entry) -> DaemonError {
+    pub fn ending(entry: &Entry) -> DaemonError {
         match entry.process.is_stopped() {
             true => DaemonError::silent(entry),
             false => DaemonError::Ending { name: entry.name.clone(), pid: entry.process.pid },
@@ -88,7 +89,7 @@ impl DaemonError {
     }
 
     /// What, why, and what to do.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self {
             DaemonError::ViaUnavailable { via, reason } => {
                 fault(format!("--via {via} cannot be had here"))
@@ -134,8 +135,9 @@ impl DaemonError {
                     .why(how.as_str())
                     .help(format!("its log, if it got so far, is in {}", directory.display()))
             }
-            DaemonError::NotTracing { name } => {
-                fault(format!("'{name}' records no trace")).help("attach it with --trace")
+            DaemonError::NotUnderstood { name, words } => {
+                fault(format!("'{name}' does not understand `{words}`"))
+                    .help("ask the program that attached it")
             }
             DaemonError::NoSocketPassed { count } => usage(format!("{count} sockets were passed"))
                 .why("--nbd systemd takes one, from LISTEN_FDS")

@@ -1,12 +1,13 @@
 //! About the state directory and the names of volumes.
 
-use super::report::{Report, fault, usage};
+use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
 /// About the state directory and the names of volumes.
 #[derive(Debug)]
 #[non_exhaustive]
-pub(crate) enum StateError {
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum StateError {
     /// The state directory belongs to somebody else.
     ForeignStateDirectory { path: PathBuf, owner: u32 },
     /// A volume name with letters that a file name or a shell would trip over.
@@ -33,7 +34,7 @@ pub(crate) enum StateError {
 
 impl StateError {
     /// What, why, and what to do.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self {
             StateError::ForeignStateDirectory { path, owner } => {
                 fault(format!("cannot use the state directory {}", path.display()))

@@ -55,7 +55,7 @@ pub(super) fn d14(setting: &Setting) -> Result<Outcome, RunError> {
         title: "Reading the map after a crash".into(),
         paper: "NV fig. 15: rebuilding the tables takes up to 5.49 s with 256 GB: 82 ns an entry.".into(),
         setup: "Only the drive's part is emulated: reading eight bytes for each mapped 4 KiB block, in \
-            commands of 128 KiB. A host's processor time is no virtual time; `coulter bench recovery` \
+            commands of 128 KiB. A host's processor time is no virtual time; `coulter-lab bench recovery` \
             measures Coulter's own recovery, which reads neither the whole map nor the whole log."
             .into(),
         tables: vec![table],

@@ -32,7 +32,7 @@ pub fn page(setting: &Setting, outcomes: &[Outcome]) -> String {
          the shape holds in {}, in part in {}, differs in {}. The papers: <b>BL</b> Han and Son, IEEE \
          Access 2021; <b>NV</b> Sung et al., IEEE Access 2022; <b>SL</b> Choi, Gwak and Shin 2015; \
          <b>SV</b> Hwang et al. 2024. What the model assumes and cannot tell: docs/flash.md. Made by \
-         <code>coulter report</code>.</p>\n",
+         <code>coulter-lab report</code>.</p>\n",
         setting.scale.name(),
         setting.seed,
         count(Verdict::Holds),

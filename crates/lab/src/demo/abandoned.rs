@@ -10,14 +10,14 @@
 //!   has the state directory;
 //! - the lock is held while a directory is cleared, so two never clear the same.
 
-use crate::error::CliError;
-use crate::process::Process;
-use crate::reclaim;
-use crate::state::{Entry, StateDirectory};
+use crate::error::LabError;
 use crate::terminal;
-use crate::tool;
 use coulter_attach::loop_device;
 use coulter_attach::mounts;
+use coulter_cli::tool;
+use coulter_daemon::process::Process;
+use coulter_daemon::reclaim;
+use coulter_daemon::state::{Entry, StateDirectory};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -65,7 +65,7 @@ fn is_ours(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(ours)
 }
 
-fn clear(directory: &Path) -> Result<(), CliError> {
+fn clear(directory: &Path) -> Result<(), LabError> {
     let state = directory.join(STATE_NAME);
     let state = state.exists().then(|| StateDirectory::open(Some(state))).transpose()?;
     if let Some(state) = &state {
@@ -87,7 +87,7 @@ fn clear(directory: &Path) -> Result<(), CliError> {
     }
     // Those of the demonstration itself, which had no entry.
     attach_points.iter().for_each(|mount| unmount(&mount.mount_point));
-    let busy = |source| CliError::io("clear away", directory, source);
+    let busy = |source| LabError::io("clear away", directory, source);
     if !settles(|| loops_over(directory).is_empty()) || !mounts_below(directory)?.is_empty() {
         return Err(busy(io::ErrorKind::ResourceBusy.into()));
     }
@@ -95,7 +95,7 @@ fn clear(directory: &Path) -> Result<(), CliError> {
 }
 
 /// Ends the daemons that still run, at once: nobody wants what they have.
-fn end_daemons(state: &StateDirectory) -> Result<(), CliError> {
+fn end_daemons(state: &StateDirectory) -> Result<(), LabError> {
     let entries = state.entries()?;
     let runs = |entry: &&Entry| entry.process.is_alive() && is_told_of(entry.process, state.path());
     for entry in entries.iter().filter(runs) {
@@ -113,9 +113,9 @@ fn is_told_of(process: Process, directory: &Path) -> bool {
 }
 
 /// What is mounted below `directory`, in the order of mounting.
-fn mounts_below(directory: &Path) -> Result<Vec<mounts::Mount>, CliError> {
+fn mounts_below(directory: &Path) -> Result<Vec<mounts::Mount>, LabError> {
     let mut mounts = mounts::mounts()
-        .map_err(|source| CliError::io("read", "/proc/self/mountinfo".as_ref(), source))?;
+        .map_err(|source| LabError::io("read", "/proc/self/mountinfo".as_ref(), source))?;
     mounts.retain(|mount| mount.mount_point.starts_with(directory));
     Ok(mounts)
 }
@@ -147,7 +147,7 @@ fn settles(mut holds: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::super::scratch::Scratch;
     use super::*;
-    use crate::state::Via;
+    use coulter_daemon::state::Via;
     use std::process::Command;
 
     /// As a demonstration that was killed leaves it: with a file, and with an entry of a daemon.

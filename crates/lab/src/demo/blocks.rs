@@ -7,11 +7,11 @@
 //! is the order of their sequence numbers.
 
 use super::content::{self, Random};
-use super::interrupt::Interrupt;
 use super::plan::failed;
-use crate::error::CliError;
+use crate::error::LabError;
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, Completion, Operation, Request, RequestError, Session};
+use coulter_cli::interrupt::Interrupt;
 use std::time::{Duration, Instant};
 
 /// 4 KiB requests under way at once.
@@ -94,7 +94,7 @@ impl Blocks {
         &mut self,
         target: &mut dyn Session,
         interrupt: &Interrupt,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), LabError> {
         let before = self.journal.len() as u64;
         self.journal.extend(0..self.count as u32);
         let mut stamp_all = |first: u64, bytes: &mut [u8]| {
@@ -119,7 +119,7 @@ impl Blocks {
         target: &mut dyn Session,
         interrupt: &Interrupt,
         crashed: bool,
-    ) -> Result<Findings, CliError> {
+    ) -> Result<Findings, LabError> {
         let mut found = vec![0_u64; self.count as usize];
         let mut look = |first: u64, bytes: &mut [u8]| {
             for (address, block) in (first..).zip(bytes.chunks(BLOCK_SIZE as usize)) {
@@ -154,7 +154,7 @@ impl Blocks {
         target: &mut dyn Session,
         interrupt: &Interrupt,
         time: Duration,
-    ) -> Result<Load, CliError> {
+    ) -> Result<Load, LabError> {
         let mut run = Run::new(self, None);
         while run.begin.elapsed() < time {
             interrupt.check()?;
@@ -180,8 +180,8 @@ impl Blocks {
         target: &mut dyn Session,
         interrupt: &Interrupt,
         time: Duration,
-        crash: &mut dyn FnMut() -> Result<(), CliError>,
-    ) -> Result<Load, CliError> {
+        crash: &mut dyn FnMut() -> Result<(), LabError>,
+    ) -> Result<Load, LabError> {
         let mut run = Run::new(self, Some(FLUSH_INTERVAL));
         let mut crashed = false;
         while run.error.is_none() {
@@ -339,7 +339,7 @@ fn pieces(
     operation: Operation,
     before: &mut dyn FnMut(u64, &mut [u8]),
     after: &mut dyn FnMut(u64, &mut [u8]),
-) -> Result<(), CliError> {
+) -> Result<(), LabError> {
     let blocks_each = PIECE_SIZE / BLOCK_SIZE;
     let mut buffers: Vec<Buffer> =
         (0..PIECE_DEPTH).map(|_| Buffer::zeroed(PIECE_SIZE as usize)).collect();
@@ -375,7 +375,7 @@ fn flush_request() -> Request {
     Request { tag: FLUSH_TAG, operation: Operation::Flush, offset, length, buffer }
 }
 
-fn flush(target: &mut dyn Session) -> Result<(), CliError> {
+fn flush(target: &mut dyn Session) -> Result<(), LabError> {
     target.submit(flush_request());
     let mut done = Vec::new();
     while done.is_empty() {

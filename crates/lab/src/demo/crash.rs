@@ -5,7 +5,7 @@
 //! remembered in another process than the one that is killed.
 
 use super::content::{self, Random};
-use crate::error::CliError;
+use crate::error::LabError;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Writer {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(directory: &Path) -> Result<Writer, CliError> {
+    pub(crate) fn start(directory: &Path) -> Result<Writer, LabError> {
         let durable = Arc::new(AtomicU64::new(0));
         let (counter, directory) = (Arc::clone(&durable), directory.to_owned());
         let work = move || {
@@ -51,7 +51,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("fsync".to_owned())
             .spawn(work)
-            .map_err(|source| CliError::io("write to", Path::new("many files"), source))?;
+            .map_err(|source| LabError::io("write to", Path::new("many files"), source))?;
         Ok(Writer { durable, thread })
     }
 

@@ -1,7 +1,7 @@
 //! What the demonstration found, as JSON and as a short table.
 
-use crate::size::Size;
 use crate::terminal::{BAD, GREEN};
+use coulter_terminal::Size;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! fio, the load generator that everybody knows: what we ask of it and what it answers.
 
-use super::interrupt::Interrupt;
-use crate::error::{CliError, SystemError};
-use crate::tool;
+use crate::error::{LabError, SystemError};
+use coulter_cli::interrupt::Interrupt;
+use coulter_cli::tool;
 use serde::Deserialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Fio {
     ///
     /// # Errors
     /// When fio is not installed, or can do none.
-    pub(crate) fn find(directory: &Path, interrupt: &Interrupt) -> Result<Fio, CliError> {
+    pub(crate) fn find(directory: &Path, interrupt: &Interrupt) -> Result<Fio, LabError> {
         let path = directory.join("fio-probe");
         let mut last = None;
         for engine in ["io_uring", "libaio"] {
@@ -78,17 +78,18 @@ impl Fio {
     ///
     /// # Errors
     /// When fio fails for another reason than blocks that are wrong; when interrupted.
-    pub(crate) fn run(&self, file: &Path, size: u64, work: Work) -> Result<Outcome, CliError> {
+    pub(crate) fn run(&self, file: &Path, size: u64, work: Work) -> Result<Outcome, LabError> {
         let mut child = self.start(file, size, work)?;
         let status = self.interrupt.wait_for(&mut child)?;
         let text = std::fs::read_to_string(&self.report)
-            .map_err(|source| CliError::io("read", &self.report, source))?;
+            .map_err(|source| LabError::io("read", &self.report, source))?;
         match parse(&text) {
             Some((outcome, 0)) => Ok(outcome),
             Some((outcome, libc::EILSEQ)) if work == Work::ReadVerified => Ok(outcome),
             _ => {
                 let words = words(&text);
-                Err(tool::failed(&self.described(file, size, work), status, words.as_bytes()))
+                Err(tool::failed(&self.described(file, size, work), status, words.as_bytes())
+                    .into())
             }
         }
     }
@@ -97,8 +98,8 @@ impl Fio {
     ///
     /// # Errors
     /// When fio is not installed.
-    pub(crate) fn start(&self, file: &Path, size: u64, work: Work) -> Result<Child, CliError> {
-        let failed = |source| CliError::io("write", &self.report, source);
+    pub(crate) fn start(&self, file: &Path, size: u64, work: Work) -> Result<Child, LabError> {
+        let failed = |source| LabError::io("write", &self.report, source);
         let out = File::create(&self.report).map_err(failed)?;
         let both = out.try_clone().map_err(failed)?;
         tool::command("fio")
@@ -106,7 +107,7 @@ impl Fio {
             .stdout(Stdio::from(out))
             .stderr(Stdio::from(both))
             .spawn()
-            .map_err(|error| tool::not_started("fio", "fio", error))
+            .map_err(|error| tool::not_started("fio", "fio", error).into())
     }
 
     fn arguments(&self, file: &Path, size: u64, work: Work) -> Vec<String> {

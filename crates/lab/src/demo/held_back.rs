@@ -8,14 +8,14 @@ use super::figures::{HeldBack, Speed};
 use super::fio::{Fio, Work};
 use super::plan::{Plan, Which, announce, failed};
 use super::scratch::{Scratch, Undo};
-use crate::error::CliError;
-use crate::file_system;
-use crate::store;
+use crate::error::LabError;
 use coulter::service::BlockService;
 use coulter::{OpenOptions, Volume};
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_bench::BareService;
+use coulter_cli::file_system;
+use coulter_cli::store;
 use coulter_device::Device;
 use coulter_device::wrap::{SlowDevice, SlowModel};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) fn announce_it() {
 ///
 /// # Errors
 /// When it cannot be opened.
-pub(crate) fn device(path: &Path) -> Result<Box<dyn Device>, CliError> {
+pub(crate) fn device(path: &Path) -> Result<Box<dyn Device>, LabError> {
     Ok(Box::new(SlowDevice::new(store::open_device(path, false)?, MODEL)))
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn device(path: &Path) -> Result<Box<dyn Device>, CliError> {
 ///
 /// # Errors
 /// When it cannot be opened.
-pub(crate) fn volume(path: &Path) -> Result<Volume, CliError> {
+pub(crate) fn volume(path: &Path) -> Result<Volume, LabError> {
     let volume = Volume::open(device(path)?, OpenOptions::default());
     volume.map_err(|error| failed("opening the store again", error.to_string()))
 }
@@ -59,11 +59,11 @@ pub(crate) fn on_loop(
     fio: &Fio,
     store: &Path,
     plain: &Path,
-) -> Result<HeldBack, CliError> {
+) -> Result<HeldBack, LabError> {
     announce_it();
     let volume = volume(store)?;
     let bare = BareService::new(device(plain)?)
-        .map_err(|source| CliError::io("wait for", plain, source))?;
+        .map_err(|source| LabError::io("wait for", plain, source))?;
     let coulter = Side::new(scratch, "coulter-held-back", &volume)?;
     let plain = Side::new(scratch, "plain-held-back", &bare)?;
     let speed = plan.take_turns(TURNS, |which| {
@@ -101,7 +101,7 @@ impl Side {
         scratch: &mut Scratch,
         name: &str,
         service: &dyn BlockService,
-    ) -> Result<Side, CliError> {
+    ) -> Result<Side, LabError> {
         let mount_point = scratch.make_directory(name)?;
         let below = scratch.path(&format!("{name}.file"));
         let device = LoopDevice::attach(service, &below, &LoopOptions::default())
@@ -113,14 +113,14 @@ impl Side {
         Ok(side)
     }
 
-    fn unmount(&mut self) -> Result<(), CliError> {
+    fn unmount(&mut self) -> Result<(), LabError> {
         if !std::mem::take(&mut self.is_mounted) {
             return Ok(());
         }
-        file_system::unmount(&self.mount_point)
+        Ok(file_system::unmount(&self.mount_point)?)
     }
 
-    fn end(mut self) -> Result<(), CliError> {
+    fn end(mut self) -> Result<(), LabError> {
         self.unmount()?;
         self.device.detach(Detach::IfIdle).map_err(|error| failed("detaching", error.to_string()))
     }

@@ -6,13 +6,13 @@ use super::fio::{Fio, Outcome, Work};
 use super::held_back;
 use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::{Scratch, Undo};
-use crate::error::CliError;
-use crate::file_system::{self, FileSystem};
-use crate::output::Output;
-use crate::state::Entry;
-use crate::tool;
-use crate::verbs::attach::ViaChoice;
-use crate::verbs::detach::detach;
+use crate::error::LabError;
+use coulter_cli::file_system::{self, FileSystem};
+use coulter_cli::output::Output;
+use coulter_cli::tool;
+use coulter_cli::verbs::attach::ViaChoice;
+use coulter_daemon::detach::detach;
+use coulter_daemon::state::Entry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(scratch: &mut Scratch, name: &str, device: &Path) -> Result<Side, CliError> {
+    fn new(scratch: &mut Scratch, name: &str, device: &Path) -> Result<Side, LabError> {
         FileSystem::Ext4.make(device, &MKFS_OPTIONS)?;
         let mount_point = scratch.make_directory(name)?;
         file_system::mount("ext4", device, &mount_point, "")?;
@@ -56,7 +56,7 @@ pub(crate) fn run(
     plan: &Plan,
     mut scratch: Scratch,
     picture: &Output,
-) -> Result<Figures, CliError> {
+) -> Result<Figures, LabError> {
     let scratch = &mut scratch;
     let fio = Fio::find(scratch.directory(), &plan.interrupt)?;
     announce("two files of equal size, ext4 on both: one through Coulter, one on a plain loop");
@@ -143,7 +143,7 @@ fn recover(
     side: &Side,
     store: &Path,
     durable: u64,
-) -> Result<Recovered, CliError> {
+) -> Result<Recovered, LabError> {
     let begin = Instant::now();
     let entry = plan::attach(scratch, store, ViaChoice::Loop)?;
     let device = device_of(&entry)?;
@@ -163,15 +163,15 @@ fn recover(
     Ok(Recovered { seconds, clean, sound, files, data })
 }
 
-fn device_of(entry: &Entry) -> Result<PathBuf, CliError> {
+fn device_of(entry: &Entry) -> Result<PathBuf, LabError> {
     let device = entry.device.as_ref().map(PathBuf::from);
     device.ok_or_else(|| failed("attaching", "the daemon names no device"))
 }
 
 /// A loop device over a file of `size` bytes, as one would make it without Coulter.
-fn plain_device(scratch: &mut Scratch, path: &Path, size: u64) -> Result<PathBuf, CliError> {
-    let file = File::create_new(path).map_err(|e| CliError::io("make", path, e))?;
-    file.set_len(size).map_err(|e| CliError::io("make", path, e))?;
+fn plain_device(scratch: &mut Scratch, path: &Path, size: u64) -> Result<PathBuf, LabError> {
+    let file = File::create_new(path).map_err(|e| LabError::io("make", path, e))?;
+    file.set_len(size).map_err(|e| LabError::io("make", path, e))?;
     let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096"];
     let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(AsRef::as_ref).collect();
     arguments.push(path.as_os_str());
@@ -182,7 +182,7 @@ fn plain_device(scratch: &mut Scratch, path: &Path, size: u64) -> Result<PathBuf
 }
 
 /// Reads the verified file with cold caches.
-fn read_back(plan: &Plan, fio: &Fio, side: &Side) -> Result<Outcome, CliError> {
+fn read_back(plan: &Plan, fio: &Fio, side: &Side) -> Result<Outcome, LabError> {
     // Refused in some containers; fio reads past the page cache anyway.
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let outcome = fio.run(&side.data, plan.size, Work::ReadVerified)?;
@@ -195,9 +195,9 @@ fn read_back(plan: &Plan, fio: &Fio, side: &Side) -> Result<Outcome, CliError> {
 
 /// Kills the daemon in the middle of a write load, and unmounts what that leaves. Gives back how
 /// many files were durable.
-fn crash_under_load(fio: &Fio, side: &Side, entry: &Entry) -> Result<u64, CliError> {
+fn crash_under_load(fio: &Fio, side: &Side, entry: &Entry) -> Result<u64, LabError> {
     let directory = side.mount_point.join("fsynced");
-    fs::create_dir(&directory).map_err(|e| CliError::io("make", &directory, e))?;
+    fs::create_dir(&directory).map_err(|e| LabError::io("make", &directory, e))?;
     let writer = Writer::start(&directory)?;
     let load = side.mount_point.join("load");
     let mut load = fio.start(&load, LOAD_SIZE, Work::Random(LOAD * 20))?;
@@ -225,20 +225,20 @@ fn crash_under_load(fio: &Fio, side: &Side, entry: &Entry) -> Result<u64, CliErr
 }
 
 /// A file system whose device is gone may be busy for a moment with giving up.
-fn unmount_dead(mount_point: &Path) -> Result<(), CliError> {
+fn unmount_dead(mount_point: &Path) -> Result<(), LabError> {
     let deadline = Instant::now() + LET_GO;
     loop {
         match file_system::unmount(mount_point) {
             Err(_) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            result => return result,
+            result => return Ok(result?),
         }
     }
 }
 
 /// Whether `e2fsck` finds nothing to complain of; it only reads.
-fn is_clean(device: &Path) -> Result<bool, CliError> {
+fn is_clean(device: &Path) -> Result<bool, LabError> {
     let output = tool::command("e2fsck")
         .args(["-f", "-n"])
         .arg(device)

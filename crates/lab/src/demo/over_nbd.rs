@@ -5,16 +5,16 @@ use super::figures::{Figures, HeldBack};
 use super::held_back;
 use super::plan::{self, Plan, Which, announce, failed};
 use super::scratch::Scratch;
-use crate::attach_point;
-use crate::error::CliError;
-use crate::output::Output;
-use crate::state::Entry;
-use crate::store;
-use crate::verbs::attach::ViaChoice;
-use crate::verbs::detach::detach;
+use crate::error::LabError;
 use coulter::service::{BLOCK_SIZE, BlockService, Session};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
 use coulter_bench::BareSession;
+use coulter_cli::output::Output;
+use coulter_cli::store;
+use coulter_cli::verbs::attach::ViaChoice;
+use coulter_daemon::attach_point;
+use coulter_daemon::detach::detach;
+use coulter_daemon::state::Entry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
@@ -36,7 +36,7 @@ pub(crate) fn run(
     plan: &Plan,
     mut scratch: Scratch,
     picture: &Output,
-) -> Result<Figures, CliError> {
+) -> Result<Figures, LabError> {
     let (scratch, interrupt) = (&mut scratch, &plan.interrupt);
     announce("two files of equal size: one through Coulter over NBD, one without it");
     let store = plan.make_store(scratch)?;
@@ -110,7 +110,7 @@ fn crash_under_load(
     blocks: &mut Blocks,
     mut volume: Box<dyn Session>,
     entry: &Entry,
-) -> Result<(), CliError> {
+) -> Result<(), LabError> {
     let process = entry.process;
     blocks.overwrite_until_crash(&mut *volume, &plan.interrupt, LOAD, &mut || {
         kill(Pid::from_raw(process.pid as i32), Signal::SIGKILL)
@@ -123,11 +123,11 @@ fn crash_under_load(
 }
 
 /// A file of `size` bytes, past the page cache.
-fn plain_file(path: &Path, size: u64) -> Result<BareSession, CliError> {
-    let file = File::create_new(path).map_err(|e| CliError::io("make", path, e))?;
-    file.set_len(size).map_err(|e| CliError::io("make", path, e))?;
+fn plain_file(path: &Path, size: u64) -> Result<BareSession, LabError> {
+    let file = File::create_new(path).map_err(|e| LabError::io("make", path, e))?;
+    file.set_len(size).map_err(|e| LabError::io("make", path, e))?;
     let session = BareSession::new(store::open_device(path, false)?);
-    session.map_err(|source| CliError::io("wait for", path, source))
+    session.map_err(|source| LabError::io("wait for", path, source))
 }
 
 /// The turns once more, on devices that are held back.
@@ -136,7 +136,7 @@ fn held_back(
     scratch: &Scratch,
     store: &Path,
     plain: &Path,
-) -> Result<HeldBack, CliError> {
+) -> Result<HeldBack, LabError> {
     held_back::announce_it();
     let volume = Arc::new(held_back::volume(store)?);
     let address = Address::Unix(scratch.path("held-back.nbd"));
@@ -147,7 +147,7 @@ fn held_back(
     let client = Client::connect(&address, &ClientOptions::default());
     let mut coulter = client.map_err(|error| failed(&error))?;
     let bare = BareSession::new(held_back::device(plain)?);
-    let mut bare = bare.map_err(|source| CliError::io("wait for", plain, source))?;
+    let mut bare = bare.map_err(|source| LabError::io("wait for", plain, source))?;
     let count = plan.size / BLOCK_SIZE;
     // What they write is not looked at again.
     let (mut ours, mut theirs) = (Blocks::new(count, 3), Blocks::new(count, 4));

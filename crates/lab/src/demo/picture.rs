@@ -4,8 +4,8 @@
 //! host write, and a line per *furrow*, a run of device writes of which each begins where another
 //! one ended. It needs no fonts of its own and follows the reader's light or dark setting.
 
-use crate::size::Size;
 use crate::trace::{Event, Trace};
+use coulter_terminal::Size;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;

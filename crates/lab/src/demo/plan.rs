@@ -1,24 +1,24 @@
 //! Sizes and times of a demonstration, and the store that it is about.
 
 use super::figures::{Round, Speed};
-use super::interrupt::Interrupt;
 use super::picture::{self, Caption};
 use super::scratch::{Scratch, Undo};
-use crate::control::{self, Reply, Request};
-use crate::daemon::launch;
-use crate::error::{CliError, SystemError};
-use crate::format_store::{self, Target};
-use crate::opening::Opening;
-use crate::output::Output;
-use crate::size::Size;
-use crate::state::Entry;
-use crate::status::{Facts, Status};
+use crate::error::{LabError, TrialError};
 use crate::terminal;
-use crate::trace::Trace;
-use crate::verbs::attach::{Options, ViaChoice};
-use crate::verbs::check;
-use crate::verbs::create::Shape;
+use crate::trace::{self, Trace};
+use crate::verbs::daemon;
 use coulter_check::Severity;
+use coulter_cli::format_store::{self, Target};
+use coulter_cli::interrupt::Interrupt;
+use coulter_cli::output::Output;
+use coulter_cli::verbs::attach::ViaChoice;
+use coulter_cli::verbs::check;
+use coulter_cli::verbs::create::Shape;
+use coulter_daemon::control::{self, Reply, Request};
+use coulter_daemon::launch;
+use coulter_daemon::state::Entry;
+use coulter_daemon::status::{Facts, Status};
+use coulter_terminal::Size;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl Plan {
     ///
     /// # Errors
     /// As `create`.
-    pub(crate) fn make_store(&self, scratch: &Scratch) -> Result<PathBuf, CliError> {
+    pub(crate) fn make_store(&self, scratch: &Scratch) -> Result<PathBuf, LabError> {
         let shape = Shape {
             size: Some(Size(self.store_size)),
             volume_size: None,
@@ -83,7 +83,7 @@ impl Plan {
         };
         let path = scratch.path("demo.store");
         write_once(&path, self.store_size, &self.interrupt)
-            .map_err(|source| CliError::io("write", &path, source))?;
+            .map_err(|source| LabError::io("write", &path, source))?;
         self.interrupt.check()?;
         let target = Target::prepare(&path, &shape, true)?;
         format_store::format(target, &shape, None)?;
@@ -103,14 +103,14 @@ impl Plan {
         setting: &str,
         result: &str,
         picture: &Output,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), LabError> {
         let caption = Caption {
             volume_size: entry.volume_size_bytes,
             store_size: self.store_size,
             setting: setting.to_owned(),
             result: result.to_owned(),
         };
-        picture.write(picture::draw(trace, &caption).as_bytes())
+        Ok(picture.write(picture::draw(trace, &caption).as_bytes())?)
     }
 }
 
@@ -132,8 +132,8 @@ impl Plan {
     pub(crate) fn take_turns(
         &self,
         turns: u32,
-        mut measure: impl FnMut(Which) -> Result<f64, CliError>,
-    ) -> Result<Speed, CliError> {
+        mut measure: impl FnMut(Which) -> Result<f64, LabError>,
+    ) -> Result<Speed, LabError> {
         let mut rounds = Vec::new();
         for turn in 0..turns {
             let round = if turn % 2 == 0 {
@@ -185,10 +185,8 @@ pub(crate) fn attach(
     scratch: &mut Scratch,
     store: &Path,
     via: ViaChoice,
-) -> Result<Entry, CliError> {
-    let opening = Opening { name: Some("demo".to_owned()), trace: true, ..Opening::default() };
-    let options = Options { via, recover: false, opening };
-    let entry = launch::launch(scratch.state(), launch::words_for_store(store, &options))?;
+) -> Result<Entry, LabError> {
+    let entry = launch::launch(scratch.state(), daemon::words(store, via))?;
     scratch.note(Undo::Daemon(entry.process));
     Ok(entry)
 }
@@ -197,29 +195,32 @@ pub(crate) fn attach(
 ///
 /// # Errors
 /// When it does not answer.
-pub(crate) fn start_trace(scratch: &Scratch, entry: &Entry) -> Result<(), CliError> {
-    control::ask(scratch.state(), entry, &Request::TraceStart).map(drop)
+pub(crate) fn start_trace(scratch: &Scratch, entry: &Entry) -> Result<(), LabError> {
+    let words = vec![trace::START.to_owned()];
+    control::ask(scratch.state(), entry, &Request::Command { words })?;
+    Ok(())
 }
 
 /// What the daemon has recorded.
 ///
 /// # Errors
 /// When it does not answer, or what it wrote cannot be read.
-pub(crate) fn take_trace(scratch: &Scratch, entry: &Entry) -> Result<Trace, CliError> {
+pub(crate) fn take_trace(scratch: &Scratch, entry: &Entry) -> Result<Trace, LabError> {
     let path = scratch.path("trace.csv");
-    control::ask(scratch.state(), entry, &Request::TraceWrite { path: path.clone() })?;
-    Trace::read(&path).map_err(|source| CliError::io("read the trace", &path, source))
+    let words = vec![trace::WRITE.to_owned(), path.display().to_string()];
+    control::ask(scratch.state(), entry, &Request::Command { words })?;
+    Trace::read(&path).map_err(|source| LabError::io("read the trace", &path, source))
 }
 
 /// What the daemon says of itself.
 ///
 /// # Errors
 /// When it does not answer.
-pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Status, CliError> {
+pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Status, LabError> {
     match control::ask(scratch.state(), entry, &Request::Status)? {
         Reply::Status(facts) => match *facts {
             Facts::Volume(status) => Ok(status),
-            Facts::Drive(_) => Err(failed("asking for the status", "it is no volume")),
+            Facts::Other(_) => Err(failed("asking for the status", "it is no volume")),
         },
         other => Err(failed("asking for the status", format!("the answer is {other:?}"))),
     }
@@ -229,7 +230,7 @@ pub(crate) fn status(scratch: &Scratch, entry: &Entry) -> Result<Status, CliErro
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn is_sound(store: &Path) -> Result<bool, CliError> {
+pub(crate) fn is_sound(store: &Path) -> Result<bool, LabError> {
     announce("the store checked, with all data");
     let report = check::check(store, None, true)?;
     let wrong = report.findings.iter().filter(|finding| finding.severity() != Severity::Info);
@@ -238,8 +239,8 @@ pub(crate) fn is_sound(store: &Path) -> Result<bool, CliError> {
 }
 
 /// A step that did not give what it must.
-pub(crate) fn failed(step: &'static str, reason: impl Into<String>) -> CliError {
-    SystemError::DemoFailed { step, reason: reason.into() }.into()
+pub(crate) fn failed(step: &'static str, reason: impl Into<String>) -> LabError {
+    TrialError::DemoFailed { step, reason: reason.into() }.into()
 }
 
 /// Says what is done now.

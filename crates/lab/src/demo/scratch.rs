@@ -9,15 +9,15 @@
 //! its owner lives; what is left without one, the next demonstration clears away (`abandoned`).
 
 use super::abandoned;
-use crate::error::{CliError, SystemError};
-use crate::process::Process;
-use crate::reclaim;
-use crate::room;
-use crate::state::{Entry, StateDirectory};
+use crate::error::{LabError, SystemError};
 use crate::terminal;
-use crate::tool;
 use coulter_attach::loop_device::path_below;
 use coulter_attach::mounts;
+use coulter_cli::room;
+use coulter_cli::tool;
+use coulter_daemon::process::Process;
+use coulter_daemon::reclaim;
+use coulter_daemon::state::{Entry, StateDirectory};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -57,8 +57,8 @@ impl Scratch {
     ///
     /// # Errors
     /// When it cannot be made, or the disk has less room than that.
-    pub(crate) fn new(parent: &Path, room: u64) -> Result<Scratch, CliError> {
-        let failed = |source| CliError::io("work in", parent, source);
+    pub(crate) fn new(parent: &Path, room: u64) -> Result<Scratch, LabError> {
+        let failed = |source| LabError::io("work in", parent, source);
         let parent = parent.canonicalize().map_err(failed)?;
         abandoned::clear_below(&parent);
         let free = room::bytes_left(&parent).map_err(failed)?;
@@ -102,9 +102,9 @@ impl Scratch {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub(crate) fn make_directory(&self, name: &str) -> Result<PathBuf, CliError> {
+    pub(crate) fn make_directory(&self, name: &str) -> Result<PathBuf, LabError> {
         let path = self.path(name);
-        fs::create_dir(&path).map_err(|source| CliError::io("make", &path, source))?;
+        fs::create_dir(&path).map_err(|source| LabError::io("make", &path, source))?;
         Ok(path)
     }
 
@@ -118,16 +118,17 @@ impl Scratch {
         self.notes.push(undo);
     }
 
-    fn follow(&self, note: &Undo) -> Result<(), CliError> {
+    fn follow(&self, note: &Undo) -> Result<(), LabError> {
         match note {
             Undo::Unmount(path) if !is_mounted(path) => Ok(()),
             Undo::Unmount(path) => umount2(path, MntFlags::UMOUNT_NOFOLLOW)
                 .or_else(|_| umount2(path, MntFlags::MNT_DETACH))
-                .map_err(|errno| CliError::io("unmount", path, errno.into())),
+                .map_err(|errno| LabError::io("unmount", path, errno.into())),
             // Its number may be somebody else's by now.
             Undo::Loop { device, file } if !is_over(device, file) => Ok(()),
             Undo::Loop { device, .. } => {
-                tool::run("losetup", "mount", &["--detach".as_ref(), device.as_os_str()]).map(drop)
+                tool::run("losetup", "mount", &["--detach".as_ref(), device.as_os_str()])?;
+                Ok(())
             }
             Undo::Daemon(process) => {
                 end(*process);
@@ -136,14 +137,12 @@ impl Scratch {
         }
     }
 
-    fn reclaim_all(&self) -> Result<(), CliError> {
+    fn reclaim_all(&self) -> Result<(), LabError> {
         let lock = self.state.lock()?;
         let ended = |entry: &Entry| !entry.process.is_alive();
-        self.state
-            .entries()?
-            .iter()
-            .filter(|entry| ended(entry))
-            .try_for_each(|entry| reclaim::reclaim(&self.state, &lock, entry))
+        let entries = self.state.entries()?;
+        let mut ended = entries.iter().filter(|entry| ended(entry));
+        Ok(ended.try_for_each(|entry| reclaim::reclaim(&self.state, &lock, entry))?)
     }
 }
 

@@ -1,15 +1,15 @@
-//! `coulter bench`: measures, side by side in one run.
+//! `coulter-lab bench`: measures, side by side in one run.
 
-use crate::error::{CliError, SystemError};
-use crate::opening::Acknowledge;
-use crate::setting::by_name;
-use crate::size::Size;
+use crate::error::{LabError, TrialError};
 use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_bench::cleaning::{Config, Placement, Reclaim, Reserve, VictimPolicy};
 use coulter_bench::{
     BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, volume,
 };
+use coulter_cli::choices::{by_name, named};
+use coulter_daemon::opening::Acknowledge;
+use coulter_terminal::Size;
 use coulter_workload::Pattern;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -21,14 +21,14 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter bench volume --json
-  coulter bench volume --limits cloud --size 1G
-  coulter bench engine
-  coulter bench recovery --mapped 256G --json
-  coulter bench cleaning --workload zipf:0.99 --spare 17.65% --json
-  coulter bench cleaning --metadata --mapped 256G --json
-  coulter bench fill --size 4G --full 90% --passes 10
-  coulter bench fragmentation --size 1G")]
+  coulter-lab bench volume --json
+  coulter-lab bench volume --limits cloud --size 1G
+  coulter-lab bench engine
+  coulter-lab bench recovery --mapped 256G --json
+  coulter-lab bench cleaning --workload zipf:0.99 --spare 17.65% --json
+  coulter-lab bench cleaning --metadata --mapped 256G --json
+  coulter-lab bench fill --size 4G --full 90% --passes 10
+  coulter-lab bench fragmentation --size 1G")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) what: What,
@@ -62,7 +62,7 @@ pub(crate) struct VolumeBench {
     pub(crate) seconds: f64,
 
     /// Spare space of the store, as a share of the volume; little of it measures cleaning too
-    #[arg(long, value_name = "PERCENT", value_parser = crate::verbs::create::parse_percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) spare: Option<u32>,
 
     /// Most memory that the map may take [default: the whole map]
@@ -70,7 +70,8 @@ pub(crate) struct VolumeBench {
     pub(crate) map_memory: Option<Size>,
 
     /// When the volume answers writes: written, once the device has them; or buffered, from memory
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    #[arg(long, default_value = "written", value_name = "WHEN")]
+    #[arg(value_parser = named(&Acknowledge::NAMED))]
     pub(crate) acknowledge: Acknowledge,
 
     /// Hold the device back: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB a second),
@@ -201,7 +202,7 @@ pub(crate) struct FillBench {
 
     /// How much of it is filled and overwritten
     #[arg(long, default_value = "100%", value_name = "PERCENT")]
-    #[arg(value_parser = crate::verbs::create::parse_percent)]
+    #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) full: u32,
 
     /// How many times its size is written
@@ -210,7 +211,7 @@ pub(crate) struct FillBench {
 
     /// Spare space of the store, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT")]
-    #[arg(value_parser = crate::verbs::create::parse_percent)]
+    #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) spare: u32,
 
     /// Most memory that the map may take [default: the whole map]
@@ -249,7 +250,7 @@ pub(crate) struct FragmentationBench {
 
     /// Spare space of the store, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT")]
-    #[arg(value_parser = crate::verbs::create::parse_percent)]
+    #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) spare: u32,
 
     /// Print the figures as JSON
@@ -276,7 +277,7 @@ pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 impl Bench {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self) -> Result<(), LabError> {
         match &self.what {
             What::Volume(bench) => bench.run(),
             What::Engine(bench) => bench.run(),
@@ -289,7 +290,7 @@ impl Bench {
 }
 
 impl VolumeBench {
-    fn run(&self) -> Result<(), CliError> {
+    fn run(&self) -> Result<(), LabError> {
         let default = volume::Options::default();
         let report = measure("volume", |progress| {
             volume::run(&volume::Options {
@@ -308,7 +309,7 @@ impl VolumeBench {
 }
 
 impl EngineBench {
-    fn run(&self) -> Result<(), CliError> {
+    fn run(&self) -> Result<(), LabError> {
         let default = engine::Options::default();
         let (size, seconds) = (self.size.0, self.seconds);
         let report = measure("engine", |progress| {
@@ -319,7 +320,7 @@ impl EngineBench {
 }
 
 impl RecoveryBench {
-    fn run(&self) -> Result<(), CliError> {
+    fn run(&self) -> Result<(), LabError> {
         let (mapped, map_memory) = (self.mapped.0, self.map_memory.map(|size| size.0));
         let report = measure("recovery", |progress| {
             recovery::run(&recovery::Options { mapped, map_memory, progress })
@@ -329,7 +330,7 @@ impl RecoveryBench {
 }
 
 impl CleaningBench {
-    fn run(&self) -> Result<(), CliError> {
+    fn run(&self) -> Result<(), LabError> {
         let map_memory = self.map_memory.map(|size| size.0);
         if self.metadata {
             let mapped = self.mapped.0;
@@ -367,7 +368,7 @@ impl CleaningBench {
 }
 
 impl FillBench {
-    fn run(&self) -> Result<(), CliError> {
+    fn run(&self) -> Result<(), LabError> {
         let default = fill::Options::default();
         let report = measure("fill", |progress| {
             fill::run(&fill::Options {
@@ -387,7 +388,7 @@ impl FillBench {
 }
 
 impl FragmentationBench {
-    fn run(&self) -> Result<(), CliError> {
+    fn run(&self) -> Result<(), LabError> {
         let report = measure("fragmentation", |progress| {
             fragmentation::run(&fragmentation::Options {
                 backing: self.backing.clone(),
@@ -418,13 +419,13 @@ pub(crate) fn progress_bar(name: &'static str) -> (ProgressBar, Progress) {
 fn measure<R>(
     name: &'static str,
     run: impl FnOnce(Progress) -> Result<R, BenchError>,
-) -> Result<R, CliError> {
+) -> Result<R, LabError> {
     let (bar, progress) = progress_bar(name);
     let result = run(progress);
     bar.finish_and_clear();
     result.map_err(|error| {
         let is_usage = matches!(error, BenchError::Option { .. });
-        SystemError::Bench { name, reason: with_causes(&error), is_usage }.into()
+        TrialError::Bench { name, reason: with_causes(&error), is_usage }.into()
     })
 }
 
@@ -443,7 +444,7 @@ fn with_causes(error: &BenchError) -> String {
     text
 }
 
-fn print(json: bool, report: &impl Serialize, table: impl Fn() -> String) -> Result<(), CliError> {
+fn print(json: bool, report: &impl Serialize, table: impl Fn() -> String) -> Result<(), LabError> {
     if json { terminal::print_json(report) } else { terminal::print(table().trim_end()) }
 }
 

@@ -1,12 +1,12 @@
-//! `coulter demo`: the main job, start to end, with numbers and a picture.
+//! `coulter-lab demo`: the main job, start to end, with numbers and a picture.
 
-use crate::attach_point;
 use crate::demo::{self, Wish};
-use crate::error::{CliError, SystemError};
-use crate::size::{Size, SizeError};
-use crate::state::Via;
+use crate::error::{LabError, TrialError};
 use crate::terminal;
 use clap::Args;
+use coulter_daemon::attach_point;
+use coulter_daemon::state::Via;
+use coulter_terminal::{Size, SizeError};
 use std::path::PathBuf;
 
 /// Show what Coulter does: random writes on an embedded store against the same on a plain file.
@@ -19,8 +19,8 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter demo
-  coulter demo --json --size 4G --seconds 30 --directory /mnt/slow-disk")]
+  coulter-lab demo
+  coulter-lab demo --json --size 4G --seconds 30 --directory /mnt/slow-disk")]
 pub(crate) struct Demo {
     /// Bytes that are written to on either side
     #[arg(long, default_value = "1G", value_parser = parse_size)]
@@ -63,7 +63,7 @@ fn parse_size(text: &str) -> Result<Size, String> {
 }
 
 impl Demo {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self) -> Result<(), LabError> {
         let is_root = nix::unistd::Uid::effective().is_root();
         let as_root = !self.no_root && is_root && attach_point::check(Via::Loop).is_ok();
         if is_root && !as_root && !self.no_root {
@@ -91,7 +91,7 @@ impl Demo {
             figures.durable_before_crash,
             if as_root { "files" } else { "writes" },
         );
-        Err(SystemError::DemoFailed { step: "comparing", reason }.into())
+        Err(TrialError::DemoFailed { step: "comparing", reason }.into())
     }
 }
 

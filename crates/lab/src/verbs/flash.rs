@@ -1,13 +1,13 @@
-//! `coulter flash`: the emulator of flash drives.
+//! `coulter-lab flash`: the emulator of flash drives.
 
 mod attach;
 mod drive;
 mod run;
 
-use crate::error::CliError;
-use crate::state::StateDirectory;
+use crate::error::LabError;
 use attach::{FlashAttach, FlashDaemon, FlashServe};
 use clap::{Args, Subcommand};
+use coulter_daemon::state::StateDirectory;
 use log::LevelFilter;
 use run::FlashRun;
 
@@ -19,11 +19,11 @@ use run::FlashRun;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter flash run --ftl page --profile sata-tlc --workload uniform --json
-  coulter flash run --ftl sftl --profile openssd --workload varmail --host slfs
-  coulter flash run --ftl dftl --profile my-drive.profile --workload zipf:0.99,reads=30
-  coulter flash attach --ftl dftl --pace real       prints, for instance, /dev/loop0
-  coulter flash attach --volume                     the same with a Coulter volume on the drive")]
+  coulter-lab flash run --ftl page --profile sata-tlc --workload uniform --json
+  coulter-lab flash run --ftl sftl --profile openssd --workload varmail --host slfs
+  coulter-lab flash run --ftl dftl --profile my-drive.profile --workload zipf:0.99,reads=30
+  coulter-lab flash attach --ftl dftl --pace real   prints, for instance, /dev/loop0
+  coulter-lab flash attach --volume                 the same with a Coulter volume on the drive")]
 pub(crate) struct Flash {
     #[command(subcommand)]
     what: What,
@@ -42,8 +42,8 @@ enum What {
 impl Flash {
     pub(crate) fn run(
         &self,
-        state: impl FnOnce() -> Result<StateDirectory, CliError>,
-    ) -> Result<(), CliError> {
+        state: impl FnOnce() -> Result<StateDirectory, LabError>,
+    ) -> Result<(), LabError> {
         match &self.what {
             What::Run(verb) => verb.run(),
             What::Attach(verb) => verb.run(&state()?),

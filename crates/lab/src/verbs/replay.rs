@@ -1,14 +1,14 @@
-//! `coulter replay`: what a trace would cost on Coulter, and whether that is worth it.
+//! `coulter-lab replay`: what a trace would cost on Coulter, and whether that is worth it.
 
-use crate::error::{CliError, SystemError};
-use crate::output::{Kind, Output};
-use crate::setting::by_name;
+use crate::error::{LabError, TrialError};
 use crate::terminal;
 use crate::verbs::bench::{parse_share, progress_bar};
 use clap::Args;
 use coulter_bench::BenchError;
 use coulter_bench::cleaning::{Config, Placement, VictimPolicy};
 use coulter_bench::replay::{self, Behaviour, Options, Report};
+use coulter_cli::choices::by_name;
+use coulter_cli::output::{Kind, Output};
 use coulter_workload::trace::{Format, ReaderOptions};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -25,9 +25,9 @@ const BUFFER_SIZE: usize = 1 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter replay hm_0.csv
-  blktrace -d /dev/sda -o - | blkparse -i - | coulter replay - --plot sda.svg
-  coulter replay trace.csv --spare 7%,20%,50% --json")]
+  coulter-lab replay hm_0.csv
+  blktrace -d /dev/sda -o - | blkparse -i - | coulter-lab replay - --plot sda.svg
+  coulter-lab replay trace.csv --spare 7%,20%,50% --json")]
 pub(crate) struct Replay {
     /// The trace, or `-` for standard input
     #[arg(value_name = "TRACE")]
@@ -79,7 +79,7 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self) -> Result<(), LabError> {
         let plot = self.plot.as_deref().map(|path| Output::check(path, Kind::SVG)).transpose()?;
         let source = BufReader::with_capacity(BUFFER_SIZE, self.open()?);
         let (bar, progress) = progress_bar("replay");
@@ -112,16 +112,16 @@ impl Replay {
         self.placement.iter().flat_map(|placement| with(*placement)).collect()
     }
 
-    fn open(&self) -> Result<Box<dyn Read>, CliError> {
+    fn open(&self) -> Result<Box<dyn Read>, LabError> {
         if self.path == Path::new("-") {
             return Ok(Box::new(io::stdin()));
         }
         let file = File::open(&self.path);
-        let file = file.map_err(|source| CliError::io("open", &self.path, source))?;
+        let file = file.map_err(|source| LabError::io("open", &self.path, source))?;
         Ok(Box::new(file))
     }
 
-    fn tell(&self, report: &Report, plot: Option<&Output>) -> Result<(), CliError> {
+    fn tell(&self, report: &Report, plot: Option<&Output>) -> Result<(), LabError> {
         if let Some(plot) = plot {
             plot.write(replay::plot(report).as_bytes())?;
         }
@@ -136,17 +136,17 @@ impl Replay {
         }
     }
 
-    fn failed(&self, error: &BenchError) -> CliError {
+    fn failed(&self, error: &BenchError) -> LabError {
         let reason = error.to_string();
         let path = self.path.clone();
         match error {
             BenchError::Option { .. } => {
-                SystemError::Bench { name: "replay", reason, is_usage: true }.into()
+                TrialError::Bench { name: "replay", reason, is_usage: true }.into()
             }
             BenchError::BadLine { .. } => {
-                SystemError::BadTrace { path, reason, strict: true }.into()
+                TrialError::BadTrace { path, reason, strict: true }.into()
             }
-            _ => SystemError::BadTrace { path, reason, strict: false }.into(),
+            _ => TrialError::BadTrace { path, reason, strict: false }.into(),
         }
     }
 }

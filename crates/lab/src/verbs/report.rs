@@ -1,9 +1,9 @@
-//! `coulter report`: the published experiments, run again.
+//! `coulter-lab report`: the published experiments, run again.
 
-use crate::error::{CliError, SystemError};
-use crate::output::{Kind, Output};
+use crate::error::{LabError, TrialError};
 use crate::terminal;
 use clap::Args;
+use coulter_cli::output::{Kind, Output};
 use coulter_flash::report::{EXPERIMENTS, Experiment, Outcome, Scale, Setting, page};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter report                          minutes, into coulter-report.html
-  coulter report --short --output r.html  seconds
-  coulter report --only D16,D17 --json    some of them, as figures")]
+  coulter-lab report                      minutes, into coulter-report.html
+  coulter-lab report --short --output r.html  seconds
+  coulter-lab report --only D16,D17 --json    some of them, as figures")]
 pub(crate) struct Report {
     /// Small drives and few writes: seconds, for continuous integration
     #[arg(long)]
@@ -59,7 +59,7 @@ struct Kept {
 }
 
 impl Report {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self) -> Result<(), LabError> {
         let scale = if self.short { Scale::Short } else { Scale::Full };
         let setting = Setting { scale, seed: self.seed };
         let experiments = if self.only.is_empty() { &EXPERIMENTS[..] } else { &self.only };
@@ -72,7 +72,7 @@ impl Report {
             match fs::create_dir(parts) {
                 // An interrupted report's.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => made.map_err(|error| CliError::io("make", parts, error))?,
+                made => made.map_err(|error| LabError::io("make", parts, error))?,
             }
         }
         let bar = terminal::progress("report", experiments.len() as u64);
@@ -100,19 +100,19 @@ fn parts_of(output: &Path) -> PathBuf {
 }
 
 /// Removes what was kept, and the directory unless something else lies in it.
-fn remove_parts(parts: &Path) -> Result<(), CliError> {
+fn remove_parts(parts: &Path) -> Result<(), LabError> {
     for experiment in &EXPERIMENTS {
         let part = part_of(parts, experiment);
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(CliError::io("remove", &part, error));
+                return Err(LabError::io("remove", &part, error));
             }
             _ => {}
         }
     }
     match fs::remove_dir(parts) {
         Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
-            Err(CliError::io("remove", parts, error))
+            Err(LabError::io("remove", parts, error))
         }
         _ => Ok(()),
     }
@@ -127,7 +127,7 @@ fn outcome(
     experiment: &Experiment,
     setting: &Setting,
     parts: Option<&Path>,
-) -> Result<Outcome, CliError> {
+) -> Result<Outcome, LabError> {
     let made_by =
         format!("{} {} {}", env!("CARGO_PKG_VERSION"), setting.scale.name(), setting.seed);
     let part = parts.map(|parts| part_of(parts, experiment));
@@ -137,7 +137,7 @@ fn outcome(
     if let Some(kept) = kept.filter(|kept| kept.made_by == made_by) {
         return Ok(kept.outcome);
     }
-    let outcome = experiment.run(setting).map_err(|error| SystemError::Bench {
+    let outcome = experiment.run(setting).map_err(|error| TrialError::Bench {
         name: experiment.id,
         reason: error.to_string(),
         is_usage: false,
@@ -145,7 +145,7 @@ fn outcome(
     if let Some(part) = part {
         let kept = Kept { made_by, outcome: outcome.clone() };
         let bytes = serde_json::to_vec(&kept).expect("outcomes are plain figures and words");
-        fs::write(&part, bytes).map_err(|error| CliError::io("write", &part, error))?;
+        fs::write(&part, bytes).map_err(|error| LabError::io("write", &part, error))?;
     }
     Ok(outcome)
 }

@@ -1,9 +1,9 @@
-//! `coulter sim`: the engine in a simulated world, power cuts and all.
+//! `coulter-lab sim`: the engine in a simulated world, power cuts and all.
 
-use crate::demo::Interrupt;
-use crate::error::{CliError, SystemError};
+use crate::error::{LabError, SystemError, TrialError};
 use crate::terminal::{self, GREEN};
 use clap::Args;
+use coulter_cli::interrupt::Interrupt;
 use coulter_sim::exhaustive::{ALPHABET, Search, Tried};
 use coulter_sim::lives::{self, Total};
 use coulter_sim::plan::Plan;
@@ -29,11 +29,11 @@ const LENGTH_MAX: u32 = 12;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter sim                              a hundred lives
-  coulter sim --seeds 10000 --first 5000   others
-  coulter sim --seed 7 --print             the story of one life
-  coulter sim --plan failing.plan          a plan that was written down
-  coulter sim --exhaustive                 every short plan, cut after every device command")]
+  coulter-lab sim                          a hundred lives
+  coulter-lab sim --seeds 10000 --first 5000   others
+  coulter-lab sim --seed 7 --print         the story of one life
+  coulter-lab sim --plan failing.plan      a plan that was written down
+  coulter-lab sim --exhaustive             every short plan, cut after every device command")]
 pub(crate) struct Sim {
     /// Number of lives
     #[arg(long, default_value = "100", conflicts_with_all = ["seed", "plan", "exhaustive"])]
@@ -103,7 +103,7 @@ struct ExhaustiveReport {
 }
 
 impl Sim {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self) -> Result<(), LabError> {
         let interrupt = Interrupt::take_over()?;
         // The engine's panics are findings; they are told once, with the plan.
         std::panic::set_hook(Box::new(|_| {}));
@@ -124,7 +124,7 @@ impl Sim {
         result
     }
 
-    fn run_seeds(&self, interrupt: &Interrupt) -> Result<(), CliError> {
+    fn run_seeds(&self, interrupt: &Interrupt) -> Result<(), LabError> {
         let bar = terminal::progress("simulating", self.seeds);
         let (start, mut latest) = (Instant::now(), self.first);
         let seeds = self.first..self.first + self.seeds;
@@ -147,7 +147,7 @@ impl Sim {
         Ok(())
     }
 
-    fn tell(&self, total: &Total, seconds: f64) -> Result<(), CliError> {
+    fn tell(&self, total: &Total, seconds: f64) -> Result<(), LabError> {
         let Outcome { operations, commands, crash_points, .. } = total.outcome;
         let Outcome { cuts_while_opening, recoveries, checkpoints, .. } = total.outcome;
         let violations = total.failures.len();
@@ -179,7 +179,7 @@ impl Sim {
         ))
     }
 
-    fn run_plan(&self, plan: &Plan, name: &str) -> Result<(), CliError> {
+    fn run_plan(&self, plan: &Plan, name: &str) -> Result<(), LabError> {
         if self.print {
             for line in story(plan) {
                 terminal::print(&line)?;
@@ -194,7 +194,7 @@ impl Sim {
         self.tell(&total, start.elapsed().as_secs_f64())
     }
 
-    fn search(&self, interrupt: &Interrupt) -> Result<(), CliError> {
+    fn search(&self, interrupt: &Interrupt) -> Result<(), LabError> {
         let bar = terminal::progress("crash points", self.points);
         let start = Instant::now();
         let mut search = Search::new();
@@ -215,7 +215,7 @@ impl Sim {
         self.tell_search(&search.tried, length, failure.is_some().into(), start)?;
         if let Some(failure) = failure {
             let reason = failure.to_string();
-            return Err(SystemError::PromiseBroken { name: "a plan".to_owned(), reason }.into());
+            return Err(TrialError::PromiseBroken { name: "a plan".to_owned(), reason }.into());
         }
         if interrupt.is_raised() {
             terminal::note(&format!("interrupted at the plan {current:?}"));
@@ -230,7 +230,7 @@ impl Sim {
         operations_max: u32,
         violations: usize,
         start: Instant,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), LabError> {
         let Tried { plans, crash_points, exhausted_points } = *tried;
         let seconds = start.elapsed().as_secs_f64();
         if self.json {
@@ -251,11 +251,11 @@ impl Sim {
     }
 }
 
-fn read_plan(path: &Path) -> Result<Plan, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|error| CliError::io("read", path, error))?;
+fn read_plan(path: &Path) -> Result<Plan, LabError> {
+    let text = std::fs::read_to_string(path).map_err(|error| LabError::io("read", path, error))?;
     let refused = |reason: coulter_sim::plan::PlanError| {
         let (path, reason) = (path.to_owned(), reason.to_string());
-        CliError::from(SystemError::PlanRefused { path, reason })
+        LabError::from(TrialError::PlanRefused { path, reason })
     };
     text.parse().map_err(refused)
 }
@@ -267,10 +267,10 @@ fn story(plan: &Plan) -> Vec<String> {
 }
 
 /// The error for a plan that breaks a promise: made short, and written as a test.
-fn found(name: &str, plan: &Plan, what: &str) -> CliError {
+fn found(name: &str, plan: &Plan, what: &str) -> LabError {
     terminal::note(&format!("{name} breaks a promise: {what}; making the plan short"));
     let shrunk = shrink::shrink(plan, SHRINK_RUNS);
     let (plan, what) = shrunk.unwrap_or((plan.clone(), what.to_owned()));
     terminal::note(&shrink::as_test("found_by_the_simulator", &plan, &what));
-    SystemError::PromiseBroken { name: name.to_owned(), reason: what }.into()
+    TrialError::PromiseBroken { name: name.to_owned(), reason: what }.into()
 }

@@ -28,7 +28,7 @@ pub enum Program {
     Pgbench,
     /// sysbench's read-write transactions on PostgreSQL.
     Sysbench,
-    /// A generated load, by the name that `coulter flash run --workload` knows.
+    /// A generated load, by the name that `coulter-lab flash run --workload` knows.
     Generated(&'static str),
 }
 

@@ -1,25 +1,26 @@
-//! `coulter flash attach` and `serve`: an emulated drive as a block device, by itself or with a
+//! `coulter-lab flash attach` and `serve`: an emulated drive as a block device, by itself or with a
 //! volume on it.
 
 use super::drive::{DriveOptions, refused};
-use crate::daemon::launch::{self, Readiness};
-use crate::daemon::{self, Job, Point, Source};
 use crate::emulated::{Emulation, Streams, VolumeShape};
-use crate::error::{CliError, Report};
-use crate::logging;
-use crate::opening::Opening;
-use crate::output::{Kind, Output};
-use crate::setting::{self, Setting};
-use crate::size::Size;
-use crate::state::{Entry, StateDirectory};
-use crate::status::Facts;
+use crate::error::LabError;
 use crate::terminal;
-use crate::verbs::attach::ViaChoice;
-use crate::verbs::create::parse_percent;
-use crate::verbs::serve::check_remote;
 use clap::{Args, ValueEnum};
 use coulter_attach::nbd::Address;
+use coulter_cli::output::{Kind, Output};
+use coulter_cli::verbs::attach::ViaChoice;
+use coulter_cli::verbs::create::parse_percent;
+use coulter_cli::verbs::serve::check_remote;
+use coulter_daemon::Opening;
+use coulter_daemon::launch::{self, Readiness};
+use coulter_daemon::logging;
+use coulter_daemon::setting::{self, Setting};
+use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::status::Facts;
+use coulter_daemon::{Job, Point, service};
 use coulter_flash::{Pacing, Placement};
+use coulter_terminal::Report;
+use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -30,9 +31,9 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter flash attach --profile sata-tlc --size 1G       prints, for instance, /dev/loop0
-  coulter flash attach --ftl bast --via nbd-server        prints an nbd+unix:// URI; needs no root
-  coulter flash attach --volume --name stack              a Coulter volume on such a drive
+  coulter-lab flash attach --profile sata-tlc --size 1G   prints, for instance, /dev/loop0
+  coulter-lab flash attach --ftl bast --via nbd-server    prints an nbd+unix:// URI; needs no root
+  coulter-lab flash attach --volume --name stack          a Coulter volume on such a drive
   coulter status stack --json | jq .flash.nand.programs
   coulter detach stack")]
 pub(crate) struct FlashAttach {
@@ -52,8 +53,8 @@ pub(crate) struct FlashAttach {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter flash serve --nbd unix:/run/drive.sock
-  coulter flash serve --nbd tcp:127.0.0.1:10809 --ftl fast --pace real --json")]
+  coulter-lab flash serve --nbd unix:/run/drive.sock
+  coulter-lab flash serve --nbd tcp:127.0.0.1:10809 --ftl fast --pace real --json")]
 pub(crate) struct FlashServe {
     #[command(flatten)]
     emulation: EmulationOptions,
@@ -156,7 +157,7 @@ const STREAM_SIZE_DEFAULT: u64 = 32 << 20;
 impl EmulationOptions {
     /// # Errors
     /// A drive that cannot be.
-    fn emulation(&self) -> Result<Emulation, CliError> {
+    fn emulation(&self) -> Result<Emulation, LabError> {
         let mut ftl_options = self.drive.options();
         let segment_size = self.stream_size.map(|size| size.0);
         if self.stream_size == Some(Size(0)) {
@@ -195,25 +196,27 @@ impl EmulationOptions {
 
     /// # Errors
     /// As [`EmulationOptions::emulation`]; when the file of statistics cannot be written.
-    fn job(&self, point: Point) -> Result<Job, CliError> {
+    fn job(&self, point: Point) -> Result<Job, LabError> {
         self.check_statistics()?;
         let opening = Opening { name: self.name.clone(), ..Opening::default() };
-        let source = Source::Drive(Box::new(self.emulation()?));
+        let source = Box::new(self.emulation()?);
         Ok(Job { source, point, opening, recover: false })
     }
 
     /// Writes what is known at the end to the file that was asked for.
-    fn keep(&self, facts: Option<&Facts>) -> Result<(), CliError> {
+    fn keep(&self, facts: Option<&Facts>) -> Result<(), LabError> {
         let (Some(path), Some(facts)) = (&self.statistics, facts) else { return Ok(()) };
-        let failed = |source| CliError::io("write", path, source);
+        let failed = |source| LabError::io("write", path, source);
         let text = serde_json::to_string_pretty(facts).map_err(|error| failed(error.into()))?;
-        Output::check(path, Kind::STATISTICS)?.write((text + "\n").as_bytes())
+        Ok(Output::check(path, Kind::STATISTICS)?.write((text + "\n").as_bytes())?)
     }
 
     /// A file of statistics that cannot be written should fail now, not when the drive is gone.
-    fn check_statistics(&self) -> Result<(), CliError> {
-        let path = self.statistics.as_deref();
-        path.map_or(Ok(()), |path| Output::check(path, Kind::STATISTICS).map(drop))
+    fn check_statistics(&self) -> Result<(), LabError> {
+        if let Some(path) = &self.statistics {
+            Output::check(path, Kind::STATISTICS)?;
+        }
+        Ok(())
     }
 
     /// The words that make this on a command line that is read in another directory.
@@ -264,30 +267,30 @@ impl AttachOptions {
 }
 
 impl FlashAttach {
-    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), LabError> {
         let options = &self.options;
         let job = options.emulation.job(options.via.point_of_mortal()?)?;
         if !self.foreground {
             let entry = launch::launch(state, options.words())?;
             return tell(&entry, self.json);
         }
-        let facts = daemon::run(state, job, &mut |entry| tell(entry, self.json))?;
+        let facts = service::run(state, job, &mut |entry| Ok(tell(entry, self.json)?))?;
         finish(&options.emulation, facts.as_ref(), self.json)
     }
 }
 
 impl FlashServe {
-    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), LabError> {
         check_remote(&self.nbd, self.allow_remote)?;
         let point = Point::NbdAt { address: self.nbd.clone(), allow_remote: self.allow_remote };
         let job = self.emulation.job(point.absolute())?;
-        let facts = daemon::run(state, job, &mut |entry| tell(entry, self.json))?;
+        let facts = service::run(state, job, &mut |entry| Ok(tell(entry, self.json)?))?;
         finish(&self.emulation, facts.as_ref(), self.json)
     }
 }
 
 impl FlashDaemon {
-    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+    pub(super) fn run(&self, state: &StateDirectory) -> Result<(), LabError> {
         let mut readiness = Readiness::on_standard_output();
         let result = self.serve(state, &mut readiness);
         if let Err(error) = &result {
@@ -297,11 +300,11 @@ impl FlashDaemon {
         result
     }
 
-    fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
-        daemon::leave_session();
+    fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), LabError> {
+        service::leave_session();
         let options = &self.options;
         let job = options.emulation.job(options.via.point_of_mortal()?)?;
-        let facts = daemon::run(state, job, &mut |entry| {
+        let facts = service::run(state, job, &mut |entry| {
             logging::move_to_file(&state.file(&entry.name, "log"))?;
             readiness.tell_success(entry)
         })?;
@@ -309,7 +312,7 @@ impl FlashDaemon {
     }
 }
 
-fn tell(entry: &Entry, json: bool) -> Result<(), CliError> {
+fn tell(entry: &Entry, json: bool) -> Result<(), LabError> {
     if json {
         return terminal::print_json(entry);
     }
@@ -317,7 +320,7 @@ fn tell(entry: &Entry, json: bool) -> Result<(), CliError> {
 }
 
 /// Says what the drive has done.
-fn finish(options: &EmulationOptions, facts: Option<&Facts>, json: bool) -> Result<(), CliError> {
+fn finish(options: &EmulationOptions, facts: Option<&Facts>, json: bool) -> Result<(), LabError> {
     options.keep(facts)?;
     match facts {
         Some(facts) if json => terminal::print_json(facts),
@@ -334,7 +337,7 @@ mod tests {
     use clap::Parser;
 
     fn options(words: &[&str]) -> AttachOptions {
-        let words = ["coulter", "flash", "attach"].iter().chain(words);
+        let words = ["coulter-lab", "flash", "attach"].iter().chain(words);
         let line = CommandLine::try_parse_from(words).expect("the words are a command line");
         let Verb::Flash(flash) = line.verb else { panic!("another verb: {:?}", line.verb) };
         let What::Attach(attach) = flash.what else { panic!("another verb: {:?}", flash.what) };
@@ -358,7 +361,7 @@ mod tests {
             &["--volume", "--tune=reclaim=threaded", "--tune", "latency-target=1500us"],
         ] {
             let options = options(words);
-            let line = [OsString::from("coulter")].into_iter().chain(options.words());
+            let line = [OsString::from("coulter-lab")].into_iter().chain(options.words());
             let line = CommandLine::try_parse_from(line).expect("the daemon understands it");
             let Verb::Flash(flash) = line.verb else { panic!("another verb: {:?}", line.verb) };
             let What::Daemon(daemon) = flash.what else { panic!("another: {:?}", flash.what) };
@@ -379,7 +382,7 @@ mod tests {
             &["--volume", "--tune=defrag=on"],
             &["--pace=slow"],
         ] {
-            let line = ["coulter", "flash", "attach"].iter().chain(words);
+            let line = ["coulter-lab", "flash", "attach"].iter().chain(words);
             assert!(CommandLine::try_parse_from(line).is_err(), "{words:?}");
         }
     }

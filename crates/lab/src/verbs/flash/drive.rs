@@ -1,10 +1,10 @@
-//! Which drive is emulated: the options that all verbs of `coulter flash` share.
+//! Which drive is emulated: the options that all verbs of `coulter-lab flash` share.
 
-use crate::error::{CliError, SystemError};
-use crate::size::Size;
-use crate::verbs::create::parse_percent;
+use crate::error::{LabError, TrialError};
 use clap::Args;
+use coulter_cli::verbs::create::parse_percent;
 use coulter_flash::{FtlKind, FtlOptions, Placement, Profile, ProfileError, VictimPolicy};
+use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -50,7 +50,7 @@ impl DriveOptions {
     ///
     /// # Errors
     /// A profile that is not there, or cannot be.
-    pub(super) fn profile(&self) -> Result<Profile, CliError> {
+    pub(super) fn profile(&self) -> Result<Profile, LabError> {
         let mut profile = load_profile(&self.profile)?;
         self.adapt(&mut profile).map_err(|error| refused(error.to_string(), true))?;
         Ok(profile)
@@ -119,7 +119,7 @@ where
 }
 
 /// A profile that comes with the program, or that is in a file.
-fn load_profile(name: &str) -> Result<Profile, CliError> {
+fn load_profile(name: &str) -> Result<Profile, LabError> {
     let unknown = match Profile::named(name) {
         Ok(profile) => return Ok(profile),
         Err(error) => error,
@@ -128,11 +128,11 @@ fn load_profile(name: &str) -> Result<Profile, CliError> {
     if !path.exists() {
         return Err(refused(unknown.to_string(), true));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| CliError::io("read", path, error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| LabError::io("read", path, error))?;
     Profile::parse(&text).map_err(|error| refused(format!("{name}: {error}"), true))
 }
 
 /// Why nothing is emulated.
-pub(super) fn refused(reason: String, is_usage: bool) -> CliError {
-    SystemError::Bench { name: "the emulated drive", reason, is_usage }.into()
+pub(super) fn refused(reason: String, is_usage: bool) -> LabError {
+    TrialError::Bench { name: "the emulated drive", reason, is_usage }.into()
 }

@@ -1,12 +1,12 @@
-//! `coulter flash run`: a workload on an emulated drive, in virtual time.
+//! `coulter-lab flash run`: a workload on an emulated drive, in virtual time.
 
 use super::drive::{DriveOptions, parse, refused};
-use crate::error::CliError;
-use crate::size::Size;
+use crate::error::LabError;
 use crate::terminal;
-use crate::verbs::create::parse_percent;
 use clap::Args;
+use coulter_cli::verbs::create::parse_percent;
 use coulter_flash::{Cleaning, HostKind, RemapOptions, Run, RunError, Workload};
+use coulter_terminal::Size;
 
 /// Run a workload on a drive, and print what was counted and how long it took
 #[derive(Debug, Args)]
@@ -63,7 +63,7 @@ fn parse_cleaning(text: &str) -> Result<Cleaning, String> {
 }
 
 impl FlashRun {
-    pub(super) fn run(&self) -> Result<(), CliError> {
+    pub(super) fn run(&self) -> Result<(), LabError> {
         self.check()?;
         let mut run = Run::new(self.drive.profile()?, self.drive.ftl, self.workload);
         run.options = self.drive.options();
@@ -82,7 +82,7 @@ impl FlashRun {
     }
 
     /// Checks that no option would be passed over.
-    fn check(&self) -> Result<(), CliError> {
+    fn check(&self) -> Result<(), LabError> {
         let is_bare = matches!(self.workload, Workload::Blocks { .. });
         let reason = if is_bare && (self.host.is_some() || self.remap.is_some()) {
             "--host and --remap are for workloads with files, such as --workload postmark"

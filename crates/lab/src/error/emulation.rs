@@ -1,7 +1,7 @@
 //! About emulated drives.
 
-use super::report::{Report, fault, usage};
-use crate::size::Size;
+use coulter_terminal::Size;
+use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
 /// About emulated drives.

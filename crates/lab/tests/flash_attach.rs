@@ -158,3 +158,27 @@ fn a_server_in_the_foreground_prints_figures_when_it_is_told_to_end() {
     assert_eq!(entry["name"], "sata-tlc");
     assert_eq!(number(end, "/flash/exported_bytes"), 64 << 20);
 }
+
+#[test]
+fn an_emulated_drive_does_not_restart() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);
+    let error = sandbox.fails(1, &["restart", "drive"]);
+    assert!(error.contains("in its memory"), "{error}");
+    sandbox.ok(&["detach", "drive"]);
+}
+
+#[test]
+fn settings_are_for_the_volume_on_a_drive_and_not_for_the_drive() {
+    let sandbox = Sandbox::new();
+    let tuned = ["--tune", "reclaim=threaded", "--tune", "policy=greedy"];
+    let flash = ["flash", "attach", "--via", "nbd-server", "--name", "stack", "--volume"];
+    sandbox.ok(&[&flash[..], &tuned].concat());
+    let settings = sandbox.json(&["tune", "stack", "--json"]);
+    assert_eq!((&settings["reclaim"], &settings["policy"]), (&"threaded".into(), &"greedy".into()));
+    sandbox.ok(&["detach", "stack"]);
+    sandbox.ok(&["flash", "attach", "--profile", "tiny", "--via", "nbd-server", "--name", "drive"]);
+    let error = sandbox.fails(1, &["tune", "drive", "cleaning=paused"]);
+    assert!(error.contains("no volume"), "{error}");
+    sandbox.ok(&["detach", "drive"]);
+}

@@ -1,4 +1,4 @@
-//! `coulter replay` on traces as they come: good, damaged, endless.
+//! `coulter-lab replay` on traces as they come: good, damaged, endless.
 
 mod sandbox;
 

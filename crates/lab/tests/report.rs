@@ -1,4 +1,4 @@
-//! `coulter report` is the same page whether it is interrupted or not.
+//! `coulter-lab report` is the same page whether it is interrupted or not.
 
 mod sandbox;
 

@@ -18,7 +18,7 @@ const STRIDE: usize = 4096;
 
 /// What a file was found to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub enum Content {
     /// Nothing but zeros.
     Zeros,
     /// Something; the first byte of it.
@@ -32,7 +32,7 @@ pub(crate) enum Content {
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn content(file: &File, size: u64, read_max: u64) -> io::Result<Content> {
+pub fn content(file: &File, size: u64, read_max: u64) -> io::Result<Content> {
     let mut piece = vec![0; PIECE_SIZE as usize];
     let (mut at, mut left) = (0, read_max);
     while let Some(run) = next_data(file, at, size)? {
@@ -81,7 +81,7 @@ fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u64>>
 ///
 /// # Errors
 /// When the file system cannot do that.
-pub(crate) fn punch_holes(file: &File, size: u64) -> io::Result<()> {
+pub fn punch_holes(file: &File, size: u64) -> io::Result<()> {
     use nix::fcntl::{FallocateFlags, fallocate};
     let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let mut at = 0;

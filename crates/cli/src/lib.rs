@@ -1,0 +1,105 @@
+//! `coulter`: the command line.
+//!
+//! Each verb has a file in `verbs`. What they share: `store` and `format_store` stand between the
+//! verbs and the library, `error` says what went wrong. The life of an attached volume is the crate
+//! `coulter-daemon`, how the program speaks is `coulter-terminal`.
+//!
+//! What is public is what the laboratory (`coulter-lab`) shares with the product; nobody else is meant
+//! to build on it.
+//!
+//! Contract: facts go to standard output, everything else to standard error; the exit code is 0
+//! when all was done, 1 when something failed or a fault was found, 2 for a wrong command line.
+
+pub mod choices;
+mod command;
+mod dashboard;
+pub mod dead_loops;
+pub mod error;
+pub mod file_size;
+pub mod file_system;
+pub mod format_store;
+mod holders;
+mod image;
+pub mod interrupt;
+pub mod opening;
+pub mod output;
+pub mod room;
+pub mod signatures;
+pub mod store;
+mod target_file;
+pub mod terminal;
+pub mod tool;
+pub mod verbs;
+
+use clap::{CommandFactory, Parser};
+use command::{CommandLine, Verb};
+use coulter_daemon::{StateDirectory, logging};
+use error::CliError;
+use log::LevelFilter;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The program: does what its command line says.
+pub fn main() -> ExitCode {
+    file_size::make_excess_an_error();
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(words) => return answer(&words),
+    };
+    let level = match &line.verb {
+        Verb::Serve(_) => LevelFilter::Info,
+        Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
+        _ => LevelFilter::Warn,
+    };
+    logging::start(level, line.log_format);
+    // A daemon has told the command that started it what is wrong.
+    let silent = matches!(&line.verb, Verb::Daemon(_));
+    match run(line) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let report = error.report();
+            if !silent {
+                terminal::print_error(&report);
+            }
+            ExitCode::from(report.exit_code)
+        }
+    }
+}
+
+/// Says what is wrong with a command line, or the help or the version that it asks for.
+pub fn answer(words: &clap::Error) -> ExitCode {
+    // It is 0 or 2.
+    let code = words.exit_code() as u8;
+    match words.print().and_then(|()| io::stdout().flush()) {
+        Err(error) if code == 0 && error.kind() != io::ErrorKind::BrokenPipe => {
+            let error = CliError::io("write to", "standard output".as_ref(), error);
+            terminal::print_error(&error.report());
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(code),
+    }
+}
+
+fn run(line: CommandLine) -> Result<(), CliError> {
+    let state = || StateDirectory::open(line.state_directory.clone());
+    let looked_into = || StateDirectory::look(line.state_directory.clone());
+    let known_state = || StateDirectory::find_existing(line.state_directory.clone());
+    match &line.verb {
+        Verb::Create(verb) => verb.run(known_state().as_ref()),
+        Verb::Attach(verb) => verb.run(&state()?),
+        Verb::Detach(verb) => verb.run(&looked_into()?),
+        Verb::List(verb) => verb.run(&looked_into()?),
+        Verb::Restart(verb) => verb.run(&looked_into()?),
+        Verb::Mount(verb) => verb.run(&state()?),
+        Verb::Umount(verb) => verb.run(&looked_into()?),
+        Verb::Serve(verb) => verb.run(&state()?),
+        Verb::Status(verb) => verb.run(&looked_into()?),
+        Verb::Tune(verb) => verb.run(&looked_into()?),
+        Verb::Grow(verb) => verb.run(&looked_into()?),
+        Verb::Check(verb) => verb.run(known_state().as_ref()),
+        Verb::Dump(verb) => verb.run(known_state().as_ref()),
+        Verb::Salvage(verb) => verb.run(known_state().as_ref()),
+        Verb::Daemon(verb) => verb.run(&state()?),
+        Verb::Generate(verb) => verb.run(&CommandLine::command),
+    }
+}

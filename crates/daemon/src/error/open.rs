@@ -1,0 +1,66 @@
+//! About opening and closing the stores that are served.
+
+use coulter_terminal::{Report, fault, usage};
+use std::path::PathBuf;
+
+/// About opening and closing stores.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum OpenError {
+    /// Somebody else has the store; as the volume of that name, if it is one of ours.
+    InUse { path: PathBuf, reason: String, name: Option<String> },
+    /// There is nothing at a path where only devices are.
+    DeviceMissing { path: PathBuf },
+    /// A symbolic link that leads to nothing.
+    LinkToNothing { path: PathBuf, target: PathBuf },
+    /// A path that is no text, where text is needed.
+    PathNotText { path: PathBuf },
+    /// There is no store to open at that path.
+    StoreMissing { path: PathBuf },
+    /// The library refused to open a store.
+    Refused { path: PathBuf, reason: String },
+    /// There is no store in a file, nor anything else.
+    Blank { path: PathBuf },
+    /// A volume did not end in order.
+    NotClosed { path: PathBuf, reason: String },
+}
+
+impl OpenError {
+    /// What, why, and what to do.
+    pub fn report(&self) -> Report {
+        match self {
+            OpenError::PathNotText { path } => usage(format!("cannot serve {}", path.display()))
+                .why("its path is not UTF-8, and the entry of an attached volume is")
+                .help("rename the file, or the directory that it lies in"),
+            OpenError::DeviceMissing { path } => fault(format!("cannot use {}", path.display()))
+                .why("there is no such device")
+                .help("`lsblk` shows the devices that there are"),
+            OpenError::LinkToNothing { path, target } => {
+                fault(format!("cannot use {}", path.display()))
+                    .why(format!(
+                        "it is a symbolic link, and there is nothing at {} that it leads to",
+                        target.display()
+                    ))
+                    .help("name the file itself, or make the link lead to it")
+            }
+            OpenError::StoreMissing { path } => fault(format!("cannot open {}", path.display()))
+                .why("there is no such file or disk")
+                .help(format!("make a store with `coulter create {} --size 10G`", path.display())),
+            OpenError::Refused { path, reason } | OpenError::InUse { path, reason, name: None } => {
+                fault(format!("cannot open {}", path.display())).why(reason.as_str())
+            }
+            OpenError::InUse { path, reason, name: Some(name) } => {
+                fault(format!("cannot open {}", path.display()))
+                    .why(reason.as_str())
+                    .help(format!("first run `coulter detach {name}`"))
+            }
+            OpenError::Blank { path } => fault(format!("cannot open {}", path.display()))
+                .why("there is no store here: the file holds nothing but zeros")
+                .help(format!("`coulter create {}` makes one", path.display())),
+            OpenError::NotClosed { path, reason } => {
+                fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
+            }
+        }
+    }
+}

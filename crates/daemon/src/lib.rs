@@ -1,0 +1,61 @@
+//! Daemons that serve stores, and how commands find and talk to them.
+//!
+//! ```text
+//!  a program's verb                       a command in another process
+//!    | Job: what, where, how                | StateDirectory: who serves what
+//!    v                                      v
+//!  service::run ---- claim, entry ----> NAME.json        control::ask
+//!    |   Source::open -> Backing            |                |
+//!    |   AttachPoint                        |                v
+//!    `-- Serving: signals, requests <--- NAME.sock <---------'
+//! ```
+//!
+//! The crate knows no verb and no command line: a program makes a [`Job`] and calls
+//! [`service::run`], in the foreground or in a process of its own that [`launch`] starts. It knows
+//! of one thing that can be served, a store at a path ([`store::Store`]); whatever else a program
+//! wants to serve it gives as a [`Source`], which opens a [`Backing`].
+//!
+//! Invariants:
+//! - at most one process serves a store: the store's own lock sees to it, the state directory only
+//!   explains it;
+//! - nothing in the state directory is needed to open a store;
+//! - a client that is slow or silent keeps no daemon from hearing the next one.
+
+pub mod attach_point;
+pub mod backing;
+mod claim;
+pub mod control;
+pub mod detach;
+pub mod error;
+mod events;
+mod failure_log;
+pub mod file_identity;
+mod first_data;
+mod handover;
+mod inherited;
+pub mod job;
+pub mod killed;
+pub mod launch;
+pub mod left_over;
+pub mod logging;
+mod metrics;
+mod notify;
+pub mod opening;
+pub mod process;
+mod protect;
+pub mod reclaim;
+mod requests;
+mod scrapes;
+pub mod service;
+mod serving;
+pub mod setting;
+pub mod state;
+pub mod status;
+pub mod store;
+pub mod store_fate;
+
+pub use backing::{Backing, Source};
+pub use error::Error;
+pub use job::{Job, Point};
+pub use opening::Opening;
+pub use state::{Entry, StateDirectory, Via};

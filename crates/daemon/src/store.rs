@@ -1,0 +1,267 @@
+//! Stores at a path: found, locked, opened, served, closed.
+
+use crate::backing::{Backing, Source};
+use crate::error::{Error, OpenError};
+use crate::opening::{Opening, Trim};
+use crate::state::{Entry, StateDirectory, name_of_store};
+use crate::status::{Facts, Status, facts_of};
+use coulter::service::BlockService;
+use coulter::tuning::{Retuning, Tuning};
+use coulter::{Failures, OpenErrorKind, State, Volume};
+use coulter_device::{Device, OpenOptions};
+use coulter_system::sparse::{self, Content};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a file without a store that are read to find out whether it is blank.
+const BLANK_READ_MAX: u64 = 1 << 30;
+
+/// That there is nothing at `path`, or nothing that it leads to. Nobody keeps files in `/dev`, save in what it
+/// has for them.
+pub fn missing(path: &Path) -> OpenError {
+    let is_device = |path: PathBuf| path.starts_with("/dev") && !path.starts_with("/dev/shm");
+    let path = path.to_owned();
+    if let Ok(target) = fs::read_link(&path) {
+        return OpenError::LinkToNothing { path, target };
+    }
+    match std::path::absolute(&path).is_ok_and(is_device) {
+        true => OpenError::DeviceMissing { path },
+        false => OpenError::StoreMissing { path },
+    }
+}
+
+/// The absolute path of the store at `path`.
+///
+/// # Errors
+/// [`missing`] when nothing is there.
+pub fn existing(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => missing(path).into(),
+        _ => Error::io("open", path, error),
+    })
+}
+
+/// The same of a store that is to be served: what is recorded of it is text.
+///
+/// # Errors
+/// [`OpenError::PathNotText`].
+pub fn existing_to_serve(path: &Path) -> Result<PathBuf, Error> {
+    let path = existing(path)?;
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err(OpenError::PathNotText { path }.into()),
+    }
+}
+
+/// The file or disk at `path`, locked against others.
+///
+/// # Errors
+/// [`OpenError::Open`].
+pub fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device>, Error> {
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
+}
+
+/// The file at `path`, which [`lock_file`] has locked.
+///
+/// # Errors
+/// [`OpenError::Open`].
+pub fn open_locked_device(path: &Path) -> Result<Box<dyn Device>, Error> {
+    let options = OpenOptions { locked: true, ..OpenOptions::default() };
+    coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
+}
+
+/// Locks the regular file at `path` against others until `file` is closed, as an open store is.
+///
+/// # Errors
+/// [`OpenError::Open`].
+pub fn lock_file(file: &File, path: &Path) -> Result<(), Error> {
+    coulter_device::lock_file(file, path).map_err(|error| not_opened(path, &error))
+}
+
+fn not_opened(path: &Path, error: &coulter_device::OpenError) -> Error {
+    // It names the path, as the report around it does.
+    let text = error.to_string();
+    let reason = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text).to_owned();
+    let path = path.to_owned();
+    match error {
+        coulter_device::OpenError::InUse { .. } => {
+            OpenError::InUse { path, reason, name: None }.into()
+        }
+        _ => OpenError::Refused { path, reason }.into(),
+    }
+}
+
+/// That no daemon serves the store at `path`, which was just locked: one that becomes another program
+/// has it unlocked for a moment.
+///
+/// # Errors
+/// [`OpenError::InUse`].
+pub fn refuse_attached(path: &Path, state: Option<&StateDirectory>) -> Result<(), Error> {
+    attached_as(path, state).map_or(Ok(()), |entry| Err(in_use_as(path, entry)))
+}
+
+/// The same of what could not be opened; if it is in use as a volume of ours, with the name of that.
+pub fn naming_volume(error: Error, path: &Path, state: Option<&StateDirectory>) -> Error {
+    match (&error, attached_as(path, state)) {
+        (Error::Open(OpenError::InUse { .. }), Some(entry)) => in_use_as(path, entry),
+        _ => error,
+    }
+}
+
+fn attached_as(path: &Path, state: Option<&StateDirectory>) -> Option<Entry> {
+    let path = path.canonicalize().ok()?;
+    let attached = state.and_then(|state| state.attached().ok()).unwrap_or_default();
+    attached.into_iter().find(|entry| entry.is_of(&path) == Some(true))
+}
+
+fn in_use_as(path: &Path, entry: Entry) -> Error {
+    let Entry { name, process, .. } = entry;
+    let reason =
+        format!("in use by process {} (coulter), which serves it as '{name}'", process.pid);
+    OpenError::InUse { path: path.to_owned(), reason, name: Some(name) }.into()
+}
+
+/// A store that a daemon can be told to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The one at this absolute path.
+    pub fn at(path: PathBuf) -> Store {
+        Store { path }
+    }
+
+    /// Opens it; what is lost after a crash is recovered here. The volume gets the device that `wrap`
+    /// makes of the store's own, for whoever wants to see what reaches it.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_wrapped(
+        &self,
+        opening: &Opening,
+        wrap: &dyn Fn(Box<dyn Device>) -> Box<dyn Device>,
+    ) -> Result<OpenStore, Error> {
+        let path = self.path.clone();
+        let device = wrap(open_device(&path, opening.read_only)?);
+        let options = coulter::OpenOptions {
+            map_memory: opening.map_memory,
+            read_only: opening.read_only,
+            trim: trims(opening.trim, &path),
+            tuning: opening.tuning(),
+            acknowledge: opening.acknowledge.into(),
+            ..coulter::OpenOptions::default()
+        };
+        match Volume::open(device, options) {
+            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume) }),
+            Err(error) if is_blank_file(&error.kind, &path) => {
+                Err(OpenError::Blank { path }.into())
+            }
+            Err(error) => Err(OpenError::Refused { path, reason: error.kind.to_string() }.into()),
+        }
+    }
+}
+
+impl Source for Store {
+    fn store(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn name(&self) -> String {
+        name_of_store(&self.path)
+    }
+
+    fn is_at_its_path(&self) -> bool {
+        true
+    }
+
+    fn open(&self, opening: &Opening) -> Result<Box<dyn Backing>, Error> {
+        Ok(Box::new(self.open_wrapped(opening, &|device| device)?))
+    }
+}
+
+/// A store that is open in this process.
+pub struct OpenStore {
+    path: PathBuf,
+    volume: Arc<Volume>,
+}
+
+impl Backing for OpenStore {
+    fn service(&self) -> Arc<dyn BlockService> {
+        Arc::clone(&self.volume) as _
+    }
+
+    fn uuid(&self) -> String {
+        self.volume.geometry().uuid_text()
+    }
+
+    fn size(&self) -> u64 {
+        self.volume.size()
+    }
+
+    fn state(&self) -> State {
+        self.volume.state()
+    }
+
+    fn unanswered_for(&self) -> Option<Duration> {
+        self.volume.unanswered_for()
+    }
+
+    fn failures(&self) -> Failures {
+        self.volume.failures()
+    }
+
+    fn status(&self, entry: &Entry, uptime: Duration) -> Facts {
+        let statistics = facts_of(&self.volume.statistics());
+        let state = self.volume.state();
+        let entry = entry.in_state(&state);
+        Facts::Volume(Status::new(entry, state.to_string(), uptime, statistics))
+    }
+
+    fn tune(&self, retuning: Retuning) -> Option<Tuning> {
+        self.volume.tune(retuning)
+    }
+
+    /// What is known at the end can be had again by opening the store.
+    fn close(self: Box<Self>, _: &Entry, _: Duration) -> Result<Option<Facts>, Error> {
+        self.volume.shut_down().map(|()| None).map_err(|error| {
+            OpenError::NotClosed { path: self.path.clone(), reason: error.to_string() }.into()
+        })
+    }
+}
+
+/// Whether there is no store because there is nothing at all.
+fn is_blank_file(kind: &OpenErrorKind, path: &Path) -> bool {
+    matches!(kind, OpenErrorKind::NotAStore) && matches!(is_blank(path), Ok(true))
+}
+
+/// Whether a regular file is at `path` that holds nothing but zeros. Of a disk that is not known:
+/// where only its ends are blank, it may have been a store.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn is_blank(path: &Path) -> io::Result<bool> {
+    // Nothing else is opened: a pipe would wait for somebody to write.
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Ok(false);
+    }
+    let content = sparse::content(&File::open(path)?, metadata.len(), BLANK_READ_MAX)?;
+    Ok(content == Content::Zeros)
+}
+
+fn trims(trim: Trim, path: &Path) -> bool {
+    let is_disk = || fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    match trim {
+        Trim::Yes => true,
+        Trim::No => false,
+        // Punching holes into a file costs more than it gives: the next segment fills them again.
+        Trim::Auto => is_disk(),
+    }
+}

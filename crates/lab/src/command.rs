@@ -1,0 +1,95 @@
+//! The command line as one definition: parsing, help, man pages and completions all come from it.
+
+use crate::verbs;
+use clap::{Parser, Subcommand};
+use coulter_cli::choices::named;
+use coulter_daemon::logging;
+use std::path::PathBuf;
+
+/// Measure Coulter, emulate drives for it, simulate its crashes, see it work.
+///
+/// The laboratory is not needed to use Coulter: that is `coulter`. Its figures come from the same
+/// library, and its emulated drives are attached, listed and detached as volumes are.
+#[derive(Debug, Parser)]
+#[command(
+    name = "coulter-lab",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = AFTER_HELP
+)]
+pub(crate) struct CommandLine {
+    /// Where the daemons of attached volumes are recorded [default: /run/coulter for root, else
+    /// $XDG_RUNTIME_DIR/coulter]
+    #[arg(long, global = true, env = "COULTER_STATE_DIRECTORY", hide_env = true)]
+    #[arg(value_name = "DIR", help_heading = "Global options")]
+    pub(crate) state_directory: Option<PathBuf>,
+
+    /// How lines of the log look: words, or a JSON object each
+    #[arg(long, global = true, env = logging::FORMAT_VARIABLE, hide_env = true)]
+    #[arg(default_value = "text", value_name = "FORMAT", help_heading = "Global options")]
+    #[arg(value_parser = named(&logging::Format::NAMED))]
+    #[arg(hide_default_value = true, hide_possible_values = true)]
+    pub(crate) log_format: logging::Format,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  coulter-lab demo                          see it work, with numbers and a picture
+  coulter-lab bench volume --file disk.img  random writes beside the same file without Coulter
+  coulter-lab replay trace.csv              what a trace of your load would become
+  coulter-lab flash attach --volume         a volume on an emulated drive
+
+Exit codes: 0 done, 1 failed or found a fault, 2 wrong usage.
+Sizes are binary: 4K, 32M, 10G. NO_COLOR switches colours off.";
+
+/// The verbs, in the order in which one meets them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Demo(verbs::demo::Demo),
+    Bench(verbs::bench::Bench),
+    Replay(verbs::replay::Replay),
+    Flash(verbs::flash::Flash),
+    Report(verbs::report::Report),
+    Sim(verbs::sim::Sim),
+    #[command(hide = true)]
+    Daemon(verbs::daemon::Daemon),
+    #[command(hide = true)]
+    Generate(verbs::generate::Generate),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_an_explanation_and_examples() {
+        for verb in CommandLine::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            let name = verb.get_name();
+            assert!(verb.get_about().is_some(), "{name} does not say what it does");
+            let examples = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(examples.contains(&format!("coulter-lab {name}")), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn every_option_is_explained() {
+        for verb in CommandLine::command().get_subcommands() {
+            for argument in verb.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {}", verb.get_name(), argument.get_id());
+            }
+        }
+    }
+}
