@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 COULTER = $(CARGO) run --quiet --release --package coulter-cli --
+LABORATORY = $(CARGO) run --quiet --release --package coulter-lab --
 # Where `make man` and `make completions` put what they make.
 GENERATED = target/generated
 
@@ -10,14 +11,14 @@ GENERATED = target/generated
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## the program, optimised: target/release/coulter
+build: ## the programs, optimised: target/release/coulter and coulter-lab
 	scripts/setup.sh build
-	$(CARGO) build --release --package coulter-cli
+	$(CARGO) build --release --package coulter-cli --package coulter-lab
 
 demo: ## see it work: random writes against a plain file, a crash, a picture
 	scripts/setup.sh demo
-	$(CARGO) build --release --package coulter-cli
-	$(COULTER) demo $(ARGUMENTS)
+	$(CARGO) build --release --package coulter-lab
+	$(LABORATORY) demo $(ARGUMENTS)
 
 test: ## everything: format, lints, documentation, bare-metal builds, tests, virtual machines
 	scripts/setup.sh vm
@@ -29,9 +30,9 @@ lint: ## format, lints and documentation only
 
 bench: ## the figures of docs/benchmarking.md
 	scripts/setup.sh build
-	$(COULTER) bench volume $(ARGUMENTS)
-	$(COULTER) bench engine $(ARGUMENTS)
-	$(COULTER) bench recovery $(ARGUMENTS)
+	$(LABORATORY) bench volume $(ARGUMENTS)
+	$(LABORATORY) bench engine $(ARGUMENTS)
+	$(LABORATORY) bench recovery $(ARGUMENTS)
 
 filesystems: ## ext4, XFS and Btrfs on a volume: fio, trim, fsck, the daemon killed under load
 	scripts/setup.sh test
@@ -46,7 +47,7 @@ suites: ## other people's: fsx and stress-ng on the block device and on ext4, XF
 
 flash-stacks: ## fio, PostMark, PostgreSQL and more on an emulated drive and on a volume on it
 	scripts/setup.sh bench
-	$(CARGO) test --quiet --release --package coulter-cli --test flash_stacks -- \
+	$(CARGO) test --quiet --release --package coulter-lab --test flash_stacks -- \
 	  --ignored --nocapture
 
 nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed against qemu-nbd
@@ -83,7 +84,7 @@ instructions: ## what a 4 KiB write costs from each attach point's queue to the 
 
 report: ## the published experiments run again: coulter-report.html
 	scripts/setup.sh build
-	$(COULTER) report $(ARGUMENTS)
+	$(LABORATORY) report $(ARGUMENTS)
 
 soak: ## a daemon's memory under endless writes: SECONDS=300
 	scripts/setup.sh demo
@@ -102,8 +103,10 @@ fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each
 
 man: ## manual pages, in target/generated/man
 	$(COULTER) generate man $(GENERATED)/man
+	$(LABORATORY) generate man $(GENERATED)/man
 
 completions: ## completions for bash, zsh and fish, in target/generated/completions
 	$(COULTER) generate completions $(GENERATED)/completions
+	$(LABORATORY) generate completions $(GENERATED)/completions
 
 .PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator fuzz man completions

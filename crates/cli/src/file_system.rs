@@ -16,12 +16,13 @@ use std::path::Path;
 
 /// File systems that can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(
+    missing_docs,
+    reason = "the words of the command line; what stands here would be in the help"
+)]
 pub enum FileSystem {
-    /// ext4.
     Ext4,
-    /// XFS.
     Xfs,
-    /// Btrfs.
     Btrfs,
 }
 

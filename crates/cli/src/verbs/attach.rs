@@ -62,16 +62,15 @@ pub struct Options {
 
 /// What may be written behind `--via`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(
+    missing_docs,
+    reason = "the words of the command line; what stands here would be in the help"
+)]
 pub enum ViaChoice {
-    /// The best that there is.
     Auto,
-    /// [`Via::Ublk`].
     Ublk,
-    /// [`Via::Nbd`].
     Nbd,
-    /// [`Via::Loop`].
     Loop,
-    /// [`Via::NbdServer`].
     NbdServer,
 }
 

@@ -21,10 +21,12 @@ pub struct Generate {
 
 /// What can be generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(
+    missing_docs,
+    reason = "the words of the command line; what stands here would be in the help"
+)]
 pub enum What {
-    /// Pages of the manual.
     Man,
-    /// For bash, zsh and fish.
     Completions,
 }
 
