@@ -57,7 +57,7 @@ impl Kind {
     /// What a shell reads to complete command lines.
     pub const COMPLETIONS: Kind = Kind {
         name: "a file of completions",
-        beginnings: &["#compdef coulter", "_coulter()", "# print an optspec"],
+        beginnings: &["#compdef coulter", "_coulter()", "_coulter-lab()", "# print an optspec"],
         mark: "coulter",
     };
 

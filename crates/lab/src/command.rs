@@ -61,7 +61,7 @@ pub(crate) enum Verb {
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
     #[command(hide = true)]
-    Generate(verbs::generate::Generate),
+    Generate(verbs::generate::GenerateOfLab),
 }
 
 #[cfg(test)]

@@ -138,17 +138,16 @@ mod tests {
         let pages = generated(What::Man);
         let mut referred = BTreeSet::new();
         for text in pages.values() {
-            // `coulter\-bench\-volume(1)`, between spaces or at the end of a line.
+            // `coulter\-mount(1)`, between spaces or at the end of a line.
             let words = text.split_whitespace().filter_map(|word| word.split_once("(1)"));
             let names = words.map(|(name, _)| name.replace('\\', ""));
             referred.extend(names.filter(|name| name.starts_with("coulter-")));
         }
-        assert!(referred.contains("coulter-bench-volume"), "{referred:?}");
-        assert!(referred.contains("coulter-flash-serve"), "{referred:?}");
+        assert!(referred.contains("coulter-mount"), "{referred:?}");
         let missing: Vec<&String> =
             referred.iter().filter(|name| !pages.contains_key(&format!("{name}.1"))).collect();
         assert!(missing.is_empty(), "{missing:?}");
-        assert!(!pages.contains_key("coulter-flash-daemon.1"), "it is internal");
+        assert!(!pages.contains_key("coulter-daemon.1"), "it is internal");
     }
 
     #[test]
@@ -161,9 +160,7 @@ mod tests {
     #[test]
     fn completions_offer_what_is_visible_and_nothing_else() {
         for (name, text) in generated(What::Completions) {
-            for word in
-                ["attach", "fragmentation", "--state-directory", "--map-memory", "--version"]
-            {
+            for word in ["attach", "salvage", "--state-directory", "--map-memory", "--version"] {
                 let word = if name.ends_with("fish") { word.trim_start_matches('-') } else { word };
                 assert!(text.contains(word), "{name} lacks {word}");
             }
