@@ -167,25 +167,39 @@ pub enum CommandKind {
     Flush,
     /// The range is no longer needed.
     Discard,
+    /// The range will be written: do what makes that certain or cheap, see [`Prepare`]. Nothing in it
+    /// is needed; it may read as zeros afterwards.
+    Prepare,
 }
 
 impl CommandKind {
     /// Every kind, in order.
-    pub const ALL: [CommandKind; 4] =
-        [CommandKind::Read, CommandKind::Write, CommandKind::Flush, CommandKind::Discard];
+    pub const ALL: [CommandKind; 5] = [
+        CommandKind::Read,
+        CommandKind::Write,
+        CommandKind::Flush,
+        CommandKind::Discard,
+        CommandKind::Prepare,
+    ];
 
     /// Whether the command alters what the device holds.
     pub fn changes_content(self) -> bool {
-        matches!(self, CommandKind::Write | CommandKind::Discard)
+        matches!(self, CommandKind::Write | CommandKind::Discard | CommandKind::Prepare)
     }
 
-    /// The name in traces: `read`, `write`, `flush` or `discard`.
+    /// Whether the command moves bytes between memory and device.
+    pub fn transfers(self) -> bool {
+        matches!(self, CommandKind::Read | CommandKind::Write)
+    }
+
+    /// The name in traces: `read`, `write`, `flush`, `discard` or `prepare`.
     pub fn name(self) -> &'static str {
         match self {
             CommandKind::Read => "read",
             CommandKind::Write => "write",
             CommandKind::Flush => "flush",
             CommandKind::Discard => "discard",
+            CommandKind::Prepare => "prepare",
         }
     }
 }
@@ -201,7 +215,7 @@ pub struct Command {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// The memory; null for `Flush` and `Discard`.
+    /// The memory; null for `Flush`, `Discard` and `Prepare`.
     pub buffer: *mut u8,
     /// Of a write: which stream of writes it belongs to, from 1 on; 0 for none. A hint.
     pub stream: u8,
@@ -239,6 +253,11 @@ impl Command {
         let buffer = std::ptr::null_mut();
         Command { tag, kind: CommandKind::Discard, offset, length, buffer, stream: 0 }
     }
+
+    /// A command that prepares `length` bytes from `offset` to be written.
+    pub fn prepare(tag: u64, offset: u64, length: u64) -> Command {
+        Command { kind: CommandKind::Prepare, ..Command::discard(tag, offset, length) }
+    }
 }
 
 /// The end of a command.
@@ -262,6 +281,19 @@ pub struct Region {
 // SAFETY: as for `Command`: a description that is followed only under the promises to `register`.
 unsafe impl Send for Region {}
 
+/// What [`CommandKind::Prepare`] does on a device. Where it does nothing it still completes with `Ok`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prepare {
+    /// Nothing: every block is as good as any other.
+    #[default]
+    Nothing,
+    /// It writes zeros where nothing was written yet, so that the first write there is as cheap as the
+    /// next ones. Of a file of which all space is allocated.
+    Blocks,
+    /// It allocates space, or fails with [`DeviceErrorKind::NoSpace`]. Of a file with holes.
+    Space,
+}
+
 /// What a device is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
@@ -273,7 +305,9 @@ pub struct Properties {
     pub volatile_cache: bool,
     /// Whether `Discard` does anything. Where it does not it still completes with `Ok`.
     pub discard: bool,
-    /// Whether `Write` and `Discard` are refused.
+    /// What `Prepare` does.
+    pub prepare: Prepare,
+    /// Whether `Write`, `Discard` and `Prepare` are refused.
     pub read_only: bool,
     /// Commands that are executed at once.
     pub queue_depth: usize,
@@ -293,8 +327,8 @@ impl Properties {
         if command.kind == CommandKind::Flush {
             return Ok(());
         }
-        let transfers = command.kind != CommandKind::Discard;
-        let address = if transfers { command.buffer as u64 } else { self.alignment };
+        let has_memory = command.kind.transfers();
+        let address = if has_memory { command.buffer as u64 } else { self.alignment };
         let misaligned = (command.offset | command.length | address) & (self.alignment - 1);
         if misaligned != 0 || command.length == 0 || address == 0 {
             return Err(DeviceError::of(DeviceErrorKind::Misaligned));
@@ -331,6 +365,7 @@ mod tests {
             alignment: 512,
             volatile_cache: false,
             discard: true,
+            prepare: Prepare::Nothing,
             read_only: false,
             queue_depth: 1,
             description: "test".to_string(),

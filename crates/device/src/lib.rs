@@ -25,7 +25,8 @@ pub mod wrap;
 
 pub use aligned::AlignedMemory;
 pub use contract::{
-    ALIGNMENT_MAX, Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
+    ALIGNMENT_MAX, Command, CommandKind, Completion, Device, Prepare, Properties, Region,
+    SECTOR_SIZE, Wait,
 };
 pub use device_error::{DeviceError, DeviceErrorKind};
 pub use memory::{MemoryDevice, MemoryStore};

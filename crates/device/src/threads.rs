@@ -6,12 +6,15 @@
 //!   hand-over is under that list's lock;
 //! - `drop` waits for the workers, so they never outlive memory that they were given.
 
-use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::aligned::AlignedMemory;
+use crate::contract::{
+    Command, CommandKind, Completion, Device, Prepare, Properties, Region, Wait,
+};
 use crate::device_error::DeviceError;
 use crate::open::OpenOptions;
 use crate::open_error::OpenError;
 use crate::target::{Target, TargetKind};
-use crate::transfer::{PIECE_SIZE_MAX, Progress, Step};
+use crate::transfer::{PIECE_SIZE_MAX, Progress, Step, ZEROS_SIZE};
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use std::collections::VecDeque;
 use std::io;
@@ -215,6 +218,7 @@ impl Pool {
                 checked(unsafe { libc::fdatasync(self.target.fd()) })
             }
             CommandKind::Discard => self.discard(command),
+            CommandKind::Prepare => self.prepare(command),
         }
     }
 
@@ -246,6 +250,34 @@ impl Pool {
             unsafe { libc::pwrite64(fd, memory.cast(), length, offset) }
         };
         u64::try_from(moved).map_err(|_| last_errno())
+    }
+
+    fn prepare(&self, command: &Command) -> Result<(), DeviceError> {
+        match self.target.prepare() {
+            Prepare::Blocks if self.target.has_hole(command.offset, command.length) => {
+                let mut zeros = AlignedMemory::zeroed(command.length.min(ZEROS_SIZE) as usize);
+                let (mut at, end) = (command.offset, command.offset + command.length);
+                while at < end {
+                    let length = ZEROS_SIZE.min(end - at);
+                    self.transfer(&Command::write(0, at, length, zeros.as_mut_pointer()))?;
+                    at += length;
+                }
+                Ok(())
+            }
+            Prepare::Space => {
+                let (offset, length) = (command.offset as i64, command.length as i64);
+                // SAFETY: no pointers; the descriptor is open.
+                let result = unsafe {
+                    libc::fallocate64(self.target.fd(), libc::FALLOC_FL_KEEP_SIZE, offset, length)
+                };
+                match checked(result) {
+                    // A file system that cannot promise space does not get in the way.
+                    Err(error) if error.errno == libc::EOPNOTSUPP => Ok(()),
+                    result => result,
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
     fn discard(&self, command: &Command) -> Result<(), DeviceError> {

@@ -8,6 +8,9 @@ use crate::device_error::{DeviceError, DeviceErrorKind};
 /// less than 2 GiB, and a registered buffer has at most 1 GiB.
 pub(crate) const PIECE_SIZE_MAX: u64 = 1 << 30;
 
+/// Bytes of zeros that are written at once.
+pub(crate) const ZEROS_SIZE: u64 = 1 << 20;
+
 /// How often a transfer that the kernel did not even begin is begun anew.
 const ATTEMPTS_MAX: u8 = 64;
 

@@ -238,6 +238,14 @@ pub enum Command {
         /// Blocks.
         count: u32,
     },
+    /// Make later writes to blocks certain, or cheap: see [`crate::prepare`]. Nothing in them is
+    /// needed, so zeros may be written there. Issued only if [`crate::Config::prepare`] says so.
+    Prepare {
+        /// First block on the device.
+        pba: Pba,
+        /// Blocks.
+        count: u32,
+    },
 }
 
 impl Command {
@@ -246,7 +254,8 @@ impl Command {
         match *self {
             Command::Read { count, .. }
             | Command::Write { count, .. }
-            | Command::Discard { count, .. } => count,
+            | Command::Discard { count, .. }
+            | Command::Prepare { count, .. } => count,
             Command::Flush => 0,
         }
     }

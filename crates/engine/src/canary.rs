@@ -76,11 +76,13 @@ pub enum Canary {
     RelocationKept,
     /// The map goes on keeping a chunk for the first relocation that came too late.
     PromiseKept,
+    /// A segment is opened while the device still writes zeros into it.
+    OpenedWhilePrepared,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 31] = [
+    pub const ALL: [Canary; 32] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -112,6 +114,7 @@ impl Canary {
         Canary::ManyTorn,
         Canary::RelocationKept,
         Canary::PromiseKept,
+        Canary::OpenedWhilePrepared,
     ];
 }
 

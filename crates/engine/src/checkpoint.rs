@@ -262,7 +262,8 @@ impl Engine {
         let at_the_floor = self.segments.usable_count() <= marks.kept_by_cleaning as usize;
         let scarce = self.segments.empty_count() - freed <= marks.wanted_by_user
             && (worth || (at_the_floor && freed + self.segments.gone_through_count() > 0));
-        let queue_is_short = self.segments.usable_count() <= marks.wanted_by_user as usize
+        // Of those that are listed and not prepared a checkpoint would make no more usable.
+        let queue_is_short = self.segments.listed_count() <= marks.wanted_by_user as usize
             && self.segments.queue_could_grow();
         self.checkpointer.wanted
             || self.map.recovery_calls_for_checkpoint(self.sweeper.wanted_recovery)
@@ -270,6 +271,8 @@ impl Engine {
             || self.log.blocks_since_cut >= log_blocks_max(journal_size)
             || scarce
             || queue_is_short
+            // What it frees is given back to the device, which then has space.
+            || (self.lacks_space() && freed > 0)
             || self.holes_are_wanted()
     }
 
@@ -682,7 +685,9 @@ impl Engine {
         self.checkpointer.body = self.checkpointer.new_body;
         self.segments.queue_is_durable();
         self.segments.holes_are_durable();
-        let (trim, ios) = (self.config.trim, &mut self.ios);
+        // Where space is short, what was freed is given back in any case: the front of the queue needs it.
+        let trim = self.config.trim || self.lacks_space();
+        let ios = &mut self.ios;
         let geometry = self.superblock.geometry;
         self.segments.checkpoint_is_durable(self.checkpointer.cut.sequence, |segment| {
             if trim {

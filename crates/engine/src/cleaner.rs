@@ -124,7 +124,7 @@ impl Cleaner {
 impl Engine {
     pub(crate) fn pump_cleaner(&mut self, buffers: &mut impl Buffers) {
         let is_apart = self.placer.splits_user_data();
-        self.pacing.update(self.segments.empty_count(), is_apart);
+        self.pacing.update(self.empty_with_space(), is_apart);
         self.leave_freed_victim();
         if self.phase != Phase::Running || self.checkpointer.is_quiescing() {
             self.seal_all_of(Origin::Cleaning, buffers);

@@ -3,6 +3,7 @@
 use crate::grow::Growth;
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
+use crate::prepare::Prepare;
 use crate::reclaim::Reclaim;
 
 /// Limits and habits of a running engine. Nothing here changes what is on the device.
@@ -34,6 +35,8 @@ pub struct Config {
     pub placement: Placement,
     /// How space is reclaimed; see [`crate::Engine::set_reclaim`].
     pub reclaim: Reclaim,
+    /// What the device does for segments before they are written.
+    pub prepare: Prepare,
 }
 
 impl Config {
@@ -58,6 +61,7 @@ impl Default for Config {
             victims: VictimPolicy::default(),
             placement: Placement::default(),
             reclaim: Reclaim::default(),
+            prepare: Prepare::Never,
         }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) enum Purpose {
     Checkpoint,
     /// Discarding a freed segment.
     Trim(SegmentIndex),
+    /// Preparing a queued segment.
+    Prepare(SegmentIndex),
     /// The cleaner's read; the chunk's slot.
     Clean(u8),
     /// A piece of a range that is put in the host's order; where it lies.

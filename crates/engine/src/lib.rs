@@ -65,6 +65,7 @@ pub mod occupancy;
 mod pacing;
 pub mod placement;
 pub mod policy;
+pub mod prepare;
 mod reads;
 pub mod reclaim;
 mod recovery;
@@ -85,6 +86,7 @@ pub use api::{
 };
 pub use config::Config;
 pub use map::MapStatistics;
+pub use prepare::Prepare;
 pub use statistics::Statistics;
 
 use alloc::collections::VecDeque;
@@ -102,6 +104,7 @@ use map::{EntryWidth, Map};
 use pacing::Pacing;
 use placement::{Placement, Placer};
 use policy::VictimPolicy;
+use prepare::Preparer;
 use recovery::Recovery;
 use requests::{Requests, Wants};
 use restraint::Restraint;
@@ -127,6 +130,7 @@ pub struct Engine {
     flusher: Flusher,
     sweeper: Sweeper,
     cleaner: Cleaner,
+    preparer: Preparer,
     checkpointer: Checkpointer,
     pacing: Pacing,
     /// When the cleaner works.
@@ -179,6 +183,7 @@ impl Engine {
             flusher: Flusher::default(),
             sweeper: Sweeper::default(),
             cleaner: Cleaner::default(),
+            preparer: Preparer::default(),
             checkpointer: Checkpointer::default(),
             pacing: Pacing::default(),
             cleaning: tuning::CleaningMode::default(),
@@ -266,7 +271,11 @@ impl Engine {
             ios::Purpose::Load(load) => self.load_completed(load, result, buffers),
             ios::Purpose::Flush => self.flush_completed(result),
             ios::Purpose::Checkpoint => self.checkpoint_io_completed(result, buffers),
-            ios::Purpose::Trim(segment) => self.segments.trimmed(segment),
+            ios::Purpose::Trim(segment) => {
+                self.segments.trimmed(segment);
+                self.try_for_space();
+            }
+            ios::Purpose::Prepare(segment) => self.prepared(segment, result),
             ios::Purpose::Clean(slot) => self.clean_read_completed(slot, result, buffers),
             ios::Purpose::Defrag(segment) => self.piece_read(segment, result),
             ios::Purpose::Recover(job) => self.recovery_completed(job, result, buffers),
@@ -418,6 +427,7 @@ impl Engine {
             self.seal_ready(buffers);
             let most = self.cleaning_reads_max();
             self.ios.limit_background(most);
+            self.pump_prepare();
         }
         self.pump_flush();
         self.apply_completed(buffers);
@@ -551,6 +561,7 @@ impl Engine {
         if self.log.record(record).places.is_none() {
             let overhead = if origin == Origin::Metadata { 1 + payload } else { 1 };
             self.pacing.pay(overhead.into());
+            self.preparer.earn(1 + payload);
         } else {
             self.statistics.hole_blocks += u64::from(1 + payload);
         }

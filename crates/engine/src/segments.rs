@@ -16,6 +16,7 @@ mod verify;
 
 use crate::canary::{Canary, sings};
 use crate::holes::Holes;
+use crate::prepare::{Readiness, ReadyQueue};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -76,9 +77,11 @@ pub(crate) struct Segment {
     /// Its holes are looked for while no more than this are valid: fewer once they were in vain.
     pub(crate) search_up_to: u32,
     /// It was queued as soon as it was freed: the device has not been told to forget it.
-    to_be_trimmed: bool,
+    pub(crate) to_be_trimmed: bool,
     /// The device is forgetting it.
-    trimming: bool,
+    pub(crate) trimming: bool,
+    /// How far it is prepared.
+    pub(crate) readiness: Readiness,
 }
 
 impl Segment {
@@ -127,6 +130,7 @@ pub(crate) struct Segments {
     /// Freed since they were asked for.
     lives: Lives,
     pub(crate) holes: Holes,
+    pub(crate) ready: ReadyQueue,
 }
 
 impl Segments {
@@ -151,6 +155,7 @@ impl Segments {
             search_up_to: u32::MAX,
             to_be_trimmed: false,
             trimming: false,
+            readiness: Readiness::default(),
         };
         let table = alloc::vec![free; geometry.segment_count as usize];
         Segments {
@@ -164,6 +169,7 @@ impl Segments {
             gone_through_count: 0,
             lives: Lives::default(),
             holes: Holes::default(),
+            ready: ReadyQueue::default(),
         }
     }
 
@@ -305,12 +311,15 @@ impl Segments {
     pub(crate) fn open(&mut self, stream: Stream, keep: usize, clock: u64) -> Option<SegmentIndex> {
         let next = *self.queue.front()?;
         let front = &self.table[next.index()];
-        if self.usable <= keep || front.readers > 0 || front.trimming {
+        let is_touched = front.readers > 0 || front.trimming || front.readiness.is_under_way();
+        if self.usable_count() <= keep || is_touched {
             return None;
         }
         self.queue.pop_front();
         self.usable -= 1;
+        self.ready.front_was_opened();
         let entry = &mut self.table[next.index()];
+        entry.readiness.note_opened();
         assert_eq!(entry.state, State::Queued, "only a queued segment is opened");
         assert_eq!(entry.valid, 0, "nothing is counted in a segment that is opened");
         entry.state = State::Open;
@@ -419,7 +428,9 @@ impl Segments {
             if core::mem::take(&mut entry.to_be_trimmed) {
                 // With a read of it in flight it is not discarded: it will be written soon anyway.
                 let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
-                entry.trimming = !read && trim(SegmentIndex(index as u32));
+                let keeps = read || self.ready.keeps_queued();
+                entry.trimming = !keeps && trim(SegmentIndex(index as u32));
+                entry.readiness.note_trimmed(entry.trimming);
                 continue;
             }
             let State::Freed(at) = entry.state else { continue };
@@ -431,12 +442,14 @@ impl Segments {
             assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");
             self.freed_count -= 1;
             if trim(SegmentIndex(index as u32)) {
+                entry.readiness.note_trimmed(true);
                 entry.state = State::Trimming;
             } else {
                 entry.state = State::Free;
                 self.free_count += 1;
             }
         }
+        self.count_ready();
     }
 
     /// The device has forgotten a segment.
@@ -457,6 +470,11 @@ impl Segments {
 
     /// Segments that may be opened now.
     pub(crate) fn usable_count(&self) -> usize {
+        self.ready.limit(self.usable)
+    }
+
+    /// Segments that the durable checkpoint lists to be opened, prepared or not.
+    pub(crate) fn listed_count(&self) -> usize {
         self.usable
     }
 
@@ -491,6 +509,7 @@ impl Segments {
         // When it was opened is not written down.
         (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
         if state != State::Free {
+            entry.readiness.note_opened();
             self.free_count -= 1;
         }
     }
@@ -519,6 +538,7 @@ impl Segments {
         self.queue.remove(position.expect("replay only looks at queued segments"));
         self.usable -= 1;
         let entry = &mut self.table[segment.index()];
+        entry.readiness.note_opened();
         entry.state = State::Open;
         entry.stream = stream;
         (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
@@ -539,6 +559,7 @@ impl Segments {
         if entry.state == State::Free {
             self.free_count -= 1;
         }
+        entry.readiness.note_opened();
         entry.state = State::Open;
     }
 

@@ -46,6 +46,8 @@ pub struct Statistics {
     pub hole_blocks: u64,
     /// Segments with records in their holes.
     pub segments_patched: u64,
+    /// Blocks that the device was to prepare before they were written: see [`crate::prepare`].
+    pub prepared_blocks: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
     /// Flushes sent to the device.

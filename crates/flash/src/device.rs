@@ -91,6 +91,8 @@ impl FlashDevice {
         let count = count.expect("a drive has fewer than 2^32 blocks");
         let blocks = Blocks { first: command.offset / block, count };
         let work = match command.kind {
+            // A drive has all its space.
+            CommandKind::Prepare => return Ok(now),
             CommandKind::Read => {
                 // SAFETY: the caller promises memory that is valid and not looked at by others; it
                 // may be uninitialised to the compiler's eye only if the caller made it so.

@@ -10,7 +10,7 @@ use crate::drive::{Blocks, CommandError, Drive, WriteOptions};
 use crate::drive_report::{CommandLatencies, DriveReport};
 use crate::streams::{StreamDetector, StreamHandles};
 use crate::units::{BLOCK_SIZE, Ns};
-use coulter_device::{OpenError, Properties};
+use coulter_device::{OpenError, Prepare, Properties};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -96,6 +96,7 @@ impl FlashStore {
             alignment: u64::from(BLOCK_SIZE),
             volatile_cache: profile.buffer_pages > 0,
             discard: true,
+            prepare: Prepare::Nothing,
             read_only: false,
             queue_depth: profile.queue_depth as usize,
             description: format!("emulated {} with {}", profile.name, drive.ftl().kind()),

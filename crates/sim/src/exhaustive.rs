@@ -4,6 +4,9 @@
 //! checkpoints and reuse segments all the time. Commands complete in the order in which they were issued;
 //! after each, the power goes, and the store is opened and compared. Where more than [`SUBSET_BITS`] writes
 //! are not flushed, subsets are sampled: none, all, each one alone, each one missing, and some at random.
+//!
+//! The device may also have no space for segments ([`Search::without_space`]): it refuses each one until
+//! nothing else is left to be done, and then has room for one more. After a power cut it has none at all.
 
 use crate::buffers::Memory;
 use crate::device::Device;
@@ -11,7 +14,8 @@ use crate::oracle::{Operation, Oracle, Part, Violation};
 use crate::random::Random;
 use coulter_engine::create::{CreateOptions, create};
 use coulter_engine::{
-    Buffers, Change, ChangeKind, Command, Config, Engine, Io, Phase, Request, RequestId, Target,
+    Buffers, Change, ChangeKind, Command, Config, Engine, Io, Phase, Prepare, Request, RequestId,
+    Target,
 };
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use std::fmt;
@@ -95,6 +99,8 @@ pub struct Tried {
     pub crash_points: u64,
     /// Of those, cuts at which every subset of the unflushed writes was tried.
     pub exhausted_points: u64,
+    /// Segments for which the device had no space.
+    pub refusals: u64,
 }
 
 /// A plan that went wrong.
@@ -117,9 +123,16 @@ impl fmt::Display for Failure {
     }
 }
 
-fn config() -> Config {
-    Config { record_count: 12, page_count: 16, request_count: 16, ..Config::default() }
+fn config(has_space: bool) -> Config {
+    let prepare = if has_space { Prepare::Never } else { Prepare::Space };
+    Config { record_count: 12, page_count: 16, request_count: 16, prepare, ..Config::default() }
 }
+
+/// Error number of a device without space.
+const ERRNO_NO_SPACE: i32 = 28;
+
+/// Every how many crash points the store is also brought to where it can be written, when there is space.
+const GO_ON_EVERY: u64 = 16;
 
 /// The tiny store, and what it holds.
 struct Scene {
@@ -145,12 +158,17 @@ struct Run {
     answers: Vec<(u64, Expected)>,
     next: u64,
     commands: u64,
+    /// Segments for which there is space, if it is short.
+    room: Option<u64>,
+    refusals: u64,
 }
 
 impl Run {
-    fn begin(scene: &Scene, memory: Memory) -> Run {
+    fn begin(scene: &Scene, memory: Memory, has_space: bool) -> Run {
         Run {
-            engine: Engine::open(config(), scene.device.size()),
+            engine: Engine::open(config(has_space), scene.device.size()),
+            room: (!has_space).then_some(0),
+            refusals: 0,
             memory,
             device: scene.device.clone(),
             oracle: scene.oracle.clone(),
@@ -199,15 +217,26 @@ impl Run {
     fn turn(&mut self) -> bool {
         self.poll();
         if self.pending.is_empty() {
-            return false;
+            return self.wins_space();
         }
         self.complete_oldest();
         self.poll();
         true
     }
 
+    /// Somebody else makes room for one more segment, if the engine lacks it.
+    fn wins_space(&mut self) -> bool {
+        let lacks_space = self.engine.lacks_space();
+        if let Some(room) = self.room.as_mut().filter(|_| lacks_space) {
+            *room += 1;
+            self.engine.try_for_space();
+        }
+        lacks_space
+    }
+
     fn complete_oldest(&mut self) {
         let (io, data) = self.pending.remove(0);
+        let mut result = Ok(());
         match io.command {
             Command::Read { pba, count, target } => match target {
                 Target::Record(record) => {
@@ -229,9 +258,15 @@ impl Run {
             Command::Write { pba, .. } => self.device.write(pba, &data),
             Command::Flush => self.device.flush_all(),
             Command::Discard { pba, count } => self.device.discard(pba, count),
+            Command::Prepare { .. } => {
+                let left = self.room.expect("only what lacks space is prepared").checked_sub(1);
+                result = left.map(|_| ()).ok_or(ERRNO_NO_SPACE);
+                self.refusals += u64::from(result.is_err());
+                self.room = Some(left.unwrap_or(0));
+            }
         }
         self.commands += 1;
-        self.engine.handle_completion(io.id, Ok(()), &mut self.memory);
+        self.engine.handle_completion(io.id, result, &mut self.memory);
     }
 
     /// Offers a letter; false if the engine is busy.
@@ -303,6 +338,7 @@ pub struct Search {
     random: Random,
     /// Every how many crash points the independent checker looks at the device too.
     pub audit_every: u64,
+    has_space: bool,
     /// What was tried so far.
     pub tried: Tried,
 }
@@ -337,9 +373,9 @@ impl Search {
         }
         device.flush_all();
         let scene = Scene { device, oracle: Oracle::new(VOLUME) };
-        let config = config();
+        let config = config(true);
         let memory = Memory::new(config.record_count, config.page_count);
-        let mut run = Run::begin(&scene, memory);
+        let mut run = Run::begin(&scene, memory, true);
         // One cold block is left behind in each segment, so none becomes free by itself.
         for segment in 0..SEGMENTS {
             while run.turn() {}
@@ -367,8 +403,17 @@ impl Search {
             memory: Some(run.memory),
             random: Random::new(1),
             audit_every: 64,
+            has_space: true,
             tried: Tried::default(),
         }
+    }
+
+    /// The same store on a device without space for segments.
+    ///
+    /// # Panics
+    /// If the store cannot be laid out or worked in.
+    pub fn without_space() -> Search {
+        Search { has_space: false, ..Search::new() }
     }
 
     /// Tries all plans of `length` letters. `progress` is told before each; if it returns false, the search
@@ -399,8 +444,8 @@ impl Search {
     fn plan(&mut self, letters: &[Letter]) -> Result<(), Failure> {
         self.tried.plans += 1;
         let memory = self.memory.take().expect("it is given back");
-        let mut run = Run::begin(&self.scene, memory);
-        let config = config();
+        let mut run = Run::begin(&self.scene, memory, self.has_space);
+        let config = config(self.has_space);
         let mut spare = Memory::new(config.record_count, config.page_count);
         let mut left = letters;
         let mut result = Ok(());
@@ -429,6 +474,7 @@ impl Search {
             result =
                 Err(Failure { letters: letters.to_vec(), command: run.commands, kept: 0, what });
         }
+        self.tried.refusals += run.refusals;
         self.memory = Some(run.memory);
         result
     }
@@ -460,15 +506,22 @@ impl Search {
                 cut.check().map_err(|what| (kept, format!("the checker finds: {what}")))?;
             }
             let scene = Scene { device: cut, oracle: run.oracle.clone() };
-            memory = compare(&scene, memory).map_err(|what| (kept, what))?;
+            let goes_on = self.tried.crash_points.is_multiple_of(GO_ON_EVERY);
+            memory =
+                compare(&scene, memory, self.has_space, goes_on).map_err(|what| (kept, what))?;
         }
         Ok(memory)
     }
 }
 
-/// Opens a store and compares all of it.
-fn compare(scene: &Scene, memory: Memory) -> Result<Memory, String> {
-    let mut run = Run::begin(scene, memory);
+/// Opens a store and compares all of it. If it `goes_on`, it is also brought to where it can be written.
+fn compare(
+    scene: &Scene,
+    memory: Memory,
+    has_space: bool,
+    goes_on: bool,
+) -> Result<Memory, String> {
+    let mut run = Run::begin(scene, memory, has_space);
     loop {
         run.poll();
         match run.engine.phase() {
@@ -476,6 +529,9 @@ fn compare(scene: &Scene, memory: Memory) -> Result<Memory, String> {
             Phase::Recovered | Phase::Running => break,
             Phase::Failed(error) => return Err(format!("the store did not open: {error:?}")),
             _ => {}
+        }
+        if run.room.is_some_and(|room| room > 0) {
+            return Err("a store that has no space is not read".to_owned());
         }
         if !run.turn() {
             return Err("opening stands still".to_owned());
@@ -499,6 +555,11 @@ fn compare(scene: &Scene, memory: Memory) -> Result<Memory, String> {
     }
     let mut oracle = scene.oracle.clone();
     oracle.recover(&observed, false).map_err(|violation| violation.what)?;
+    while goes_on && run.engine.phase() != Phase::Running {
+        if !run.turn() {
+            return Err("with space it does not go on".to_owned());
+        }
+    }
     Ok(run.memory)
 }
 

@@ -8,6 +8,7 @@ use crate::device::Loss;
 use crate::generate::{references, volume_size};
 use crate::plan::{Plan, SPARE_PERCENT, Shape, Step};
 use crate::random::Random;
+use coulter_engine::Prepare;
 use coulter_engine::placement::Placement;
 use coulter_engine::reclaim::Reclaim;
 
@@ -47,6 +48,7 @@ fn shape(random: &mut Random) -> Shape {
         },
         reclaim: if random.chance(20) { Reclaim::HoleFill } else { Reclaim::CopyOut },
         references: references(random),
+        prepare: Prepare::Never,
     }
 }
 

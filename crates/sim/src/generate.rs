@@ -6,6 +6,7 @@
 use crate::device::Loss;
 use crate::plan::{Fault, Plan, SETTINGS, SPARE_PERCENT, Shape, Step, check_changes};
 use crate::random::Random;
+use coulter_engine::Prepare;
 use coulter_engine::named::Named;
 use coulter_engine::placement::Placement;
 use coulter_engine::policy::VictimPolicy;
@@ -57,7 +58,7 @@ pub fn plan(seed: u64) -> Plan {
     // Every other life fills holes.
     let reclaim = if seed.is_multiple_of(2) { reclaim(&mut reclaims) } else { Reclaim::CopyOut };
     let references = references(&mut Random::new(seed ^ REFERENCES));
-    let shape = Shape { reclaim, references, ..shape };
+    let shape = Shape { reclaim, references, prepare: prepare(seed), ..shape };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
@@ -104,6 +105,7 @@ fn shape(random: &mut Random) -> Shape {
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
         references: 0,
+        prepare: Prepare::Never,
     };
     let small = Shape { placement: placement(random), ..small };
     match random.below(20) {
@@ -130,6 +132,15 @@ fn placement(random: &mut Random) -> Placement {
 /// Checkpoints refer to no record, to the long ones, to most, or to all.
 pub(crate) fn references(random: &mut Random) -> u32 {
     [0, 16, 4, 1][random.below(4) as usize]
+}
+
+/// In one life of four the device prepares segments: it writes zeros into them, or lacks space for them.
+fn prepare(seed: u64) -> Prepare {
+    match seed % 8 {
+        3 => Prepare::Blocks,
+        6 => Prepare::Space,
+        _ => Prepare::Never,
+    }
 }
 
 /// A way that fills holes, mostly.

@@ -129,6 +129,8 @@ impl Hand {
                 }
                 Command::Write { pba, .. } => self.device.write(pba, &data),
                 Command::Flush => self.device.flush_all(),
+                // It has space.
+                Command::Prepare { .. } => {}
                 Command::Discard { pba, count } => {
                     // A device that does what it is asked to.
                     self.device.write(pba, &vec![[0; BLOCK_SIZE]; count as usize]);

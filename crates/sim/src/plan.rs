@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coulter-sim plan 1
-//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16 spare=20
+//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16 spare=20 prepare=space
 //! write 12 3
 //! write 15 1 fua
 //! many 12+3 40-512 99+1 fua   one write of several ranges: + stores blocks, - discards them
@@ -27,6 +27,7 @@
 //! ```
 
 use crate::device::Loss;
+use coulter_engine::Prepare;
 use coulter_engine::many::{self, ChangesError};
 use coulter_engine::placement::Placement;
 use coulter_engine::policy::VictimPolicy;
@@ -66,6 +67,8 @@ pub struct Shape {
     pub reclaim: Reclaim,
     /// Blocks from which on checkpoints refer to a record; 0 for never.
     pub references: u32,
+    /// What the device does for segments before they are written.
+    pub prepare: Prepare,
 }
 
 /// What goes wrong with the device, besides losing what was not flushed when the power goes.
@@ -303,6 +306,9 @@ pub const SETTINGS: [(&str, Setting); 10] = [
     ("defrag", Setting::Defrag),
 ];
 
+const PREPARES: [(&str, Prepare); 3] =
+    [("never", Prepare::Never), ("blocks", Prepare::Blocks), ("space", Prepare::Space)];
+
 const PLACEMENTS: [(&str, Placement); 4] = [
     ("mixed", Placement::Mixed),
     ("apart", Placement::Apart),
@@ -321,14 +327,15 @@ fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shape { segments, segment_size, volume, journal, runs, map, .. } = self;
-        let Shape { spare, trim, placement, reclaim, references, .. } = self;
+        let Shape { spare, trim, placement, reclaim, references, prepare, .. } = self;
+        let prepare = name_of(&PREPARES, prepare);
         let placement = name_of(&PLACEMENTS, placement);
         let trim = u8::from(*trim);
         write!(
             f,
             "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
              runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
-             references={references} spare={spare}"
+             references={references} spare={spare} prepare={prepare}"
         )
     }
 }
@@ -406,6 +413,10 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
         spare: match word("spare") {
             Some(percent) => percent.parse().ok()?,
             None => SPARE_PERCENT,
+        },
+        prepare: match word("prepare") {
+            Some(name) => by_name(&PREPARES, name)?,
+            None => Prepare::Never,
         },
     })
 }

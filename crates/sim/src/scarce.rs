@@ -8,6 +8,7 @@ use crate::device::Loss;
 use crate::generate::{references, volume_size};
 use crate::plan::{Plan, SPARE_PERCENT, Shape, Step};
 use crate::random::Random;
+use coulter_engine::Prepare;
 use coulter_engine::placement::Placement;
 use coulter_engine::reclaim::Reclaim;
 
@@ -46,6 +47,7 @@ fn shape(random: &mut Random) -> Shape {
             [random.below(4) as usize],
         reclaim: [Reclaim::CopyOut, Reclaim::HoleFill, Reclaim::Threaded][random.below(3) as usize],
         references: references(random),
+        prepare: Prepare::Never,
     }
 }
 

@@ -130,7 +130,7 @@ impl Scene {
                 self.device.write(pba, &blocks);
             }
             Command::Flush => self.device.flush_all(),
-            Command::Discard { .. } => {}
+            Command::Discard { .. } | Command::Prepare { .. } => {}
         }
         self.engine.handle_completion(io.id, Ok(()), &mut self.memory);
     }

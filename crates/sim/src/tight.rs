@@ -8,6 +8,7 @@ use crate::device::Loss;
 use crate::generate::{references, volume_size};
 use crate::plan::{Plan, SPARE_PERCENT, Shape, Step};
 use crate::random::Random;
+use coulter_engine::Prepare;
 use coulter_engine::create::map_size_min;
 use coulter_engine::placement::Placement;
 use coulter_engine::reclaim::Reclaim;
@@ -55,6 +56,7 @@ fn shape(random: &mut Random) -> Shape {
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
         references: references(random),
+        prepare: Prepare::Never,
     };
     match random.below(4) {
         // Large enough for a share of another kind to be left to pages.

@@ -17,6 +17,7 @@
 mod disk;
 mod invariants;
 mod power;
+mod space;
 
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
@@ -33,6 +34,7 @@ use coulter_engine::{
 use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
 use disk::{Armed, mix};
 use invariants::Invariants;
+use space::Space;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -169,6 +171,7 @@ fn config(shape: &Shape) -> Config {
         placement: shape.placement,
         reclaim: shape.reclaim,
         reference_blocks: reference_blocks(shape.references),
+        prepare: shape.prepare,
         ..Config::default()
     }
 }
@@ -228,6 +231,7 @@ struct World {
     pending: Vec<Pending>,
     expected: BTreeMap<u64, Expected>,
     armed: Armed,
+    space: Space,
     now_ns: u64,
     next_request: u64,
     volume_size: u64,
@@ -264,6 +268,7 @@ impl World {
         }
         device.flush_all();
         let volume_size = generate::grown_volume_size(&shape, plan.growth());
+        let space = Space::of(&shape, &device);
         World {
             shape,
             config: config(&shape),
@@ -275,6 +280,7 @@ impl World {
             pending: Vec::new(),
             expected: BTreeMap::new(),
             armed: Armed::default(),
+            space,
             now_ns: 0,
             next_request: 0,
             volume_size,
@@ -614,6 +620,9 @@ impl World {
 
     fn shut_down(&mut self) -> Result<(), Violation> {
         self.drain()?;
+        // Without space it would end without a checkpoint: `without_space.rs` has that.
+        self.space.add_room(self.shape.segments);
+        self.engine().try_for_space();
         self.next_request += 1;
         let id = RequestId(self.next_request);
         self.expected.insert(id.0, Expected::Shutdown);
@@ -661,8 +670,14 @@ impl World {
         Ok(true)
     }
 
-    /// Nothing happens but that cleaning is allowed a little more. False if nobody waits for that.
+    /// Nothing happens but that cleaning is allowed a little more, or that somebody else frees space on
+    /// the device. False if nobody waits for that.
     fn time_passes(&mut self) -> bool {
+        if self.engine().lacks_space() {
+            self.space.add_room(1);
+            self.engine().try_for_space();
+            return true;
+        }
         let engine = self.engine();
         let waits = engine.waits_for_time() && engine.cleaning_allowance().is_some_and(|a| a <= 0);
         if waits {

@@ -15,3 +15,18 @@ fn every_crash_point_of_every_short_plan_is_an_allowed_state() {
     assert!(tried.exhausted_points > 500, "{tried:?}");
     println!("{tried:?}");
 }
+
+/// The device refuses every segment space until nothing else is left to be done. After each cut the store
+/// is opened and read without any.
+#[test]
+fn without_space_every_crash_point_is_an_allowed_state_and_every_plan_goes_on() {
+    let mut search = Search::without_space();
+    for length in 0..=2 {
+        let result = search.all_of_length(length, |_, _| true);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+    }
+    assert_eq!(search.tried.plans, 1 + 5 + 25);
+    assert!(search.tried.crash_points > 2000, "{:?}", search.tried);
+    assert!(search.tried.refusals > 200, "{:?}", search.tried);
+    println!("{:?}", search.tried);
+}

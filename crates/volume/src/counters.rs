@@ -135,6 +135,8 @@ impl Counters {
                 counts.discards += 1;
                 counts.discard_bytes += length;
             }
+            // The engine counts the blocks.
+            CommandKind::Prepare => {}
         }
     }
 

@@ -206,7 +206,8 @@ impl EventLoop {
         let oldest_ns = driver
             .oldest_job_ns()
             .map_or(0, |begun_ns| self.shared.now_ns().saturating_sub(begun_ns));
-        let waiting = Waiting { requests: driver.job_count() as u64, oldest_ns };
+        let for_space = driver.lacks_space();
+        let waiting = Waiting { requests: driver.job_count() as u64, oldest_ns, for_space };
         let governor = self.governor.counts();
         gather(&driver.counters, &engine, &self.latencies, self.counts, governor, waiting)
     }
@@ -304,6 +305,10 @@ impl EventLoop {
             if let Some(result) = self.driver().ended() {
                 return Some(result);
             }
+            if self.driver().stands_still_for_space() {
+                // As after a power cut: what was flushed is there, and opening replays the log.
+                return Some(Err(Failure::Device(libc::ENOSPC)));
+            }
             let is_idle = self.inbox.is_empty() && self.driver().job_count() == 0;
             if self.is_shutting_down || !is_idle {
                 return None;
@@ -315,6 +320,10 @@ impl EventLoop {
 
     /// Tells the engine what the time allows.
     fn govern(&mut self) {
+        if self.driver().lacks_space() {
+            let now_ns = self.shared.now_ns();
+            self.driver().seek_space(now_ns);
+        }
         if self.governor.is_at_work() {
             let now_ns = self.shared.now_ns();
             let driver = self.driver.as_mut().expect("no step is taken after the end");
@@ -325,12 +334,18 @@ impl EventLoop {
 
     /// How long there is to sleep although nothing happens, for the sake of what the clock allows.
     fn nap(&mut self) -> Option<Duration> {
-        if !self.governor.is_at_work() {
+        let driver = self.driver.as_mut()?;
+        if !self.governor.is_at_work() && !driver.lacks_space() {
             return None;
         }
         let now_ns = self.shared.now_ns();
-        let driver = self.driver.as_mut()?;
-        self.governor.nap_ns(driver.engine(), now_ns).map(Duration::from_nanos)
+        let for_space = driver.seek_space(now_ns);
+        let for_cleaning = match self.governor.is_at_work() {
+            true => self.governor.nap_ns(driver.engine(), now_ns),
+            false => None,
+        };
+        let naps = [for_space, for_cleaning].into_iter().flatten();
+        naps.min().map(Duration::from_nanos)
     }
 
     fn note_sleep(&mut self) {

@@ -101,6 +101,9 @@ pub struct Space {
     pub segments_cleaned: u64,
     /// Relocated blocks that had been overwritten in the meantime.
     pub relocations_dropped: u64,
+    /// Bytes that were allocated, or written with zeros, before the log came to them. Only a store in a
+    /// file needs that.
+    pub prepared_bytes: u64,
 }
 
 /// What cleaning did besides what it wrote.
@@ -230,6 +233,9 @@ pub struct Waiting {
     pub requests: u64,
     /// How long ago the oldest of them was handed over, in nanoseconds; 0 if there is none.
     pub oldest_ns: u64,
+    /// Whether the device had no space beneath it when it was last asked. Writes wait for some, and go
+    /// on by themselves.
+    pub for_space: bool,
 }
 
 /// Times of requests by class.
@@ -271,6 +277,7 @@ pub(crate) fn gather(
             valid_bytes: bytes(engine.valid_blocks),
             segments_cleaned: engine.segments_cleaned,
             relocations_dropped: engine.relocations_dropped,
+            prepared_bytes: bytes(engine.prepared_blocks),
         },
         cleaning: Cleaning {
             read_bytes: bytes(engine.cleaning_read_blocks),

@@ -87,6 +87,7 @@ impl StandinDevice {
                 }
                 self.write(pba, count, source, memory);
             }
+            Command::Prepare { .. } => {}
             Command::Flush => self.counts.flushes += 1,
             Command::Discard { pba, count } => {
                 (0..count).for_each(|offset| self.ledger.clear(pba.plus(offset)));

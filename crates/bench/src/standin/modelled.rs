@@ -71,7 +71,7 @@ impl Modelled {
     pub(super) fn issue(&mut self, io: Io) {
         let blocks = match io.command {
             Command::Read { count, .. } | Command::Write { count, .. } => count,
-            Command::Flush | Command::Discard { .. } => 0,
+            Command::Flush | Command::Discard { .. } | Command::Prepare { .. } => 0,
         };
         let bytes = f64::from(blocks) * BLOCK_SIZE as f64;
         let first_byte = self.now + (self.model.latency * 1e9) as u64;

@@ -78,7 +78,8 @@ impl Model {
         let kind = match self.random.below(100) {
             0..45 => CommandKind::Write,
             45..90 => CommandKind::Read,
-            90..96 => CommandKind::Discard,
+            90..94 => CommandKind::Discard,
+            94..96 => CommandKind::Prepare,
             _ => CommandKind::Flush,
         };
         let unit = rig.alignment();
@@ -91,7 +92,7 @@ impl Model {
             let at =
                 lane as u64 * LANE_SIZE + self.random.below((LANE_SIZE - length) / unit + 1) * unit;
             let buffer = match kind {
-                CommandKind::Discard => std::ptr::null_mut(),
+                CommandKind::Discard | CommandKind::Prepare => std::ptr::null_mut(),
                 _ => rig.address(at as usize),
             };
             command = Command { tag: lane as u64, kind, offset, length, buffer, stream: 0 };
@@ -140,7 +141,7 @@ impl Model {
                     self.sectors[first + index] = Sector { stamp, may_be_zero: false };
                 }
             }
-            CommandKind::Discard => {
+            CommandKind::Discard | CommandKind::Prepare => {
                 self.sectors[first..first + count].iter_mut().for_each(|is| is.may_be_zero = true);
             }
         }

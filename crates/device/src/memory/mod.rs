@@ -15,7 +15,7 @@ mod dense;
 mod sparse;
 
 use crate::contract::{
-    Command, CommandKind, Completion, Device, Properties, Region, SECTOR_SIZE, Wait,
+    Command, CommandKind, Completion, Device, Prepare, Properties, Region, SECTOR_SIZE, Wait,
 };
 use crate::device_error::DeviceError;
 use crate::open_error::OpenError;
@@ -104,6 +104,7 @@ impl MemoryStore {
             alignment: self.alignment,
             volatile_cache: false,
             discard: true,
+            prepare: Prepare::Nothing,
             read_only,
             queue_depth: QUEUE_DEPTH,
             description: match &content {
@@ -250,7 +251,7 @@ impl MemoryDevice {
                 content.write(command.offset, bytes);
             }
             CommandKind::Discard => content.clear(command.offset, command.length),
-            CommandKind::Flush => {}
+            CommandKind::Flush | CommandKind::Prepare => {}
         }
         Ok(())
     }

@@ -13,8 +13,9 @@ mod alignment;
 mod disk;
 mod lock;
 mod loops;
+mod room;
 
-use crate::contract::{ALIGNMENT_MAX, Properties, SECTOR_SIZE};
+use crate::contract::{ALIGNMENT_MAX, Prepare, Properties, SECTOR_SIZE};
 use crate::open::OpenOptions;
 use crate::open_error::OpenError;
 use std::fs::{self, File, FileType};
@@ -38,6 +39,7 @@ pub(crate) struct Target {
     alignment: u64,
     volatile_cache: bool,
     discard: bool,
+    prepare: Prepare,
     read_only: bool,
     notes: Vec<String>,
     /// Held for its lock.
@@ -98,6 +100,7 @@ impl Target {
             alignment: SECTOR_SIZE,
             volatile_cache: true,
             discard: false,
+            prepare: Prepare::Nothing,
             read_only: options.read_only,
             notes: Vec::new(),
             _file_below: file_below,
@@ -114,7 +117,12 @@ impl Target {
     }
 
     fn examine_file(&mut self, options: &OpenOptions, direct: bool) -> Result<(), OpenError> {
-        self.discard = !self.read_only && punches_holes(&self.file, self.size);
+        if !self.read_only {
+            self.prepare = room::of_file(&self.file, self.size)
+                .map_err(|source| failed(&self.path, "look at", source))?;
+            // What is allocated is to stay so: see `room`.
+            self.discard = self.prepare != Prepare::Blocks && punches_holes(&self.file, self.size);
+        }
         if options.direct && !direct {
             self.note_buffered();
         }
@@ -178,6 +186,7 @@ impl Target {
             alignment: self.alignment,
             volatile_cache: self.volatile_cache,
             discard: self.discard,
+            prepare: self.prepare,
             read_only: self.read_only,
             queue_depth,
             description: format!("{what} {} by {engine}", self.path.display()),
@@ -199,6 +208,15 @@ impl Target {
 
     pub(crate) fn kind(&self) -> TargetKind {
         self.kind
+    }
+
+    pub(crate) fn prepare(&self) -> Prepare {
+        self.prepare
+    }
+
+    /// Whether part of a range of the file was never written.
+    pub(crate) fn has_hole(&self, offset: u64, length: u64) -> bool {
+        room::has_hole(&self.file, offset, length)
     }
 
     pub(crate) fn alignment(&self) -> u64 {

@@ -2,11 +2,12 @@
 //! means. No system calls.
 
 use super::pinned::Pinned;
-use crate::contract::{Command, CommandKind, Completion};
+use crate::aligned::AlignedMemory;
+use crate::contract::{Command, CommandKind, Completion, Prepare};
 use crate::device_error::DeviceError;
 use crate::slots::Slots;
 use crate::target::TargetKind;
-use crate::transfer::{PIECE_SIZE_MAX, Progress, Step};
+use crate::transfer::{PIECE_SIZE_MAX, Progress, Step, ZEROS_SIZE};
 use io_uring::{opcode, squeue, types};
 
 /// The file is registered with the ring, under this number.
@@ -68,6 +69,9 @@ pub(super) struct Flights {
     slots: Slots<Flight>,
     pub(super) pinned: Pinned,
     method: DiscardMethod,
+    prepare: Prepare,
+    /// What is written to prepare blocks; empty if that is not done.
+    zeros: AlignedMemory,
     kind: TargetKind,
     alignment: u64,
 }
@@ -78,9 +82,12 @@ impl Flights {
         kind: TargetKind,
         alignment: u64,
         method: DiscardMethod,
+        prepare: Prepare,
     ) -> Flights {
         let slots = Slots::with_capacity(capacity);
-        Flights { slots, pinned: Pinned::default(), method, kind, alignment }
+        let zeros_size = if prepare == Prepare::Blocks { ZEROS_SIZE } else { 0 };
+        let zeros = AlignedMemory::zeroed(zeros_size as usize);
+        Flights { slots, pinned: Pinned::default(), method, prepare, zeros, kind, alignment }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -113,6 +120,15 @@ impl Flights {
             CommandKind::Flush => answer
                 .map_or_else(|errno| Step::Fail(DeviceError::from_errno(errno)), |_| Step::Finish),
             CommandKind::Discard => self.settle_discard(index, answer),
+            CommandKind::Prepare if self.prepare == Prepare::Blocks => {
+                flight.progress.advance(command.kind, command.length, alignment, answer)
+            }
+            CommandKind::Prepare => match answer {
+                Ok(_) => Step::Finish,
+                // A file system that cannot promise space does not get in the way.
+                Err(libc::EOPNOTSUPP) => Step::Finish,
+                Err(errno) => Step::Fail(DeviceError::from_errno(errno)),
+            },
         };
         let result = match step {
             Step::Finish => Ok(()),
@@ -145,7 +161,7 @@ impl Flights {
         }
     }
 
-    fn entry(&self, flight: &Flight) -> squeue::Entry {
+    fn entry(&mut self, flight: &Flight) -> squeue::Entry {
         let Command { kind, offset, length, buffer, .. } = flight.command;
         let done = flight.progress.done;
         let piece = (length - done).min(PIECE_SIZE_MAX);
@@ -169,6 +185,14 @@ impl Flights {
                 opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build()
             }
             CommandKind::Discard => discard_entry(flight.method, offset, length),
+            CommandKind::Prepare if self.prepare == Prepare::Blocks => {
+                let piece = piece.min(ZEROS_SIZE) as u32;
+                opcode::Write::new(FILE, self.zeros.as_mut_pointer(), piece).offset(offset).build()
+            }
+            CommandKind::Prepare => {
+                let mode = libc::FALLOC_FL_KEEP_SIZE;
+                opcode::Fallocate::new(FILE, length).offset(offset).mode(mode).build()
+            }
         }
     }
 }
@@ -191,7 +215,7 @@ mod tests {
     use super::*;
 
     fn flights(kind: TargetKind) -> Flights {
-        Flights::new(4, kind, 512, DiscardMethod::of(kind, true))
+        Flights::new(4, kind, 512, DiscardMethod::of(kind, true), Prepare::Space)
     }
 
     fn ended(outcome: Outcome) -> Completion {

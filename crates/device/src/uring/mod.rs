@@ -24,7 +24,9 @@ mod flights;
 mod pinned;
 mod ring;
 
-use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
+use crate::contract::{
+    Command, CommandKind, Completion, Device, Prepare, Properties, Region, Wait,
+};
 use crate::event::Event;
 use crate::target::Target;
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
@@ -85,7 +87,13 @@ impl UringDevice {
                 let method = DiscardMethod::of(target.kind(), properties.discard);
                 Ok(UringDevice {
                     ring,
-                    flights: Flights::new(queue_depth, target.kind(), target.alignment(), method),
+                    flights: Flights::new(
+                        queue_depth,
+                        target.kind(),
+                        target.alignment(),
+                        method,
+                        target.prepare(),
+                    ),
                     properties,
                     waiting: VecDeque::new(),
                     done: Vec::with_capacity(queue_depth),
@@ -107,13 +115,27 @@ impl UringDevice {
     /// As for [`Device::submit`].
     #[inline]
     unsafe fn start(&mut self, command: Command) {
-        if command.kind == CommandKind::Discard && !self.properties.discard {
+        let is_void = match command.kind {
+            CommandKind::Discard => !self.properties.discard,
+            CommandKind::Prepare => !self.has_to_prepare(&command),
+            _ => false,
+        };
+        if is_void {
             self.done.push(Completion { tag: command.tag, result: Ok(()) });
             return;
         }
         let entry = self.flights.start(command);
         // SAFETY: the caller's promise covers the command's memory.
         unsafe { self.ring.push(&entry) };
+    }
+
+    /// Whether there is anything to do for a command that prepares a range.
+    fn has_to_prepare(&self, command: &Command) -> bool {
+        match self.target.prepare() {
+            Prepare::Nothing => false,
+            Prepare::Blocks => self.target.has_hole(command.offset, command.length),
+            Prepare::Space => true,
+        }
     }
 
     /// Queues what was waiting for room.

@@ -296,7 +296,7 @@ impl<D: Device> FaultyDevice<D> {
                     CommandKind::Read => unsafe { plan.corrupt_read(&command, &flight.corrupt) },
                     CommandKind::Write => plan.corrupt_written(&command, flight.corrupt),
                     CommandKind::Discard => plan.corrupt_written(&command, None),
-                    CommandKind::Flush => {}
+                    CommandKind::Flush | CommandKind::Prepare => {}
                 }
             }
             self.held.push((flight.delay, Completion { tag: command.tag, result }));

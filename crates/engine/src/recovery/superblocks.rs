@@ -5,6 +5,7 @@ use crate::Engine;
 use crate::api::{Buffers, OpenError, PageRef, Target};
 use crate::map::{EntryWidth, Map};
 use crate::pacing::{Pacing, Watermarks};
+use crate::prepare::Prepare;
 use crate::segments::Segments;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
 use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
@@ -101,6 +102,9 @@ impl Engine {
         let map = Map::new(geometry.volume_size, map_size, width, superblock.budget);
         self.map = map.ok_or(too_small)?;
         self.segments = Segments::new(geometry);
+        if self.config.prepare == Prepare::Space {
+            self.segments.need_space();
+        }
         let marks = Watermarks::of(&geometry, &superblock.budget);
         self.pacing = Pacing::new(marks);
         self.placer = self.placer.renewed(marks.spare);

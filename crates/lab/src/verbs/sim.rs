@@ -231,7 +231,7 @@ impl Sim {
         violations: usize,
         start: Instant,
     ) -> Result<(), LabError> {
-        let Tried { plans, crash_points, exhausted_points } = *tried;
+        let Tried { plans, crash_points, exhausted_points, .. } = *tried;
         let seconds = start.elapsed().as_secs_f64();
         if self.json {
             return terminal::print_json(&ExhaustiveReport {

@@ -1,7 +1,8 @@
 //! The world's device: commands take their time, complete in any order, and fail as the plan says.
 
+use super::space::ERRNO_NO_SPACE;
 use super::{ERRNO_IO, Pending, World};
-use coulter_engine::{Buffers, Command, Io, IoResult, Target};
+use coulter_engine::{Buffers, Command, Io, IoResult, Prepare, Target};
 use coulter_format::Block;
 use std::rc::Rc;
 
@@ -87,6 +88,7 @@ impl World {
                     place.0 = self.random.below(room) as u32;
                     self.note(|_| format!("the write to {} goes to {}", pba.0, place.0));
                 }
+                self.space.assert_has(pba);
                 self.device.write_shared(place, data);
             }
             Command::Flush => {
@@ -104,7 +106,19 @@ impl World {
                     other.flush_mark = other.flush_mark.saturating_sub(durable);
                 }
             }
-            Command::Discard { pba, count } => self.device.discard(pba, count),
+            Command::Discard { pba, count } => {
+                self.space.free(pba);
+                self.device.discard(pba, count);
+            }
+            Command::Prepare { pba, count } => {
+                if !self.space.allocate(pba) {
+                    self.note(|_| format!("no space for {} +{count}", pba.0));
+                    return Err(ERRNO_NO_SPACE);
+                }
+                if self.shape.prepare == Prepare::Blocks {
+                    self.device.write_shared(pba, vec![None; count as usize]);
+                }
+            }
         }
         Ok(())
     }
@@ -163,7 +177,7 @@ impl World {
         let bytes = match io.command {
             Command::Read { count, .. } | Command::Write { count, .. } => u64::from(count) * 1_000,
             Command::Flush => 200_000,
-            Command::Discard { .. } => 50_000,
+            Command::Discard { .. } | Command::Prepare { .. } => 50_000,
         };
         let base = 20_000 + self.random.below(1_000_000) + bytes;
         if self.random.chance(2) { 50 * base } else { base }
@@ -175,6 +189,7 @@ impl World {
             Command::Write { pba, count, .. } => (2, pba.0, count),
             Command::Flush => (3, 0, 0),
             Command::Discard { pba, count } => (4, pba.0, count),
+            Command::Prepare { pba, count } => (5, pba.0, count),
         };
         let word = kind << 60 | u64::from(pba) << 16 | u64::from(count & 0xffff);
         let mut sum = mix(self.outcome.fingerprint, word);
@@ -193,5 +208,6 @@ fn story_of(io: &Io) -> String {
         Command::Write { pba, count, .. } => format!("  write {} +{count}", pba.0),
         Command::Flush => "  flush".to_owned(),
         Command::Discard { pba, count } => format!("  trim  {} +{count}", pba.0),
+        Command::Prepare { pba, count } => format!("  prepare {} +{count}", pba.0),
     }
 }

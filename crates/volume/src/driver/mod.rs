@@ -25,6 +25,7 @@ mod jobs;
 mod merging;
 mod opening;
 mod parts;
+mod space;
 mod span;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ use coulter_device::{self as device, Device, Wait};
 use coulter_engine::many::ChangesError;
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
+use space::Space;
 use span::Span;
 use std::collections::VecDeque;
 use std::io;
@@ -118,6 +120,8 @@ pub(crate) struct Driver {
     freed: Vec<JobIndex>,
     /// Commands that the device has not completed.
     commands_out: usize,
+    /// Writes that wait for space.
+    space: Space,
     is_shutting_down: bool,
     /// How a shutdown ended.
     ended: Option<Result<(), Failure>>,
@@ -387,7 +391,8 @@ impl Driver {
     /// Whether somebody waits although nothing is on its way, not even time.
     fn is_stuck(&self) -> bool {
         let waiting = self.jobs.count() > 0 || self.is_shutting_down;
-        let on_its_way = self.commands_out > 0 || self.engine.waits_for_time();
+        let waits = self.engine.waits_for_time() || self.engine.lacks_space();
+        let on_its_way = self.commands_out > 0 || waits;
         waiting && !on_its_way && self.ended.is_none()
     }
 

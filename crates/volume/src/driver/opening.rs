@@ -1,7 +1,7 @@
 //! From a device to a driver whose store can be read, in two steps: what is decided between them holds
 //! before the engine has done anything.
 
-use super::{Conflicts, Driver, Jobs, Lost};
+use super::{Conflicts, Driver, Jobs, Lost, Space};
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
 use crate::open_error::OpenErrorKind;
@@ -9,7 +9,7 @@ use crate::open_options::Acknowledge;
 use crate::pool::Pool;
 use crate::tuning::Retuning;
 use coulter_device::{Device, Wait};
-use coulter_engine::{Config, Engine, Phase};
+use coulter_engine::{Config, Engine, Phase, Prepare};
 use coulter_format::BLOCK_SIZE;
 use coulter_format::record::ATOMIC_BLOCKS_MAX;
 use std::collections::VecDeque;
@@ -42,6 +42,7 @@ impl Driver {
         // is freed after the device.
         unsafe { device.register(&[region]) }.map_err(device_error)?;
         let properties = device.properties();
+        let config = Config { prepare: preparation(properties.prepare), ..config };
         let device_size = properties.size / BLOCK_SIZE as u64;
         let alignment = properties.alignment as usize;
         let queue_depth = properties.queue_depth;
@@ -66,6 +67,7 @@ impl Driver {
             arrived: VecDeque::with_capacity(queue_depth),
             freed: Vec::new(),
             commands_out: 0,
+            space: Space::default(),
             is_shutting_down: false,
             ended: None,
             counters: Counters::default(),
@@ -93,6 +95,14 @@ impl Driver {
         // A record lies inside one segment, its header too.
         self.part_count_max = u64::from(geometry.segment_size - 1).min(ATOMIC_BLOCKS_MAX as u64);
         Ok(self)
+    }
+}
+
+fn preparation(by_device: coulter_device::Prepare) -> Prepare {
+    match by_device {
+        coulter_device::Prepare::Nothing => Prepare::Never,
+        coulter_device::Prepare::Blocks => Prepare::Blocks,
+        coulter_device::Prepare::Space => Prepare::Space,
     }
 }
 

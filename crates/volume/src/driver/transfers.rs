@@ -27,8 +27,12 @@ impl Driver {
             engine::Command::Discard { pba, count } => {
                 Command::discard(tag, place(pba), bytes(count))
             }
+            engine::Command::Prepare { pba, count } => {
+                Command::prepare(tag, place(pba), bytes(count))
+            }
         };
         self.counters.submit(&command);
+        self.space.note(&command);
         self.commands_out += 1;
         // SAFETY: the memory belongs to the pool or to a request in the table of jobs, and both
         // outlive the device's use of it: a request is finished only after the engine has seen the
@@ -38,6 +42,9 @@ impl Driver {
     }
 
     pub(super) fn handle_completion(&mut self, completion: Completion) {
+        if completion.result.is_err() && self.space.takes_note_of(&completion) {
+            return;
+        }
         self.counters.complete(&completion);
         self.commands_out -= 1;
         let id = IoId(u32::try_from(completion.tag).expect("the device keeps the tag"));

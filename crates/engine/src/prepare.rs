@@ -1,0 +1,286 @@
+//! Segments are prepared before they are opened, where the device has something to prepare.
+//!
+//! A store in a file meets two costs of the file system below. A file with holes has no space for them
+//! until they are written, and there may be none. And each flush of a file with blocks that were never
+//! written before commits the journal of that file system. [`Prepare`] says which of the two it is.
+//!
+//! The engine issues [`Command::Prepare`] for segments at the front of the queue: nothing in them is
+//! needed, and nobody else writes there before they are opened. It has no clock. What it prepares ahead
+//! of the host's writes is paid with a credit, which grows with what the log writes.
+//!
+//! Does not know what the device does, nor when there is space again: the driver says so by
+//! [`Engine::try_for_space`].
+//!
+//! # Invariants
+//! - A segment is prepared only while it waits in the queue that the durable checkpoint lists, and no
+//!   read and no discard of it is in flight.
+//! - It is not opened while that is under way. Where space is needed it is not opened before.
+//! - Segments are opened in the order of the queue: what is ready is a prefix of it.
+//! - A lack of space is no failure: nothing is poisoned, reads go on, writes wait.
+
+use crate::Engine;
+use crate::api::{Command, IoResult, Phase};
+use crate::canary::{Canary, sings};
+use crate::ios::Purpose;
+use crate::segments::{Segment, Segments, State};
+use crate::units::{SegmentIndex, segment_start};
+
+/// What the device does for segments before they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prepare {
+    /// Nothing.
+    #[default]
+    Never,
+    /// It writes blocks that were never written, so that later writes are cheap. A segment that comes
+    /// too soon is opened all the same.
+    Blocks,
+    /// It secures space. A segment without it is not opened.
+    Space,
+}
+
+/// Blocks that one command prepares, so that a segment that is wanted meanwhile waits for little.
+const PIECE_BLOCKS: u32 = 256;
+
+/// Blocks at the front of the queue that are prepared ahead of the host's writes (512 MiB).
+const AHEAD_BLOCKS: u32 = 1 << 17;
+
+/// Segments of these that are looked at, at most.
+const AHEAD_SEGMENTS_MAX: u32 = 64;
+
+/// Blocks that may be prepared before the log has written any (256 MiB), and that are saved up at most.
+const CREDIT_MAX: u64 = 1 << 16;
+
+/// Blocks that may be prepared for one that the log writes: the prepared part of the queue grows.
+const CREDIT_PER_BLOCK: u64 = 2;
+
+/// How far a segment is prepared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Readiness {
+    /// Blocks from its start.
+    blocks: u32,
+    is_under_way: bool,
+}
+
+impl Readiness {
+    const WHOLE: u32 = u32::MAX;
+
+    /// Whether the device is preparing it.
+    pub(crate) fn is_under_way(self) -> bool {
+        self.is_under_way && !sings(Canary::OpenedWhilePrepared)
+    }
+
+    /// It is opened, or was before the engine was: whoever did that saw to it.
+    pub(crate) fn note_opened(&mut self) {
+        self.blocks = Readiness::WHOLE;
+    }
+
+    /// It was freed; `trims`: the device forgets it.
+    pub(crate) fn note_trimmed(&mut self, trims: bool) {
+        if trims {
+            self.blocks = 0;
+        }
+    }
+
+    fn is_whole(self, size: u32) -> bool {
+        self.blocks >= size
+    }
+}
+
+/// How much of the queue may be opened, where space is needed.
+#[derive(Debug, Default)]
+pub(crate) struct ReadyQueue {
+    /// Whether only what has space may be opened.
+    needs_space: bool,
+    /// Segments at the front of the queue that are listed and have space.
+    count: usize,
+    /// Whether what is freed and queued at once stays as it is in place of being trimmed.
+    keeps: bool,
+}
+
+impl ReadyQueue {
+    /// Of so many segments that are listed, those that may be opened.
+    pub(crate) fn limit(&self, listed: usize) -> usize {
+        if self.needs_space { self.count.min(listed) } else { listed }
+    }
+
+    /// The front of the queue was opened.
+    pub(crate) fn front_was_opened(&mut self) {
+        assert!(!self.needs_space || self.count > 0, "only what has space is opened");
+        self.count = self.count.saturating_sub(1);
+    }
+
+    /// Whether a segment that is queued as soon as it is freed keeps its space.
+    pub(crate) fn keeps_queued(&self) -> bool {
+        self.keeps
+    }
+}
+
+/// What is being prepared, and what may be.
+#[derive(Debug)]
+pub(crate) struct Preparer {
+    /// The segment, and how many blocks.
+    out: Option<(SegmentIndex, u32)>,
+    /// There was no space when it was last asked for.
+    lacks_space: bool,
+    credit: u64,
+}
+
+impl Default for Preparer {
+    fn default() -> Preparer {
+        Preparer { out: None, lacks_space: false, credit: CREDIT_MAX }
+    }
+}
+
+impl Preparer {
+    /// The log wrote so many blocks.
+    pub(crate) fn earn(&mut self, blocks: u32) {
+        self.credit = (self.credit + CREDIT_PER_BLOCK * u64::from(blocks)).min(CREDIT_MAX);
+    }
+}
+
+impl Segment {
+    /// Whether it may be prepared now, waiting in the queue.
+    fn may_be_prepared(&self, size: u32) -> bool {
+        let is_touched = self.readers > 0 || self.trimming || self.to_be_trimmed;
+        !self.readiness.is_whole(size) && !is_touched
+    }
+}
+
+impl Segments {
+    /// Only what has space may be opened from now on.
+    pub(crate) fn need_space(&mut self) {
+        self.ready.needs_space = true;
+        self.ready.keeps = true;
+    }
+
+    /// Counts what is ready at the front of the queue.
+    pub(crate) fn count_ready(&mut self) {
+        if !self.ready.needs_space {
+            return;
+        }
+        let size = self.geometry().segment_size;
+        let (counted, listed) = (self.ready.count, self.listed_count());
+        assert!(counted <= listed, "what is ready is a prefix of what is listed");
+        let others = self.queue().take(listed).skip(counted);
+        let more = others.take_while(|next| self.segment(*next).readiness.is_whole(size));
+        self.ready.count = counted + more.count();
+    }
+
+    /// The segment to be prepared next among the first `count` of the queue, the very first last: that
+    /// one is opened any moment.
+    fn next_to_prepare(&self, count: usize) -> Option<SegmentIndex> {
+        let size = self.geometry().segment_size;
+        let mut waiting = self.queue().take(self.listed_count().min(count));
+        let front = waiting.next()?;
+        let mut ordered = waiting.chain(core::iter::once(front));
+        ordered.find(|segment| self.segment(*segment).may_be_prepared(size))
+    }
+
+    /// The segment to be given space next: in order.
+    fn next_without_space(&self, count: usize) -> Option<SegmentIndex> {
+        let size = self.geometry().segment_size;
+        let next = self.queue().take(self.listed_count().min(count)).nth(self.ready.count)?;
+        self.segment(next).may_be_prepared(size).then_some(next)
+    }
+}
+
+impl Engine {
+    /// Asks the device for space again that it did not have. The driver calls this now and then while
+    /// [`Engine::lacks_space`].
+    pub fn try_for_space(&mut self) {
+        if self.preparer.lacks_space {
+            self.preparer.lacks_space = false;
+            self.segments.ready.keeps = true;
+        }
+    }
+
+    /// Whether the device had no space when it was last asked: writes may have to wait until there is
+    /// some.
+    pub fn lacks_space(&self) -> bool {
+        self.preparer.lacks_space
+    }
+
+    /// Segments that are empty and need no cleaning: without space for more, only those that have it.
+    pub(crate) fn empty_with_space(&self) -> u32 {
+        let empty = self.segments.empty_count();
+        match self.preparer.lacks_space {
+            true => empty.min(self.segments.usable_count() as u32 + self.segments.freed_count()),
+            false => empty,
+        }
+    }
+
+    /// Prepares what comes next, one command at a time.
+    pub(crate) fn pump_prepare(&mut self) {
+        if self.config.prepare == Prepare::Never || self.preparer.out.is_some() {
+            return;
+        }
+        if self.preparer.lacks_space {
+            self.give_up_shutdown_without_space();
+            return;
+        }
+        if let Some((segment, first, count)) = self.what_to_prepare() {
+            self.preparer.out = Some((segment, count));
+            self.segments.segment_mut(segment).readiness.is_under_way = true;
+            let pba = segment_start(self.geometry(), segment).plus(first);
+            self.ios.start(Purpose::Prepare(segment), Command::Prepare { pba, count });
+        }
+    }
+
+    /// The segment, its first block that is not prepared, and how many blocks of it to prepare.
+    fn what_to_prepare(&mut self) -> Option<(SegmentIndex, u32, u32)> {
+        let size = self.superblock.geometry.segment_size;
+        if self.config.prepare == Prepare::Space {
+            let count = self.pacing.marks().wanted_by_user as usize + 2;
+            return self.segments.next_without_space(count).map(|segment| (segment, 0, size));
+        }
+        // Before the first checkpoint a queued segment may hold records that replay did not accept.
+        if self.phase != Phase::Running || self.preparer.credit < u64::from(PIECE_BLOCKS) {
+            return None;
+        }
+        let count = (AHEAD_BLOCKS / size).clamp(2, AHEAD_SEGMENTS_MAX);
+        let segment = self.segments.next_to_prepare(count as usize)?;
+        let first = self.segments.segment(segment).readiness.blocks;
+        let blocks = PIECE_BLOCKS.min(size - first);
+        self.preparer.credit -= u64::from(blocks);
+        Some((segment, first, blocks))
+    }
+
+    /// The device has prepared a piece of a segment, or could not.
+    pub(crate) fn prepared(&mut self, segment: SegmentIndex, result: IoResult) {
+        let (expected, count) = self.preparer.out.take().expect("one is prepared at a time");
+        assert_eq!(expected, segment, "what completes is what was asked for");
+        let waits = self.segments.segment(segment).state == State::Queued;
+        assert!(waits || sings(Canary::OpenedWhilePrepared), "it is opened only afterwards");
+        let needs_space = self.config.prepare == Prepare::Space;
+        let readiness = &mut self.segments.segment_mut(segment).readiness;
+        assert!(readiness.is_under_way, "a command completes once");
+        readiness.is_under_way = false;
+        match result {
+            Ok(()) => {
+                readiness.blocks = readiness.blocks.saturating_add(count);
+                self.statistics.prepared_blocks += u64::from(count);
+            }
+            Err(_) if needs_space => {
+                self.preparer.lacks_space = true;
+                // What is freed from now on is given back, for others to have it.
+                self.segments.ready.keeps = false;
+            }
+            // Only cheaper writes were to be won. If the device is damaged there, the log will meet it.
+            Err(_) => readiness.blocks = Readiness::WHOLE,
+        }
+        self.segments.count_ready();
+        self.restless = true;
+    }
+
+    /// A shutdown that cannot write its checkpoint for want of space ends without it: opening replays
+    /// the log.
+    fn give_up_shutdown_without_space(&mut self) {
+        let stands_still = self.ios.out_count() == 0 && !self.restless;
+        if self.phase == Phase::ShuttingDown && stands_still {
+            self.give_up_shutdown(ERRNO_NO_SPACE);
+        }
+    }
+}
+
+/// Error number for want of space (ENOSPC).
+const ERRNO_NO_SPACE: i32 = 28;

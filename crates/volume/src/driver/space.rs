@@ -1,0 +1,87 @@
+//! Writes that the device refused for want of space beneath it.
+//!
+//! A store with holes secures the space of a segment before anything is written to it (see
+//! `coulter_engine::prepare`). Some space escapes that: a segment of which a copying tool made holes,
+//! a file system that gives each write a new place, a thin volume. Such a write has not failed: nothing
+//! of it was acknowledged. It is held, and goes to the device again as soon as there may be space.
+//!
+//! Invariants:
+//! - to the engine a held write is one that takes long: what follows it in the log waits;
+//! - its memory is the pool's, and stays as it is until the write completes.
+
+use super::Driver;
+use coulter_device::{Command, CommandKind, Completion};
+
+/// How often space is asked for that was not there, in nanoseconds.
+const ASK_AGAIN_NS: u64 = 250_000_000;
+
+/// Writes that wait for space, and when it is asked for next.
+#[derive(Default)]
+pub(super) struct Space {
+    /// The newest command of each tag.
+    commands: Vec<Option<Command>>,
+    /// Writes that found no space. The device does not have them.
+    held: Vec<Command>,
+    /// When space was found to be short, or was asked for again.
+    since_ns: Option<u64>,
+}
+
+impl Space {
+    /// A command goes to the device.
+    #[inline]
+    pub(super) fn note(&mut self, command: &Command) {
+        let index = command.tag as usize;
+        if self.commands.len() <= index {
+            self.commands.resize(index + 1, None);
+        }
+        self.commands[index] = Some(*command);
+    }
+
+    /// Holds a write that found no space. False if it was another command, or ended in another way.
+    pub(super) fn takes_note_of(&mut self, completion: &Completion) -> bool {
+        let Err(error) = completion.result else { return false };
+        // A limit on the size of a file does not go away by itself.
+        let may_pass = matches!(error.errno, libc::ENOSPC | libc::EDQUOT);
+        let command = self.commands[completion.tag as usize].expect("it was noted");
+        if !may_pass || command.kind != CommandKind::Write {
+            return false;
+        }
+        self.held.push(command);
+        true
+    }
+}
+
+impl Driver {
+    /// Whether the device had no space beneath it when it was last asked.
+    pub(crate) fn lacks_space(&self) -> bool {
+        !self.space.held.is_empty() || self.engine.lacks_space()
+    }
+
+    /// Whether requests are left that only space would help.
+    pub(crate) fn stands_still_for_space(&self) -> bool {
+        let held = self.space.held.len();
+        let waits = self.jobs.count() > 0 && self.engine.lacks_space();
+        self.commands_out == held && (held > 0 || waits)
+    }
+
+    /// Asks for space again when it is time to. If space is short: for how long to sleep at most.
+    pub(crate) fn seek_space(&mut self, now_ns: u64) -> Option<u64> {
+        if !self.lacks_space() {
+            self.space.since_ns = None;
+            return None;
+        }
+        let since_ns = *self.space.since_ns.get_or_insert(now_ns);
+        let passed_ns = now_ns.saturating_sub(since_ns);
+        if passed_ns < ASK_AGAIN_NS {
+            return Some(ASK_AGAIN_NS - passed_ns);
+        }
+        self.space.since_ns = Some(now_ns);
+        self.engine.try_for_space();
+        for command in std::mem::take(&mut self.space.held) {
+            // SAFETY: as when it was submitted first. It has not completed, so the engine leaves its
+            // memory alone.
+            unsafe { self.device.submit(command) };
+        }
+        Some(ASK_AGAIN_NS)
+    }
+}
