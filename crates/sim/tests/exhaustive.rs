@@ -25,7 +25,7 @@ fn without_space_every_crash_point_is_an_allowed_state_and_every_plan_goes_on() 
         let result = search.all_of_length(length, |_, _| true);
         assert!(result.is_ok(), "{}", result.unwrap_err());
     }
-    assert_eq!(search.tried.plans, 1 + 5 + 25);
+    assert_eq!(search.tried.plans, 1 + 6 + 36);
     assert!(search.tried.crash_points > 2000, "{:?}", search.tried);
     assert!(search.tried.refusals > 200, "{:?}", search.tried);
     println!("{:?}", search.tried);
