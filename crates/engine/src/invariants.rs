@@ -86,6 +86,7 @@ impl Engine {
         assert!(self.map.size() <= self.map_size(), "the map stays below its ceiling");
         self.segments.assert_invariants();
         self.segments.assert_holes();
+        self.segments.assert_ready();
         self.assert_readers();
         self.assert_requests();
         if is_sound {
@@ -119,6 +120,10 @@ impl Engine {
                 Purpose::Defrag(segment) => segment,
                 Purpose::Trim(segment) => {
                     self.segments.assert_trimming(segment);
+                    continue;
+                }
+                Purpose::Prepare(segment) => {
+                    self.assert_preparing(segment);
                     continue;
                 }
                 Purpose::Record(_) | Purpose::Flush | Purpose::Checkpoint | Purpose::Recover(_) => {

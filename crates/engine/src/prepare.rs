@@ -166,6 +166,18 @@ impl Segments {
         self.ready.count = counted + more.count();
     }
 
+    /// # Panics
+    /// If what is ready is not a prefix of the listed queue that has space.
+    pub(crate) fn assert_ready(&self) {
+        let size = self.geometry().segment_size;
+        if self.ready.needs_space {
+            assert!(self.ready.count <= self.listed_count(), "what is ready is listed");
+            for segment in self.queue().take(self.ready.count) {
+                assert!(self.segment(segment).readiness.is_whole(size), "and has space");
+            }
+        }
+    }
+
     /// The segment to be prepared next among the first `count` of the queue, the very first last: that
     /// one is opened any moment.
     fn next_to_prepare(&self, count: usize) -> Option<SegmentIndex> {
@@ -270,6 +282,17 @@ impl Engine {
         }
         self.segments.count_ready();
         self.restless = true;
+    }
+
+    /// # Panics
+    /// If the segment that a command prepares is not the one that is known to be, or is used.
+    pub(crate) fn assert_preparing(&self, segment: SegmentIndex) {
+        let known = self.preparer.out.map(|(segment, _)| segment);
+        assert_eq!(known, Some(segment), "one segment is prepared at a time");
+        let entry = self.segments.segment(segment);
+        assert!(entry.readiness.is_under_way, "and says so");
+        assert_eq!(entry.state, State::Queued, "it waits in the queue");
+        assert!(!entry.is_trimmed_now(), "it is not discarded meanwhile");
     }
 
     /// A shutdown that cannot write its checkpoint for want of space ends without it: opening replays
