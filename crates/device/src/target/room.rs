@@ -18,9 +18,6 @@ use std::os::unix::fs::MetadataExt;
 /// Bytes of the unit in which `stat` counts.
 const STAT_UNIT: u64 = 512;
 
-/// `statfs` of btrfs: each write gets a new place there, whatever was allocated or written before.
-const BTRFS_MAGIC: i64 = 0x9123_683e;
-
 /// What preparing a range of a file of `size` bytes means.
 pub(super) fn of_file(file: &File, size: u64) -> io::Result<Prepare> {
     if is_on_btrfs(file) {
@@ -38,10 +35,11 @@ pub(super) fn has_hole(file: &File, offset: u64, length: u64) -> bool {
     u64::try_from(hole).is_ok_and(|hole| hole < offset + length)
 }
 
+/// Whether each write gets a new place, whatever was allocated or written before.
 fn is_on_btrfs(file: &File) -> bool {
     let mut facts = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the descriptor is open, and `facts` has room for what the kernel writes.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), facts.as_mut_ptr()) };
     // SAFETY: zeroed at first, which is a valid value, and filled in by the kernel.
-    result == 0 && unsafe { facts.assume_init() }.f_type as i64 == BTRFS_MAGIC
+    result == 0 && unsafe { facts.assume_init() }.f_type == libc::BTRFS_SUPER_MAGIC
 }
