@@ -168,6 +168,7 @@ impl Segments {
 
     /// # Panics
     /// If what is ready is not a prefix of the listed queue that has space.
+    #[cfg(feature = "verify")]
     pub(crate) fn assert_ready(&self) {
         let size = self.geometry().segment_size;
         if self.ready.needs_space {
@@ -286,6 +287,7 @@ impl Engine {
 
     /// # Panics
     /// If the segment that a command prepares is not the one that is known to be, or is used.
+    #[cfg(feature = "verify")]
     pub(crate) fn assert_preparing(&self, segment: SegmentIndex) {
         let known = self.preparer.out.map(|(segment, _)| segment);
         assert_eq!(known, Some(segment), "one segment is prepared at a time");
