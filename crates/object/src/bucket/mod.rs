@@ -1,0 +1,166 @@
+//! Where objects are kept.
+//!
+//! # Contract
+//! - A name that was created and not deleted holds exactly the bytes of the one creation that won.
+//! - Of any number of creations of one name at once, one wins. Of any number of swaps that name the
+//!   same tag, one wins. [`crate::probe`] tests this by racing, because many services say it and do
+//!   not keep it.
+//! - A read that begins after a creation, a swap or a deletion was answered sees it.
+//! - An error leaves it open whether the request was carried out, now or *later*, unless its kind
+//!   says that it was refused. So a name is never used for other bytes: see [`crate::publish`].
+//!
+//! It does not retry, cache or count: see [`crate::publish`] and [`crate::meter`].
+
+mod directory;
+#[cfg(feature = "faults")]
+pub mod faulty;
+mod memory;
+#[cfg(feature = "s3")]
+mod s3;
+
+pub use directory::DirectoryBucket;
+pub use memory::MemoryBucket;
+#[cfg(feature = "s3")]
+pub use s3::{S3Bucket, S3Options};
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a service calls one version of an object. Compared, never interpreted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag(pub String);
+
+/// The end of [`Bucket::create`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// The object is there, and it is this one.
+    New(Tag),
+    /// The name was taken: by somebody else, or by an earlier try of one's own.
+    Exists,
+}
+
+/// The end of [`Bucket::swap`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// The object is now this one.
+    Done(Tag),
+    /// It was not, or no longer, what the tag says.
+    Changed,
+}
+
+/// Keeps objects by name.
+pub trait Bucket: Send + Sync {
+    /// Stores `bytes` under a name that must be free.
+    ///
+    /// # Errors
+    /// [`BucketError`]; the outcome is unknown unless its kind says otherwise.
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, BucketError>;
+
+    /// Replaces the object that `tag` names.
+    ///
+    /// # Errors
+    /// [`BucketError`]; the outcome is unknown unless its kind says otherwise.
+    fn swap(&self, name: &str, tag: &Tag, bytes: &[u8]) -> Result<Swapped, BucketError>;
+
+    /// An object, or the part of it that lies in `range`, with its tag; `None` if there is none of that
+    /// name. A range past the end is cut short.
+    ///
+    /// # Errors
+    /// [`BucketError`].
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError>;
+
+    /// Removes an object. A name that is free already is no error.
+    ///
+    /// # Errors
+    /// [`BucketError`].
+    fn delete(&self, name: &str) -> Result<(), BucketError>;
+
+    /// Names that begin with `prefix`, and sizes in bytes, in no particular order. Slow and billed:
+    /// only for scrubbing.
+    ///
+    /// # Errors
+    /// [`BucketError`].
+    fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError>;
+
+    /// The URL, for people.
+    fn url(&self) -> String;
+}
+
+impl<B: Bucket + ?Sized> Bucket for Arc<B> {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, BucketError> {
+        (**self).create(name, bytes)
+    }
+    fn swap(&self, name: &str, tag: &Tag, bytes: &[u8]) -> Result<Swapped, BucketError> {
+        (**self).swap(name, tag, bytes)
+    }
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
+        (**self).read(name, range)
+    }
+    fn delete(&self, name: &str) -> Result<(), BucketError> {
+        (**self).delete(name)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError> {
+        (**self).list(prefix)
+    }
+    fn url(&self) -> String {
+        (**self).url()
+    }
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// The bytes, or the part of them that was asked for.
+    pub bytes: Vec<u8>,
+    /// The version that they are of.
+    pub tag: Tag,
+}
+
+/// Why a request to a bucket failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketError {
+    /// What kind of failure it is.
+    pub kind: BucketErrorKind,
+    /// What the service or the system said, for people.
+    pub message: String,
+}
+
+/// Kinds of failure, by what to do about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BucketErrorKind {
+    /// Overloaded, not reachable, cut off, or another request for the same name was under way. Try
+    /// again, later and later. Whether it was carried out is unknown.
+    Busy,
+    /// The service refuses these credentials, or this clock. Try again when they may have changed.
+    Denied,
+    /// There is no such bucket, or no such directory.
+    NoBucket,
+    /// The service does not do what is needed: conditional requests, above all.
+    Unsupported,
+    /// There is no room left, or a quota is used up.
+    Full,
+}
+
+impl BucketError {
+    /// A failure of a kind.
+    pub fn new(kind: BucketErrorKind, message: impl Into<String>) -> BucketError {
+        BucketError { kind, message: message.into() }
+    }
+}
+
+impl fmt::Display for BucketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            BucketErrorKind::Busy => "the bucket does not answer",
+            BucketErrorKind::Denied => "the bucket refuses access",
+            BucketErrorKind::NoBucket => "there is no such bucket",
+            BucketErrorKind::Unsupported => "the bucket lacks what is needed",
+            BucketErrorKind::Full => "the bucket is full",
+        };
+        write!(f, "{kind}: {}", self.message)
+    }
+}
+
+impl std::error::Error for BucketError {}

@@ -1,0 +1,394 @@
+//! Carries out requests to the bucket on threads of its own, and tells the device's thread.
+//!
+//! # Invariants
+//! - A request is tried until it has an outcome, or until the courier ends: an outage stalls, it does not
+//!   fail.
+//! - Manifests, the volume's record and deletions are one thread's, in order: the clerk's. Marks have a
+//!   thread of their own, so that a bucket that does not answer never holds up a write to a new chunk.
+//! - Every report is followed by a wake.
+
+use crate::bucket::{Bucket, BucketError, Tag};
+use crate::history::ReplicaError;
+use crate::layout::{Manifest, VolumeRecord};
+use crate::marks::Marks;
+use crate::names::{CommitId, ManifestId, Source};
+use crate::publish::{self, Outcome, Patience};
+use crate::shipper::JobId;
+use crate::{snapshot, takeover};
+use coulter_device::Waker;
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What has happened.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// An object is there; ours or another's.
+    Created(JobId, bool),
+    /// A manifest counts.
+    Manifest(ManifestId),
+    /// Another host has the volume.
+    Fenced,
+    /// These chunks are marked.
+    Marked(Vec<u64>),
+    /// They could not be.
+    MarkFailed(Vec<u64>, i32),
+}
+
+/// What the courier meets, for people.
+#[derive(Clone, Debug, Default)]
+pub struct Weather {
+    /// Since when no request has succeeded, if some have failed since.
+    pub outage_since: Option<Instant>,
+    /// The last failure.
+    pub error: Option<BucketError>,
+}
+
+/// Tells what the bucket does, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Outlook(Arc<Shared>);
+
+impl Outlook {
+    pub(crate) fn weather(&self) -> Weather {
+        self.0.lock().weather.clone()
+    }
+}
+
+/// Work of the clerk.
+#[derive(Debug)]
+enum Paper {
+    Manifest(ManifestId, Box<Manifest>),
+    Collect(CommitId, Vec<Source>),
+}
+
+/// Work of the thread that keeps the marks.
+#[derive(Debug)]
+enum MarkWork {
+    Set(Vec<u64>),
+    Clear(Vec<u64>),
+}
+
+/// Shared by all threads.
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_over: bool,
+    weather: Weather,
+    /// When the device's thread wants to be woken.
+    alarm: Option<Instant>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tries for ever, later and later, until the courier ends.
+#[derive(Debug)]
+struct Persistent(Arc<Shared>);
+
+/// The longest time between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Patience for Persistent {
+    fn wait(&self, tries: u32, error: &BucketError) -> bool {
+        let mut state = self.0.lock();
+        state.weather.outage_since.get_or_insert_with(Instant::now);
+        state.weather.error = Some(error.clone());
+        let pause = Duration::from_millis(20 << tries.min(10)).min(PAUSE_MAX);
+        // So that many requests that failed together are not repeated together.
+        let jitter = crate::random::random_u64() % (pause.as_millis() as u64 / 2 + 1);
+        let until = Instant::now() + pause - Duration::from_millis(jitter);
+        while !state.is_over {
+            let now = Instant::now();
+            if now >= until {
+                break;
+            }
+            let waited = self.0.changed.wait_timeout(state, until - now);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        !state.is_over
+    }
+
+    fn succeeded(&self) {
+        let mut state = self.0.lock();
+        if state.weather.outage_since.is_some() {
+            state.weather = Weather::default();
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Courier {
+    shared: Arc<Shared>,
+    objects: Option<Sender<(JobId, String, Vec<u8>)>>,
+    papers: Option<Sender<Paper>>,
+    marks: Option<Sender<MarkWork>>,
+    reports: Receiver<Report>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Courier {
+    /// Starts `thread_count` threads for objects, and one for each of the other things.
+    pub(crate) fn start(
+        bucket: Arc<dyn Bucket>,
+        record: VolumeRecord,
+        tag: Tag,
+        marks: Marks,
+        thread_count: usize,
+        waker: Waker,
+    ) -> Courier {
+        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), waker };
+        let shared = Arc::new(shared);
+        let (report, reports) = channel();
+        let mut threads = Vec::new();
+        let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
+            threads.push(thread.expect("the system starts threads"));
+        };
+
+        let (objects, work) = channel::<(JobId, String, Vec<u8>)>();
+        let work = Arc::new(Mutex::new(work));
+        for _ in 0..thread_count {
+            let (bucket, work) = (bucket.clone(), work.clone());
+            let (shared, report) = (shared.clone(), report.clone());
+            spawn("coulter-put", Box::new(move || put_objects(&*bucket, &work, &shared, &report)));
+        }
+
+        let (papers, work) = channel();
+        let clerk = Clerk {
+            bucket,
+            record,
+            tag,
+            kept: Vec::new(),
+            old_manifests: Vec::new(),
+            patience: Persistent(shared.clone()),
+        };
+        let report_of_clerk = report.clone();
+        spawn("coulter-clerk", Box::new(move || clerk.run(&work, &report_of_clerk)));
+
+        let (mark, work) = channel();
+        let shared_of_marks = shared.clone();
+        spawn("coulter-marks", Box::new(move || keep_marks(marks, &work, &shared_of_marks, &report)));
+
+        let shared_of_clock = shared.clone();
+        spawn("coulter-clock", Box::new(move || ring_alarms(&shared_of_clock)));
+        Courier {
+            shared,
+            objects: Some(objects),
+            papers: Some(papers),
+            marks: Some(mark),
+            reports,
+            threads,
+        }
+    }
+
+    pub(crate) fn create(&self, job: JobId, name: String, bytes: Vec<u8>) {
+        // A thread that has ended has told why, or the courier ends.
+        let _ = self.objects.as_ref().map(|objects| objects.send((job, name, bytes)));
+    }
+
+    pub(crate) fn store_manifest(&self, id: ManifestId, manifest: Box<Manifest>) {
+        let _ = self.papers.as_ref().map(|papers| papers.send(Paper::Manifest(id, manifest)));
+    }
+
+    pub(crate) fn collect(&self, horizon: CommitId, sources: Vec<Source>) {
+        let _ = self.papers.as_ref().map(|papers| papers.send(Paper::Collect(horizon, sources)));
+    }
+
+    pub(crate) fn set_marks(&self, chunks: Vec<u64>) {
+        let _ = self.marks.as_ref().map(|marks| marks.send(MarkWork::Set(chunks)));
+    }
+
+    pub(crate) fn clear_marks(&self, chunks: Vec<u64>) {
+        let _ = self.marks.as_ref().map(|marks| marks.send(MarkWork::Clear(chunks)));
+    }
+
+    /// The next thing that has happened.
+    pub(crate) fn report(&self) -> Option<Report> {
+        self.reports.try_recv().ok()
+    }
+
+    /// Wakes the device's thread at `alarm`, if that is not `None`.
+    pub(crate) fn set_alarm(&self, alarm: Option<Instant>) {
+        let mut state = self.shared.lock();
+        if state.alarm != alarm {
+            state.alarm = alarm;
+            drop(state);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// A handle for whoever asks what the bucket does.
+    pub(crate) fn outlook(&self) -> Outlook {
+        Outlook(self.shared.clone())
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_all();
+        drop((self.objects.take(), self.papers.take(), self.marks.take()));
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn put_objects(
+    bucket: &dyn Bucket,
+    work: &Mutex<Receiver<(JobId, String, Vec<u8>)>>,
+    shared: &Arc<Shared>,
+    report: &Sender<Report>,
+) {
+    let patience = Persistent(shared.clone());
+    loop {
+        let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((job, name, bytes)) = next else { return };
+        if shared.lock().is_over {
+            return;
+        }
+        let Ok(outcome) = publish::create(bucket, &name, &bytes, &patience) else { return };
+        let is_ours = matches!(outcome, Outcome::Ours(_));
+        if report.send(Report::Created(job, is_ours)).is_err() {
+            return;
+        }
+        shared.waker.wake();
+    }
+}
+
+fn keep_marks(
+    mut marks: Marks,
+    work: &Receiver<MarkWork>,
+    shared: &Shared,
+    report: &Sender<Report>,
+) {
+    while let Ok(next) = work.recv() {
+        let done = match next {
+            MarkWork::Set(chunks) => match marks.set(&chunks) {
+                Ok(()) => Report::Marked(chunks),
+                Err(error) => Report::MarkFailed(chunks, error.raw_os_error().unwrap_or(libc_eio())),
+            },
+            // A mark that stays costs a chunk to be shipped again, nothing else.
+            MarkWork::Clear(chunks) => {
+                let _ = marks.clear(&chunks);
+                continue;
+            }
+        };
+        if report.send(done).is_err() {
+            return;
+        }
+        shared.waker.wake();
+    }
+}
+
+/// EIO.
+fn libc_eio() -> i32 {
+    5
+}
+
+fn ring_alarms(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.is_over {
+        let now = Instant::now();
+        state = match state.alarm {
+            Some(alarm) if alarm <= now => {
+                state.alarm = None;
+                shared.waker.wake();
+                state
+            }
+            Some(alarm) => {
+                let waited = shared.changed.wait_timeout(state, alarm - now);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
+    }
+}
+
+/// Keeps the volume's record, and deletes what nothing needs.
+struct Clerk {
+    bucket: Arc<dyn Bucket>,
+    record: VolumeRecord,
+    tag: Tag,
+    /// What could not be deleted because a snapshot needs it.
+    kept: Vec<Source>,
+    /// Manifests that newer ones have replaced.
+    old_manifests: Vec<ManifestId>,
+    patience: Persistent,
+}
+
+impl Clerk {
+    fn run(mut self, work: &Receiver<Paper>, report: &Sender<Report>) {
+        while let Ok(paper) = work.recv() {
+            let done = match paper {
+                Paper::Manifest(id, manifest) => {
+                    self.store_manifest(id, &manifest).map(|()| Some(Report::Manifest(id)))
+                }
+                Paper::Collect(horizon, sources) => self.collect(horizon, sources).map(|()| None),
+            };
+            let done = match done {
+                Ok(done) => done,
+                Err(ReplicaError::TakenOver) => Some(Report::Fenced),
+                // Damaged pins: nothing is deleted any more, which costs space and no data.
+                Err(_) if !self.patience.0.lock().is_over => None,
+                Err(_) => return,
+            };
+            let Some(done) = done else { continue };
+            if report.send(done).is_err() {
+                return;
+            }
+            self.patience.0.waker.wake();
+        }
+    }
+
+    fn store_manifest(&mut self, id: ManifestId, manifest: &Manifest) -> Result<(), ReplicaError> {
+        let bytes = manifest.encode();
+        if let Outcome::Foreign(_) = publish::create(&*self.bucket, &id.name(), &bytes, &self.patience)? {
+            return Err(ReplicaError::TakenOver);
+        }
+        let old = self.record.manifest.replace(id);
+        takeover::drop_old_epochs(&mut self.record);
+        self.record.seen = seconds_since_1970();
+        self.tag = takeover::swap_record(&*self.bucket, &mut self.record, &self.tag, &self.patience)?;
+        self.old_manifests.extend(old);
+        Ok(())
+    }
+
+    fn collect(&mut self, horizon: CommitId, sources: Vec<Source>) -> Result<(), ReplicaError> {
+        let (needed, manifests) =
+            snapshot::advance_horizon(&*self.bucket, &self.record, horizon, &self.patience)?;
+        let all: HashSet<Source> = self.kept.drain(..).chain(sources).collect();
+        for source in all {
+            if needed.contains(&source) {
+                self.kept.push(source);
+            } else {
+                publish::delete(&*self.bucket, &source.name(), &self.patience)?;
+            }
+        }
+        let (kept, gone) = self.old_manifests.drain(..).partition(|id| manifests.contains(id));
+        self.old_manifests = kept;
+        for id in gone {
+            publish::delete(&*self.bucket, &ManifestId::name(id), &self.patience)?;
+        }
+        Ok(())
+    }
+}
+
+/// The time, for people.
+pub(crate) fn seconds_since_1970() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |time| time.as_secs())
+}

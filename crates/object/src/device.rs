@@ -1,0 +1,728 @@
+//! A device that ships what is written to the device that it surrounds.
+//!
+//! It keeps the [contract](coulter_device::contract) of a device. What it adds:
+//!
+//! # Replication contract
+//! - With [`Ack::Remote`] a flush is answered when the device has flushed *and* a commit of everything that
+//!   had completed before its submission was created.
+//! - A bucket that fails holds up commits and, with `Ack::Remote`, flushes; it fails nothing. When too much
+//!   waits to be shipped, writers wait.
+//! - When another host has taken the volume over, every command fails with `Gone`, reads too.
+//! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
+//! - A drop ships what is left, for a while ([`LINGER`]).
+//!
+//! Commands of the host are never copied: what was written is read back.
+
+use crate::bucket::Bucket;
+pub use crate::courier::Weather;
+use crate::courier::{Courier, Outlook, Report, seconds_since_1970};
+use crate::history::{self, ReplicaError};
+use crate::marks::{Marks, Owner};
+use crate::names::CommitId;
+use crate::publish::{Briefly, Patience};
+use crate::ranges::RangeSet;
+use crate::shipper::{Ack, Action, Counts, JobId, Lag, Settings, Shipper};
+use crate::takeover::{self, Claim, NewVolume};
+use coulter_device::{
+    AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind, Properties,
+    Region, Wait, Waker,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a drop waits for what is left to be shipped.
+pub const LINGER: Duration = Duration::from_secs(30);
+
+/// Bytes of one command that reads back.
+const READ_SIZE: u64 = 1 << 20;
+
+/// Bytes of a chunk of the marks.
+pub const CHUNK_SIZE: u32 = 8 << 20;
+
+/// Reads that fail are repeated in pieces of this size, so that one bad block costs no more than itself.
+const UNREADABLE_UNIT: u64 = 4096;
+
+/// What an opening is given.
+pub struct Opening {
+    /// Where the copy is kept.
+    pub bucket: Arc<dyn Bucket>,
+    /// How.
+    pub settings: Settings,
+    /// Which chunks may differ.
+    pub marks: Marks,
+    /// The store's UUID.
+    pub store: [u8; 16],
+    /// Who this is, for people.
+    pub owner: String,
+    /// What of the device is not known to be zeros: all of it, if in doubt. For a new copy.
+    pub content: RangeSet,
+    /// Ship everything anew though the local store is not what was shipped last: it counts, and what the
+    /// remote copy has beyond it is given up.
+    pub reseed: bool,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// How far the remote copy is behind.
+    pub lag: Lag,
+    /// The last commit.
+    pub last: Option<CommitId>,
+    /// Counters.
+    pub counts: Counts,
+    /// What the bucket does.
+    pub weather: Weather,
+    /// Another host has taken the volume over.
+    pub is_fenced: bool,
+}
+
+/// A handle on a [`ShippedDevice`], from any thread.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    shared: Arc<Mutex<Shared>>,
+    outlook: Outlook,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    status: Status,
+    wants_commit: bool,
+}
+
+impl Replica {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        let status = self.lock().status.clone();
+        // The device's thread may be asleep while the bucket fails.
+        Status { weather: self.outlook.weather(), ..status }
+    }
+
+    /// Asks for a commit now. [`Replica::status`] tells when it is there.
+    pub fn commit(&self) {
+        self.lock().wants_commit = true;
+        self.waker.wake();
+    }
+}
+
+/// A command on its way in the device within.
+#[derive(Debug)]
+enum Flight {
+    Host(Command),
+    /// A flush of the host, with its number in the order of submission, from 1 on.
+    Flush(Command, u64),
+    /// A part of what a job reads: first byte in its memory, and the range.
+    ReadBack(JobId, u64, Range<u64>),
+}
+
+/// Something that is read back.
+#[derive(Debug)]
+struct ReadBack {
+    memory: AlignedMemory,
+    size: u64,
+    left: usize,
+    unreadable: u64,
+}
+
+/// See the [module](self).
+pub struct ShippedDevice<D: Device> {
+    /// First, so that it is dropped before the memory that it reads into.
+    inner: D,
+    shipper: Shipper,
+    courier: Courier,
+    settings: Settings,
+    start: Instant,
+    flights: BTreeMap<u64, Flight>,
+    next_tag: u64,
+    reads: BTreeMap<JobId, ReadBack>,
+    /// Reads that wait for room in the queue.
+    read_parts: VecDeque<(JobId, u64, Range<u64>)>,
+    /// Commands that the shipper, or a mark, does not let pass yet.
+    held: VecDeque<Command>,
+    /// Flushes of the host that the shipper answers, by token.
+    flushes: BTreeMap<u64, u64>,
+    marked: BTreeSet<u64>,
+    marking: BTreeSet<u64>,
+    /// Marked chunks that have changed since a flush: how many flushes had been submitted when they did.
+    /// Those that were marked at the opening count as changed before the first.
+    written: BTreeMap<u64, u64>,
+    /// Flushes that were submitted, and the last one of those that completed.
+    flush_count: u64,
+    flushed: u64,
+    read_count: usize,
+    told: Duration,
+    ready: Vec<Completion>,
+    scratch: Vec<Completion>,
+    replica: Replica,
+    commits_at_last_clearing: u64,
+}
+
+impl<D: Device> ShippedDevice<D> {
+    /// Ships `inner` from now on, as the volume's only host.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Diverged`] if the local store is not what was shipped last.
+    pub fn open(inner: D, opening: Opening) -> Result<(ShippedDevice<D>, Replica), ReplicaError> {
+        let size = inner.properties().size;
+        let mut opening = opening;
+        let (claim, unsure) = begin(&mut opening, size)?;
+        Ok(ShippedDevice::start(inner, opening, claim, unsure))
+    }
+
+    /// Ships `inner`, which was just restored to the state that `claim` found.
+    ///
+    /// # Errors
+    /// [`ReplicaError::File`] when the marks cannot be kept.
+    pub fn take_over(
+        inner: D,
+        mut opening: Opening,
+        claim: Claim,
+    ) -> Result<(ShippedDevice<D>, Replica), ReplicaError> {
+        let size = inner.properties().size;
+        assert_eq!(size, claim.record.device_size, "it was restored to this size");
+        adopt(&mut opening.marks, &claim, size, false)?;
+        Ok(ShippedDevice::start(inner, opening, claim, RangeSet::new()))
+    }
+
+    fn start(
+        inner: D,
+        opening: Opening,
+        claim: Claim,
+        unsure: RangeSet,
+    ) -> (ShippedDevice<D>, Replica) {
+        let Opening { bucket, settings, marks, .. } = opening;
+        let marked: BTreeSet<u64> = marks.iter().collect();
+        let shipper = Shipper::new(settings, claim.record.volume, claim.history, unsure);
+        let waker = inner.waker();
+        let threads = settings.captures_max + 1;
+        let courier = Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone());
+        let replica = Replica { shared: Arc::default(), outlook: courier.outlook(), waker };
+        let depth = inner.properties().queue_depth;
+        let device = ShippedDevice {
+            inner,
+            shipper,
+            courier,
+            settings,
+            start: Instant::now(),
+            flights: BTreeMap::new(),
+            next_tag: 0,
+            reads: BTreeMap::new(),
+            read_parts: VecDeque::new(),
+            held: VecDeque::with_capacity(depth),
+            flushes: BTreeMap::new(),
+            written: marked.iter().map(|chunk| (*chunk, 0)).collect(),
+            marked,
+            marking: BTreeSet::new(),
+            flush_count: 0,
+            flushed: 0,
+            read_count: 0,
+            told: Duration::ZERO,
+            ready: Vec::with_capacity(depth),
+            scratch: Vec::with_capacity(depth),
+            replica: replica.clone(),
+            commits_at_last_clearing: 0,
+        };
+        (device, replica)
+    }
+
+    /// Passes a command to the device within.
+    fn pass(&mut self, flight: Flight, command: Command) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.flights.insert(tag, flight);
+        // SAFETY: the host's promises hold until its completion is given out; memory that is read back
+        // into is kept in `reads` until its command has completed, and is dropped after `inner`.
+        unsafe { self.inner.submit(Command { tag, ..command }) };
+    }
+
+    /// Passes what may pass of what is held, in order among those that overlap.
+    fn release(&mut self) {
+        let mut blocked: Vec<Range<u64>> = Vec::new();
+        let mut index = 0;
+        while index < self.held.len() {
+            let command = self.held[index];
+            let range = command.offset..command.offset + command.length;
+            let waits = blocked.iter().any(|one| one.start < range.end && range.start < one.end);
+            if waits || !self.may_pass(&range) {
+                blocked.push(range);
+                index += 1;
+                continue;
+            }
+            self.held.remove(index);
+            self.pass(Flight::Host(command), command);
+        }
+    }
+
+    /// Whether a range may change now. Asks for marks that are missing.
+    fn may_pass(&mut self, range: &Range<u64>) -> bool {
+        if !self.shipper.admits(range) {
+            return false;
+        }
+        let chunk_size = u64::from(CHUNK_SIZE);
+        let chunks = range.start / chunk_size..range.end.div_ceil(chunk_size);
+        let missing: Vec<u64> = chunks.filter(|chunk| !self.marked.contains(chunk)).collect();
+        if missing.is_empty() {
+            return true;
+        }
+        let new: Vec<u64> = missing.into_iter().filter(|chunk| self.marking.insert(*chunk)).collect();
+        if !new.is_empty() {
+            self.courier.set_marks(new);
+        }
+        false
+    }
+
+    /// Does what can be done without waiting.
+    fn step(&mut self) {
+        while let Some(report) = self.courier.report() {
+            self.take_report(report);
+        }
+        if std::mem::take(&mut self.replica.lock().wants_commit) {
+            self.shipper.ask_for_commit();
+        }
+        let now = self.start.elapsed();
+        while let Some(action) = self.shipper.poll(now) {
+            self.perform(action);
+        }
+        self.read_on();
+        if self.shipper.is_fenced() {
+            self.fail_all();
+        } else {
+            self.release();
+        }
+        self.clear_marks();
+        self.courier.set_alarm(self.shipper.due().map(|due| self.start + due));
+        self.tell(now);
+    }
+
+    fn take_report(&mut self, report: Report) {
+        match report {
+            Report::Created(job, is_ours) => self.shipper.handle_created(job, is_ours),
+            Report::Manifest(id) => self.shipper.handle_manifest(id),
+            Report::Fenced => self.shipper.fence(),
+            Report::Marked(chunks) => {
+                for chunk in chunks {
+                    self.marking.remove(&chunk);
+                    self.marked.insert(chunk);
+                }
+            }
+            Report::MarkFailed(chunks, errno) => {
+                for chunk in &chunks {
+                    self.marking.remove(chunk);
+                }
+                let failed = self.held.extract_if_any(&chunks);
+                let error = DeviceError { kind: DeviceErrorKind::Io, errno };
+                for command in failed {
+                    self.ready.push(Completion { tag: command.tag, result: Err(error) });
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Read { job, ranges } => {
+                let size: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+                let memory = AlignedMemory::zeroed(size as usize);
+                let mut offset = 0;
+                let mut left = 0;
+                for range in ranges {
+                    let mut start = range.start;
+                    while start < range.end {
+                        let end = range.end.min(start + READ_SIZE);
+                        self.read_parts.push_back((job, offset, start..end));
+                        offset += end - start;
+                        start = end;
+                        left += 1;
+                    }
+                }
+                self.reads.insert(job, ReadBack { memory, size, left, unreadable: 0 });
+            }
+            Action::Create { job, name, bytes } => self.courier.create(job, name, bytes),
+            Action::Manifest { id, manifest } => self.courier.store_manifest(id, manifest),
+            Action::Collect { horizon, sources } => self.courier.collect(horizon, sources),
+            Action::Flushed(token) => {
+                let tag = self.flushes.remove(&token).expect("a flush is answered once");
+                self.ready.push(Completion { tag, result: Ok(()) });
+            }
+        }
+    }
+
+    /// Reads back, with a part of the queue only: the host goes first.
+    fn read_on(&mut self) {
+        let room = (self.inner.properties().queue_depth / 4).max(1);
+        while self.read_count < room {
+            let Some((job, offset, range)) = self.read_parts.pop_front() else { return };
+            let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
+            let buffer = read.memory.as_mut_pointer().wrapping_add(offset as usize);
+            let command = Command::read(0, range.start, range.end - range.start, buffer);
+            self.pass(Flight::ReadBack(job, offset, range), command);
+            self.read_count += 1;
+        }
+    }
+
+    fn take_completion(&mut self, completion: Completion) {
+        let flight = self.flights.remove(&completion.tag);
+        match flight.expect("a completion answers a command in flight") {
+            Flight::Host(command) => self.host_completed(command, completion.result),
+            Flight::Flush(command, number) => self.flush_completed(command, number, completion.result),
+            Flight::ReadBack(job, offset, range) => {
+                self.read_count -= 1;
+                self.read_back(job, offset, range, completion.result);
+            }
+        }
+    }
+
+    fn host_completed(&mut self, command: Command, result: Result<(), DeviceError>) {
+        let range = command.offset..command.offset.saturating_add(command.length);
+        match command.kind {
+            CommandKind::Read => {}
+            // A failed write leaves old or new: what is there now is what is shipped.
+            CommandKind::Write => self.has_changed(&range, Shipper::handle_written),
+            CommandKind::Discard if result.is_ok() && self.inner.properties().discard => {
+                self.has_changed(&range, Shipper::handle_discarded);
+            }
+            CommandKind::Discard | CommandKind::Flush => {}
+        }
+        self.ready.push(Completion { tag: command.tag, result });
+    }
+
+    fn flush_completed(&mut self, command: Command, number: u64, result: Result<(), DeviceError>) {
+        if result.is_ok() {
+            self.flushed = self.flushed.max(number);
+        }
+        if self.settings.ack == Ack::Remote {
+            if result.is_ok() {
+                self.shipper.handle_flushed(number);
+                return;
+            }
+            self.flushes.remove(&number);
+            self.shipper.handle_flush_failed(number);
+        }
+        self.ready.push(Completion { tag: command.tag, result });
+    }
+
+    fn has_changed(&mut self, range: &Range<u64>, handle: fn(&mut Shipper, Range<u64>)) {
+        handle(&mut self.shipper, range.clone());
+        let chunk_size = u64::from(CHUNK_SIZE);
+        for chunk in range.start / chunk_size..range.end.div_ceil(chunk_size) {
+            assert!(self.marked.contains(&chunk), "a chunk is marked before it changes");
+            self.written.insert(chunk, self.flush_count);
+        }
+    }
+
+    fn read_back(
+        &mut self,
+        job: JobId,
+        offset: u64,
+        range: Range<u64>,
+        result: Result<(), DeviceError>,
+    ) {
+        let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
+        read.left -= 1;
+        let length = range.end - range.start;
+        if result.is_err() && length > UNREADABLE_UNIT {
+            // Once more, in small pieces.
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min(start + UNREADABLE_UNIT);
+                self.read_parts.push_back((job, offset + (start - range.start), start..end));
+                read.left += 1;
+                start = end;
+            }
+        } else if result.is_err() {
+            let start = offset as usize;
+            read.memory[start..start + length as usize].fill(0);
+            read.unreadable += length;
+        }
+        if read.left == 0 {
+            let read = self.reads.remove(&job).expect("it was there above");
+            let bytes = read.memory[..read.size as usize].to_vec();
+            self.shipper.handle_read(job, bytes, read.unreadable);
+        }
+    }
+
+    /// Another host has the volume: nothing is done any more.
+    fn fail_all(&mut self) {
+        let gone = Err(DeviceError::of(DeviceErrorKind::Gone));
+        for command in self.held.drain(..) {
+            self.ready.push(Completion { tag: command.tag, result: gone });
+        }
+        // Flushes that the device within has still to answer come back from there.
+        let waiting: BTreeSet<u64> = self.flights.values().filter_map(flush_number).collect();
+        let ready = &mut self.ready;
+        self.flushes.retain(|number, tag| {
+            let waits = waiting.contains(number);
+            if !waits {
+                ready.push(Completion { tag: *tag, result: gone });
+            }
+            waits
+        });
+    }
+
+    /// Takes marks off chunks that are in a commit and were flushed since, after every few commits.
+    fn clear_marks(&mut self) {
+        let commits = self.shipper.counts().commits;
+        if commits < self.commits_at_last_clearing + CLEAR_EVERY {
+            return;
+        }
+        self.commits_at_last_clearing = commits;
+        let chunk_size = u64::from(CHUNK_SIZE);
+        let flushed = self.flushed;
+        let changing: RangeSet = self.flights.values().filter_map(changed_range).collect();
+        let is_safe = |chunk: u64| {
+            let range = chunk * chunk_size..(chunk + 1) * chunk_size;
+            // A flush covers what had completed when it was submitted.
+            let is_flushed = self.written.get(&chunk).is_none_or(|before| flushed > *before);
+            is_flushed && !self.shipper.is_behind(&range) && !changing.overlaps(&range)
+        };
+        let quiet: Vec<u64> = self.marked.iter().copied().filter(|chunk| is_safe(*chunk)).collect();
+        for chunk in &quiet {
+            self.marked.remove(chunk);
+            self.written.remove(chunk);
+        }
+        if !quiet.is_empty() {
+            self.courier.clear_marks(quiet);
+        }
+    }
+
+    /// Tells those who ask how it stands, not more often than anybody looks.
+    fn tell(&mut self, now: Duration) {
+        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !self.shipper.is_fenced() {
+            return;
+        }
+        self.told = now;
+        let since = self.shipper.lag_since();
+        let time = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let mut shared = self.replica.lock();
+        shared.status = Status {
+            lag: Lag { bytes: self.shipper.lag_bytes(), time },
+            last: Some(self.shipper.last()),
+            counts: self.shipper.counts(),
+            weather: Weather::default(),
+            is_fenced: self.shipper.is_fenced(),
+        };
+    }
+
+    /// Takes what the device within has completed.
+    fn turn(&mut self, wait: Wait) -> io::Result<()> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let polled = self.inner.poll(&mut scratch, wait);
+        for completion in scratch.drain(..) {
+            self.take_completion(completion);
+        }
+        self.scratch = scratch;
+        polled
+    }
+
+    /// Ships what is left.
+    fn drain(&mut self) {
+        let until = Instant::now() + LINGER;
+        self.shipper.ask_for_commit();
+        while !self.shipper.is_fenced() && Instant::now() < until {
+            self.step();
+            let is_done = self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty();
+            if is_done || self.turn(Wait::For(Duration::from_millis(20))).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Time between two accounts of how it stands.
+const TELL_EVERY: Duration = Duration::from_millis(5);
+
+/// Commits between two looks at the marks.
+const CLEAR_EVERY: u64 = 4;
+
+fn changed_range(flight: &Flight) -> Option<Range<u64>> {
+    match flight {
+        Flight::Host(command) if command.kind.changes_content() => {
+            Some(command.offset..command.offset + command.length)
+        }
+        _ => None,
+    }
+}
+
+fn flush_number(flight: &Flight) -> Option<u64> {
+    match flight {
+        Flight::Flush(_, number) => Some(*number),
+        Flight::Host(_) | Flight::ReadBack(..) => None,
+    }
+}
+
+/// Takes commands out of a queue.
+trait ExtractIfAny {
+    fn extract_if_any(&mut self, chunks: &[u64]) -> Vec<Command>;
+}
+
+impl ExtractIfAny for VecDeque<Command> {
+    /// Those that would change one of `chunks`.
+    fn extract_if_any(&mut self, chunks: &[u64]) -> Vec<Command> {
+        let chunk_size = u64::from(CHUNK_SIZE);
+        let touches = |command: &Command| {
+            let end = (command.offset + command.length).div_ceil(chunk_size);
+            chunks.iter().any(|chunk| (command.offset / chunk_size..end).contains(chunk))
+        };
+        let (out, kept) = self.drain(..).partition(touches);
+        *self = kept;
+        Vec::from_iter::<VecDeque<Command>>(out)
+    }
+}
+
+/// Finds out what the remote copy is to the local store, and takes the volume over. Returns what may
+/// differ, too.
+fn begin(opening: &mut Opening, device_size: u64) -> Result<(Claim, RangeSet), ReplicaError> {
+    let patience: &dyn Patience = &Briefly;
+    let bucket = &*opening.bucket;
+    let seen = seconds_since_1970();
+    let record = match history::record(bucket, patience) {
+        Ok((record, _)) => record,
+        Err(ReplicaError::NoVolume) => {
+            let (store, owner) = (opening.store, opening.owner.clone());
+            let new = NewVolume { store, device_size, chunk_size: CHUNK_SIZE, owner };
+            let claim = takeover::create(bucket, &new, seen, patience)?;
+            adopt(&mut opening.marks, &claim, device_size, true)?;
+            return Ok((claim, opening.content.clone()));
+        }
+        Err(error) => return Err(error),
+    };
+    if record.store != opening.store {
+        return Err(ReplicaError::Diverged("another store's volume is there"));
+    }
+    if record.device_size != device_size {
+        return Err(ReplicaError::Diverged("its size is another"));
+    }
+    if !opening.reseed {
+        // Before anything is changed: a host that must not go on must not end the one that does.
+        let (record, history) = history::newest(bucket, patience)?;
+        check_is_ours(&opening.marks, record.volume, history.newest_commit)?;
+    }
+    let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
+    if !opening.reseed {
+        check_is_ours(&opening.marks, claim.record.volume, claim.history.newest_commit)?;
+    }
+    adopt(&mut opening.marks, &claim, device_size, opening.reseed)?;
+    let chunk_size = u64::from(CHUNK_SIZE);
+    let marked = opening.marks.iter();
+    let marked = marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
+    Ok((claim, marked.collect()))
+}
+
+/// Makes the marks those of a claim.
+fn adopt(marks: &mut Marks, claim: &Claim, device_size: u64, all: bool) -> Result<(), ReplicaError> {
+    let volume = claim.record.volume;
+    let owner = Owner { volume, device_size, chunk_size: CHUNK_SIZE, epoch: claim.epoch };
+    marks.adopt(owner, all).map_err(ReplicaError::File)
+}
+
+/// Whether every commit that there is was this store's.
+fn check_is_ours(
+    marks: &Marks,
+    volume: crate::layout::VolumeId,
+    newest: CommitId,
+) -> Result<(), ReplicaError> {
+    let owner = marks.owner().ok_or(ReplicaError::Diverged("nothing tells what was shipped last"))?;
+    if owner.volume != volume {
+        return Err(ReplicaError::Diverged("it was shipped to another volume"));
+    }
+    if newest.epoch > owner.epoch {
+        return Err(ReplicaError::Diverged("another host has written since"));
+    }
+    Ok(())
+}
+
+// SAFETY: what the device within completes for the host is handed on, once, and flushes when the shipper
+// says so; the host's memory is touched by the device within alone.
+unsafe impl<D: Device> Device for ShippedDevice<D> {
+    fn properties(&self) -> &Properties {
+        self.inner.properties()
+    }
+
+    unsafe fn register(&mut self, regions: &[Region]) -> io::Result<()> {
+        // SAFETY: the caller's promises are the same. What reads back uses memory of its own, which need
+        // not be registered.
+        unsafe { self.inner.register(regions) }
+    }
+
+    unsafe fn submit(&mut self, command: Command) {
+        if self.shipper.is_fenced() {
+            let result = Err(DeviceError::of(DeviceErrorKind::Gone));
+            self.ready.push(Completion { tag: command.tag, result });
+            return;
+        }
+        if let Err(error) = self.inner.properties().check(&command) {
+            self.ready.push(Completion { tag: command.tag, result: Err(error) });
+            return;
+        }
+        match command.kind {
+            CommandKind::Write | CommandKind::Discard => {
+                let range = command.offset..command.offset + command.length;
+                let overlaps = |held: &Command| {
+                    held.offset < range.end && range.start < held.offset + held.length
+                };
+                if self.held.iter().any(overlaps) || !self.may_pass(&range) {
+                    self.held.push_back(command);
+                    return;
+                }
+            }
+            CommandKind::Flush => {
+                self.flush_count += 1;
+                let number = self.flush_count;
+                if self.settings.ack == Ack::Remote {
+                    self.flushes.insert(number, command.tag);
+                    self.shipper.handle_flush(number);
+                }
+                self.pass(Flight::Flush(command, number), command);
+                return;
+            }
+            CommandKind::Read => {}
+        }
+        self.pass(Flight::Host(command), command);
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        self.step();
+        let wait = if self.ready.is_empty() { wait } else { Wait::No };
+        self.turn(wait)?;
+        self.step();
+        out.append(&mut self.ready);
+        Ok(())
+    }
+
+    fn arm(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.step();
+        // What is read back would make the descriptor readable until somebody polls.
+        self.turn(Wait::No)?;
+        self.step();
+        if !self.ready.is_empty() {
+            self.inner.waker().wake();
+        }
+        self.inner.arm()
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+impl<D: Device> Drop for ShippedDevice<D> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.drain();
+        }
+    }
+}
+
+impl<D: Device + std::fmt::Debug> std::fmt::Debug for ShippedDevice<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShippedDevice").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,280 @@
+//! Reads the history of a volume: the newest manifest, and the commits behind it.
+//!
+//! It asks for commits by name, one after the other, until there is none: nothing is listed. So a
+//! service's listing may be late or out of order.
+
+use crate::bucket::{Bucket, BucketError, Tag};
+use crate::layout::{Commit, Corrupt, Manifest, Reason, Stage, VolumeRecord};
+use crate::layout::{checksum, commit::Content};
+use crate::names::{CommitId, ManifestId, Source, VOLUME};
+use crate::pieces::PieceMap;
+use crate::publish::{self, Patience};
+use std::fmt;
+
+/// Why a replica cannot be read or taken over.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReplicaError {
+    /// The bucket failed.
+    Bucket(BucketError),
+    /// An object is damaged: its name, and what is wrong.
+    Damaged(String, Corrupt),
+    /// An object that must be there is not: its name.
+    Missing(String),
+    /// There is no volume here.
+    NoVolume,
+    /// Another host has taken the volume over meanwhile.
+    TakenOver,
+    /// The commits do not follow each other: the one where that shows.
+    Broken(CommitId),
+    /// The local store is not what was shipped last: what does not match.
+    Diverged(&'static str),
+    /// There is no snapshot of that name.
+    NoPin(String),
+    /// The name is taken, or cannot be used: what is wrong.
+    PinName(&'static str),
+    /// What the snapshot needs was deleted while it was made. Try again.
+    Collected,
+    /// Volumes were cloned from it, and are still there.
+    HasClones(String),
+    /// The local file failed.
+    File(std::io::Error),
+}
+
+impl fmt::Display for ReplicaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplicaError::Bucket(error) => error.fmt(f),
+            ReplicaError::Damaged(name, corrupt) => write!(f, "the object '{name}' is damaged: {corrupt}"),
+            ReplicaError::Missing(name) => write!(f, "the object '{name}' is missing"),
+            ReplicaError::NoVolume => write!(f, "there is no replicated volume here"),
+            ReplicaError::TakenOver => write!(f, "another host has taken the volume over"),
+            ReplicaError::Broken(id) => write!(f, "commit {id} does not follow the one before it"),
+            ReplicaError::Diverged(what) => write!(f, "the local store is not what was shipped last: {what}"),
+            ReplicaError::NoPin(name) => write!(f, "there is no snapshot '{name}'"),
+            ReplicaError::PinName(what) => write!(f, "the snapshot's name {what}"),
+            ReplicaError::Collected => write!(f, "the state was deleted while the snapshot was made"),
+            ReplicaError::HasClones(name) => write!(f, "volumes were cloned from the snapshot '{name}'"),
+            ReplicaError::File(error) => write!(f, "the local file: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReplicaError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReplicaError::Bucket(error) => Some(error),
+            ReplicaError::Damaged(_, corrupt) => Some(corrupt),
+            ReplicaError::File(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<BucketError> for ReplicaError {
+    fn from(error: BucketError) -> ReplicaError {
+        ReplicaError::Bucket(error)
+    }
+}
+
+/// What a volume holds, up to some commit.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// What the device holds.
+    pub pieces: PieceMap,
+    /// The last commit that is counted.
+    pub last: CommitId,
+    /// The last commit that was not the mere beginning of an epoch.
+    pub newest_commit: CommitId,
+    /// The checksum at its end; 0 at the beginning of an epoch.
+    pub checksum: u32,
+    /// Objects that no piece names any more, with the commit since which that is so.
+    pub garbage: Vec<(CommitId, Source)>,
+    /// Commits behind the manifest.
+    pub commit_count: u64,
+    /// The manifest on which it stands.
+    pub manifest: Option<ManifestId>,
+}
+
+impl History {
+    /// Counts a commit.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Broken`] if it does not follow.
+    pub fn apply(&mut self, commit: &Commit, checksum: u32) -> Result<(), ReplicaError> {
+        if commit.previous != self.checksum || commit.is_fence {
+            return Err(ReplicaError::Broken(commit.id));
+        }
+        let mut dead = Vec::new();
+        let mut carries = false;
+        for entry in &commit.entries {
+            self.pieces.apply(entry, &mut dead);
+            carries |= matches!(entry.content, Content::At(Source::Commit(_), _));
+        }
+        // The object of a commit that carries no bytes is needed no longer than until a manifest.
+        dead.extend((!carries).then_some(Source::Commit(commit.id)));
+        self.garbage.extend(dead.into_iter().map(|source| (commit.id, source)));
+        self.last = commit.id;
+        self.newest_commit = commit.id;
+        self.checksum = checksum;
+        self.commit_count += 1;
+        Ok(())
+    }
+}
+
+/// What stands behind a commit.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// Nothing yet.
+    Nothing,
+    /// The end of its epoch.
+    Fence,
+    /// A commit, and the checksum at its end.
+    Commit(Box<Commit>, u32),
+}
+
+/// Reads the volume's record.
+///
+/// # Errors
+/// [`ReplicaError::NoVolume`], and others.
+pub fn record(
+    bucket: &dyn Bucket,
+    patience: &dyn Patience,
+) -> Result<(VolumeRecord, Tag), ReplicaError> {
+    let object = publish::read(bucket, VOLUME, None, patience)?.ok_or(ReplicaError::NoVolume)?;
+    let record = VolumeRecord::decode(&object.bytes);
+    Ok((record.map_err(|corrupt| ReplicaError::Damaged(VOLUME.to_string(), corrupt))?, object.tag))
+}
+
+/// Reads a manifest.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn manifest(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    id: ManifestId,
+    patience: &dyn Patience,
+) -> Result<Manifest, ReplicaError> {
+    let name = id.name();
+    let object = publish::read(bucket, &name, None, patience)?;
+    let object = object.ok_or_else(|| ReplicaError::Missing(name.clone()))?;
+    let manifest = Manifest::decode(&object.bytes, record.volume, id.commit);
+    let manifest = manifest.map_err(|corrupt| ReplicaError::Damaged(name.clone(), corrupt))?;
+    let nonce = u64::from_le_bytes(*manifest.nonce.first_chunk().expect("a nonce has 16 bytes"));
+    if nonce != id.nonce {
+        let corrupt = Corrupt { structure: "manifest", reason: Reason::Name };
+        return Err(ReplicaError::Damaged(name, corrupt));
+    }
+    Ok(manifest)
+}
+
+/// What stands behind commit `id` of its epoch.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn next(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    id: CommitId,
+    patience: &dyn Patience,
+) -> Result<Next, ReplicaError> {
+    let id = id.next();
+    match publish::read(bucket, &id.name(), None, patience)? {
+        None => Ok(Next::Nothing),
+        Some(object) => decode(&object.bytes, record, id),
+    }
+}
+
+/// The commit or fence of these bytes.
+///
+/// # Errors
+/// [`ReplicaError::Damaged`].
+pub fn decode(bytes: &[u8], record: &VolumeRecord, id: CommitId) -> Result<Next, ReplicaError> {
+    let commit = Commit::decode(bytes, record.volume, id);
+    let commit = commit.map_err(|corrupt| ReplicaError::Damaged(id.name(), corrupt))?;
+    if commit.is_fence {
+        return Ok(Next::Fence);
+    }
+    // The object ends with the checksum of all before it; that of the whole tells commits apart.
+    Ok(Next::Commit(Box::new(commit), checksum(bytes)))
+}
+
+/// The state on which a volume's history stands: its newest manifest, or nothing at all.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn start(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    patience: &dyn Patience,
+) -> Result<History, ReplicaError> {
+    let Some(id) = record.manifest else {
+        let first = record.epochs.iter().find(|epoch| epoch.stage == Stage::Begun);
+        let last = CommitId { epoch: first.map_or(0, |epoch| epoch.epoch), number: 0 };
+        return Ok(History {
+            pieces: PieceMap::new(),
+            last,
+            newest_commit: CommitId { epoch: 0, number: 0 },
+            checksum: 0,
+            garbage: Vec::new(),
+            commit_count: 0,
+            manifest: None,
+        });
+    };
+    let manifest = manifest(bucket, record, id, patience)?;
+    Ok(History {
+        pieces: manifest.pieces,
+        last: id.commit,
+        newest_commit: id.commit,
+        checksum: manifest.checksum,
+        garbage: Vec::new(),
+        commit_count: 0,
+        manifest: Some(id),
+    })
+}
+
+/// Counts what follows up to the end of what is there, through all epochs that have begun; returns
+/// whether the last epoch has been ended by a fence.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn follow(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    history: &mut History,
+    patience: &dyn Patience,
+) -> Result<bool, ReplicaError> {
+    loop {
+        let is_fenced = match next(bucket, record, history.last, patience)? {
+            Next::Commit(commit, checksum) => {
+                history.apply(&commit, checksum)?;
+                continue;
+            }
+            Next::Fence => true,
+            Next::Nothing => false,
+        };
+        let last = history.last;
+        let later = record.epochs.iter().find(|epoch| epoch.stage == Stage::Begun && epoch.epoch > last.epoch);
+        let Some(later) = later else { return Ok(is_fenced) };
+        if later.after != last {
+            return Err(ReplicaError::Broken(later.after));
+        }
+        history.last = CommitId { epoch: later.epoch, number: 0 };
+        history.checksum = 0;
+    }
+}
+
+/// The newest state.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn newest(
+    bucket: &dyn Bucket,
+    patience: &dyn Patience,
+) -> Result<(VolumeRecord, History), ReplicaError> {
+    let (record, _) = record(bucket, patience)?;
+    let mut history = start(bucket, &record, patience)?;
+    follow(bucket, &record, &mut history, patience)?;
+    Ok((record, history))
+}

@@ -1,0 +1,170 @@
+//! The object `volume`: who may write, the chain of epochs, and the newest manifest.
+//!
+//! ```text
+//! offset bytes
+//! 48     8   counter: one more at each swap, so that no two versions are alike
+//! 56     16  the store's UUID
+//! 72     8   size of the device in bytes
+//! 80     4   size of a chunk in bytes
+//! 84     17  the newest manifest: present (1 byte), and if so epoch, number, nonce: 25 bytes
+//!        4   number of epochs, then each:
+//!            8 epoch, 1 stage, 8 predecessor's epoch, 8 predecessor's last number
+//!        1+n owner: the host's name and process, for people
+//!        8   time of the owner's last sign of life in seconds since 1970, for people
+//! ```
+
+use super::{Corrupt, Nonce, Reason, VolumeId, header, open, seal};
+use crate::layout::bytes::{Reader, Writer};
+use crate::names::{CommitId, ManifestId};
+
+const MAGIC: &[u8; 8] = b"CLTRVOLU";
+const STRUCTURE: &str = "volume";
+
+/// Epochs that the object names at most; older ones are dropped, for a manifest stands behind them.
+pub const EPOCH_COUNT_MAX: usize = 256;
+
+/// How far an epoch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its owner may not commit yet: it has still to end the epoch before.
+    Claiming,
+    /// Its owner commits behind the end of its predecessor.
+    Begun,
+}
+
+/// One opening of the volume by one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// Its number; each is larger than all before it.
+    pub epoch: u64,
+    /// How far it has come.
+    pub stage: Stage,
+    /// The last commit before it, once it has begun.
+    pub after: CommitId,
+}
+
+/// The object `volume`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Of this version of the object.
+    pub nonce: Nonce,
+    /// One more at each swap.
+    pub counter: u64,
+    /// The store's UUID; a clone has the same as what it was cloned from.
+    pub store: [u8; 16],
+    /// Bytes of the device.
+    pub device_size: u64,
+    /// Bytes of a chunk.
+    pub chunk_size: u32,
+    /// The newest manifest; `None` before the first.
+    pub manifest: Option<ManifestId>,
+    /// The epochs since the newest manifest's and that one, ascending.
+    pub epochs: Vec<Epoch>,
+    /// Who has it, for people.
+    pub owner: String,
+    /// When the owner last said so, in seconds since 1970, for people. Nothing depends on it.
+    pub seen: u64,
+}
+
+impl VolumeRecord {
+    /// The newest epoch.
+    pub fn newest(&self) -> Option<&Epoch> {
+        self.epochs.last()
+    }
+
+    /// The bytes of the object.
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.epochs.len() <= EPOCH_COUNT_MAX, "old epochs are dropped");
+        assert!(self.epochs.is_sorted_by(|a, b| a.epoch < b.epoch), "epochs ascend");
+        let mut writer = header(MAGIC, self.volume, &self.nonce);
+        writer.u64(self.counter);
+        writer.bytes(&self.store);
+        writer.u64(self.device_size);
+        writer.u32(self.chunk_size);
+        write_manifest_id(&mut writer, self.manifest);
+        writer.u32(self.epochs.len() as u32);
+        for epoch in &self.epochs {
+            writer.u64(epoch.epoch);
+            writer.u8(match epoch.stage {
+                Stage::Claiming => 0,
+                Stage::Begun => 1,
+            });
+            writer.u64(epoch.after.epoch);
+            writer.u64(epoch.after.number);
+        }
+        writer.text(&self.owner);
+        writer.u64(self.seen);
+        seal(writer)
+    }
+
+    /// The object of these bytes.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    pub fn decode(bytes: &[u8]) -> Result<VolumeRecord, Corrupt> {
+        let (mut reader, volume, nonce) = open(STRUCTURE, MAGIC, bytes)?;
+        let counter = reader.u64()?;
+        let store = reader.array()?;
+        let device_size = reader.u64()?;
+        let chunk_size = reader.u32()?;
+        if chunk_size == 0 || chunk_size % 4096 != 0 {
+            return Err(reader.field("chunk_size"));
+        }
+        let manifest = read_manifest_id(&mut reader)?;
+        let count = reader.count(25, "epoch_count")?;
+        if count > EPOCH_COUNT_MAX {
+            return Err(reader.field("epoch_count"));
+        }
+        let mut epochs: Vec<Epoch> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let epoch = reader.u64()?;
+            let stage = match reader.u8()? {
+                0 => Stage::Claiming,
+                1 => Stage::Begun,
+                _ => return Err(reader.field("stage")),
+            };
+            let after = CommitId { epoch: reader.u64()?, number: reader.u64()? };
+            if epochs.last().is_some_and(|last| last.epoch >= epoch) || after.epoch >= epoch {
+                return Err(reader.field("epoch"));
+            }
+            epochs.push(Epoch { epoch, stage, after });
+        }
+        let owner = reader.text("owner")?;
+        let seen = reader.u64()?;
+        reader.end()?;
+        Ok(VolumeRecord {
+            volume,
+            nonce,
+            counter,
+            store,
+            device_size,
+            chunk_size,
+            manifest,
+            epochs,
+            owner,
+            seen,
+        })
+    }
+}
+
+pub(super) fn write_manifest_id(writer: &mut Writer, manifest: Option<ManifestId>) {
+    writer.u8(manifest.is_some().into());
+    if let Some(ManifestId { commit, nonce }) = manifest {
+        writer.u64(commit.epoch);
+        writer.u64(commit.number);
+        writer.u64(nonce);
+    }
+}
+
+pub(super) fn read_manifest_id(reader: &mut Reader<'_>) -> Result<Option<ManifestId>, Corrupt> {
+    match reader.u8()? {
+        0 => Ok(None),
+        1 => {
+            let commit = CommitId { epoch: reader.u64()?, number: reader.u64()? };
+            Ok(Some(ManifestId { commit, nonce: reader.u64()? }))
+        }
+        _ => Err(reader.corrupt(Reason::Field("manifest"))),
+    }
+}

@@ -1,0 +1,158 @@
+//! What the device holds, as pieces of objects.
+//!
+//! # Invariants
+//! - Pieces do not overlap. What none covers reads as zeros.
+//! - For each object that a piece names, its bytes in use are counted; an object of which none is left
+//!   is in no piece.
+
+use crate::layout::commit::{Content, Entry};
+use crate::names::Source;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// A stretch of the device that lies in a row in one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Bytes.
+    pub length: u32,
+    /// The object.
+    pub source: Source,
+    /// First byte in it.
+    pub offset: u32,
+}
+
+/// What the device holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PieceMap {
+    /// By first byte on the device.
+    pieces: BTreeMap<u64, Piece>,
+    /// Bytes of each object that pieces name.
+    used: HashMap<Source, u64>,
+    /// Bytes of all pieces.
+    total: u64,
+}
+
+impl PieceMap {
+    /// A device full of zeros.
+    pub fn new() -> PieceMap {
+        PieceMap::default()
+    }
+
+    /// Pieces.
+    pub fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Bytes that are stored.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Whether no piece is there.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether a piece covers any byte of a range.
+    pub fn overlaps(&self, range: &Range<u64>) -> bool {
+        let before = self.pieces.range(..range.end).next_back();
+        before.is_some_and(|(start, piece)| start + u64::from(piece.length) > range.start)
+    }
+
+    /// The pieces with their first byte on the device, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Piece)> + '_ {
+        self.pieces.iter().map(|(start, piece)| (*start, *piece))
+    }
+
+    /// The objects that pieces name, in no particular order.
+    pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
+        self.used.keys().copied()
+    }
+
+    /// Whether a piece names an object.
+    pub fn names(&self, source: Source) -> bool {
+        self.used.contains_key(&source)
+    }
+
+    /// Adds a piece where there is none.
+    pub(crate) fn place(&mut self, start: u64, piece: Piece) {
+        assert!(piece.length > 0, "a piece is not empty");
+        *self.used.entry(piece.source).or_insert(0) += u64::from(piece.length);
+        self.total += u64::from(piece.length);
+        let before = self.pieces.insert(start, piece);
+        assert!(before.is_none(), "two pieces do not begin at one byte");
+    }
+
+    /// Makes an entry of a commit true. Adds objects that no piece names any more to `dead`.
+    pub fn apply(&mut self, entry: &Entry, dead: &mut Vec<Source>) {
+        self.clear(&entry.range, dead);
+        let Content::At(source, offset) = entry.content else { return };
+        let length = entry.range.end - entry.range.start;
+        let (length, offset) = (u32::try_from(length), u32::try_from(offset));
+        let (Ok(length), Ok(offset)) = (length, offset) else { unreachable!("objects are smaller than 4 GiB") };
+        self.place(entry.range.start, Piece { length, source, offset });
+        // It may have been given up above, by the piece before it that came from the same object.
+        dead.retain(|one| *one != source);
+    }
+
+    /// Takes a range out. Adds objects that no piece names any more to `dead`.
+    pub(crate) fn clear(&mut self, range: &Range<u64>, dead: &mut Vec<Source>) {
+        while let Some((start, piece)) = self.pieces.range(..range.end).next_back() {
+            let (start, piece) = (*start, *piece);
+            let end = start + u64::from(piece.length);
+            if end <= range.start {
+                break;
+            }
+            self.pieces.remove(&start);
+            for rest in [start..range.start.max(start), range.end.min(end)..end] {
+                if !rest.is_empty() {
+                    let skipped = (rest.start - start) as u32;
+                    let length = (rest.end - rest.start) as u32;
+                    let piece = Piece { length, offset: piece.offset + skipped, ..piece };
+                    self.pieces.insert(rest.start, piece);
+                }
+            }
+            let gone = range.end.min(end) - range.start.max(start);
+            self.total -= gone;
+            let used = self.used.get_mut(&piece.source).expect("every piece is counted");
+            *used -= gone;
+            if *used == 0 {
+                self.used.remove(&piece.source);
+                dead.push(piece.source);
+            }
+        }
+    }
+
+    /// The pieces of a range, cut to it, ascending; what lies between them is zeros.
+    pub fn within(&self, range: &Range<u64>) -> Vec<(u64, Piece)> {
+        let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let mut found = Vec::new();
+        for (start, piece) in self.pieces.range(first..range.end) {
+            let end = start + u64::from(piece.length);
+            let part = (*start).max(range.start)..end.min(range.end);
+            if !part.is_empty() {
+                let offset = piece.offset + (part.start - start) as u32;
+                let length = (part.end - part.start) as u32;
+                found.push((part.start, Piece { length, offset, ..*piece }));
+            }
+        }
+        found
+    }
+
+    /// Checks every invariant.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn assert_invariants(&self) {
+        let mut used: HashMap<Source, u64> = HashMap::new();
+        let mut free = 0;
+        for (start, piece) in &self.pieces {
+            assert!(*start >= free, "pieces do not overlap");
+            assert!(piece.length > 0, "a piece is not empty");
+            free = start + u64::from(piece.length);
+            *used.entry(piece.source).or_insert(0) += u64::from(piece.length);
+        }
+        assert_eq!(used.values().sum::<u64>(), self.total, "bytes are counted");
+        assert_eq!(used, self.used, "bytes in use are counted");
+    }
+}

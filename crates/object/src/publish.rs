@@ -1,0 +1,128 @@
+//! Requests that must have an outcome, made of tries that may have none.
+//!
+//! # Why this is safe
+//! - *Creation*: a name is used for one content only, so to try again cannot harm. If the name is taken,
+//!   the object is read and compared: it may be our own, from a try whose answer was lost.
+//! - *Swap*: the new content has a counter and a nonce, so no two versions are alike. If the swap is
+//!   refused, the object is read and compared as above. A try that is carried out late meets another tag,
+//!   and is refused.
+
+use crate::bucket::{Bucket, BucketError, Created, Object, Swapped, Tag};
+use std::ops::Range;
+
+/// Decides whether, and when, a request is tried again.
+pub trait Patience {
+    /// Called after a try has failed; returns when the next one is due, `false` to give up.
+    fn wait(&self, tries: u32, error: &BucketError) -> bool;
+
+    /// Called when a request has succeeded.
+    fn succeeded(&self) {}
+}
+
+/// Tries a few times and then gives up: for commands that a person waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Briefly;
+
+impl Patience for Briefly {
+    fn wait(&self, tries: u32, error: &BucketError) -> bool {
+        let again = error.kind == crate::bucket::BucketErrorKind::Busy && tries < 8;
+        if again {
+            std::thread::sleep(std::time::Duration::from_millis(20 << tries));
+        }
+        again
+    }
+}
+
+/// The end of [`create`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The object is there, and it is ours.
+    Ours(Tag),
+    /// Somebody else's is there, and its bytes.
+    Foreign(Vec<u8>),
+}
+
+/// Stores an object under a name that nothing else is ever stored under by us.
+///
+/// # Errors
+/// The last error, when `patience` has ended.
+pub fn create(
+    bucket: &dyn Bucket,
+    name: &str,
+    bytes: &[u8],
+    patience: &dyn Patience,
+) -> Result<Outcome, BucketError> {
+    retried(patience, || match bucket.create(name, bytes)? {
+        Created::New(tag) => Ok(Some(Outcome::Ours(tag))),
+        Created::Exists => Ok(bucket.read(name, None)?.map(|Object { bytes: found, tag }| {
+            if found == bytes { Outcome::Ours(tag) } else { Outcome::Foreign(found) }
+        })),
+    })
+}
+
+/// Replaces the version of an object that `tag` names. `None` if it was another's by then.
+///
+/// # Errors
+/// The last error, when `patience` has ended.
+pub fn swap(
+    bucket: &dyn Bucket,
+    name: &str,
+    tag: &Tag,
+    bytes: &[u8],
+    patience: &dyn Patience,
+) -> Result<Option<Tag>, BucketError> {
+    retried(patience, || match bucket.swap(name, tag, bytes)? {
+        Swapped::Done(tag) => Ok(Some(Some(tag))),
+        Swapped::Changed => {
+            let found = bucket.read(name, None)?;
+            Ok(Some(found.filter(|found| found.bytes == bytes).map(|found| found.tag)))
+        }
+    })
+}
+
+/// Reads an object, or part of it.
+///
+/// # Errors
+/// The last error, when `patience` has ended.
+pub fn read(
+    bucket: &dyn Bucket,
+    name: &str,
+    range: Option<Range<u64>>,
+    patience: &dyn Patience,
+) -> Result<Option<Object>, BucketError> {
+    retried(patience, || bucket.read(name, range.clone()).map(Some))
+}
+
+/// Removes an object.
+///
+/// # Errors
+/// The last error, when `patience` has ended.
+pub fn delete(bucket: &dyn Bucket, name: &str, patience: &dyn Patience) -> Result<(), BucketError> {
+    retried(patience, || bucket.delete(name).map(Some))
+}
+
+/// Tries until there is an outcome. `None` is one more reason to try again: what was seen a moment ago is
+/// gone.
+fn retried<T>(
+    patience: &dyn Patience,
+    mut attempt: impl FnMut() -> Result<Option<T>, BucketError>,
+) -> Result<T, BucketError> {
+    let mut tries = 0;
+    loop {
+        let error = match attempt() {
+            Ok(Some(outcome)) => {
+                patience.succeeded();
+                return Ok(outcome);
+            }
+            Ok(None) => {
+                let kind = crate::bucket::BucketErrorKind::Busy;
+                BucketError::new(kind, "an object was there and then was not")
+            }
+            Err(error) => error,
+        };
+        tries += 1;
+        if !patience.wait(tries, &error) {
+            return Err(error);
+        }
+    }
+}

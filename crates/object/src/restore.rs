@@ -1,0 +1,139 @@
+//! Brings a volume back: into a file, or wherever bytes go.
+//!
+//! # Contract
+//! - What is written is the state after one commit, whole. What no piece covers is not written: the target
+//!   must read as zeros there.
+//! - Each object is read once, as a whole, and compared with its checksum.
+
+use crate::bucket::Bucket;
+use crate::history::ReplicaError;
+use crate::layout::{Corrupt, Reason, VolumeId, checksum, commit::Commit};
+use crate::names::Source;
+use crate::pieces::{Piece, PieceMap};
+use crate::publish::{self, Patience};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Where restored bytes go. Called from several threads at once.
+pub trait Sink: Sync {
+    /// Stores `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// What the file met.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+impl Sink for std::fs::File {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
+    }
+}
+
+impl Sink for Mutex<Vec<u8>> {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut memory = self.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = offset as usize;
+        memory[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Reads an object's payload: its bytes as pieces count them.
+///
+/// # Errors
+/// [`ReplicaError::Missing`], [`ReplicaError::Damaged`], and what the bucket met.
+pub fn payload(
+    bucket: &dyn Bucket,
+    volume: VolumeId,
+    source: Source,
+    patience: &dyn Patience,
+) -> Result<Vec<u8>, ReplicaError> {
+    let name = source.name();
+    let object = publish::read(bucket, &name, None, patience)?;
+    let mut bytes = object.ok_or_else(|| ReplicaError::Missing(name.clone()))?.bytes;
+    let damaged = |corrupt| ReplicaError::Damaged(name.clone(), corrupt);
+    match source {
+        Source::Commit(id) => {
+            Commit::decode(&bytes, volume, id).map_err(damaged)?;
+        }
+        Source::Data { .. } => {
+            let structure = "data";
+            let (data, sum) = bytes
+                .split_last_chunk::<4>()
+                .ok_or_else(|| damaged(Corrupt { structure, reason: Reason::Short }))?;
+            if checksum(data) != u32::from_le_bytes(*sum) {
+                return Err(damaged(Corrupt { structure, reason: Reason::Checksum }));
+            }
+            let size = data.len();
+            bytes.truncate(size);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Writes everything that `pieces` hold to `sink`, with `thread_count` requests at once. `progress` is
+/// told the bytes written so far.
+///
+/// # Errors
+/// The first [`ReplicaError`]; the target is then incomplete.
+pub fn restore(
+    bucket: &dyn Bucket,
+    volume: VolumeId,
+    pieces: &PieceMap,
+    sink: &dyn Sink,
+    thread_count: usize,
+    patience: &(dyn Patience + Sync),
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), ReplicaError> {
+    let mut by_source: BTreeMap<Source, Vec<(u64, Piece)>> = BTreeMap::new();
+    for (start, piece) in pieces.iter() {
+        by_source.entry(piece.source).or_default().push((start, piece));
+    }
+    let work: Vec<_> = by_source.into_iter().collect();
+    let next = AtomicUsize::new(0);
+    let done = AtomicU64::new(0);
+    let has_failed = AtomicBool::new(false);
+    let failure = Mutex::new(None);
+    let run = || {
+        while !has_failed.load(Ordering::Relaxed) {
+            let Some((source, parts)) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+            match restore_object(bucket, volume, *source, parts, sink, patience) {
+                Ok(bytes) => progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes),
+                Err(error) => {
+                    has_failed.store(true, Ordering::Relaxed);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..thread_count.clamp(1, work.len().max(1)) {
+            scope.spawn(run);
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+fn restore_object(
+    bucket: &dyn Bucket,
+    volume: VolumeId,
+    source: Source,
+    parts: &[(u64, Piece)],
+    sink: &dyn Sink,
+    patience: &dyn Patience,
+) -> Result<u64, ReplicaError> {
+    let bytes = payload(bucket, volume, source, patience)?;
+    let mut written = 0;
+    for (start, piece) in parts {
+        let from = piece.offset as usize;
+        let part = bytes.get(from..from + piece.length as usize).ok_or_else(|| {
+            let corrupt = Corrupt { structure: "data", reason: Reason::Short };
+            ReplicaError::Damaged(source.name(), corrupt)
+        })?;
+        sink.write_at(*start, part).map_err(ReplicaError::File)?;
+        written += u64::from(piece.length);
+    }
+    Ok(written)
+}

@@ -1,0 +1,183 @@
+//! Snapshots: commits that are kept.
+//!
+//! A snapshot is a line in the object `pins` that names a manifest. To make one costs a manifest and a
+//! swap; to delete one costs a swap, and the objects that only it needed go with the next collection.
+//! See [`crate::layout::pins`] for why a pin never names what is gone.
+
+use crate::bucket::{Bucket, Tag};
+use crate::history::{self, History, ReplicaError};
+use crate::layout::{Manifest, Pin, Pins, VolumeRecord, nonce};
+use crate::names::{CommitId, ManifestId, PINS, Source};
+use crate::publish::{self, Outcome, Patience};
+use std::collections::HashSet;
+
+/// Times that a swap of the pins is tried again because another was first.
+const RACES_MAX: usize = 100;
+
+/// Reads the pins of a volume.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn pins(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    patience: &dyn Patience,
+) -> Result<(Pins, Tag), ReplicaError> {
+    let object = publish::read(bucket, PINS, None, patience)?;
+    let object = object.ok_or_else(|| ReplicaError::Missing(PINS.to_string()))?;
+    let damaged = |corrupt| ReplicaError::Damaged(PINS.to_string(), corrupt);
+    let pins = Pins::decode(&object.bytes).map_err(damaged)?;
+    if pins.volume != record.volume {
+        let reason = crate::layout::Reason::Volume;
+        return Err(damaged(crate::layout::Corrupt { structure: "pins", reason }));
+    }
+    Ok((pins, object.tag))
+}
+
+/// Keeps the newest commit under `name`.
+///
+/// # Errors
+/// [`ReplicaError::PinName`] if the name cannot be used, [`ReplicaError::Collected`] if the volume's host
+/// deleted what it needs meanwhile, and others.
+pub fn create(
+    bucket: &dyn Bucket,
+    name: &str,
+    time: u64,
+    patience: &dyn Patience,
+) -> Result<Pin, ReplicaError> {
+    check_name(name)?;
+    let (record, history) = history::newest(bucket, patience)?;
+    let (known, _) = pins(bucket, &record, patience)?;
+    if known.find(name).is_some() {
+        return Err(ReplicaError::PinName("is taken"));
+    }
+    let manifest = store_manifest(bucket, &record, &history, patience)?;
+    let pin = Pin { name: name.to_string(), commit: history.last, manifest, time };
+    change(bucket, &record, patience, |pins| {
+        if pins.find(name).is_some() {
+            return Err(ReplicaError::PinName("is taken"));
+        }
+        if pins.pins.len() >= crate::layout::pins::PIN_COUNT_MAX {
+            return Err(ReplicaError::PinName("would be one too many"));
+        }
+        if pin.commit < pins.horizon {
+            return Err(ReplicaError::Collected);
+        }
+        pins.pins.push(pin.clone());
+        Ok(())
+    })?;
+    Ok(pin)
+}
+
+/// Gives a snapshot up.
+///
+/// # Errors
+/// [`ReplicaError::NoPin`], and [`ReplicaError::HasClones`] if volumes were cloned from it.
+pub fn delete(bucket: &dyn Bucket, name: &str, patience: &dyn Patience) -> Result<(), ReplicaError> {
+    let (record, _) = history::record(bucket, patience)?;
+    change(bucket, &record, patience, |pins| {
+        if pins.clones.iter().any(|(_, of)| of == name) {
+            return Err(ReplicaError::HasClones(name.to_string()));
+        }
+        let count = pins.pins.len();
+        pins.pins.retain(|pin| pin.name != name);
+        if pins.pins.len() == count { Err(ReplicaError::NoPin(name.to_string())) } else { Ok(()) }
+    })
+}
+
+/// The state that a snapshot keeps.
+///
+/// # Errors
+/// [`ReplicaError::NoPin`], and others.
+pub fn read(
+    bucket: &dyn Bucket,
+    name: &str,
+    patience: &dyn Patience,
+) -> Result<(VolumeRecord, Manifest), ReplicaError> {
+    let (record, _) = history::record(bucket, patience)?;
+    let (pins, _) = pins(bucket, &record, patience)?;
+    let pin = pins.find(name).ok_or_else(|| ReplicaError::NoPin(name.to_string()))?;
+    let manifest = history::manifest(bucket, &record, pin.manifest, patience)?;
+    Ok((record, manifest))
+}
+
+/// Whether `name` may be that of a snapshot.
+///
+/// # Errors
+/// [`ReplicaError::PinName`].
+pub fn check_name(name: &str) -> Result<(), ReplicaError> {
+    let error = if name.is_empty() || name.len() > 255 {
+        "must have 1 to 255 bytes"
+    } else if name.chars().any(|letter| letter.is_control() || letter == '/' || letter == '@') {
+        "must not hold '/', '@' or control characters"
+    } else {
+        return Ok(());
+    };
+    Err(ReplicaError::PinName(error))
+}
+
+/// Says how far objects may be deleted, and returns those that snapshots need.
+///
+/// # Errors
+/// [`ReplicaError`]; then nothing may be deleted.
+pub(crate) fn advance_horizon(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    horizon: CommitId,
+    patience: &dyn Patience,
+) -> Result<(HashSet<Source>, HashSet<ManifestId>), ReplicaError> {
+    let mut kept = Vec::new();
+    change(bucket, record, patience, |pins| {
+        kept.clone_from(&pins.pins);
+        pins.horizon = pins.horizon.max(horizon);
+        Ok(())
+    })?;
+    let mut sources = HashSet::new();
+    for pin in &kept {
+        let manifest = history::manifest(bucket, record, pin.manifest, patience)?;
+        sources.extend(manifest.pieces.sources());
+    }
+    Ok((sources, kept.iter().map(|pin| pin.manifest).collect()))
+}
+
+fn store_manifest(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    history: &History,
+    patience: &dyn Patience,
+) -> Result<ManifestId, ReplicaError> {
+    let nonce = nonce();
+    let first = *nonce.first_chunk().expect("a nonce has 16 bytes");
+    let id = ManifestId { commit: history.last, nonce: u64::from_le_bytes(first) };
+    let manifest = Manifest {
+        volume: record.volume,
+        nonce,
+        commit: history.last,
+        checksum: history.checksum,
+        pieces: history.pieces.clone(),
+    };
+    match publish::create(bucket, &id.name(), &manifest.encode(), patience)? {
+        Outcome::Ours(_) => Ok(id),
+        // Nobody else draws the same nonce.
+        Outcome::Foreign(_) => Err(ReplicaError::TakenOver),
+    }
+}
+
+/// Changes the pins, on whatever they are by then.
+fn change(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    patience: &dyn Patience,
+    mut edit: impl FnMut(&mut Pins) -> Result<(), ReplicaError>,
+) -> Result<(), ReplicaError> {
+    for _ in 0..RACES_MAX {
+        let (mut pins, tag) = pins(bucket, record, patience)?;
+        edit(&mut pins)?;
+        pins.counter += 1;
+        pins.nonce = nonce();
+        if publish::swap(bucket, PINS, &tag, &pins.encode(), patience)?.is_some() {
+            return Ok(());
+        }
+    }
+    Err(ReplicaError::TakenOver)
+}

@@ -1,0 +1,193 @@
+//! Makes this host the only one whose commits count.
+//!
+//! # Steps
+//! 1. Read `volume`. 2. Swap in a new epoch, *claiming*. 3. Read the commits of the epoch before, to
+//!    their end. 4. Create a *fence* under the name of its next commit; if that name is taken by a commit,
+//!    count it and go on behind it. 5. Swap: the new epoch has *begun*, behind the last commit counted.
+//!
+//! # Why no two hosts both acknowledge
+//! A host acknowledges what a commit holds when that commit was created under its name. A fence has taken
+//! the next name of its epoch, so whatever it sends later is refused, whenever it arrives: no clock is
+//! asked. What it created before the fence was read, and is part of the history. Of two hosts that claim
+//! at once, one's second swap meets a record that the other has changed.
+//!
+//! A fence is never deleted: its name would be free again.
+
+use crate::bucket::{Bucket, Tag};
+use crate::history::{self, History, Next, ReplicaError};
+use crate::layout::volume::EPOCH_COUNT_MAX;
+use crate::layout::{Commit, Epoch, Stage, VolumeId, VolumeRecord, nonce};
+use crate::names::{CommitId, PINS, VOLUME};
+use crate::publish::{self, Outcome, Patience};
+
+/// A volume that is this host's from now on.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The record as it is now.
+    pub record: VolumeRecord,
+    /// Its version.
+    pub tag: Tag,
+    /// The new epoch.
+    pub epoch: u64,
+    /// What the volume holds; `last` is the beginning of the new epoch.
+    pub history: History,
+    /// The last commit of the epoch before.
+    pub after: CommitId,
+}
+
+/// What a new volume is made of.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// The store's UUID.
+    pub store: [u8; 16],
+    /// Bytes of the device.
+    pub device_size: u64,
+    /// Bytes of a chunk.
+    pub chunk_size: u32,
+    /// Who has it, for people.
+    pub owner: String,
+}
+
+/// Makes a new volume, which is this host's.
+///
+/// # Errors
+/// [`ReplicaError::TakenOver`] if there is one already.
+pub fn create(
+    bucket: &dyn Bucket,
+    new: &NewVolume,
+    seen: u64,
+    patience: &dyn Patience,
+) -> Result<Claim, ReplicaError> {
+    let volume = VolumeId::random();
+    let after = CommitId { epoch: 0, number: 0 };
+    let record = VolumeRecord {
+        volume,
+        nonce: nonce(),
+        counter: 0,
+        store: new.store,
+        device_size: new.device_size,
+        chunk_size: new.chunk_size,
+        manifest: None,
+        epochs: vec![Epoch { epoch: 1, stage: Stage::Begun, after }],
+        owner: new.owner.clone(),
+        seen,
+    };
+    let Outcome::Ours(tag) = publish::create(bucket, VOLUME, &record.encode(), patience)? else {
+        return Err(ReplicaError::TakenOver);
+    };
+    let pins = crate::layout::Pins {
+        volume,
+        nonce: nonce(),
+        counter: 0,
+        horizon: after,
+        pins: Vec::new(),
+        clones: Vec::new(),
+    };
+    if let Outcome::Foreign(_) = publish::create(bucket, PINS, &pins.encode(), patience)? {
+        return Err(ReplicaError::TakenOver);
+    }
+    let history = history::start(bucket, &record, patience)?;
+    Ok(Claim { record, tag, epoch: 1, history, after })
+}
+
+/// Takes a volume over from whichever host has it.
+///
+/// # Errors
+/// [`ReplicaError::TakenOver`] if another host does the same at the same time and was first.
+pub fn claim(
+    bucket: &dyn Bucket,
+    owner: &str,
+    seen: u64,
+    patience: &dyn Patience,
+) -> Result<Claim, ReplicaError> {
+    let (mut record, tag) = history::record(bucket, patience)?;
+    let epoch = record.newest().map_or(1, |newest| newest.epoch + 1);
+    let begun = record.epochs.iter().rfind(|epoch| epoch.stage == Stage::Begun);
+    let before = begun.map_or(0, |begun| begun.epoch);
+    let provisional = CommitId { epoch: before, number: 0 };
+    record.epochs.push(Epoch { epoch, stage: Stage::Claiming, after: provisional });
+    drop_old_epochs(&mut record);
+    let tag = swap_record(bucket, &mut record, &tag, patience)?;
+
+    let mut history = history::start(bucket, &record, patience)?;
+    let after = end_epoch(bucket, &record, &mut history, patience)?;
+    // Those that have claimed and not begun cannot begin any more: their second swap is refused. A fence
+    // at their first commit says so to whoever reads.
+    for stale in record.epochs.iter().filter(|one| one.stage == Stage::Claiming && one.epoch != epoch) {
+        fence(bucket, &record, CommitId { epoch: stale.epoch, number: 0 }, patience)?;
+    }
+
+    record.epochs.retain(|one| one.stage == Stage::Begun);
+    record.epochs.push(Epoch { epoch, stage: Stage::Begun, after });
+    record.owner = owner.to_string();
+    record.seen = seen;
+    let tag = swap_record(bucket, &mut record, &tag, patience)?;
+    history.last = CommitId { epoch, number: 0 };
+    history.checksum = 0;
+    Ok(Claim { record, tag, epoch, history, after })
+}
+
+/// Replaces the record by what it is now; returns the new version's tag.
+///
+/// # Errors
+/// [`ReplicaError::TakenOver`] if somebody has changed it.
+pub fn swap_record(
+    bucket: &dyn Bucket,
+    record: &mut VolumeRecord,
+    tag: &Tag,
+    patience: &dyn Patience,
+) -> Result<Tag, ReplicaError> {
+    record.counter += 1;
+    record.nonce = nonce();
+    let swapped = publish::swap(bucket, VOLUME, tag, &record.encode(), patience)?;
+    swapped.ok_or(ReplicaError::TakenOver)
+}
+
+/// Epochs before the manifest's tell nothing any more.
+pub(crate) fn drop_old_epochs(record: &mut VolumeRecord) {
+    if let Some(manifest) = record.manifest {
+        record.epochs.retain(|epoch| epoch.epoch >= manifest.commit.epoch);
+    }
+    // Openings without a manifest between them: whoever opens writes one long before there are so many.
+    assert!(record.epochs.len() <= EPOCH_COUNT_MAX, "a manifest is written before");
+}
+
+/// Follows the history to its end and makes sure that it stays the end; returns the last commit.
+fn end_epoch(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    history: &mut History,
+    patience: &dyn Patience,
+) -> Result<CommitId, ReplicaError> {
+    loop {
+        let is_fenced = history::follow(bucket, record, history, patience)?;
+        if is_fenced || fence(bucket, record, history.last, patience)? {
+            return Ok(history.last);
+        }
+    }
+}
+
+/// Ends an epoch behind `id`; `false` if a commit is there instead.
+fn fence(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    id: CommitId,
+    patience: &dyn Patience,
+) -> Result<bool, ReplicaError> {
+    let mut fence = Commit {
+        volume: record.volume,
+        nonce: nonce(),
+        id: id.next(),
+        is_fence: true,
+        previous: 0,
+        entries: Vec::new(),
+    };
+    let bytes = fence.encode(&crate::layout::commit::Inline::default());
+    match publish::create(bucket, &id.next().name(), &bytes, patience)? {
+        Outcome::Ours(_) => Ok(true),
+        Outcome::Foreign(found) => {
+            let found = history::decode(&found, record, id.next())?;
+            Ok(matches!(found, Next::Fence))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Every bucket keeps the contract of `bucket`, also when many requests come at once.
+
+use coulter_object::bucket::{Bucket, Created, DirectoryBucket, MemoryBucket, Swapped};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn each(check: impl Fn(Arc<dyn Bucket>)) {
+    check(Arc::new(MemoryBucket::new()));
+    let folder = tempfile::tempdir().expect("a folder");
+    check(Arc::new(DirectoryBucket::open(folder.path()).expect("a directory")));
+}
+
+#[test]
+fn a_name_keeps_the_bytes_of_its_creation() {
+    each(|bucket| {
+        assert_eq!(bucket.read("c/1/2", None).expect("no failure"), None);
+        assert!(matches!(bucket.create("c/1/2", b"one").expect("no failure"), Created::New(_)));
+        assert_eq!(bucket.create("c/1/2", b"two").expect("no failure"), Created::Exists);
+        let found = bucket.read("c/1/2", None).expect("no failure").expect("it is there");
+        assert_eq!(found.bytes, b"one");
+        let part = bucket.read("c/1/2", Some(1..100)).expect("no failure").expect("it is there");
+        assert_eq!(part.bytes, b"ne", "a range past the end is cut short");
+        let none = bucket.read("c/1/2", Some(50..60)).expect("no failure").expect("it is there");
+        assert!(none.bytes.is_empty());
+        bucket.delete("c/1/2").expect("no failure");
+        bucket.delete("c/1/2").expect("a free name is no error");
+        assert_eq!(bucket.read("c/1/2", None).expect("no failure"), None);
+    });
+}
+
+#[test]
+fn a_swap_counts_only_for_the_version_that_it_names() {
+    each(|bucket| {
+        let Created::New(first) = bucket.create("volume", b"1").expect("no failure") else {
+            panic!("the name is free")
+        };
+        let Swapped::Done(second) = bucket.swap("volume", &first, b"2").expect("no failure") else {
+            panic!("the version is the newest")
+        };
+        assert_eq!(bucket.swap("volume", &first, b"3").expect("no failure"), Swapped::Changed);
+        let found = bucket.read("volume", None).expect("no failure").expect("it is there");
+        assert_eq!((found.bytes.as_slice(), &found.tag), (b"2".as_slice(), &second));
+        assert_eq!(bucket.swap("absent", &first, b"3").expect("no failure"), Swapped::Changed);
+        assert_eq!(bucket.list("vol").expect("no failure").len(), 1, "versions are one object");
+    });
+}
+
+#[test]
+fn of_many_creations_at_once_one_wins() {
+    each(|bucket| {
+        for round in 0..50 {
+            let name = format!("d/{round}");
+            let wins = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                for thread in 0..8_u8 {
+                    let (bucket, name, wins) = (&bucket, &name, &wins);
+                    scope.spawn(move || {
+                        let created = bucket.create(name, &[thread; 100]).expect("no failure");
+                        wins.fetch_add(
+                            matches!(created, Created::New(_)).into(),
+                            Ordering::Relaxed,
+                        );
+                    });
+                }
+            });
+            assert_eq!(wins.into_inner(), 1);
+        }
+    });
+}
+
+#[test]
+fn swaps_at_once_count_every_one_that_was_told_so() {
+    each(|bucket| {
+        let bytes = 0_u64.to_le_bytes();
+        assert!(matches!(bucket.create("volume", &bytes).expect("no failure"), Created::New(_)));
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                let (bucket, done) = (&bucket, &done);
+                scope.spawn(move || {
+                    for _ in 0..40 {
+                        let found =
+                            bucket.read("volume", None).expect("no failure").expect("it is there");
+                        let count =
+                            u64::from_le_bytes(found.bytes.try_into().expect("eight bytes"));
+                        let next = (count + 1).to_le_bytes();
+                        let swapped = bucket.swap("volume", &found.tag, &next).expect("no failure");
+                        done.fetch_add(
+                            matches!(swapped, Swapped::Done(_)).into(),
+                            Ordering::Relaxed,
+                        );
+                    }
+                });
+            }
+        });
+        let found = bucket.read("volume", None).expect("no failure").expect("it is there");
+        let count = u64::from_le_bytes(found.bytes.try_into().expect("eight bytes"));
+        assert_eq!(count, u64::from(done.into_inner()), "each swap that won added one");
+    });
+}

@@ -1,0 +1,433 @@
+//! Volumes whose device is shipped: lost hosts, power cuts, take-overs, snapshots.
+//!
+//! Each write stamps a block with the number of the write, one write after the other. So what a copy
+//! holds tells after which write it stands: the prefix that all blocks must agree on.
+
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_device::wrap::{CutDevice, CutPolicy};
+use coulter_device::{Device, MemoryStore};
+use coulter_object::bucket::MemoryBucket;
+use coulter_object::bucket::faulty::{FaultyBucket, Rates};
+use coulter_object::device::Opening;
+use coulter_object::history;
+use coulter_object::marks::Marks;
+use coulter_object::pieces::PieceMap;
+use coulter_object::publish::Briefly;
+use coulter_object::restore::restore;
+use coulter_object::{
+    Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice, snapshot, takeover,
+};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+const STORE_SIZE: u64 = 48 * MIB;
+const STORE: [u8; 16] = [9; 16];
+
+/// Many commits and manifests in little time, and objects that are soon full.
+const BUSY: Settings = Settings {
+    ack: Ack::Remote,
+    every: Duration::from_millis(3),
+    early_bytes: 2 << 20,
+    lag_max: 8 << 20,
+    object_size: 512 << 10,
+    inline_max: 64 << 10,
+    captures_max: 3,
+    manifest_every: 7,
+};
+
+fn new_store() -> MemoryStore {
+    let store = MemoryStore::new(STORE_SIZE);
+    let options = CreateOptions { segment_size: Some(2 * MIB), ..CreateOptions::default() };
+    create(Box::new(store.open().expect("it is free")), &options).expect("the store fits");
+    store
+}
+
+fn opening(bucket: Arc<dyn Bucket>, settings: Settings, marks: Marks) -> Opening {
+    Opening {
+        bucket,
+        settings,
+        marks,
+        store: STORE,
+        owner: "test".to_string(),
+        content: std::iter::once(0..STORE_SIZE).collect(),
+        reseed: false,
+    }
+}
+
+fn marks(folder: &Path) -> Marks {
+    Marks::open(&folder.join("marks")).expect("the marks can be opened")
+}
+
+fn ship<D: Device>(
+    inner: D,
+    bucket: &Arc<dyn Bucket>,
+    settings: Settings,
+    marks: Marks,
+) -> (ShippedDevice<D>, Replica) {
+    ShippedDevice::open(inner, opening(bucket.clone(), settings, marks)).expect("it is this host's")
+}
+
+fn open(device: impl Device + 'static) -> Volume {
+    Volume::open(Box::new(device), OpenOptions::default()).expect("the store is intact")
+}
+
+/// Numbers by a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What was written so far.
+#[derive(Clone, Default)]
+struct Oracle {
+    /// The block that each write stamped; write 1 first.
+    blocks: Vec<u64>,
+    /// Writes that a flush has covered.
+    flushed: u64,
+}
+
+impl Oracle {
+    /// Writes `count` blocks one after the other, and flushes now and then. Ends at the first error.
+    fn write(
+        &mut self,
+        volume: &Volume,
+        random: &mut Random,
+        count: u64,
+    ) -> Result<(), coulter::service::RequestError> {
+        let blocks = volume.size() / BLOCK as u64;
+        for _ in 0..count {
+            // A few hot blocks, so that segments die and are written again.
+            let block = if random.below(4) > 0 { random.below(64) } else { random.below(blocks) };
+            let stamp = self.blocks.len() as u64 + 1;
+            let mut bytes = vec![(stamp % 251) as u8; BLOCK];
+            bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+            bytes[8..16].copy_from_slice(&block.to_le_bytes());
+            self.blocks.push(block);
+            volume.write_at(block * BLOCK as u64, &bytes)?;
+            if random.below(12) == 0 {
+                volume.flush()?;
+                self.flushed = stamp;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of writes after which `volume` stands; it must be one, and no less than `least`.
+    fn assert_prefix(&self, volume: &Volume, least: u64) -> u64 {
+        let mut found = std::collections::BTreeMap::new();
+        let mut newest = 0;
+        let mut bytes = vec![0; BLOCK];
+        for block in 0..volume.size() / BLOCK as u64 {
+            volume.read_at(block * BLOCK as u64, &mut bytes).expect("every block is intact");
+            let stamp = u64::from_le_bytes(*bytes.first_chunk().expect("a block"));
+            if stamp > 0 {
+                let named = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+                assert_eq!(named, block, "a block holds what was written to it");
+                assert!(bytes[16..].iter().all(|byte| *byte == (stamp % 251) as u8), "it is whole");
+                found.insert(block, stamp);
+            }
+            newest = newest.max(stamp);
+        }
+        let mut expected = std::collections::BTreeMap::new();
+        for (index, block) in self.blocks.iter().enumerate().take(newest as usize) {
+            expected.insert(*block, index as u64 + 1);
+        }
+        assert_eq!(found, expected, "it is the state after {newest} writes");
+        assert!(newest >= least, "{least} writes were flushed, {newest} are there");
+        newest
+    }
+}
+
+fn restored(bucket: &dyn Bucket, pieces: &PieceMap) -> MemoryStore {
+    let (record, _) = history::record(bucket, &Briefly).expect("there is a volume");
+    let memory = Mutex::new(vec![0; STORE_SIZE as usize]);
+    restore(bucket, record.volume, pieces, &memory, 4, &Briefly, &|_| {})
+        .expect("nothing is missing");
+    let store = MemoryStore::new(STORE_SIZE);
+    store.write_at(0, &memory.into_inner().expect("nobody panicked")).expect("it is free");
+    store
+}
+
+/// The remote copy as somebody else sees it now, as a store. A host may be writing to it meanwhile.
+fn copy(bucket: &dyn Bucket) -> MemoryStore {
+    for _ in 0..50 {
+        let (record, history) = history::newest(bucket, &Briefly).expect("there is a volume");
+        history.pieces.assert_invariants();
+        let memory = Mutex::new(vec![0; STORE_SIZE as usize]);
+        match restore(bucket, record.volume, &history.pieces, &memory, 4, &Briefly, &|_| {}) {
+            // What the copy needed was collected while it was made: a newer manifest is there.
+            Err(ReplicaError::Missing(_)) => continue,
+            other => other.expect("the bucket answers"),
+        }
+        let store = MemoryStore::new(STORE_SIZE);
+        store.write_at(0, &memory.into_inner().expect("nobody panicked")).expect("it is free");
+        return store;
+    }
+    panic!("the copy was never whole for long enough");
+}
+
+fn open_copy(store: &MemoryStore) -> Volume {
+    open(store.open().expect("it is free"))
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+const FAULTS: Rates = Rates { refused: 30, unanswered: 60, late: 60, unread: 20 };
+
+#[test]
+fn the_remote_copy_is_a_prefix_with_all_that_was_flushed() {
+    for seed in 0..6 {
+        let faulty = FaultyBucket::new(Arc::new(MemoryBucket::new()), FAULTS, seed);
+        let bucket: Arc<dyn Bucket> = Arc::new(faulty.clone());
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = new_store();
+        let (device, _) =
+            ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+        let volume = open(device);
+        let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+        let mut last = 0;
+        for _ in 0..4 {
+            oracle.write(&volume, &mut random, 700).expect("nothing fails");
+            let copy = copy(&*bucket);
+            last = oracle.assert_prefix(&open_copy(&copy), oracle.flushed.max(last));
+        }
+        volume.close().expect("it is closed in order");
+        faulty.carry_out_late();
+        let all = oracle.blocks.len() as u64;
+        oracle.assert_prefix(&open_copy(&copy(&*bucket)), all);
+    }
+}
+
+#[test]
+fn a_host_that_was_taken_over_acknowledges_nothing_and_nothing_flushed_is_lost() {
+    for seed in 0..6 {
+        let faulty = FaultyBucket::new(Arc::new(MemoryBucket::new()), FAULTS, seed);
+        let bucket: Arc<dyn Bucket> = Arc::new(faulty.clone());
+        let store = new_store();
+        let (device, replica) =
+            ship(store.open().expect("it is free"), &bucket, BUSY, Marks::in_memory());
+        let volume = open(device);
+        let oracle = Mutex::new(Oracle::default());
+        std::thread::scope(|scope| {
+            let (volume, oracle) = (&volume, &oracle);
+            // The old host goes on until it is refused.
+            let old = scope.spawn(move || {
+                let mut random = Random(seed);
+                loop {
+                    let mut own = oracle.lock().expect("nobody panicked");
+                    if own.write(volume, &mut random, 20).is_err() {
+                        return;
+                    }
+                }
+            });
+            // The first commit brings the store itself.
+            wait_until("a commit", || replica.status().counts.commits > 0);
+            std::thread::sleep(Duration::from_millis(50 + 37 * seed));
+            let claim =
+                takeover::claim(&*bucket, "other", 0, &Briefly).expect("nobody else claims");
+            let copied = restored(&*bucket, &claim.history.pieces);
+            let inner = copied.open().expect("it is free");
+            let opening = opening(bucket.clone(), BUSY, Marks::in_memory());
+            let (device, _) =
+                ShippedDevice::take_over(inner, opening, claim).expect("marks in memory");
+            let other = open(device);
+            old.join().expect("the old host's writer ended");
+            let own = oracle.lock().expect("nobody panicked").clone();
+            let count = own.assert_prefix(&other, own.flushed);
+            // What the old host sent late changes nothing.
+            faulty.carry_out_late();
+            let mut next = Oracle { blocks: own.blocks[..count as usize].to_vec(), flushed: count };
+            next.write(&other, &mut Random(seed + 100), 200).expect("nothing fails");
+            other.flush().expect("nothing fails");
+            other.close().expect("it is closed in order");
+            next.assert_prefix(&open_copy(&copy(&*bucket)), next.blocks.len() as u64);
+        });
+        wait_until("the old host knows", || replica.status().is_fenced);
+        // What is not mapped reads as zeros without a device.
+        let mapped = *oracle.lock().expect("nobody panicked").blocks.first().expect("it wrote");
+        let mut bytes = vec![0; BLOCK];
+        let read = volume.read_at(mapped * BLOCK as u64, &mut bytes);
+        read.expect_err("a fenced host reads nothing either");
+        let _ = volume.abandon();
+    }
+}
+
+#[test]
+fn after_a_power_cut_the_local_store_goes_on_and_the_copy_follows_it() {
+    for seed in 0..6 {
+        let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = new_store();
+        let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+        // The copy may be ahead of what the local device kept.
+        let settings = Settings { ack: Ack::Local, ..BUSY };
+        for life in 0..4 {
+            let (cut, handle) = CutDevice::new(store.open().expect("it is free"));
+            let (device, replica) = ship(cut, &bucket, settings, marks(folder.path()));
+            let volume = open(device);
+            let kept = oracle.assert_prefix(&volume, oracle.flushed);
+            oracle.blocks.truncate(kept as usize);
+            handle.cut_after(300 + random.below(900), CutPolicy::Seeded(seed * 10 + life));
+            // It ends with an error when the power is cut.
+            while oracle.write(&volume, &mut random, 50).is_ok() {}
+            assert!(handle.is_cut() && !replica.status().is_fenced);
+            let _ = volume.abandon();
+        }
+        let (device, _) =
+            ship(store.open().expect("it is free"), &bucket, settings, marks(folder.path()));
+        let volume = open(device);
+        let kept = oracle.assert_prefix(&volume, oracle.flushed);
+        oracle.blocks.truncate(kept as usize);
+        volume.close().expect("it is closed in order");
+        oracle.assert_prefix(&open_copy(&copy(&*bucket)), kept);
+        let mut remote = vec![0; STORE_SIZE as usize];
+        copy(&*bucket).read_at(0, &mut remote).expect("it is free");
+        let mut local = vec![0; STORE_SIZE as usize];
+        store.read_at(0, &mut local).expect("it is free");
+        // A discard may have done nothing here; there it left zeros.
+        for (index, (one, other)) in local.chunks(BLOCK).zip(remote.chunks(BLOCK)).enumerate() {
+            let is_zero = other.iter().all(|byte| *byte == 0);
+            assert!(one == other || is_zero, "block {index} is the same, or was discarded");
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_older_than_its_copy_is_refused() {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    open(device).close().expect("it is closed in order");
+    // Another host goes on.
+    let claim = takeover::claim(&*bucket, "other", 0, &Briefly).expect("nobody else claims");
+    let copied = restored(&*bucket, &claim.history.pieces);
+    let opening_of_other = opening(bucket.clone(), BUSY, Marks::in_memory());
+    let inner = copied.open().expect("it is free");
+    let (device, _) =
+        ShippedDevice::take_over(inner, opening_of_other, claim).expect("marks in memory");
+    let other = open(device);
+    other.write_at(0, &[1; BLOCK]).expect("nothing fails");
+    other.flush().expect("nothing fails");
+    let inner = store.open().expect("it is free");
+    let refused = ShippedDevice::open(inner, opening(bucket.clone(), BUSY, marks(folder.path())));
+    assert!(matches!(refused, Err(ReplicaError::Diverged(_))), "another host has written since");
+    // The refusal has done the other host no harm.
+    other.write_at(0, &[2; BLOCK]).expect("nothing fails");
+    other.flush().expect("nothing fails");
+    other.close().expect("it is closed in order");
+}
+
+#[test]
+fn an_outage_stalls_and_fails_nothing() {
+    let faulty = FaultyBucket::new(Arc::new(MemoryBucket::new()), Rates::default(), 1);
+    let bucket: Arc<dyn Bucket> = Arc::new(faulty.clone());
+    let store = new_store();
+    let (device, replica) =
+        ship(store.open().expect("it is free"), &bucket, BUSY, Marks::in_memory());
+    let volume = open(device);
+    volume.write_at(0, &[1; BLOCK]).expect("nothing fails");
+    volume.flush().expect("nothing fails");
+    faulty.set_down(true);
+    volume.write_at(0, &[2; BLOCK]).expect("a write waits for no bucket");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| volume.flush());
+        wait_until("the outage is told", || replica.status().weather.outage_since.is_some());
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!flush.is_finished(), "a flush waits for its commit");
+        faulty.set_down(false);
+        flush.join().expect("no panic").expect("the flush is answered when the bucket is back");
+    });
+    wait_until("the end of the outage is told", || replica.status().weather.outage_since.is_none());
+    volume.close().expect("it is closed in order");
+}
+
+#[test]
+fn snapshots_keep_their_state_and_what_nothing_needs_is_deleted() {
+    let memory = MemoryBucket::new();
+    let bucket: Arc<dyn Bucket> = Arc::new(memory.clone());
+    let store = new_store();
+    let (device, replica) =
+        ship(store.open().expect("it is free"), &bucket, BUSY, Marks::in_memory());
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random(5));
+    let mut kept = Vec::new();
+    for round in 0..4 {
+        oracle.write(&volume, &mut random, 900).expect("nothing fails");
+        volume.flush().expect("nothing fails");
+        let count = oracle.blocks.len() as u64;
+        let name = format!("after {count}");
+        // Its host goes on meanwhile, and may delete what an attempt needed.
+        let made = (0..20).find_map(|_| snapshot::create(&*bucket, &name, round, &Briefly).ok());
+        made.expect("one attempt is not overtaken");
+        kept.push((name, count));
+        let again = snapshot::create(&*bucket, &kept[0].0, 0, &Briefly);
+        assert!(matches!(again, Err(ReplicaError::PinName(_))), "names are given once");
+    }
+    for (name, count) in &kept {
+        let (_, manifest) = snapshot::read(&*bucket, name, &Briefly).expect("it is kept");
+        let copy = restored(&*bucket, &manifest.pieces);
+        assert_eq!(oracle.assert_prefix(&open_copy(&copy), *count), *count, "no more, no less");
+    }
+    let mut snapshot_only = std::collections::BTreeSet::new();
+    for (name, _) in &kept {
+        let (_, manifest) = snapshot::read(&*bucket, name, &Briefly).expect("it is kept");
+        snapshot_only.extend(manifest.pieces.sources().map(|source| source.name()));
+    }
+    for (name, _) in &kept {
+        snapshot::delete(&*bucket, name, &Briefly).expect("it is there");
+    }
+    let gone = snapshot::read(&*bucket, &kept[0].0, &Briefly);
+    assert!(matches!(gone, Err(ReplicaError::NoPin(_))));
+    oracle.write(&volume, &mut random, 900).expect("nothing fails");
+    volume.flush().expect("nothing fails");
+    // A collection follows each manifest, behind the host's back.
+    wait_until("the garbage is small", || {
+        volume.write_at(0, &[0; BLOCK]).expect("nothing fails");
+        volume.flush().expect("nothing fails");
+        let (_, history) = history::newest(&*bucket, &Briefly).expect("there is a volume");
+        let needed = history.pieces.sources().count() + replica.status().counts.garbage as usize;
+        let there = memory.list("d/").expect("memory lists").len()
+            + memory.list("c/").expect("memory lists").len();
+        there <= needed + BUSY.manifest_every as usize * 3
+    });
+    let (_, history) = history::newest(&*bucket, &Briefly).expect("there is a volume");
+    for source in history.pieces.sources() {
+        snapshot_only.remove(&source.name());
+    }
+    assert!(snapshot_only.len() >= 3, "the snapshots held something of their own");
+    let there = memory.list("").expect("memory lists");
+    let left = there.iter().filter(|(name, _)| snapshot_only.contains(name)).count();
+    assert!(
+        left <= replica.status().counts.garbage as usize,
+        "{left} objects of snapshots are left"
+    );
+    volume.close().expect("it is closed in order");
+}
+
+#[test]
+fn a_new_copy_of_zeros_costs_next_to_nothing() {
+    let memory = MemoryBucket::new();
+    let bucket: Arc<dyn Bucket> = Arc::new(memory.clone());
+    let store = new_store();
+    let settings = Settings { ack: Ack::Remote, ..Settings::DEFAULT };
+    let (device, _) =
+        ship(store.open().expect("it is free"), &bucket, settings, Marks::in_memory());
+    open(device).close().expect("it is closed in order");
+    let stored: u64 = memory.list("").expect("memory lists").iter().map(|(_, size)| size).sum();
+    assert!(stored < STORE_SIZE / 4, "{stored} bytes for an empty store of {STORE_SIZE}");
+}
