@@ -179,7 +179,10 @@ impl Courier {
 
         let (mark, work) = channel();
         let shared_of_marks = shared.clone();
-        spawn("coulter-marks", Box::new(move || keep_marks(marks, &work, &shared_of_marks, &report)));
+        spawn(
+            "coulter-marks",
+            Box::new(move || keep_marks(marks, &work, &shared_of_marks, &report)),
+        );
 
         let shared_of_clock = shared.clone();
         spawn("coulter-clock", Box::new(move || ring_alarms(&shared_of_clock)));
@@ -279,7 +282,9 @@ fn keep_marks(
         let done = match next {
             MarkWork::Set(chunks) => match marks.set(&chunks) {
                 Ok(()) => Report::Marked(chunks),
-                Err(error) => Report::MarkFailed(chunks, error.raw_os_error().unwrap_or(libc_eio())),
+                Err(error) => {
+                    Report::MarkFailed(chunks, error.raw_os_error().unwrap_or(libc_eio()))
+                }
             },
             // A mark that stays costs a chunk to be shipped again, nothing else.
             MarkWork::Clear(chunks) => {
@@ -356,13 +361,16 @@ impl Clerk {
 
     fn store_manifest(&mut self, id: ManifestId, manifest: &Manifest) -> Result<(), ReplicaError> {
         let bytes = manifest.encode();
-        if let Outcome::Foreign(_) = publish::create(&*self.bucket, &id.name(), &bytes, &self.patience)? {
+        if let Outcome::Foreign(_) =
+            publish::create(&*self.bucket, &id.name(), &bytes, &self.patience)?
+        {
             return Err(ReplicaError::TakenOver);
         }
         let old = self.record.manifest.replace(id);
         takeover::drop_old_epochs(&mut self.record);
         self.record.seen = seconds_since_1970();
-        self.tag = takeover::swap_record(&*self.bucket, &mut self.record, &self.tag, &self.patience)?;
+        self.tag =
+            takeover::swap_record(&*self.bucket, &mut self.record, &self.tag, &self.patience)?;
         self.old_manifests.extend(old);
         Ok(())
     }

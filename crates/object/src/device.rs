@@ -24,8 +24,8 @@ use crate::ranges::RangeSet;
 use crate::shipper::{Ack, Action, Counts, JobId, Lag, Settings, Shipper};
 use crate::takeover::{self, Claim, NewVolume};
 use coulter_device::{
-    AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind, Properties,
-    Region, Wait, Waker,
+    AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
+    Properties, Region, Wait, Waker,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -203,7 +203,8 @@ impl<D: Device> ShippedDevice<D> {
         let shipper = Shipper::new(settings, claim.record.volume, claim.history, unsure);
         let waker = inner.waker();
         let threads = settings.captures_max + 1;
-        let courier = Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone());
+        let courier =
+            Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone());
         let replica = Replica { shared: Arc::default(), outlook: courier.outlook(), waker };
         let depth = inner.properties().queue_depth;
         let device = ShippedDevice {
@@ -272,7 +273,8 @@ impl<D: Device> ShippedDevice<D> {
         if missing.is_empty() {
             return true;
         }
-        let new: Vec<u64> = missing.into_iter().filter(|chunk| self.marking.insert(*chunk)).collect();
+        let new: Vec<u64> =
+            missing.into_iter().filter(|chunk| self.marking.insert(*chunk)).collect();
         if !new.is_empty() {
             self.courier.set_marks(new);
         }
@@ -372,7 +374,9 @@ impl<D: Device> ShippedDevice<D> {
         let flight = self.flights.remove(&completion.tag);
         match flight.expect("a completion answers a command in flight") {
             Flight::Host(command) => self.host_completed(command, completion.result),
-            Flight::Flush(command, number) => self.flush_completed(command, number, completion.result),
+            Flight::Flush(command, number) => {
+                self.flush_completed(command, number, completion.result)
+            }
             Flight::ReadBack(job, offset, range) => {
                 self.read_count -= 1;
                 self.read_back(job, offset, range, completion.result);
@@ -495,7 +499,8 @@ impl<D: Device> ShippedDevice<D> {
 
     /// Tells those who ask how it stands, not more often than anybody looks.
     fn tell(&mut self, now: Duration) {
-        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !self.shipper.is_fenced() {
+        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !self.shipper.is_fenced()
+        {
             return;
         }
         self.told = now;
@@ -612,12 +617,18 @@ fn begin(opening: &mut Opening, device_size: u64) -> Result<(Claim, RangeSet), R
     adopt(&mut opening.marks, &claim, device_size, opening.reseed)?;
     let chunk_size = u64::from(CHUNK_SIZE);
     let marked = opening.marks.iter();
-    let marked = marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
+    let marked =
+        marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
     Ok((claim, marked.collect()))
 }
 
 /// Makes the marks those of a claim.
-fn adopt(marks: &mut Marks, claim: &Claim, device_size: u64, all: bool) -> Result<(), ReplicaError> {
+fn adopt(
+    marks: &mut Marks,
+    claim: &Claim,
+    device_size: u64,
+    all: bool,
+) -> Result<(), ReplicaError> {
     let volume = claim.record.volume;
     let owner = Owner { volume, device_size, chunk_size: CHUNK_SIZE, epoch: claim.epoch };
     marks.adopt(owner, all).map_err(ReplicaError::File)
@@ -629,7 +640,8 @@ fn check_is_ours(
     volume: crate::layout::VolumeId,
     newest: CommitId,
 ) -> Result<(), ReplicaError> {
-    let owner = marks.owner().ok_or(ReplicaError::Diverged("nothing tells what was shipped last"))?;
+    let owner =
+        marks.owner().ok_or(ReplicaError::Diverged("nothing tells what was shipped last"))?;
     if owner.volume != volume {
         return Err(ReplicaError::Diverged("it was shipped to another volume"));
     }

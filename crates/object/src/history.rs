@@ -45,16 +45,24 @@ impl fmt::Display for ReplicaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReplicaError::Bucket(error) => error.fmt(f),
-            ReplicaError::Damaged(name, corrupt) => write!(f, "the object '{name}' is damaged: {corrupt}"),
+            ReplicaError::Damaged(name, corrupt) => {
+                write!(f, "the object '{name}' is damaged: {corrupt}")
+            }
             ReplicaError::Missing(name) => write!(f, "the object '{name}' is missing"),
             ReplicaError::NoVolume => write!(f, "there is no replicated volume here"),
             ReplicaError::TakenOver => write!(f, "another host has taken the volume over"),
             ReplicaError::Broken(id) => write!(f, "commit {id} does not follow the one before it"),
-            ReplicaError::Diverged(what) => write!(f, "the local store is not what was shipped last: {what}"),
+            ReplicaError::Diverged(what) => {
+                write!(f, "the local store is not what was shipped last: {what}")
+            }
             ReplicaError::NoPin(name) => write!(f, "there is no snapshot '{name}'"),
             ReplicaError::PinName(what) => write!(f, "the snapshot's name {what}"),
-            ReplicaError::Collected => write!(f, "the state was deleted while the snapshot was made"),
-            ReplicaError::HasClones(name) => write!(f, "volumes were cloned from the snapshot '{name}'"),
+            ReplicaError::Collected => {
+                write!(f, "the state was deleted while the snapshot was made")
+            }
+            ReplicaError::HasClones(name) => {
+                write!(f, "volumes were cloned from the snapshot '{name}'")
+            }
             ReplicaError::File(error) => write!(f, "the local file: {error}"),
         }
     }
@@ -255,7 +263,10 @@ pub fn follow(
             Next::Nothing => false,
         };
         let last = history.last;
-        let later = record.epochs.iter().find(|epoch| epoch.stage == Stage::Begun && epoch.epoch > last.epoch);
+        let later = record
+            .epochs
+            .iter()
+            .find(|epoch| epoch.stage == Stage::Begun && epoch.epoch > last.epoch);
         let Some(later) = later else { return Ok(is_fenced) };
         if later.after != last {
             return Err(ReplicaError::Broken(later.after));

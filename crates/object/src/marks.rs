@@ -61,7 +61,8 @@ impl Marks {
     /// # Errors
     /// When it cannot be opened or read. A file that makes no sense counts as none.
     pub fn open(path: &Path) -> io::Result<Marks> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let size = file.metadata()?.len();
         let mut header = [0; 52];
         let mut marks = Marks { file: None, bits: Vec::new(), owner: None };

@@ -89,7 +89,9 @@ impl PieceMap {
         let Content::At(source, offset) = entry.content else { return };
         let length = entry.range.end - entry.range.start;
         let (length, offset) = (u32::try_from(length), u32::try_from(offset));
-        let (Ok(length), Ok(offset)) = (length, offset) else { unreachable!("objects are smaller than 4 GiB") };
+        let (Ok(length), Ok(offset)) = (length, offset) else {
+            unreachable!("objects are smaller than 4 GiB")
+        };
         self.place(entry.range.start, Piece { length, source, offset });
         // It may have been given up above, by the piece before it that came from the same object.
         dead.retain(|one| *one != source);
@@ -125,7 +127,8 @@ impl PieceMap {
 
     /// The pieces of a range, cut to it, ascending; what lies between them is zeros.
     pub fn within(&self, range: &Range<u64>) -> Vec<(u64, Piece)> {
-        let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let first =
+            self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let mut found = Vec::new();
         for (start, piece) in self.pieces.range(first..range.end) {
             let end = start + u64::from(piece.length);

@@ -34,10 +34,16 @@ impl std::fmt::Display for ProbeError {
         match self {
             ProbeError::Bucket(error) => error.fmt(f),
             ProbeError::Ignored(what) => {
-                write!(f, "the bucket ignores conditions: it carried out a {what} that it must refuse")
+                write!(
+                    f,
+                    "the bucket ignores conditions: it carried out a {what} that it must refuse"
+                )
             }
             ProbeError::Raced(what, count) => {
-                write!(f, "the bucket is not atomic: {count} of {RACERS} racing {what}s succeeded, not 1")
+                write!(
+                    f,
+                    "the bucket is not atomic: {count} of {RACERS} racing {what}s succeeded, not 1"
+                )
             }
             ProbeError::Forgetful => write!(f, "the bucket does not give back what was stored"),
         }
@@ -118,9 +124,7 @@ fn race_once(bucket: &dyn Bucket, name: &str) -> Result<(), ProbeError> {
 
 /// Runs `request` on many threads at once; returns how many succeeded. A round in which one failed tells
 /// nothing, and counts as one success.
-fn at_once(
-    request: impl Fn(&[u8]) -> Result<bool, BucketError> + Sync,
-) -> Result<u32, ProbeError> {
+fn at_once(request: impl Fn(&[u8]) -> Result<bool, BucketError> + Sync) -> Result<u32, ProbeError> {
     let (wins, failures) = (AtomicU32::new(0), AtomicU32::new(0));
     let barrier = Barrier::new(RACERS);
     std::thread::scope(|scope| {
@@ -181,7 +185,11 @@ mod tests {
         fn swap(&self, name: &str, tag: &Tag, bytes: &[u8]) -> Result<Swapped, BucketError> {
             self.0.swap(name, tag, bytes)
         }
-        fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
+        fn read(
+            &self,
+            name: &str,
+            range: Option<Range<u64>>,
+        ) -> Result<Option<Object>, BucketError> {
             self.0.read(name, range)
         }
         fn delete(&self, name: &str) -> Result<(), BucketError> {

@@ -92,7 +92,8 @@ impl RangeSet {
     /// What of a range is in it, ascending.
     pub fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.ranges.range(..=range.start).next_back();
-        let first = first.filter(|(_, until)| **until > range.start).map_or(range.start, |(s, _)| *s);
+        let first =
+            first.filter(|(_, until)| **until > range.start).map_or(range.start, |(s, _)| *s);
         let found = self.ranges.range(first..range.end);
         found
             .map(|(start, until)| (*start).max(range.start)..(*until).min(range.end))
@@ -156,7 +157,9 @@ mod tests {
     fn a_set_agrees_with_one_flag_per_byte() {
         let mut state = 1_u64;
         let mut next = |bound: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % bound
         };
         let (mut set, mut model) = (RangeSet::new(), Model([false; 64]));
@@ -173,7 +176,8 @@ mod tests {
                     model.0[start as usize..range.end as usize].fill(false);
                 }
                 _ => {
-                    let bytes: u64 = set.within(&range).iter().map(|part| part.end - part.start).sum();
+                    let bytes: u64 =
+                        set.within(&range).iter().map(|part| part.end - part.start).sum();
                     let expected = range.clone().filter(|byte| model.0[*byte as usize]).count();
                     assert_eq!(bytes, expected as u64);
                     assert_eq!(set.overlaps(&range), expected > 0);

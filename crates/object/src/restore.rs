@@ -98,7 +98,9 @@ pub fn restore(
     let failure = Mutex::new(None);
     let run = || {
         while !has_failed.load(Ordering::Relaxed) {
-            let Some((source, parts)) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+            let Some((source, parts)) = work.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                return;
+            };
             match restore_object(bucket, volume, *source, parts, sink, patience) {
                 Ok(bytes) => progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes),
                 Err(error) => {

@@ -73,7 +73,11 @@ pub fn create(
 ///
 /// # Errors
 /// [`ReplicaError::NoPin`], and [`ReplicaError::HasClones`] if volumes were cloned from it.
-pub fn delete(bucket: &dyn Bucket, name: &str, patience: &dyn Patience) -> Result<(), ReplicaError> {
+pub fn delete(
+    bucket: &dyn Bucket,
+    name: &str,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
     let (record, _) = history::record(bucket, patience)?;
     change(bucket, &record, patience, |pins| {
         if pins.clones.iter().any(|(_, of)| of == name) {

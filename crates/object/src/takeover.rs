@@ -113,7 +113,9 @@ pub fn claim(
     let after = end_epoch(bucket, &record, &mut history, patience)?;
     // Those that have claimed and not begun cannot begin any more: their second swap is refused. A fence
     // at their first commit says so to whoever reads.
-    for stale in record.epochs.iter().filter(|one| one.stage == Stage::Claiming && one.epoch != epoch) {
+    for stale in
+        record.epochs.iter().filter(|one| one.stage == Stage::Claiming && one.epoch != epoch)
+    {
         fence(bucket, &record, CommitId { epoch: stale.epoch, number: 0 }, patience)?;
     }
 

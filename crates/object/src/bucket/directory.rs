@@ -101,7 +101,8 @@ impl DirectoryBucket {
         let mut newest = None;
         for entry in entries {
             let entry = entry?.file_name();
-            let version = entry.to_str().and_then(|entry| entry.strip_prefix(last)?.strip_prefix('@'));
+            let version =
+                entry.to_str().and_then(|entry| entry.strip_prefix(last)?.strip_prefix('@'));
             newest = newest.max(version.and_then(|version| version.parse().ok()));
         }
         Ok(newest)
@@ -111,10 +112,13 @@ impl DirectoryBucket {
     fn open_newest(&self, name: &str) -> io::Result<Option<(File, Tag)>> {
         for _ in 0..VERSION_RACES_MAX {
             let version = self.newest_version(name)?;
-            let path = version.map_or_else(|| self.path(name), |version| self.version_path(name, version));
+            let path =
+                version.map_or_else(|| self.path(name), |version| self.version_path(name, version));
             match File::open(path) {
                 Ok(file) => return Ok(Some((file, Tag(version.unwrap_or(0).to_string())))),
-                Err(error) if error.kind() == ErrorKind::NotFound && version.is_none() => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::NotFound && version.is_none() => {
+                    return Ok(None);
+                }
                 // A newer one has taken its place since.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -129,7 +133,9 @@ impl DirectoryBucket {
 
     fn swap_file(&self, name: &str, tag: &Tag, bytes: &[u8]) -> io::Result<Swapped> {
         let current = self.newest_version(name)?;
-        if current.unwrap_or(0).to_string() != tag.0 || (current.is_none() && !self.path(name).exists()) {
+        if current.unwrap_or(0).to_string() != tag.0
+            || (current.is_none() && !self.path(name).exists())
+        {
             return Ok(Swapped::Changed);
         }
         let next = current.unwrap_or(0) + 1;
@@ -148,13 +154,20 @@ impl DirectoryBucket {
         Ok(Swapped::Done(Tag(next.to_string())))
     }
 
-    fn list_below(&self, directory: &Path, prefix: &str, found: &mut Vec<(String, u64)>) -> io::Result<()> {
+    fn list_below(
+        &self,
+        directory: &Path,
+        prefix: &str,
+        found: &mut Vec<(String, u64)>,
+    ) -> io::Result<()> {
         let mut waiting = vec![directory.to_path_buf()];
         while let Some(directory) = waiting.pop() {
             for entry in fs::read_dir(directory)? {
                 let entry = entry?;
                 let path = entry.path();
-                let Some(name) = path.strip_prefix(&self.root).ok().and_then(Path::to_str) else { continue };
+                let Some(name) = path.strip_prefix(&self.root).ok().and_then(Path::to_str) else {
+                    continue;
+                };
                 if name == TEMPORARY {
                     continue;
                 }
@@ -203,7 +216,8 @@ impl Bucket for DirectoryBucket {
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError> {
         let mut found = Vec::new();
-        self.list_below(&self.root, prefix, &mut found).map_err(|error| error_of(&self.root, &error))?;
+        self.list_below(&self.root, prefix, &mut found)
+            .map_err(|error| error_of(&self.root, &error))?;
         Ok(found)
     }
 

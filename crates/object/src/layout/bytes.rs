@@ -54,7 +54,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn slice(&mut self, length: usize) -> Result<&'a [u8], Corrupt> {
-        let (slice, rest) = self.rest.split_at_checked(length).ok_or(self.corrupt(Reason::Short))?;
+        let (slice, rest) =
+            self.rest.split_at_checked(length).ok_or(self.corrupt(Reason::Short))?;
         self.rest = rest;
         Ok(slice)
     }

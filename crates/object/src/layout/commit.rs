@@ -74,7 +74,10 @@ pub struct Inline {
 impl Commit {
     /// The bytes of a commit that carries `inline` besides the entries it has; these are added to it.
     pub fn encode(&mut self, inline: &Inline) -> Vec<u8> {
-        assert!(!self.is_fence || (self.entries.is_empty() && inline.ranges.is_empty()), "a fence is empty");
+        assert!(
+            !self.is_fence || (self.entries.is_empty() && inline.ranges.is_empty()),
+            "a fence is empty"
+        );
         let sizes = inline.ranges.iter().map(|range| range.end - range.start);
         assert_eq!(sizes.sum::<u64>(), inline.bytes.len() as u64, "each range has its bytes");
         let of_entry = |entry: &Entry| match entry.content {
@@ -147,8 +150,10 @@ impl Commit {
         for _ in 0..count {
             let kind = reader.u8()?;
             let (start, length) = (reader.u64()?, reader.u64()?);
-            let end = start.checked_add(length).filter(|_| length > 0).ok_or(reader.field("range"))?;
-            let fits = |offset: u64| offset.checked_add(length).is_some_and(|end| end <= OBJECT_SIZE_MAX);
+            let end =
+                start.checked_add(length).filter(|_| length > 0).ok_or(reader.field("range"))?;
+            let fits =
+                |offset: u64| offset.checked_add(length).is_some_and(|end| end <= OBJECT_SIZE_MAX);
             let content = match kind {
                 0 => Content::Zeros,
                 1 => {

@@ -135,7 +135,8 @@ fn open<'a>(
     magic: &[u8; 8],
     bytes: &'a [u8],
 ) -> Result<(Reader<'a>, VolumeId, Nonce), Corrupt> {
-    let (rest, sum) = bytes.split_last_chunk::<4>().ok_or(Corrupt { structure, reason: Reason::Short })?;
+    let (rest, sum) =
+        bytes.split_last_chunk::<4>().ok_or(Corrupt { structure, reason: Reason::Short })?;
     let mut reader = Reader { structure, rest };
     if &reader.array::<8>()? != magic {
         return Err(reader.corrupt(Reason::Magic));

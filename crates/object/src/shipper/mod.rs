@@ -150,7 +150,12 @@ pub struct Shipper {
 impl Shipper {
     /// Ships behind `history`, as its epoch's only host. `unsure` is what may differ from it: all of the
     /// device for a new replica.
-    pub fn new(settings: Settings, volume: VolumeId, history: History, unsure: RangeSet) -> Shipper {
+    pub fn new(
+        settings: Settings,
+        volume: VolumeId,
+        history: History,
+        unsure: RangeSet,
+    ) -> Shipper {
         settings.assert_consistent();
         let is_seeded = unsure.total() <= settings.lag_max;
         Shipper {
@@ -189,7 +194,7 @@ impl Shipper {
             return false;
         }
         let is_frozen = self.pending.as_ref().is_some_and(|pending| pending.frozen.overlaps(range));
-        !is_frozen && !(self.is_seeded && self.lag_bytes() >= self.settings.lag_max)
+        !(is_frozen || self.is_seeded && self.lag_bytes() >= self.settings.lag_max)
     }
 
     /// A write has completed.
@@ -234,7 +239,9 @@ impl Shipper {
     /// could not read: their checksums in the store will not match, so they are errors there as here.
     pub fn handle_read(&mut self, job: JobId, bytes: Vec<u8>, unreadable: u64) {
         self.counts.unreadable_bytes += unreadable;
-        if let Some(pending) = self.pending.as_mut().filter(|pending| pending.inline_job == Some(job)) {
+        if let Some(pending) =
+            self.pending.as_mut().filter(|pending| pending.inline_job == Some(job))
+        {
             pending.inline_read(bytes);
             return;
         }
@@ -244,7 +251,9 @@ impl Shipper {
         let capture = self.captures.get_mut(&job).expect("what was read was asked for");
         let bytes = capture.read(bytes);
         let name = capture.source.name();
-        if let Some(pending) = self.pending.as_mut().filter(|pending| pending.waits_for.contains(&job)) {
+        if let Some(pending) =
+            self.pending.as_mut().filter(|pending| pending.waits_for.contains(&job))
+        {
             for range in &capture.ranges {
                 pending.frozen.remove(range);
             }
