@@ -393,7 +393,11 @@ impl<D: Device> ShippedDevice<D> {
             CommandKind::Discard if result.is_ok() && self.inner.properties().discard => {
                 self.has_changed(&range, Shipper::handle_discarded);
             }
-            CommandKind::Discard | CommandKind::Flush => {}
+            // Nothing in it is needed: there it is zeros, here zeros or what it was.
+            CommandKind::Prepare if result.is_ok() => {
+                self.has_changed(&range, Shipper::handle_discarded);
+            }
+            CommandKind::Discard | CommandKind::Prepare | CommandKind::Flush => {}
         }
         self.ready.push(Completion { tag: command.tag, result });
     }
@@ -675,7 +679,7 @@ unsafe impl<D: Device> Device for ShippedDevice<D> {
             return;
         }
         match command.kind {
-            CommandKind::Write | CommandKind::Discard => {
+            CommandKind::Write | CommandKind::Discard | CommandKind::Prepare => {
                 let range = command.offset..command.offset + command.length;
                 let overlaps = |held: &Command| {
                     held.offset < range.end && range.start < held.offset + held.length
