@@ -17,7 +17,6 @@ use std::path::PathBuf;
     version,
     subcommand_required = true,
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     max_term_width = 100,
     after_help = AFTER_HELP
 )]
@@ -42,7 +41,7 @@ pub(crate) struct CommandLine {
 
 const AFTER_HELP: &str = "\
 Examples:
-  coulter create disk.img --size 10G        make a store in a file
+  coulter create disk.img --size 10G        make a volume of 10 GiB in a file
   coulter mount disk.img /mnt --mkfs ext4   make a file system on it and mount it
   coulter status                            see what it does
   coulter umount /mnt                       unmount and detach it
@@ -56,13 +55,18 @@ pub(crate) enum Verb {
     Create(verbs::create::Create),
     Attach(verbs::attach::Attach),
     Detach(verbs::detach::Detach),
+    #[command(visible_alias = "ls")]
     List(verbs::list::List),
+    #[command(name = "upgrade", visible_alias = "restart")]
     Restart(verbs::restart::Restart),
     Mount(verbs::mount::Mount),
+    #[command(visible_alias = "unmount")]
     Umount(verbs::umount::Umount),
     Serve(verbs::serve::Serve),
+    #[command(visible_alias = "info")]
     Status(verbs::status::StatusOf),
     Tune(verbs::tune::Tune),
+    #[command(visible_alias = "resize")]
     Grow(verbs::grow::Grow),
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),

@@ -150,7 +150,7 @@ impl Place {
 
 /// What is at `path`, locked, if it may become as large as is asked.
 fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
-    let asked = shape.size.map(|size| size.0);
+    let asked = shape.store_size.map(|size| size.0);
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -158,8 +158,10 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
             if !matches!(missing, OpenError::StoreMissing { .. }) {
                 return Err(missing.into());
             }
-            let Some(size) = asked else {
-                return Err(StoreError::SizeNeeded { path: path.to_owned() }.into());
+            let size = match asked {
+                Some(size) => size,
+                None => store::size_for_volume(path, shape)?
+                    .ok_or_else(|| StoreError::SizeNeeded { path: path.to_owned() })?,
             };
             return Ok(Place::Missing { size });
         }
@@ -176,6 +178,11 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
     }
     let file = TargetFile::open(path)?;
     let present = file.length()?;
+    let asked = match (asked, store::size_for_volume(path, shape)?) {
+        // A blank file may have more than enough room already.
+        (None, Some(needed)) => Some(needed.max(present)),
+        (asked, _) => asked,
+    };
     match asked {
         None if present == 0 => Err(StoreError::SizeNeeded { path: path.to_owned() }.into()),
         Some(size) if size < present => {
@@ -234,8 +241,8 @@ mod tests {
 
     fn shape(size: Option<u64>) -> Shape {
         Shape {
-            size: size.map(Size),
-            volume_size: None,
+            size: None,
+            store_size: size.map(Size),
             segment_size: Some(Size(2 << 20)),
             spare: None,
             label: String::new(),
@@ -265,7 +272,7 @@ mod tests {
         assert!(matches!(refused, Err(CliError::Store(StoreError::SizeNeeded { .. }))));
         drop(Target::prepare(&path, &shape(Some(64 * MIB)), false).expect("it can be made"));
         assert!(!path.exists(), "a file that was not formatted stays behind");
-        let impossible = Shape { volume_size: Some(Size(1 << 40)), ..shape(Some(64 * MIB)) };
+        let impossible = Shape { size: Some(Size(1 << 40)), ..shape(Some(64 * MIB)) };
         make(&path, &impossible, false).expect_err("so much does not fit");
         assert!(!path.exists(), "a file that could not be formatted stays behind");
         make(&path, &shape(Some(64 * MIB)), false).expect("it can be made");

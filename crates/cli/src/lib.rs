@@ -12,6 +12,7 @@
 
 pub mod choices;
 mod command;
+mod completion_words;
 mod dashboard;
 pub mod dead_loops;
 pub mod error;
@@ -21,6 +22,8 @@ pub mod format_store;
 mod holders;
 mod image;
 pub mod interrupt;
+mod man_page;
+mod named_store;
 pub mod opening;
 pub mod output;
 pub mod room;

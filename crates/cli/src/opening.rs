@@ -25,8 +25,8 @@ pub struct OpeningOptions {
     #[arg(long, default_value = "auto", value_name = "WHEN", value_parser = named(&Trim::NAMED))]
     pub trim: Trim,
 
-    /// When to answer writes that ask for nothing more: written, once the device has them; or
-    /// buffered, from memory: faster, but what was not flushed is lost if the daemon is killed, too
+    /// When to acknowledge a write without FUA: `written` (writethrough), after the device completes it; `buffered`
+    /// (writeback), from memory: faster, but what was not flushed is lost if the daemon is killed
     #[arg(long, default_value = "written", value_name = "WHEN")]
     #[arg(value_parser = named(&Acknowledge::NAMED))]
     pub acknowledge: Acknowledge,

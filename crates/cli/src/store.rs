@@ -19,13 +19,23 @@ use std::path::Path;
 pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions {
     let default = CreateOptions::default();
     CreateOptions {
-        volume_size: shape.volume_size.map(|size| size.0),
+        volume_size: shape.size.map(|size| size.0),
         segment_size: shape.segment_size.map(|size| size.0),
         spare_percent: shape.spare.unwrap_or(default.spare_percent),
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),
         ..default
     }
+}
+
+/// Bytes of a store for the volume that `shape` asks for; `None` if it asks for none.
+///
+/// # Errors
+/// [`StoreError::Create`].
+pub fn size_for_volume(path: &Path, shape: &Shape) -> Result<Option<u64>, CliError> {
+    let Some(volume) = shape.size else { return Ok(None) };
+    let size = coulter::store_size_for(volume.0, &create_options(shape, None));
+    size.map(Some).map_err(|error| not_created(path, &error))
 }
 
 /// Whether `options` make a store of `size` bytes; nothing is touched.

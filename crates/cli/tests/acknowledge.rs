@@ -55,7 +55,10 @@ fn auto_takes_a_loop_device_and_says_why_and_a_mount_says_what_it_found() {
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
     sandbox.ok(&["create", "a.img", "--size", "256M"]);
-    let output = sandbox.run(&attach("auto"));
+    let quiet = sandbox.run(&attach("auto"));
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
+    sandbox.ok(&["detach", "a"]);
+    let output = sandbox.run(&[attach("auto").as_slice(), &["-v"]].concat());
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && told.contains("nbd: its device would outlive"), "{told}");
     sandbox.ok(&["detach", "a"]);

@@ -13,7 +13,7 @@ use std::process::Command;
 #[test]
 fn a_new_file_is_sparse_private_and_as_large_as_was_asked() {
     let sandbox = Sandbox::new();
-    let made = sandbox.json(&["create", "disk.img", "--size", "1G", "--json"]);
+    let made = sandbox.json(&["create", "disk.img", "--store-size", "1G", "--json"]);
     let file = fs::metadata(sandbox.path("disk.img")).expect("it was made");
     assert_eq!(file.len(), 1 << 30);
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
@@ -41,7 +41,8 @@ fn a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it() {
         assert!(output.status.success(), "{error}");
         error
     };
-    let create = |size| note(&["create", "disk/a.img", "--size", size, "--segment-size", "2M"]);
+    let create =
+        |size| note(&["create", "disk/a.img", "--store-size", size, "--segment-size", "2M"]);
     assert_eq!(create("60M"), "");
     fs::remove_file(disk.join("a.img")).expect("it is ours");
     let told = create("128M");
@@ -58,8 +59,10 @@ fn a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it() {
 fn a_symbolic_link_to_nothing_is_said_to_be_one() {
     let sandbox = Sandbox::new();
     std::os::unix::fs::symlink("gone.img", sandbox.path("link")).expect("it is writable");
-    sandbox.ok(&["create", "disk.img", "--size", "256M"]);
-    for words in ["create link --size 256M", "create link", "check link", "salvage disk.img link"] {
+    sandbox.ok(&["create", "disk.img", "--store-size", "256M"]);
+    for words in
+        ["create link --store-size 256M", "create link", "check link", "salvage disk.img link"]
+    {
         let error = sandbox.fails(1, &words.split(' ').collect::<Vec<_>>());
         assert!(error.contains("a symbolic link"), "{words}: {error}");
         assert!(error.contains("gone.img"), "{words}: {error}");
@@ -70,9 +73,9 @@ fn a_symbolic_link_to_nothing_is_said_to_be_one() {
 #[test]
 fn sizes_that_are_told_can_be_read_and_are_exact() {
     let sandbox = Sandbox::new();
-    let error = sandbox.fails(2, &["create", "disk.img", "--size", "1"]);
+    let error = sandbox.fails(2, &["create", "disk.img", "--store-size", "1"]);
     assert!(error.contains("the device has 1 byte,"), "{error}");
-    sandbox.ok(&["create", "disk.img", "--size", "1G"]);
+    sandbox.ok(&["create", "disk.img", "--store-size", "1G"]);
     let attach = ["attach", "disk.img", "--via", "nbd-server", "--map-memory", "1M"];
     let error = sandbox.fails(1, &attach);
     assert!(error.contains(" MiB (") && error.contains(" bytes) of map memory"), "{error}");
@@ -82,7 +85,7 @@ fn sizes_that_are_told_can_be_read_and_are_exact() {
 fn what_json_cannot_name_is_refused_before_anything_is_made() {
     let sandbox = Sandbox::new();
     let path = sandbox.path("").join(OsStr::from_bytes(b"d\xff.img"));
-    let words = ["create", "--size", "256M", "--segment-size", "2M"];
+    let words = ["create", "--store-size", "256M", "--segment-size", "2M"];
     let output = sandbox.command(&words).arg("--json").arg(&path).output();
     let output = output.expect("it can be started");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -96,14 +99,15 @@ fn what_json_cannot_name_is_refused_before_anything_is_made() {
 #[test]
 fn two_stores_differ_in_identity() {
     let sandbox = Sandbox::new();
-    let uuid = |name| sandbox.json(&["create", name, "--size", "1G", "--json"])["uuid"].clone();
+    let uuid =
+        |name| sandbox.json(&["create", name, "--store-size", "1G", "--json"])["uuid"].clone();
     assert_ne!(uuid("a.img"), uuid("b.img"));
 }
 
 #[test]
 fn a_file_that_may_not_become_so_large_is_refused_in_words_and_not_left() {
     let sandbox = Sandbox::new();
-    let words = ["create", "disk.img", "--size", "64M", "--segment-size", "2M"];
+    let words = ["create", "disk.img", "--store-size", "64M", "--segment-size", "2M"];
     let output = sandbox.command_with_file_limit(1 << 20, &words).output();
     let output = output.expect("the shell can be started");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -125,7 +129,7 @@ fn root_is_told_of_files_that_even_root_cannot_change() {
         skipped("immutable files: needs root, chattr and a file system that has them");
         return;
     }
-    let error = sandbox.fails(1, &["create", "disk.img", "--size", "64M"]);
+    let error = sandbox.fails(1, &["create", "disk.img", "--store-size", "64M"]);
     assert!(chattr("-i"), "the file is still immutable");
     assert!(error.contains("`lsattr -d disk.img`"), "{error}");
     assert!(!error.contains("run as root"), "{error}");
@@ -134,7 +138,7 @@ fn root_is_told_of_files_that_even_root_cannot_change() {
 #[test]
 fn preallocation_reserves_the_space() {
     let sandbox = Sandbox::new();
-    let size = ["--size", "128M", "--segment-size", "2M"];
+    let size = ["--store-size", "128M", "--segment-size", "2M"];
     sandbox.ok(&[&["create", "disk.img", "--preallocate"], &size[..]].concat());
     let file = fs::metadata(sandbox.path("disk.img")).expect("it was made");
     assert!(file.blocks() * 512 >= 128 << 20);
@@ -163,13 +167,13 @@ fn a_file_of_no_known_kind_stays_as_it_is() {
     let path = sandbox.path("notes.txt");
     let text = "worth keeping\n";
     fs::write(&path, text).expect("the directory is writable");
-    for arguments in [&["--size", "1G"][..], &[], &["--size", "1G", "--preallocate"]] {
+    for arguments in [&["--store-size", "1G"][..], &[], &["--store-size", "1G", "--preallocate"]] {
         let error = sandbox.fails(1, &[&["create", "notes.txt"], arguments].concat());
         assert!(error.contains("data of an unknown kind (at byte 0)"), "{error}");
         assert!(error.contains("--force"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("it is there"), text);
     }
-    sandbox.ok(&["create", "notes.txt", "--size", "1G", "--force"]);
+    sandbox.ok(&["create", "notes.txt", "--store-size", "1G", "--force"]);
     sandbox.ok(&["check", "notes.txt"]);
 }
 
@@ -191,7 +195,7 @@ fn a_disk_on_which_the_store_cannot_be_keeps_what_it_has() {
     let file = fs::File::options().write(true).open(&path).expect("it is there");
     file.write_all_at(b"_BHRfS_M", 0x1_0040).expect("it is writable");
     let device = disk_on(&path);
-    for wish in [["--segment-size", "1G"], ["--volume-size", "1T"], ["--label", "a\nb"]] {
+    for wish in [["--segment-size", "1G"], ["--size", "1T"], ["--label", "a\nb"]] {
         sandbox.fails(2, &[&["create", &device, "--force"], &wish[..]].concat());
         let error = sandbox.fails(1, &["create", &device]);
         assert!(error.contains("a Btrfs file system (at byte 65600)"), "{wish:?}: {error}");
@@ -212,11 +216,11 @@ fn no_file_is_made_where_a_device_is_missing() {
     let sandbox = Sandbox::new();
     let device = "/dev/no-such-disk";
     for arguments in
-        [&["create", device][..], &["create", device, "--size", "64M"], &["attach", device]]
+        [&["create", device][..], &["create", device, "--store-size", "64M"], &["attach", device]]
     {
         let error = sandbox.fails(1, arguments);
         assert!(error.contains("there is no such device"), "{error}");
-        assert!(!error.contains("--size"), "{error}");
+        assert!(!error.contains("--store-size"), "{error}");
     }
     assert!(!std::path::Path::new(device).exists());
 }
@@ -224,7 +228,7 @@ fn no_file_is_made_where_a_device_is_missing() {
 #[test]
 fn a_store_is_not_formatted_again_by_mistake() {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    sandbox.ok(&["create", "disk.img", "--store-size", "256M", "--segment-size", "2M"]);
     let before = fs::read(sandbox.path("disk.img")).expect("it is readable");
     let error = sandbox.fails(1, &["create", "disk.img"]);
     assert!(error.contains("a Coulter store (at byte 0)"), "{error}");
@@ -251,9 +255,9 @@ fn a_file_system_made_by_its_own_tool_is_refused() {
 fn sizes_that_cannot_be_are_explained_and_leave_nothing_behind() {
     let sandbox = Sandbox::new();
     for (arguments, words) in [
-        (&["--size", "1M"][..], "larger device"),
-        (&["--size", "1G", "--segment-size", "3M"], "power of two"),
-        (&["--size", "1G", "--volume-size", "2G"], "volume"),
+        (&["--store-size", "1M"][..], "larger device"),
+        (&["--store-size", "1G", "--segment-size", "3M"], "power of two"),
+        (&["--store-size", "1G", "--size", "2G"], "volume"),
     ] {
         let error = sandbox.fails(2, &[&["create", "disk.img"], arguments].concat());
         assert!(error.contains(words), "{arguments:?}: {error}");
@@ -308,12 +312,12 @@ fn wishes_that_cannot_be_leave_what_was_there() {
     let file = fs::File::options().write(true).open(&marked).expect("it is there");
     // The mark of ext4.
     file.write_all_at(&[0x53, 0xef], 1080).expect("it is writable");
-    sandbox.ok(&["create", "store.img", "--size", "64M"]);
+    sandbox.ok(&["create", "store.img", "--store-size", "64M"]);
     let blank = make_file(&sandbox, "blank.img", 64 << 20, None);
     let long = "x".repeat(65);
     for wish in [
         &["--segment-size", "1G"][..],
-        &["--volume-size", "1T"],
+        &["--size", "500T"],
         &["--label", &long],
         &["--label", "two\nlines"],
         &["--label", "\u{1b}[2J"],
@@ -323,7 +327,7 @@ fn wishes_that_cannot_be_leave_what_was_there() {
             [(&marked, &["--force"][..]), (&sandbox.path("store.img"), &["--force"]), (&blank, &[])]
         {
             fails_without_a_trace(&sandbox, path, 2, &[wish, force].concat());
-            let longer = [wish, force, &["--size", "200M"]].concat();
+            let longer = [wish, force, &["--store-size", "200M"]].concat();
             fails_without_a_trace(&sandbox, path, 2, &longer);
             fails_without_a_trace(&sandbox, path, 2, &[&longer[..], &["--preallocate"]].concat());
         }
@@ -334,10 +338,10 @@ fn wishes_that_cannot_be_leave_what_was_there() {
 #[test]
 fn the_file_of_a_store_that_is_in_use_becomes_no_longer() {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["create", "disk.img", "--size", "64M"]);
+    sandbox.ok(&["create", "disk.img", "--store-size", "64M"]);
     let address = format!("unix:{}", sandbox.path("socket").display());
     let (mut server, _) = sandbox.start(&["serve", "disk.img", "--nbd", &address]);
-    let error = sandbox.fails(1, &["create", "disk.img", "--force", "--size", "2G"]);
+    let error = sandbox.fails(1, &["create", "disk.img", "--force", "--store-size", "2G"]);
     let by = format!("in use by process {} (", server.id());
     let length = fs::metadata(sandbox.path("disk.img")).expect("it is there").len();
     sandbox::send(server.id(), "TERM");
@@ -360,7 +364,7 @@ fn room_that_is_not_there_is_not_taken() {
     let used = || used_in(&directory);
     let before = used();
     let create = |name, size| {
-        let error = sandbox.fails(1, &["create", name, "--size", size, "--preallocate"]);
+        let error = sandbox.fails(1, &["create", name, "--store-size", size, "--preallocate"]);
         assert!(error.contains("no space left"), "{error}");
     };
     create("small/new.img", "500M");
@@ -383,14 +387,14 @@ fn used_in(directory: &Path) -> String {
 fn a_size_that_is_too_small_is_told_the_smallest_one_which_works() {
     let sandbox = Sandbox::new();
     for size in ["0", "1", "4095"] {
-        let error = sandbox.fails(2, &["create", "disk.img", "--size", size]);
+        let error = sandbox.fails(2, &["create", "disk.img", "--store-size", size]);
         assert!(!sandbox.path("disk.img").exists(), "{size} leaves a file");
         let needed = error.split(" needs ").nth(1).and_then(|rest| rest.split(" MiB").next());
         let smallest: u64 = needed.expect(&error).parse().expect(&error);
         let less = format!("{}M", smallest - 1);
-        sandbox.fails(2, &["create", "less.img", "--size", &less]);
+        sandbox.fails(2, &["create", "less.img", "--store-size", &less]);
         let name = format!("{size}.img");
-        sandbox.ok(&["create", &name, "--size", &format!("{smallest}M")]);
+        sandbox.ok(&["create", &name, "--store-size", &format!("{smallest}M")]);
         sandbox.ok(&["check", &name]);
     }
 }
@@ -419,7 +423,7 @@ fn nobody_is_told_to_format_what_may_have_been_a_store() {
 fn what_is_longer_than_any_store_is_said_to_be() {
     let sandbox = Sandbox::new();
     for more in [&[][..], &["--segment-size", "1G"]] {
-        let words = [&["create", "disk.img", "--size", "17T"], more].concat();
+        let words = [&["create", "disk.img", "--store-size", "17T"], more].concat();
         let error = sandbox.fails(2, &words);
         assert!(error.contains("a store can have 16 TiB at most"), "{error}");
         assert!(!sandbox.path("disk.img").exists(), "nothing is left of it");

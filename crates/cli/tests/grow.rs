@@ -9,21 +9,21 @@ use std::process::Command;
 
 fn with_store() -> Sandbox {
     let sandbox = Sandbox::new();
-    sandbox.ok(&["create", "disk.img", "--size", "128M", "--segment-size", "2M"]);
+    sandbox.ok(&["create", "disk.img", "--store-size", "128M", "--segment-size", "2M"]);
     sandbox
 }
 
 #[test]
 fn a_file_grows_and_is_sound() {
     let sandbox = with_store();
-    let grown = sandbox.json(&["grow", "disk.img", "--size", "256M", "--json"]);
+    let grown = sandbox.json(&["grow", "disk.img", "--store-size", "256M", "--json"]);
     assert_eq!(grown["store_size_bytes"], 256 << 20);
     assert!(grown["volume_size_bytes"].as_u64() > Some(150 << 20), "{grown}");
     assert_eq!(fs::metadata(sandbox.path("disk.img")).expect("it is there").len(), 256 << 20);
     sandbox.ok(&["check", "disk.img", "--data"]);
     let entry = sandbox.json(&["attach", "disk.img", "--via", "nbd-server", "--json"]);
     assert_eq!(entry["volume_size_bytes"], grown["volume_size_bytes"]);
-    let error = sandbox.fails(1, &["grow", "disk.img", "--size", "512M"]);
+    let error = sandbox.fails(1, &["grow", "disk.img", "--store-size", "512M"]);
     assert!(error.contains("attached as 'disk'") && error.contains("coulter detach"), "{error}");
 }
 
@@ -31,19 +31,19 @@ fn a_file_grows_and_is_sound() {
 fn less_than_there_is_and_what_is_no_store_is_refused() {
     let sandbox = with_store();
     let before = fs::read(sandbox.path("disk.img")).expect("it is there");
-    let error = sandbox.fails(2, &["grow", "disk.img", "--size", "100M"]);
+    let error = sandbox.fails(2, &["grow", "disk.img", "--store-size", "100M"]);
     assert!(error.contains("never shrinks"), "{error}");
-    let error = sandbox.fails(2, &["grow", "disk.img", "--size", "256M", "--volume-size", "1M"]);
+    let error = sandbox.fails(2, &["grow", "disk.img", "--store-size", "256M", "--size", "1M"]);
     assert!(error.contains("never shrinks"), "{error}");
-    let error = sandbox.fails(2, &["grow", "disk.img", "--size", "256M", "--volume-size", "255M"]);
+    let error = sandbox.fails(2, &["grow", "disk.img", "--store-size", "256M", "--size", "255M"]);
     assert!(error.contains("at most"), "{error}");
     let after = fs::read(sandbox.path("disk.img")).expect("it is there");
     assert!(before == after, "a refusal leaves the file as it was, in length too");
     fs::write(sandbox.path("other"), vec![0; 1 << 20]).expect("there is room");
-    let error = sandbox.fails(1, &["grow", "other", "--size", "2M"]);
+    let error = sandbox.fails(1, &["grow", "other", "--store-size", "2M"]);
     assert!(error.contains("no store here"), "{error}");
     assert_eq!(fs::metadata(sandbox.path("other")).expect("it is there").len(), 1 << 20);
-    sandbox.fails(1, &["grow", "missing", "--size", "2M"]);
+    sandbox.fails(1, &["grow", "missing", "--store-size", "2M"]);
 }
 
 /// Whoever else writes to the file would lose what he appended meanwhile, if it were made longer and
@@ -56,7 +56,7 @@ fn a_file_that_is_refused_is_not_touched() {
     let refusal = |name: &str| {
         let mut command = Command::new("prlimit");
         command.arg("--fsize=134217728").arg(sandbox.command(&[]).get_program());
-        command.args(["grow", name, "--size", "256M"]).current_dir(sandbox.path("."));
+        command.args(["grow", name, "--store-size", "256M"]).current_dir(sandbox.path("."));
         let output = command.env("COULTER_STATE_DIRECTORY", sandbox.path("state")).output();
         let output = output.expect("it can be run");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -79,7 +79,7 @@ fn a_store_that_was_cut_short_does_not_grow() {
     let sandbox = with_store();
     let file = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
     file.set_len(100 << 20).expect("it is writable");
-    for size in [&["--size", "256M"][..], &["--size", "128M"], &[]] {
+    for size in [&["--store-size", "256M"][..], &["--store-size", "128M"], &[]] {
         let error = sandbox.fails(1, &[&["grow", "disk.img"][..], size].concat());
         assert!(error.contains("it has 100 MiB but the store has 128 MiB"), "{error}");
         assert!(error.contains("truncated") && error.contains("coulter salvage"), "{error}");
@@ -90,7 +90,7 @@ fn a_store_that_was_cut_short_does_not_grow() {
 #[test]
 fn a_volume_of_no_size_is_refused_in_words() {
     let sandbox = with_store();
-    let error = sandbox.fails(2, &["grow", "disk.img", "--size", "256M", "--volume-size", "0"]);
+    let error = sandbox.fails(2, &["grow", "disk.img", "--store-size", "256M", "--size", "0"]);
     assert!(error.contains("the volume size must be"), "{error}");
 }
 
@@ -106,18 +106,18 @@ fn a_store_on_a_full_disk_is_as_it_was_or_as_it_should_be() {
     assert!(mounted.expect("it can be run").success());
     // Sooner or later in growing, there is no room.
     for free in (0..40 << 10).step_by(4096) {
-        sandbox.ok(&["create", "disk/a.img", "--size", "60M", "--segment-size", "2M"]);
+        sandbox.ok(&["create", "disk/a.img", "--store-size", "60M", "--segment-size", "2M"]);
         let mut filling = File::create(disk.join("filling")).expect("the directory is writable");
         while filling.write_all(&[1; 4096]).is_ok() {}
         let full = filling.metadata().expect("it is there").len();
         filling.set_len(full - free).expect("it is shorter");
-        let grown = sandbox.run(&["grow", "disk/a.img", "--size", "150M"]);
+        let grown = sandbox.run(&["grow", "disk/a.img", "--store-size", "150M"]);
         let error = String::from_utf8_lossy(&grown.stderr);
         assert!(grown.status.success() || error.contains("o space left"), "{free}: {error}");
         drop(filling);
         fs::remove_file(disk.join("filling")).expect("it is ours");
         sandbox.ok(&["check", "disk/a.img", "--data"]);
-        sandbox.ok(&["grow", "disk/a.img", "--size", "150M"]);
+        sandbox.ok(&["grow", "disk/a.img", "--store-size", "150M"]);
         sandbox.ok(&["check", "disk/a.img", "--data"]);
         fs::remove_file(disk.join("a.img")).expect("it is ours");
     }
@@ -132,9 +132,9 @@ fn a_store_that_may_outgrow_its_file_system_grows_with_a_note_of_it() {
     let mount = ["-t", "tmpfs", "-o", "size=128M", "none"];
     let mounted = Command::new("mount").args(mount).arg(&disk).status();
     assert!(mounted.expect("it can be run").success());
-    sandbox.ok(&["create", "disk/a.img", "--size", "60M", "--segment-size", "2M"]);
+    sandbox.ok(&["create", "disk/a.img", "--store-size", "60M", "--segment-size", "2M"]);
     let note = |size| {
-        let output = sandbox.run(&["grow", "disk/a.img", "--size", size]);
+        let output = sandbox.run(&["grow", "disk/a.img", "--store-size", size]);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).expect("it is text")
     };
@@ -148,11 +148,11 @@ fn a_file_system_grows_with_its_volume() {
     let Some(_right) = can_mount("a_file_system_grows_with_its_volume") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--store-size", "512M", "--mkfs", "ext4"]);
     let content: Vec<u8> = (0..8_000_000u32).map(|at| (at % 251) as u8).collect();
     fs::write(directory.join("file"), &content).expect("there is room");
     sandbox.ok(&["umount", "mnt"]);
-    sandbox.ok(&["grow", "disk.img", "--size", "1G"]);
+    sandbox.ok(&["grow", "disk.img", "--store-size", "1G"]);
     // Without a mount, for resizing one takes rights that not every container gives.
     let device = sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
     for (tool, options) in [("e2fsck", &["-fp"][..]), ("resize2fs", &[])] {

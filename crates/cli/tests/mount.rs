@@ -273,12 +273,13 @@ fn a_mount_says_which_options_it_does_without() {
         sandbox.ok(&["umount", "mnt"]);
         String::from_utf8(output.stderr).expect("it is text")
     };
-    let new = "--size 512M --spare 20% --segment-size 2M --label x --mkfs ext4";
+    let new = "--size 512M --over-provisioning 20% --segment-size 2M --label x --mkfs ext4";
     assert_eq!(told(new), "");
-    let note = "there is a store already, so without --segment-size and --spare and --label\n";
+    let note =
+        "there is a store already, so without --segment-size and --over-provisioning and --label\n";
     assert_eq!(told(new), note, "its size is as it was asked for");
-    let note = "there is a store already, so without --size and --volume-size\n";
-    assert_eq!(told("--size 1G --volume-size 16M"), note);
+    let note = "there is a store already, so without --size and --store-size\n";
+    assert_eq!(told("--store-size 1G --size 16M"), note);
     assert_eq!(told("--mkfs xfs"), "it holds ext4 already, so without --mkfs xfs\n");
     assert_eq!(told("--read-only"), "");
 }

@@ -39,7 +39,7 @@ impl Volume {
     fn new(volume_mib: u64) -> Volume {
         let sandbox = Sandbox::new();
         let (size, volume) = (format!("{}M", 2 * volume_mib), format!("{volume_mib}M"));
-        let shape = ["--size", &size, "--volume-size", &volume, "--segment-size", "2M"];
+        let shape = ["--store-size", &size, "--size", &volume, "--segment-size", "2M"];
         sandbox.ok(&[&["create", "disk.img"], &shape[..]].concat());
         let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]).trim_end().to_owned();
         Volume { sandbox, uri }

@@ -294,7 +294,7 @@ impl Operator {
             self.store_mib += 2 * (1 + self.random.below(2));
         }
         let size = format!("{}M", self.store_mib);
-        self.ok(&["grow", STORE, "--size", &size]);
+        self.ok(&["grow", STORE, "--store-size", &size]);
         self.check_and_attach(&format!("grow to {size}"))
     }
 
@@ -331,7 +331,7 @@ fn operate(duration: Duration, seed: u64) {
     let sandbox = Sandbox::new();
     let size = format!("{STORE_MIB}M");
     let volume = SIZE.to_string();
-    let create = ["create", STORE, "--size", &size, "--volume-size", &volume];
+    let create = ["create", STORE, "--store-size", &size, "--size", &volume];
     sandbox.ok(&[create.as_slice(), &["--segment-size", "2M"]].concat());
     let programs = ["coulter-1", "coulter-2"].map(|name| sandbox.path(name));
     for program in &programs {

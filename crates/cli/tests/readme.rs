@@ -81,7 +81,9 @@ fn what_the_readme_says_to_type_works_in_order() {
 fn the_front_door_stays_short() {
     let readme = document("README.md");
     assert!(readme.lines().count() <= 110, "README.md: {} lines", readme.lines().count());
-    for word in ["Do not use it", "What it costs", "not settled", "16 TiB", "dm-writeboost", "bcache"] {
+    for word in
+        ["Do not use it", "What it costs", "not settled", "16 TiB", "dm-writeboost", "bcache"]
+    {
         assert!(readme.contains(word), "README.md does not say `{word}`");
     }
     let changes = document("CHANGELOG.md");

@@ -14,7 +14,7 @@ const BLOCK_SIZE: u64 = 4096;
 /// where qemu-io is missing.
 fn written() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
-    let sizes = ["--size", "256M", "--segment-size", "2M", "--volume-size", "64M"];
+    let sizes = ["--store-size", "256M", "--segment-size", "2M", "--size", "64M"];
     sandbox.ok(&[&["create", "disk.img"][..], &sizes].concat());
     let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     let mut qemu = Command::new("qemu-io");

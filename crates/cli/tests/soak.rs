@@ -55,9 +55,9 @@ fn soak(seconds: u64) {
     sandbox.ok(&[
         "create",
         "disk.img",
-        "--size",
+        "--store-size",
         "340M",
-        "--volume-size",
+        "--size",
         &volume,
         "--segment-size",
         "2M",

@@ -38,6 +38,11 @@ pub trait Backing {
     /// Its identity in the usual spelling; empty if it has none.
     fn uuid(&self) -> String;
 
+    /// The name that is kept with what is stored; empty if it has none.
+    fn label(&self) -> String {
+        String::new()
+    }
+
     /// Bytes that the host sees.
     fn size(&self) -> u64;
 

@@ -2,6 +2,7 @@
 
 use crate::attach_point;
 use crate::control::{self, Request};
+use crate::device_link;
 use crate::error::{DaemonError, Error, StateError};
 use crate::file_identity::FileIdentity;
 use crate::job::{Job, Point};
@@ -120,6 +121,8 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             via: job.point.via(),
             process: Process::current(),
             uuid: String::new(),
+            label: String::new(),
+            version: String::new(),
             volume_size_bytes: 0,
             read_only: job.opening.read_only,
             failure: None,
@@ -135,7 +138,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     Ok(Claim { entry, waiting })
 }
 
-/// The user's name, or one made from the file name with a number if that is taken.
+/// The user's name, or one made from the file name; of what is no file or disk, with a number if that is taken.
 fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<String, Error> {
     let owner = |name: &str| taken.iter().find(|entry| entry.name == name);
     let name = match &job.opening.name {
@@ -148,6 +151,10 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
         },
         None => {
             let stem = job.source.name();
+            // A name that depends on what else is attached would be another one tomorrow.
+            if let Some(entry) = owner(&stem).filter(|_| job.source.is_at_its_path()) {
+                return Err(StateError::NameTaken { name: stem, store: entry.store.clone() }.into());
+            }
             // One more candidate than there are names taken: one of them is free, and if only
             // somebody else's files are in the way, the error names one of them.
             let numbered = (2..taken.len() + 3).map(|number| format!("{stem}-{number}"));
@@ -172,7 +179,9 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
 /// When the entry cannot be written.
 pub(super) fn publish(state: &StateDirectory, entry: &Entry) -> Result<(), Error> {
     let lock: StateLock = state.lock()?;
-    state.write(&lock, entry)
+    state.write(&lock, entry)?;
+    device_link::make(entry);
+    Ok(())
 }
 
 /// Makes what the directory says of this daemon what `entry` says: it has changed, or somebody has deleted it,
@@ -208,6 +217,7 @@ pub(super) fn release(state: &StateDirectory, entry: &Entry) -> Result<(), Error
     if state.entry(&entry.name).is_some_and(|found| found.process != entry.process) {
         return Ok(());
     }
+    device_link::remove(entry);
     state.remove(&lock, &entry.name)
 }
 
@@ -327,14 +337,16 @@ mod tests {
     }
 
     #[test]
-    fn equal_file_names_get_numbers_and_equal_chosen_names_are_refused() {
+    fn a_name_that_is_taken_is_refused_whether_it_was_chosen_or_not() {
         let (_parent, state) = directory();
-        let names: Vec<String> = ["/1/a.img", "/2/a.img", "/3/a.img"]
-            .map(|store| claim(&state, &job(store, None)).expect("the store is free").entry.name)
-            .into();
-        assert_eq!(names, ["a", "a-2", "a-3"]);
-        let taken = claim(&state, &job("/4/x.img", Some("a-2")));
-        assert!(matches!(taken, Err(Error::State(StateError::NameTaken { .. }))));
+        let first = claim(&state, &job("/1/a.img", None)).expect("the store is free").entry;
+        assert_eq!(first.name, "a");
+        for second in [job("/2/a.img", None), job("/4/x.img", Some("a"))] {
+            let taken = claim(&state, &second);
+            assert!(matches!(taken, Err(Error::State(StateError::NameTaken { .. }))));
+        }
+        let other = claim(&state, &job("/2/a.img", Some("b"))).expect("it is free").entry;
+        assert_eq!(other.name, "b");
     }
 
     #[test]

@@ -236,7 +236,7 @@ fn silence(entry: &Entry, taken: bool, ending: bool, patience: Duration) -> Stri
     }
     format!(
         "the daemon of '{name}' (process {pid}) does not answer yet; waiting {seconds} s at most; look \
-         at its log, or end it with `kill -9 {pid}`; no flushed write is lost"
+         at its log: it may wait for the disk below, and goes on when that does"
     )
 }
 

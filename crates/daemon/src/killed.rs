@@ -25,14 +25,15 @@ impl Killed {
     pub fn new(state: &StateDirectory, entry: &Entry) -> Killed {
         let (name, store) = (entry.name.clone(), terminal::path(&entry.store));
         if let Some(device) = attach_point::waiting_device(entry) {
-            let left = format!("{} waits for another", device.display());
-            return Killed { name, left, remedy: format!("`coulter attach --recover {store}`") };
+            let left = format!("{} waits for the next daemon", device.display());
+            let remedy = format!("`coulter attach --recover {store}` goes on");
+            return Killed { name, left, remedy };
         }
         let device = entry.device.as_deref().filter(|_| entry.via == Via::Loop);
         let device = device.filter(|_| attach_point::has_its_device(state, entry));
         let Some(device) = device else {
-            let left = format!("nobody serves {store}");
-            let remedy = format!("`coulter detach {name}` clears away what is left of it");
+            let left = format!("No daemon serves {store}");
+            let remedy = format!("`coulter attach {store}` serves it again");
             return Killed { name, left, remedy };
         };
         let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();
@@ -41,11 +42,16 @@ impl Killed {
                 let directory = terminal::path(&mount.mount_point);
                 (
                     format!("{device}, mounted on {directory}, gives errors"),
-                    format!("`coulter umount {directory}` takes both away"),
+                    format!(
+                        "`coulter umount {directory}`, then `coulter mount {store} {directory}` brings it back"
+                    ),
                 )
             }
             None => {
-                (format!("{device} gives errors"), format!("`coulter detach {name}` takes it away"))
+                let remedy = format!(
+                    "`coulter detach {name}`, then `coulter attach {store}` brings it back"
+                );
+                (format!("{device} gives errors"), remedy)
             }
         };
         Killed { name, left, remedy }
@@ -61,6 +67,6 @@ impl Killed {
 impl fmt::Display for Killed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Killed { name, left, remedy } = self;
-        write!(f, "the daemon of '{name}' was killed, and {left}: {remedy}")
+        write!(f, "the daemon of '{name}' was killed. What was flushed is safe. {left}: {remedy}")
     }
 }

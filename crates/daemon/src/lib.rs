@@ -26,6 +26,7 @@ pub mod backing;
 mod claim;
 pub mod control;
 pub mod detach;
+mod device_link;
 pub mod error;
 mod events;
 mod failure_log;

@@ -171,6 +171,8 @@ mod tests {
             store: PathBuf::from("/srv/odd \"name\"\n.img"),
             device: Some("/dev/loop0".into()),
             uuid: "u".into(),
+            label: String::new(),
+            version: String::new(),
             attached_at_unix_seconds: 3,
             ..Entry::sample("a", Process { pid: 1, start_ticks: 2 })
         };

@@ -54,9 +54,13 @@ pub enum Acknowledge {
 }
 
 impl Acknowledge {
-    /// Each by its name.
-    pub const NAMED: [(&str, Acknowledge); 2] =
-        [("written", Acknowledge::Written), ("buffered", Acknowledge::Buffered)];
+    /// Each by its name, and by what caches call it.
+    pub const NAMED: [(&str, Acknowledge); 4] = [
+        ("written", Acknowledge::Written),
+        ("buffered", Acknowledge::Buffered),
+        ("writethrough", Acknowledge::Written),
+        ("writeback", Acknowledge::Buffered),
+    ];
 }
 
 impl From<Acknowledge> for coulter::Acknowledge {

@@ -7,6 +7,7 @@
 //! is errors, and nothing that it does can reach the store any more. Its owner unmounts it.
 
 use crate::attach_point;
+use crate::device_link;
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory, StateLock};
 use coulter_attach::mounts;
@@ -29,6 +30,7 @@ pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Resul
             log::warn!(path:%; "the file system is dead; `coulter umount` takes it away");
         }
     }
+    device_link::remove(entry);
     state.remove(lock, &entry.name)
 }
 

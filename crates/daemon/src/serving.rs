@@ -94,6 +94,9 @@ impl Serving {
         let known = if entry.failure.is_some() { State::Running } else { opened };
         let service = backing.service();
         entry.uuid = backing.uuid();
+        // Who made the store need not have been this program, and a terminal takes control characters for orders.
+        entry.label = backing.label().replace(char::is_control, "\u{fffd}");
+        env!("CARGO_PKG_VERSION").clone_into(&mut entry.version);
         entry.volume_size_bytes = backing.size();
         let point = match descriptor {
             None => AttachPoint::start(state, job, entry, service),

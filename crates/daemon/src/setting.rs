@@ -10,6 +10,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// The keys of all settings.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    KEYS.split(", ")
+}
+
 /// The keys, for who types another one.
 const KEYS: &str = "cleaning, policy, placement, reclaim, cleaning-rate, latency-target, idle-cleaning, \
                     idle-after, defrag";

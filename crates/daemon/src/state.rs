@@ -90,6 +90,12 @@ pub struct Entry {
     pub process: Process,
     /// Identity of the store. Empty until it serves.
     pub uuid: String,
+    /// The name that is kept in the store; empty if it has none.
+    #[serde(default)]
+    pub label: String,
+    /// Of the program that serves it.
+    #[serde(default)]
+    pub version: String,
     /// Bytes that the host sees. 0 until it serves.
     pub volume_size_bytes: u64,
     /// Whether writes are refused.
@@ -449,11 +455,11 @@ impl StateDirectory {
     /// # Errors
     /// [`StateError::NameInvalid`] or [`StateError::SocketPathTooLong`].
     pub fn check_name(&self, name: &str) -> Result<(), Error> {
-        let letters = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
+        let letters = |c: char| c.is_alphanumeric() || "._-+".contains(c);
         let first = name.chars().next();
         if name.len() > NAME_SIZE_MAX
             || !name.chars().all(letters)
-            || !first.is_some_and(|c| c.is_ascii_alphanumeric())
+            || !first.is_some_and(char::is_alphanumeric)
         {
             return Err(StateError::NameInvalid { name: name.to_owned() }.into());
         }
@@ -485,12 +491,14 @@ fn default_path() -> PathBuf {
     }
 }
 
-/// A valid name made from the file name of a store: `/srv/my disk.img` becomes `my-disk`.
+/// A valid name made from the file name of a store: `/srv/my disk.img` becomes `my-disk`. Letters of any script stay.
 pub fn name_of_store(store: &Path) -> String {
     let stem = store.file_stem().unwrap_or_default().to_string_lossy();
     let mut name: String =
-        stem.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect();
-    name.truncate(NAME_SIZE_MAX - 4);
+        stem.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect();
+    while name.len() > NAME_SIZE_MAX - 4 {
+        name.pop();
+    }
     let name = name.trim_matches(['-', '_']);
     if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
 }
@@ -506,6 +514,8 @@ impl Entry {
             via: Via::Loop,
             process,
             uuid: String::new(),
+            label: String::new(),
+            version: String::new(),
             volume_size_bytes: 4096,
             read_only: false,
             failure: None,
@@ -664,6 +674,8 @@ mod tests {
         }
         assert_eq!(name_of_store(Path::new("/srv/my disk.img")), "my-disk");
         assert_eq!(name_of_store(Path::new("/dev/sdb")), "sdb");
+        assert_eq!(name_of_store(Path::new("/srv/日本.img")), "日本");
+        assert_eq!(name_of_store(Path::new(&format!("/srv/{}", "日".repeat(99)))).len(), 60);
     }
 
     #[test]

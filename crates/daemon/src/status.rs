@@ -274,7 +274,7 @@ impl fmt::Display for Rates {
         write!(
             f,
             "{:>9.0} writes/s {:>9.0} reads/s   host {:>8.1} MiB/s   device {:>8.1} MiB/s   \
-             amplification {:.2}",
+             WAF {:.2}",
             self.host_writes_per_second,
             self.host_reads_per_second,
             self.host_written_bytes_per_second / f64::from(1 << 20),
@@ -297,17 +297,20 @@ impl fmt::Display for Status {
             Age(self.uptime_seconds as u64),
             terminal::path(store)
         )?;
+        let Entry { uuid, label, version, .. } = &self.entry;
+        let label = if label.is_empty() { String::new() } else { format!(", LABEL={label}") };
+        writeln!(f, "  identity   UUID={uuid}{label}, coulter {version}")?;
         if self.entry.acknowledge == Acknowledge::Buffered {
             writeln!(
                 f,
-                "  buffered   writes are acknowledged from memory; only a flush makes them last"
+                "  writeback  writes are acknowledged from memory (buffered); only a flush makes them last"
             )?;
         }
         let number = |group, counter| self.number(&[group, counter]);
         let causes = self.write_amplification_by_cause;
         writeln!(
             f,
-            "  written    {} by the host, amplified {:.2} times: cleaning {:.3}, headers {:.4}, \
+            "  written    {} by the host, WAF {:.2}: cleaning {:.3}, headers {:.4}, \
              map {:.4}, checkpoints {:.4}",
             Size(number("written", "host_bytes")),
             self.write_amplification,
@@ -356,11 +359,11 @@ impl fmt::Display for Status {
             )?;
         }
         let latencies = ["read", "write", "flush"].map(|kind| self.latency(kind)).join(", ");
-        write!(f, "  latency    {latencies} (half / 99 % / longest)")?;
+        write!(f, "  latency    {latencies} (p50 / p99 / max)")?;
         let Some(Below { total_write_amplification: total, told }) = &self.below else {
             return Ok(());
         };
-        write!(f, "\n{}\n  in all     amplified {total:.3} times", told.text)
+        write!(f, "\n{}\n  in all     WAF {total:.3}", told.text)
     }
 }
 

@@ -201,6 +201,10 @@ impl Backing for OpenStore {
         self.volume.geometry().uuid_text()
     }
 
+    fn label(&self) -> String {
+        self.volume.geometry().label.clone()
+    }
+
     fn size(&self) -> u64 {
         self.volume.size()
     }

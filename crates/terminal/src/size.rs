@@ -21,6 +21,8 @@ pub struct Size(
 pub enum SizeError {
     /// There is no number in front.
     NoNumber,
+    /// It is below zero.
+    Negative,
     /// What follows the number is not a unit.
     UnknownUnit(String),
     /// `KB`, `MB`, … which mean powers of 1000 to some and of 1024 to others.
@@ -35,6 +37,7 @@ impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SizeError::NoNumber => write!(f, "write a number and a unit, such as 10G or 32M"),
+            SizeError::Negative => write!(f, "a size cannot be below zero"),
             SizeError::UnknownUnit(unit) => {
                 write!(f, "'{unit}' is not a unit; use B, K, M, G, T or P")
             }
@@ -54,6 +57,10 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Size, SizeError> {
         let text = text.trim();
+        if text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            return Err(SizeError::Negative);
+        }
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let shift = shift_of(unit.trim())?;
@@ -149,7 +156,7 @@ mod tests {
     fn what_is_not_a_size_says_why() {
         assert_eq!(parse(""), Err(SizeError::NoNumber));
         assert_eq!(parse("G"), Err(SizeError::NoNumber));
-        assert_eq!(parse("-1G"), Err(SizeError::UnknownUnit("-1G".into())));
+        assert_eq!(parse("-1G"), Err(SizeError::Negative));
         assert_eq!(parse("1.2.3G"), Err(SizeError::NoNumber));
         assert_eq!(parse("10X"), Err(SizeError::UnknownUnit("X".into())));
         assert_eq!(parse("10GB"), Err(SizeError::DecimalUnit('G')));

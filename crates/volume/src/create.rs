@@ -81,6 +81,35 @@ pub fn check_create(size: u64, options: &CreateOptions) -> Result<(), CreateErro
     planned.map(drop).map_err(|error| CreateError::of(error, size, &options))
 }
 
+/// Bytes of the smallest device, in steps of a MiB, on which a volume of `volume_size` bytes has the spare space that
+/// `options` ask for.
+///
+/// # Errors
+/// The [`CreateError`] that says what no device can have.
+pub fn store_size_for(volume_size: u64, options: &CreateOptions) -> Result<u64, CreateError> {
+    const STEP: u64 = 1 << 20;
+    let options = CreateOptions { volume_size: None, ..options.clone() };
+    let mut size = volume_size.max(STEP);
+    loop {
+        size = size.next_multiple_of(STEP);
+        let device_size = size / SIZE;
+        let translated = translate(&options, device_size, &[0; RANDOM_SIZE])?;
+        let found = match layout::plan(&translated) {
+            Ok((geometry, _)) => geometry.volume_size * SIZE,
+            Err(layout::LayoutError::DeviceTooSmall { needed }) if needed > device_size => {
+                size = needed * SIZE;
+                continue;
+            }
+            Err(error) => return Err(CreateError::of(error, size, &translated)),
+        };
+        if found >= volume_size {
+            return Ok(size);
+        }
+        // What is missing, with the spare space that comes on top, less what steps may take back.
+        size += (volume_size - found).max(STEP);
+    }
+}
+
 /// Makes an empty store on all of `device`. What was there is lost.
 ///
 /// # Errors

@@ -82,11 +82,11 @@ impl StoreError {
             .why(format!("it holds data of an unknown kind (at byte {offset})"))
             .help("name a file that does not exist; or, if that may be destroyed, add --force"),
             StoreError::SizeNeeded { path } => usage(format!("cannot make {}", path.display()))
-                .why("it does not exist, and its size is not given")
-                .help("add --size, for instance --size 10G"),
+                .why("it is empty or does not exist, and no size is given")
+                .help("add the size of the volume, for instance --size 10G"),
             StoreError::SizeOfDisk { path } => usage(format!("cannot resize {}", path.display()))
-                .why("--size is for files; a disk is used whole")
-                .help("leave --size away; --volume-size makes the volume smaller"),
+                .why("--store-size is for files; a disk is used whole")
+                .help("leave --store-size away; --size makes the volume smaller"),
             StoreError::NoSuchSegment { path, segment, count } => {
                 usage(format!("cannot show segment {segment} of {}", path.display()))
                     .why(format!("its segments are 0 to {}", count.saturating_sub(1)))
@@ -99,7 +99,7 @@ impl StoreError {
             StoreError::SizeShrinks { path, size, present } => {
                 usage(format!("will not shrink {} to {}", path.display(), Size(*size)))
                     .why(format!("it is {} long", Size(*present)))
-                    .help("leave --size away, or remove the file first")
+                    .help("leave --store-size away, or remove the file first")
             }
             StoreError::Shrinks { path, size, present } => {
                 usage(format!("will not shrink {} to {}", path.display(), Size(*size)))

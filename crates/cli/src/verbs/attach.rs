@@ -1,6 +1,7 @@
 //! `coulter attach`: serves a volume to this host from a process of its own.
 
 use crate::error::{CliError, DaemonError};
+use crate::named_store;
 use crate::opening::OpeningOptions;
 use crate::room;
 use crate::terminal;
@@ -27,6 +28,7 @@ Examples:
   coulter attach disk.img --via nbd-server prints an nbd+unix:// URI; needs no root")]
 pub(crate) struct Attach {
     /// Store to attach
+    #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
     #[command(flatten)]
@@ -36,6 +38,10 @@ pub(crate) struct Attach {
     /// Stay in the foreground and log to standard error
     #[arg(long)]
     pub foreground: bool,
+
+    /// Say on standard error which attach point was chosen, and why
+    #[arg(long, short)]
+    pub verbose: bool,
 
     /// Print the entry that `list --json` would show
     #[arg(long)]
@@ -202,7 +208,7 @@ impl Attach {
         let (options, why) = self.options.resolved()?;
         // Before the note, so that what is wrong stands alone.
         let job = options.job(&self.path)?;
-        if let Some(why) = why {
+        if let Some(why) = why.filter(|_| self.verbose) {
             terminal::note(&why);
         }
         if !options.opening.read_only {

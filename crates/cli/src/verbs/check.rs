@@ -1,6 +1,7 @@
 //! `coulter check`: looks for any fault in a store, without changing it.
 
 use crate::error::{CliError, StoreError};
+use crate::named_store;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::Args;
@@ -25,6 +26,7 @@ Examples:
   coulter check disk.img --data            and the checksum of every mapped block")]
 pub struct Check {
     /// Store to check
+    #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
     /// Read every mapped block and compare its checksum

@@ -20,9 +20,9 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter create disk.img --size 10G       a sparse file; the volume gets what the spare leaves
-  coulter create /dev/sdb                  a whole disk
-  coulter create disk.img --size 1T --segment-size 256M --spare 10%")]
+  coulter create disk.img --size 10G       a volume of 10 GiB in a file, which is larger
+  coulter create /dev/sdb                  a whole disk; the volume gets what the over-provisioning leaves
+  coulter create disk.img --store-size 1T --segment-size 256M --over-provisioning 10%")]
 pub(crate) struct Create {
     /// File or disk to format
     pub path: PathBuf,
@@ -47,21 +47,21 @@ pub(crate) struct Create {
 /// What a new store looks like; shared with `mount`, which may make one.
 #[derive(Clone, Debug, Args)]
 pub struct Shape {
-    /// Size of the file that holds the store; needed when it does not exist
-    #[arg(long)]
+    /// Size of the volume: what the host sees [default: what the over-provisioning leaves of the store]
+    #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
     pub size: Option<Size>,
 
-    /// Size that the host sees [default: all that the spare leaves]
-    #[arg(long)]
-    pub volume_size: Option<Size>,
+    /// Size of the file that holds the store [default: what a volume of --size needs]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub store_size: Option<Size>,
 
     /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
     /// erase unit or zone serves a device best [default: 32M; down to 4M for small stores, 64M above 8T]
     #[arg(long)]
     pub segment_size: Option<Size>,
 
-    /// Space kept free for cleaning, as a share of the volume; more means less copying [default: 20%]
-    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    /// Over-provisioning: spare space for cleaning, as a share of the volume; more means less copying [default: 20%]
+    #[arg(long, visible_alias = "over-provisioning", value_name = "PERCENT", value_parser = parse_percent)]
     pub spare: Option<u32>,
 
     /// A name that is kept in the store, at most 64 bytes, without control characters

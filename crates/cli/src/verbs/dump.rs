@@ -2,6 +2,7 @@
 
 use super::check;
 use crate::error::{CliError, StoreError};
+use crate::named_store;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, Rows};
 use clap::{Args, ValueEnum};
@@ -23,6 +24,7 @@ Examples:
   coulter dump disk.img records --segment 7 --json | jq '.[-1]'")]
 pub(crate) struct Dump {
     /// Store to read
+    #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
     /// What to print

@@ -1,7 +1,9 @@
 //! `coulter generate` (hidden): man pages and shell completions from the definition of the
 //! command line, for packagers and for `make man completions`.
 
+use crate::completion_words;
 use crate::error::CliError;
+use crate::man_page;
 use crate::output::{Kind, Output};
 use clap::{Args, Command, ValueEnum};
 use clap_complete::{Generator, Shell};
@@ -61,9 +63,7 @@ fn man_pages(mut whole: Command) -> std::io::Result<Files> {
     // The definition is finite, and no verb contains itself.
     while let Some(command) = waiting.pop() {
         waiting.extend(visible_parts(&command).cloned());
-        let (page, mut content) = (clap_mangen::Man::new(command), Vec::new());
-        page.render(&mut content)?;
-        files.push((page.get_filename(), content));
+        files.push(man_page::page(command)?);
     }
     Ok(files)
 }
@@ -74,6 +74,9 @@ fn completions(whole: &Command) -> Files {
     let mut of = |shell: Shell| {
         let mut content = Vec::new();
         clap_complete::generate(shell, &mut command, program, &mut content);
+        if program == "coulter" {
+            content.extend(completion_words::addition(shell).into_bytes());
+        }
         (shell.file_name(program), content)
     };
     [Shell::Bash, Shell::Zsh, Shell::Fish].map(&mut of).into()
@@ -126,9 +129,9 @@ mod tests {
     #[test]
     fn every_visible_verb_has_a_man_page() {
         let pages = generated(What::Man);
-        assert!(pages.contains_key("coulter.1"));
+        assert!(pages.contains_key("coulter.8"));
         for verb in CommandLine::command().get_subcommands() {
-            let page = format!("coulter-{}.1", verb.get_name());
+            let page = format!("coulter-{}.8", verb.get_name());
             assert_eq!(pages.contains_key(&page), !verb.is_hide_set(), "{page}");
         }
     }
@@ -138,16 +141,16 @@ mod tests {
         let pages = generated(What::Man);
         let mut referred = BTreeSet::new();
         for text in pages.values() {
-            // `coulter\-mount(1)`, between spaces or at the end of a line.
-            let words = text.split_whitespace().filter_map(|word| word.split_once("(1)"));
+            // `coulter\-mount(8)`, between spaces or at the end of a line.
+            let words = text.split_whitespace().filter_map(|word| word.split_once("(8)"));
             let names = words.map(|(name, _)| name.replace('\\', ""));
             referred.extend(names.filter(|name| name.starts_with("coulter-")));
         }
         assert!(referred.contains("coulter-mount"), "{referred:?}");
         let missing: Vec<&String> =
-            referred.iter().filter(|name| !pages.contains_key(&format!("{name}.1"))).collect();
+            referred.iter().filter(|name| !pages.contains_key(&format!("{name}.8"))).collect();
         assert!(missing.is_empty(), "{missing:?}");
-        assert!(!pages.contains_key("coulter-daemon.1"), "it is internal");
+        assert!(!pages.contains_key("coulter-daemon.8"), "it is internal");
     }
 
     #[test]
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_there_is_replaced_if_it_is_of_the_same_kind() {
-        for (what, name) in [(What::Man, "coulter-list.1"), (What::Completions, "coulter.fish")] {
+        for (what, name) in [(What::Man, "coulter-list.8"), (What::Completions, "coulter.fish")] {
             let directory = tempfile::tempdir().expect("a temporary directory can be made");
             let generate = Generate { what, directory: directory.path().to_owned() };
             generate.run(&CommandLine::command).expect("the directory is writable");

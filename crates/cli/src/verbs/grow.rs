@@ -1,6 +1,7 @@
 //! `coulter grow`: a store takes in more of its file or disk.
 
 use crate::error::{CliError, StoreError};
+use crate::named_store;
 use crate::room;
 use crate::store;
 use crate::target_file::TargetFile;
@@ -27,20 +28,21 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter grow disk.img --size 20G         the file and the volume
+  coulter grow disk.img --size 20G         the volume, and its file as far as it takes
   coulter grow /dev/sdb                    after the disk has grown
-  coulter grow disk.img --size 20G --volume-size 10G   more spare space")]
+  coulter grow disk.img --store-size 30G --size 20G   more spare space")]
 pub(crate) struct Grow {
     /// File or disk that holds the store
+    #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
-    /// New size of the file; a disk is used whole
-    #[arg(long)]
+    /// New size of the volume: what the host sees [default: what the over-provisioning leaves, and no less than now]
+    #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
 
-    /// New size that the host sees [default: all that the spare leaves, and no less than now]
-    #[arg(long)]
-    pub(crate) volume_size: Option<Size>,
+    /// New size of the file; a disk is used whole [default: what a volume of --size needs]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) store_size: Option<Size>,
 
     /// Space kept free for cleaning, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
@@ -70,10 +72,8 @@ impl Grow {
             return Err(StoreError::Attached { path, name: entry.name }.into());
         }
         let place = self.find(&path)?;
-        let options = GrowOptions {
-            volume_size: self.volume_size.map(|size| size.0),
-            spare_percent: self.spare,
-        };
+        let options =
+            GrowOptions { volume_size: self.size.map(|size| size.0), spare_percent: self.spare };
         let geometry = place.grow(&options).map_err(|error| {
             let is_usage = matches!(&error, GrowError::Open(error)
                 if matches!(error.kind, coulter::OpenErrorKind::Growth { .. }));
@@ -102,7 +102,7 @@ impl Grow {
     /// What is at `path`, locked and as long as it should be.
     fn find(&self, path: &Path) -> Result<Place, CliError> {
         let metadata = fs::metadata(path).map_err(|source| CliError::io("open", path, source))?;
-        if metadata.file_type().is_block_device() && self.size.is_some() {
+        if metadata.file_type().is_block_device() && self.store_size.is_some() {
             return Err(StoreError::SizeOfDisk { path: path.to_owned() }.into());
         }
         if !metadata.is_file() {
@@ -110,7 +110,14 @@ impl Grow {
         }
         let file = TargetFile::open(path)?;
         let present = file.length()?;
-        let size = self.size.map_or(present, |size| size.0);
+        let needed = || {
+            let volume = self.size?.0;
+            store_size_for(file.file(), volume).filter(|needed| *needed > present)
+        };
+        let size = match self.store_size {
+            Some(size) => size.0,
+            None => needed().unwrap_or(present),
+        };
         if size < present {
             let path = path.to_owned();
             return Err(StoreError::Shrinks { path, size, present }.into());
@@ -153,6 +160,21 @@ impl Place {
         }
         grown
     }
+}
+
+/// Bytes of the store in `file` with a volume of this size and the share of spare space that it has now; `None` if
+/// there is no store, or its volume is as large already.
+fn store_size_for(file: &File, volume: u64) -> Option<u64> {
+    let mut blocks = FileBlocks::new(file.try_clone().ok()?).ok()?;
+    let copies = dump::superblock(&mut blocks).value.unwrap_or_default();
+    copies.iter().find_map(|copy| {
+        let SuperblockState::Valid(fields) = &copy.state else { return None };
+        let (store, present) = (fields.device_blocks, fields.volume_blocks);
+        let grown = u128::from(volume) * u128::from(store) / u128::from(present.max(1));
+        let segment = u64::from(fields.segment_blocks) * BLOCK_SIZE;
+        let size = u64::try_from(grown).ok()?.checked_next_multiple_of(segment.max(1))?;
+        (volume > present * BLOCK_SIZE).then_some(size)
+    })
 }
 
 /// Bytes that the store in `file` has, by whichever of its superblocks claims more; `None` if there is

@@ -3,6 +3,7 @@
 use crate::error::CliError;
 use crate::terminal;
 use clap::Args;
+use coulter_attach::mounts;
 use coulter_daemon::attach_point;
 use coulter_daemon::killed::Killed;
 use coulter_daemon::left_over;
@@ -10,7 +11,10 @@ use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
 use coulter_terminal::Size;
 use coulter_terminal::Table;
+use nix::unistd::Uid;
 use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// List the attached volumes.
 #[derive(Debug, Args)]
@@ -35,6 +39,30 @@ struct Listed {
     /// Left out if the store is where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_fate: Option<StoreFate>,
+    /// Where file systems on it are mounted.
+    mount_points: Vec<PathBuf>,
+}
+
+/// Where file systems are mounted from the device of a volume.
+pub(crate) fn mount_points(entry: &Entry) -> Vec<PathBuf> {
+    let device = entry.device.as_deref().filter(|_| entry.via.is_block_device());
+    let found = device.and_then(|device| mounts::mounts_of(Path::new(device)).ok());
+    found.unwrap_or_default().into_iter().map(|mount| mount.mount_point).collect()
+}
+
+/// Whose volumes are not seen: each user has a state directory.
+fn unseen() -> Option<String> {
+    if !Uid::effective().is_root() {
+        return Some("volumes of other users, root included, are not seen".to_owned());
+    }
+    let others = fs::read_dir("/run/user").into_iter().flatten().flatten();
+    let has_some =
+        |user: &fs::DirEntry| user.file_name() != "0" && user.path().join("coulter").is_dir();
+    let users: Vec<_> = others.filter(has_some).collect();
+    let names: Vec<_> =
+        users.iter().map(|user| user.file_name().to_string_lossy().into_owned()).collect();
+    let names = names.join(", ");
+    (!names.is_empty()).then(|| format!("volumes of other users are not seen (user IDs {names})"))
 }
 
 impl List {
@@ -46,7 +74,10 @@ impl List {
             return terminal::print_json(&listed);
         }
         match listed.is_empty() {
-            true => terminal::note("nothing is attached"),
+            true => terminal::note(&match unseen() {
+                None => "nothing is attached".to_owned(),
+                Some(unseen) => format!("nothing is attached; {unseen}"),
+            }),
             false => print_table(&listed)?,
         }
         for entry in state.killed()? {
@@ -58,8 +89,12 @@ impl List {
 }
 
 fn print_table(listed: &[Listed]) -> Result<(), CliError> {
-    let mut table = Table::new(&["NAME", "SIZE", "VIA", "DEVICE", "PID", "STORE"]);
-    for Listed { entry, waiting, store_fate } in listed {
+    let mut table = Table::new(&[
+        "NAME", "SIZE", "VIA", "DEVICE", "MOUNTED", "LABEL", "PID", "VERSION", "STORE", "UUID",
+    ]);
+    for Listed { entry, waiting, store_fate, mount_points } in listed {
+        let mounted: Vec<_> = mount_points.iter().map(|path| terminal::path(path)).collect();
+        let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
         let (pid, store) = (entry.process.pid.to_string(), terminal::path(&entry.store));
         let device = entry.device.as_deref().unwrap_or_default();
         table.row(&[
@@ -67,15 +102,19 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
             Size(entry.volume_size_bytes).to_string(),
             entry.via.to_string(),
             format!("{device}{}", if entry.read_only { " (read-only)" } else { "" }),
+            or_none(&mounted.join(",")),
+            or_none(&entry.label),
             match (*waiting, entry.ending) {
                 (true, _) => "ended".to_owned(),
                 (false, true) => format!("{pid} (ending)"),
                 (false, false) => pid,
             },
+            or_none(&entry.version),
             match store_fate {
                 None => store,
                 Some(fate) => format!("{store} ({})", fate.word(entry)),
             },
+            or_none(&entry.uuid),
         ]);
     }
     terminal::print(table.to_string().trim_end())?;
@@ -97,10 +136,18 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
 fn listed(entry: Entry) -> Option<Listed> {
     if entry.process.is_alive() {
         let store_fate = StoreFate::of(&entry);
-        return entry.device.is_some().then_some(Listed { entry, waiting: false, store_fate });
+        let mount_points = mount_points(&entry);
+        let waiting = false;
+        return entry.device.is_some().then_some(Listed {
+            entry,
+            waiting,
+            store_fate,
+            mount_points,
+        });
     }
     let device = attach_point::waiting_device(&entry)?;
     let entry = Entry { device: Some(device.display().to_string()), ..entry };
     let store_fate = StoreFate::of(&entry);
-    Some(Listed { entry, waiting: true, store_fate })
+    let mount_points = mount_points(&entry);
+    Some(Listed { entry, waiting: true, store_fate, mount_points })
 }

@@ -6,6 +6,7 @@
 use crate::error::{CliError, DaemonError, Error, MountError, StateError};
 use crate::file_system::{self, FileSystem};
 use crate::format_store::{self, Target};
+use crate::named_store;
 use crate::opening::OpeningOptions;
 use crate::room;
 use crate::store;
@@ -36,6 +37,7 @@ Examples:
   coulter mount /dev/sdb /srv --options noatime,discard")]
 pub(crate) struct Mount {
     /// Store whose volume holds, or shall hold, the file system
+    #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
     /// Directory to mount it on
@@ -117,7 +119,8 @@ impl Mount {
             return Ok(true);
         }
         let failed = |source| CliError::io("look at", &self.path, source);
-        Ok(self.shape.size.is_some() && store::is_blank(&self.path).map_err(failed)?)
+        let has_size = self.shape.size.is_some() || self.shape.store_size.is_some();
+        Ok(has_size && store::is_blank(&self.path).map_err(failed)?)
     }
 
     /// Whether nobody is to write to the file system.
@@ -203,10 +206,10 @@ impl Mount {
         let has_size = |size: &Size| fs::metadata(&self.path).is_ok_and(|it| it.len() == size.0);
         let has_volume_size = |size: &Size| size.0 == entry.volume_size_bytes;
         let options = [
-            (shape.size.is_some_and(|size| !has_size(&size)), "--size"),
-            (shape.volume_size.is_some_and(|size| !has_volume_size(&size)), "--volume-size"),
+            (shape.size.is_some_and(|size| !has_volume_size(&size)), "--size"),
+            (shape.store_size.is_some_and(|size| !has_size(&size)), "--store-size"),
             (shape.segment_size.is_some(), "--segment-size"),
-            (shape.spare.is_some(), "--spare"),
+            (shape.spare.is_some(), "--over-provisioning"),
             (!shape.label.is_empty(), "--label"),
             (shape.preallocate, "--preallocate"),
         ];

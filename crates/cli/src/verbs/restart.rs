@@ -1,4 +1,4 @@
-//! `coulter restart`: a daemon becomes this program while its hosts wait.
+//! `coulter upgrade`, or `restart`: a daemon becomes this program while its hosts wait.
 
 use crate::error::CliError;
 use crate::terminal;
@@ -7,15 +7,15 @@ use coulter_daemon::control::{self, Request};
 use coulter_daemon::state::StateDirectory;
 use std::path::PathBuf;
 
-/// Let the daemon of a volume become this version of the program.
+/// Upgrade the running daemon of a volume in place to this version of the program.
 ///
-/// Run it by the new version after an upgrade. The device, what is mounted on it and the process stay;
-/// requests wait meanwhile. NBD clients are hung up on and have to connect again.
+/// Run it by the new version after an upgrade of the package. The device, its mounts and the process stay; requests
+/// wait meanwhile. NBD clients are disconnected and have to connect again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter restart disk                     after an upgrade of the package
-  /opt/new/bin/coulter restart disk        any other build")]
+  coulter upgrade disk                     after an upgrade of the package
+  /opt/new/bin/coulter upgrade disk        any other build")]
 pub(crate) struct Restart {
     /// Name, store or device of the volume
     #[arg(value_name = "NAME")]
@@ -36,7 +36,7 @@ impl Restart {
         };
         let program =
             program.canonicalize().map_err(|source| CliError::io("run", &program, source))?;
-        let spinner = terminal::spinner("restarting");
+        let spinner = terminal::spinner("upgrading");
         let answer = control::ask(state, &entry, &Request::Restart { program });
         spinner.finish_and_clear();
         answer?;

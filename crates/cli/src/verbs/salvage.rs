@@ -4,6 +4,7 @@ use super::check;
 use crate::error::{CliError, StoreError};
 use crate::image::Image;
 use crate::interrupt::Interrupt;
+use crate::named_store;
 use crate::store::{self, LockedBlocks};
 use crate::terminal::{self, BOLD};
 use clap::Args;
@@ -33,6 +34,7 @@ Examples:
   fsck -n volume.img && mount -o ro,loop volume.img /mnt  then")]
 pub(crate) struct Salvage {
     /// Store to read; it must not be attached
+    #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
     /// File to make, or disk to overwrite

@@ -1,6 +1,7 @@
 //! `coulter serve`: an NBD server in the foreground.
 
 use crate::error::{CliError, DaemonError};
+use crate::named_store;
 use crate::opening::OpeningOptions;
 use crate::room;
 use crate::terminal;
@@ -25,6 +26,7 @@ Examples:
   qemu-system-x86_64 -drive file=nbd:unix:/run/disk.sock,format=raw,if=virtio …")]
 pub(crate) struct Serve {
     /// Store to serve
+    #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
     /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 takes a free one), or systemd for the

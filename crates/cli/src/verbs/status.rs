@@ -4,6 +4,7 @@ use crate::dashboard::{self, History, Screen};
 use crate::error::{CliError, DaemonError, Error, StateError};
 use crate::interrupt::Interrupt;
 use crate::terminal;
+use crate::verbs::list::mount_points;
 use clap::Args;
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::killed::Killed;
@@ -14,6 +15,7 @@ use coulter_daemon::store_fate::StoreFate;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::mem;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -83,7 +85,7 @@ impl StatusOf {
                 terminal::note("nothing is attached");
                 Ok(())
             }
-            (_, false) => shown.iter().try_for_each(|one| terminal::print(&one.status.to_string())),
+            (_, false) => shown.iter().try_for_each(|one| terminal::print(&one.text())),
         }
     }
 
@@ -220,11 +222,22 @@ struct Shown<'a> {
     /// Left out if the store is where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_fate: Option<StoreFate>,
+    /// Where file systems on it are mounted.
+    mount_points: Vec<PathBuf>,
 }
 
 impl Shown<'_> {
     fn new(status: &Facts) -> Shown<'_> {
-        Shown { status, store_fate: StoreFate::of(status.entry()) }
+        let entry = status.entry();
+        Shown { status, store_fate: StoreFate::of(entry), mount_points: mount_points(entry) }
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.status.to_string();
+        for directory in &self.mount_points {
+            text += &format!("\n  mounted    on {}", terminal::path(directory));
+        }
+        text
     }
 
     fn warning(&self) -> Option<String> {

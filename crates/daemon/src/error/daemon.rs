@@ -191,7 +191,7 @@ impl DaemonError {
             }
             DaemonError::Killed { name, left, remedy } => {
                 fault(format!("the daemon of '{name}' was killed"))
-                    .why(left.as_str())
+                    .why(format!("what was flushed is safe; {left}"))
                     .help(remedy.as_str())
             }
             DaemonError::DaemonEnded { name, log } => {
@@ -219,8 +219,8 @@ impl DaemonError {
                          log: it may wait for the disk below, and goes on when that does",
                     ),
                     (false, false) => report.help(format!(
-                        "look at its log: it may wait for the disk below, and goes on when that does. `kill \
-                         -9 {pid}` ends it; no flushed write is lost"
+                        "look at its log: it may wait for the disk below, and goes on when that does. Only if it \
+                         never does: `kill {pid}`, and `kill -9 {pid}` after that; what was flushed is safe"
                     )),
                 }
             }

@@ -95,7 +95,7 @@ pub(crate) fn run(
     let held_back = held_back::on_loop(plan, scratch, &fio, &store, &plain_path)?;
 
     let setting = "fio, 4 KiB random writes, queue depth 32, on ext4";
-    plan.draw(&trace, &entry, setting, &speed.words("a plain loop device"), picture)?;
+    plan.draw(&trace, &entry, setting, "plain loop", (&held_back.speed, &speed), picture)?;
     let mismatches = before.mismatches + found.data.mismatches;
     Ok(Figures {
         mode: "ext4-on-loop",

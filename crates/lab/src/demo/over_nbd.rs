@@ -82,7 +82,7 @@ pub(crate) fn run(
     let held_back = held_back(plan, scratch, &store, &plain_path)?;
 
     let setting = "4 KiB random writes, queue depth 32, over NBD";
-    plan.draw(&trace, &entry, setting, &speed.words("a plain file"), picture)?;
+    plan.draw(&trace, &entry, setting, "plain file", (&held_back.speed, &speed), picture)?;
     let durable_before_crash = (ours.durable() - flushed_before) as u64;
     let lost = ours.durable().saturating_sub(after.prefix) as u64;
     Ok(Figures {

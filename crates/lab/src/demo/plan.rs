@@ -74,8 +74,8 @@ impl Plan {
     /// As `create`.
     pub(crate) fn make_store(&self, scratch: &Scratch) -> Result<PathBuf, LabError> {
         let shape = Shape {
-            size: Some(Size(self.store_size)),
-            volume_size: None,
+            size: None,
+            store_size: Some(Size(self.store_size)),
             segment_size: Some(Size(SEGMENT_SIZE)),
             spare: None,
             label: "demo".to_owned(),
@@ -92,7 +92,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Draws the picture.
+    /// Draws the picture, of both ratios and of what was recorded.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -101,14 +101,17 @@ impl Plan {
         trace: &Trace,
         entry: &Entry,
         setting: &str,
-        result: &str,
+        baseline: &'static str,
+        (held_back, straight): (&Speed, &Speed),
         picture: &Output,
     ) -> Result<(), LabError> {
         let caption = Caption {
             volume_size: entry.volume_size_bytes,
             store_size: self.store_size,
             setting: setting.to_owned(),
-            result: result.to_owned(),
+            baseline,
+            held_back: held_back.ratio,
+            straight: straight.ratio,
         };
         Ok(picture.write(picture::draw(trace, &caption).as_bytes())?)
     }
