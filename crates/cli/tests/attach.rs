@@ -52,6 +52,32 @@ fn a_store_whose_path_is_no_text_is_refused_in_words() {
     assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
 }
 
+/// In any script; what is attached is found by name, and by words from elsewhere.
+#[test]
+fn a_name_stays_in_its_script_and_one_that_is_taken_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("other");
+    for store in ["日本.img", "other/日本.img"] {
+        sandbox.ok(&["create", store, "--size", "256M", "--label", "速い"]);
+    }
+    sandbox.ok(&["attach", "日本.img", "--via", "nbd-server"]);
+    let error = sandbox.fails(2, &["attach", "other/日本.img", "--via", "nbd-server"]);
+    assert!(error.contains("the name '日本' is taken") && error.contains("--name"), "{error}");
+    sandbox.ok(&["attach", "other/日本.img", "--via", "nbd-server", "--name", "zwei"]);
+    let listed = sandbox.json(&["ls", "--json"]);
+    assert_eq!((&listed[0]["name"], &listed[0]["label"]), (&"zwei".into(), &"速い".into()));
+    assert_eq!(listed[1]["name"], "日本");
+    assert_eq!(listed[1]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(listed[1]["mount_points"], serde_json::json!([]));
+    let text = sandbox.ok(&["info", "日本"]);
+    for word in ["LABEL=速い", "UUID=", "WAF 1.00", "p50 / p99 / max"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    sandbox.ok(&["detach", "日本"]);
+    sandbox.ok(&["detach", "zwei"]);
+    assert!(sandbox.ok(&["help", "mount"]).contains("Mount a file system"));
+}
+
 #[test]
 fn a_path_of_several_lines_is_one_line_of_text() {
     let sandbox = Sandbox::new();

@@ -305,6 +305,37 @@ fn a_file_that_was_written_full_of_zeros_is_blank() {
     sandbox.ok(&["check", "disk.img"]);
 }
 
+/// What people type, and what they are told: which size is which, and why one cannot be.
+#[test]
+fn sizes_are_those_of_the_volume_and_wrong_ones_say_why() {
+    let sandbox = Sandbox::new();
+    let made = sandbox.json(&["create", "a.img", "--size", "1G", "--json"]);
+    assert_eq!(made["volume_size_bytes"], 1 << 30);
+    let store = made["store_size_bytes"].as_u64().expect("it is a number");
+    assert!((12 << 27..14 << 27).contains(&store), "{store}: a fifth and what metadata take");
+    let more = ["create", "b.img", "--size", "1G", "--over-provisioning", "50%", "--json"];
+    let more = sandbox.json(&more)["store_size_bytes"].as_u64().expect("it is a number");
+    assert!(more > store + (256 << 20), "{more}");
+    let both = ["create", "c.img", "--store-size", "2G", "--size", "1G"];
+    let told = sandbox.ok(&both);
+    assert!(told.contains("a store of 2 GiB for a volume of 1 GiB"), "{told}");
+    sandbox.ok(&["grow", "c.img", "--size", "3G"]);
+    let grown = sandbox.json(&["dump", "c.img", "superblock", "--json"]).to_string();
+    assert!(grown.contains(&format!("{}", (3u64 << 30) / 4096)), "{grown}");
+    fs::write(sandbox.path("empty.img"), "").expect("it is writable");
+    for (words, said) in [
+        (&["create", "x.img", "--size", "500T"][..], "16 TiB"),
+        (&["create", "x.img", "--size", "-1G"], "below zero"),
+        (&["create", "x.img", "--size", "0"], "not zero"),
+        (&["create", "x.img", "--size", "10GB"], "ambiguous"),
+        (&["create", "empty.img"], "it is empty"),
+    ] {
+        let error = sandbox.fails(2, words);
+        assert!(error.contains(said), "{words:?}: {error}");
+        assert!(!sandbox.path("x.img").exists());
+    }
+}
+
 #[test]
 fn wishes_that_cannot_be_leave_what_was_there() {
     let sandbox = Sandbox::new();

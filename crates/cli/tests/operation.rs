@@ -232,6 +232,10 @@ fn a_daemon_that_was_killed_is_named_by_status_and_hides_none_of_the_others() {
     }
     let list = String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
     assert!(list.contains(killed) && list.contains(remedy), "{list}");
+    assert!(
+        list.contains("What was flushed is safe.") && list.contains("`coulter attach "),
+        "{list}"
+    );
     // It goes on with the others, and says so once.
     for line in
         lines.by_ref().skip_while(|line| line.as_ref().is_ok_and(|l| l.contains("other"))).take(3)

@@ -30,11 +30,12 @@ pub(crate) fn make(entry: &Entry) {
 }
 
 fn try_make(link: &Path, device: &Path) -> io::Result<()> {
-    match fs::read_link(link) {
-        Ok(target) if target == device => return Ok(()),
-        Ok(target) if target.exists() => return Err(io::ErrorKind::AlreadyExists.into()),
-        Ok(_) => fs::remove_file(link)?,
-        Err(_) => {}
+    match (fs::canonicalize(link), fs::symlink_metadata(link)) {
+        // udev may have been quicker.
+        (Ok(target), _) if target == device => return Ok(()),
+        (Ok(_), _) => return Err(io::ErrorKind::AlreadyExists.into()),
+        (Err(_), Ok(_)) => fs::remove_file(link)?,
+        (Err(_), Err(_)) => {}
     }
     fs::create_dir_all(DIRECTORY)?;
     symlink(device, link)

@@ -33,7 +33,9 @@ impl Killed {
         let device = device.filter(|_| attach_point::has_its_device(state, entry));
         let Some(device) = device else {
             let left = format!("No daemon serves {store}");
-            let remedy = format!("`coulter attach {store}` serves it again");
+            let remedy = format!(
+                "`coulter attach {store}` serves it again; `coulter detach {name}` clears away what is left"
+            );
             return Killed { name, left, remedy };
         };
         let mounts = mounts::mounts_of(Path::new(device)).unwrap_or_default();

@@ -196,7 +196,7 @@ impl DaemonError {
             }
             DaemonError::DaemonEnded { name, log } => {
                 fault(format!("the daemon of '{name}' ended before it answered"))
-                    .why("it was killed; no flushed write is lost")
+                    .why("it was killed; what was flushed is safe")
                     .help(format!(
                         "`coulter list` shows what it left, {} what it was at",
                         log.display()
