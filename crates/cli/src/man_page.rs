@@ -44,7 +44,7 @@ fn section_of(command: &Command) -> &'static str {
 /// None that memory does not give.
 pub(crate) fn page(command: Command) -> io::Result<(String, Vec<u8>)> {
     let section = section_of(&command);
-    let synopsis = synopsis(&command);
+    let (synopsis, has_version) = (synopsis(&command), command.get_version().is_some());
     let man = Man::new(command).section(section);
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -55,7 +55,9 @@ pub(crate) fn page(command: Command) -> io::Result<(String, Vec<u8>)> {
     man.render_subcommands_section(&mut page)?;
     man.render_extra_section(&mut page)?;
     page.write_all(FILES.as_bytes())?;
-    man.render_version_section(&mut page)?;
+    if has_version {
+        man.render_version_section(&mut page)?;
+    }
     Ok((man.get_filename(), page))
 }
 

@@ -123,7 +123,7 @@ fn status_is_drawn_on_a_terminal_and_told_line_by_line_elsewhere() {
         return;
     };
     let drawn = String::from_utf8_lossy(&drawn.stdout);
-    for part in ["\u{1b}[?1049h", "of 127 empty", "Ctrl-C ends", "amplified"] {
+    for part in ["\u{1b}[?1049h", "of 164 empty", "Ctrl-C ends", "WAF"] {
         assert!(drawn.contains(part), "{part:?} is not in {drawn:?}");
     }
     let end = drawn.rfind("\u{1b}[?1049l").expect("the terminal is given back");

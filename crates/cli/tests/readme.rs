@@ -52,10 +52,14 @@ fn what_the_readme_says_to_type_works_in_order() {
     let blocks = blocks(&document("README.md"), "Use it");
     assert!(blocks.len() >= 4, "{blocks:?}");
     let program = Path::new(env!("CARGO_BIN_EXE_coulter")).parent().expect("it is in a directory");
-    let mut script = String::from("set -e\nsudo() { \"$@\"; }\n");
+    let mut script = String::from(
+        "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nsudo() { \"$@\"; }\n",
+    );
     // The first block installs, which this test leaves to others.
     for block in &blocks[1..] {
-        let block = block.replace("/dev/sdb", &disk.0).replace("10G", "1G");
+        // A busy machine takes longer to start a server.
+        let block = block.replace("& sleep 1", "& sleep 5").replace("10G", "1G");
+        let block = block.replace("/dev/sdb", &disk.0);
         script += &block.replace(" /mnt", &format!(" {mnt}")).replace(" /srv", &format!(" {srv}"));
     }
     let has = |tool: &str| Command::new(tool).arg("--version").output().is_ok();

@@ -100,7 +100,10 @@ fn an_nbd_server_goes_on_at_its_address_and_a_program_that_is_none_is_refused() 
     let new = another_program(&sandbox);
     sandbox.ok(&["restart", "disk", "--program", &new.to_string_lossy()]);
     assert_eq!(program_of(pid), new);
-    assert_eq!(sandbox.json(&["list", "--json"])[0], entry, "device, port and all");
+    let mut listed = sandbox.json(&["list", "--json"])[0].take();
+    // What only who looks at it from outside knows.
+    listed.as_object_mut().expect("an entry").remove("mount_points");
+    assert_eq!(listed, entry, "device, port and all");
     let uri = entry["device"].as_str().expect("it has one");
     match Command::new("qemu-io").args(["-f", "raw", "-c", "write -P 7 0 64k", uri]).output() {
         Ok(output) => assert!(output.status.success(), "{output:?}"),

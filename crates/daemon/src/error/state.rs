@@ -39,7 +39,10 @@ impl StateError {
             StateError::ForeignStateDirectory { path, owner } => {
                 fault(format!("cannot use the state directory {}", path.display()))
                     .why(format!("it belongs to user {owner}"))
-                    .help("remove it, or name another one with --state-directory")
+                    .help(match owner {
+                        0 => "run the command with sudo, or name another one with --state-directory",
+                        _ => "run the command as that user, or name another one with --state-directory",
+                    })
             }
             StateError::NameInvalid { name } => usage(format!("'{name}' cannot name a volume"))
                 .why("a name is 1 to 64 letters, digits or ._-+, and starts with a letter or digit")
