@@ -54,13 +54,33 @@ fn parse(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Every disk and partition.
+/// Every disk and partition that does not depend on a daemon: a read of one whose daemon is gone or stopped may wait for
+/// ever, and volumes hold no stores.
 fn disks() -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let own = devices.map(|device| device.path()).filter(|device| !is_served(device));
     let mut disks: Vec<_> =
-        devices.map(|device| Path::new("/dev").join(device.file_name())).collect();
+        own.filter_map(|device| Some(Path::new("/dev").join(device.file_name()?))).collect();
     disks.sort();
     disks
+}
+
+/// Whether some process serves a device.
+fn is_served(device: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with("ublk") || name.starts_with("nbd") {
+        return true;
+    }
+    let backing = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let fuse = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (point, kind) = (fields.next()?, fields.next()?);
+        kind.starts_with("fuse").then_some(point)
+    });
+    // The file of a daemon is called so, whichever namespace its mount is in.
+    backing.trim_end().ends_with(".mount/volume")
+        || fuse.into_iter().any(|point| Path::new(backing.trim_end()).starts_with(point))
 }
 
 fn holds(disk: &Path, wanted: &Wanted<'_>) -> bool {
