@@ -15,7 +15,7 @@ enum Wanted<'a> {
 }
 
 /// What a command line takes for a store; a path need not be text.
-pub fn parser() -> impl TypedValueParser<Value = PathBuf> {
+pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(|words| match words.to_str() {
         Some(text) => parse(text),
         None => Ok(PathBuf::from(words)),
