@@ -147,6 +147,10 @@ fn translate(
     if options.volume_size.is_some_and(|size| !size.is_multiple_of(SIZE)) {
         return Err(CreateError::VolumeSize);
     }
+    if device_size > 1 << 32 {
+        let (size, segment_size) = (device_size.saturating_mul(SIZE), SIZE);
+        return Err(CreateError::DeviceTooLarge { size, segment_size });
+    }
     let segment_size = match options.segment_size {
         None => Some(layout::segment_size_default(device_size, spare(options, device_size))),
         Some(size) if size % SIZE != 0 || size < CreateOptions::SEGMENT_SIZE_MIN => None,

@@ -121,7 +121,7 @@ impl fmt::Display for CreateError {
             ),
             CreateError::DeviceTooLarge { size, .. } if *size > DEVICE_SIZE_MAX => write!(
                 f,
-                "the device has {}: a store can have {} at most; use a part of it",
+                "that would be a store of {}, and a store can have {} at most: use less, or a part of the disk",
                 Bytes(*size),
                 Bytes(DEVICE_SIZE_MAX)
             ),
