@@ -1,15 +1,15 @@
 //! Completed records take effect, in order of sequence.
 
-use crate::Engine;
-use crate::api::{Buffers, Failure, IoResult, RecordRef};
+use crate::api::{IoResult, RecordRef};
 use crate::canary::{Canary, sings};
-use crate::map::IfUnknown;
-use crate::requests::Work;
+use crate::map::{IfUnknown, Map};
+use crate::shared::Shared;
 use crate::units::Sequence;
+use alloc::vec::Vec;
 use coulter_format::checkpoint::Reference;
 use coulter_format::checksum::Kind;
 use coulter_format::places::Places;
-use coulter_format::record::{BlockWord, Extent};
+use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
 use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Where the blocks of a record lie, one after the other.
@@ -34,43 +34,59 @@ impl PayloadPlaces {
     }
 }
 
-impl Engine {
-    pub(crate) fn record_completed(&mut self, record: RecordRef, result: IoResult) {
-        if !self.log.part_completed(record, result) {
+/// Applies records.
+pub(crate) struct Applier {
+    /// A group that has completed; kept for its memory.
+    completed: Vec<RecordRef>,
+    /// Relocations of the record in hand that came too late; kept for its memory.
+    late: Vec<Lba>,
+}
+
+impl Applier {
+    pub(crate) fn new(record_count: u16) -> Applier {
+        Applier {
+            completed: Vec::with_capacity(usize::from(record_count)),
+            late: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
+        }
+    }
+
+    /// A device command of a record has ended.
+    pub(crate) fn record_completed(shared: &mut Shared, record: RecordRef, result: IoResult) {
+        if !shared.log.part_completed(record, result) {
             return;
         }
         if sings(Canary::AcknowledgedEarly) && result.is_ok() {
-            let sequence = self.log.record(record).sequence;
-            for slot in core::mem::take(&mut self.log.record_mut(record).requests) {
-                self.part_done(slot, sequence);
+            let sequence = shared.log.record(record).sequence;
+            for slot in core::mem::take(&mut shared.log.record_mut(record).requests) {
+                shared.part_done(slot, sequence);
             }
         }
     }
 
     /// Applies every record that has completed together with all before it.
-    pub(crate) fn apply_completed(&mut self, _buffers: &mut impl Buffers) {
+    pub(crate) fn step(&mut self, shared: &mut Shared) {
         let mut group = core::mem::take(&mut self.completed);
-        while let Some(outcome) = self.log.take_completed(&mut group) {
+        while let Some(outcome) = shared.log.take_completed(&mut group) {
             if let Err(errno) = outcome {
-                self.poison(errno);
+                shared.poison(errno);
             }
             for record in &group {
-                match self.poisoned {
-                    None => self.apply(*record),
+                match shared.poisoned {
+                    None => self.apply(shared, *record),
                     // Also for a record that was written: an earlier one, or one of its group, is
                     // missing, so this one would be dropped after a crash.
-                    Some(errno) => self.give_up(*record, errno),
+                    Some(errno) => shared.give_up(*record, errno),
                 }
             }
         }
         self.completed = group;
-        let lives = self.segments.take_lives();
-        self.placer.learn(lives, self.log.write_clock);
-        self.placer.judge_skew(self.superblock.geometry.volume_size);
+        let lives = shared.segments.take_lives();
+        shared.placer.learn(lives, shared.log.write_clock);
+        shared.placer.judge_skew(shared.superblock.geometry.volume_size);
     }
 
-    fn apply(&mut self, record_ref: RecordRef) {
-        let record = self.log.record_mut(record_ref);
+    fn apply(&mut self, shared: &mut Shared, record_ref: RecordRef) {
+        let record = shared.log.record_mut(record_ref);
         let sequence = record.sequence;
         let extents = core::mem::take(&mut record.extents);
         let words = core::mem::take(&mut record.words);
@@ -78,91 +94,92 @@ impl Engine {
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
         let (segment, timed, times) = (record.segment, record.timed, record.times);
         let mut places = PayloadPlaces::new(record.header_pba, record.places);
-        assert_eq!(sequence, self.log.applied + 1, "records are applied in order");
-        self.warm(&extents);
-        let noted = self.map.run_length();
+        assert_eq!(sequence, shared.log.applied + 1, "records are applied in order");
+        warm(&shared.map, &extents);
+        let noted = shared.map.run_length();
         let mut settled = true;
         self.late.clear();
         let mut next_word = 0;
         for extent in &extents {
             if extent.kind == Kind::Discard {
-                self.apply_discard(Lba(extent.key), u64::from(extent.count));
+                shared.map.discard(
+                    &mut shared.segments,
+                    Lba(extent.key),
+                    u64::from(extent.count),
+                    sequence,
+                );
                 continue;
             }
             for offset in 0..u64::from(extent.count) {
                 let word = words[next_word];
                 next_word += 1;
                 let pointer = BlockPointer { pba: places.next(), checksum: word.checksum };
-                settled &= self.apply_block(extent, extent.key + offset, word, pointer, sequence);
+                settled &=
+                    self.apply_block(shared, extent, extent.key + offset, word, pointer, sequence);
             }
         }
         if settled || sings(Canary::ReferenceUnfounded) {
-            self.refer(record_ref, &extents, noted);
+            self.refer(shared, record_ref, &extents, noted);
         }
-        let is_first_late = self.late.len() as u64 == self.statistics.relocations_dropped;
+        let is_first_late = self.late.len() as u64 == shared.statistics.relocations_dropped;
         let is_kept = is_first_late && !self.late.is_empty() && sings(Canary::PromiseKept);
-        self.map.unreserve(reserved - usize::from(is_kept));
-        self.segments.note_times(segment, timed, times);
-        self.log.write_clock += user_blocks;
-        self.log.retire(&mut self.segments, record_ref);
-        self.log.applied = sequence;
+        shared.map.unreserve(reserved - usize::from(is_kept));
+        shared.segments.note_times(segment, timed, times);
+        shared.log.write_clock += user_blocks;
+        shared.log.retire(&mut shared.segments, record_ref);
+        shared.log.applied = sequence;
         for slot in &requests {
-            self.part_done(*slot, sequence);
+            shared.part_done(*slot, sequence);
         }
-        let record = self.log.record_mut(record_ref);
+        let record = shared.log.record_mut(record_ref);
         (record.extents, record.words, record.requests) = (extents, words, requests);
     }
 
     /// Lets the next checkpoint refer to a record, if that is worth it, instead of repeating in a run what
     /// the record changed. Nothing else is counted for its addresses; `noted` is how much was in the journal
     /// before. Where a relocation came too late the run says what holds.
-    fn refer(&mut self, record_ref: RecordRef, extents: &[Extent], noted: usize) {
-        let record = self.log.record(record_ref);
+    fn refer(
+        &mut self,
+        shared: &mut Shared,
+        record_ref: RecordRef,
+        extents: &[Extent],
+        noted: usize,
+    ) {
+        let record = shared.log.record(record_ref);
         let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
-        let worth = record.payload >= self.config.reference_blocks && record.places.is_none();
-        if !only_data || !worth || !self.checkpointer.references.have_room() {
+        let worth = record.payload >= shared.config.reference_blocks && record.places.is_none();
+        if !only_data || !worth || !shared.lists.references.have_room() {
             return;
         }
         let changed = record.payload as usize - self.late.len();
-        if changed == 0 || !self.map.refer(noted, changed) {
+        if changed == 0 || !shared.map.refer(noted, changed) {
             return;
         }
-        self.checkpointer.references.add(Reference {
+        shared.lists.references.add(Reference {
             pba: record.header_pba,
             checksum: record.header_checksum,
-            sweep: self.map.sweep_position(),
-            run: self.checkpointer.next_run,
+            sweep: shared.map.sweep_position(),
+            run: shared.lists.next_run,
         });
-        self.statistics.records_referred += 1;
+        shared.statistics.records_referred += 1;
         let now = record.sequence;
         for lba in self.late.iter().filter(|_| !sings(Canary::ReferenceUnfounded)) {
-            self.map.affirm(&mut self.segments, *lba, now);
+            shared.map.affirm(&mut shared.segments, *lba, now);
         }
-    }
-
-    /// Fetches the map entries of a whole record at once: one after the other, each would be a
-    /// cache miss of its own.
-    fn warm(&self, extents: &[Extent]) {
-        let mut sum = 0u64;
-        for extent in extents.iter().filter(|extent| extent.kind == Kind::Data) {
-            for offset in 0..u64::from(extent.count) {
-                sum ^= self.map.warm(Lba(extent.key + offset));
-            }
-        }
-        core::hint::black_box(sum);
     }
 
     /// Returns whether, if it is data, no other location is counted for the address than where it lies
     /// now.
     fn apply_block(
         &mut self,
+        shared: &mut Shared,
         extent: &Extent,
         key: u64,
         word: BlockWord,
         pointer: BlockPointer,
         now: Sequence,
     ) -> bool {
-        let (map, segments) = (&mut self.map, &mut self.segments);
+        let (map, segments) = (&mut shared.map, &mut shared.segments);
         let source = word.address;
         if extent.relocated {
             segments.relocation_arrived(source);
@@ -172,13 +189,13 @@ impl Engine {
             (Kind::Data, true) => {
                 let panic = IfUnknown::Panic;
                 let moved = map.update_if(segments, Lba(key), source, pointer, panic, now);
-                let is_second = moved.is_none() && self.statistics.relocations_dropped == 1;
+                let is_second = moved.is_none() && shared.statistics.relocations_dropped == 1;
                 if !(is_second && sings(Canary::RelocationKept)) {
                     map.relocation_ended(Lba(key));
                 }
-                segments.note_moved(source, self.cleaner.victim());
+                segments.note_moved(source);
                 let Some(settled) = moved else {
-                    self.statistics.relocations_dropped += 1;
+                    shared.statistics.relocations_dropped += 1;
                     self.late.push(Lba(key));
                     return map.is_released(Lba(key));
                 };
@@ -196,43 +213,22 @@ impl Engine {
             (Kind::Root, true) => map.root_relocated(segments, key, source, pointer, now),
             (kind, relocated) => {
                 let source = relocated.then_some(source);
-                self.checkpointer.block_written(segments, kind, key, source, pointer, now)
+                shared.lists.block_written(segments, kind, key, source, pointer, now)
             }
         };
-        self.statistics.relocations_dropped += u64::from(!moved);
+        shared.statistics.relocations_dropped += u64::from(!moved);
         moved
     }
+}
 
-    /// A record of the request was applied.
-    fn part_done(&mut self, slot: u32, sequence: Sequence) {
-        let (done, fua) = match &mut self.requests.slot(slot).work {
-            Work::Write { parts, fua } => {
-                *parts -= 1;
-                (*parts == 0, *fua)
-            }
-            Work::Discard { parts, next, end, fua } => {
-                *parts -= 1;
-                (*parts == 0 && next == end, *fua)
-            }
-            other => panic!("{other:?} has no records"),
-        };
-        if done && fua && self.poisoned.is_none() {
-            self.flusher.wait_for(slot, sequence);
-        } else if done {
-            self.finish_request(slot);
+/// Fetches the map entries of a whole record at once: one after the other, each would be a
+/// cache miss of its own.
+fn warm(map: &Map, extents: &[Extent]) {
+    let mut sum = 0u64;
+    for extent in extents.iter().filter(|extent| extent.kind == Kind::Data) {
+        for offset in 0..u64::from(extent.count) {
+            sum ^= map.warm(Lba(extent.key + offset));
         }
     }
-
-    /// The record will never take effect.
-    pub(crate) fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
-        let record = self.log.record_mut(record_ref);
-        let requests = core::mem::take(&mut record.requests);
-        let reserved = record.reserved;
-        self.map.unreserve(reserved);
-        for slot in requests {
-            self.fail_request(slot, Failure::Device(errno));
-            self.part_done(slot, 0);
-        }
-        self.log.retire(&mut self.segments, record_ref);
-    }
+    core::hint::black_box(sum);
 }

@@ -9,12 +9,12 @@
 //! of the old sizes, and leads to a store that knows nothing of the new ones. No segment is written
 //! before a checkpoint has reserved it, so none of the new ones is before that.
 
-use crate::Engine;
 use crate::create::{
     CreateOptions, LayoutError, POINTER_SIZE, map_size_default, map_size_min, plan,
 };
 use crate::map::directory_size;
 use crate::pacing::{Pacing, Watermarks};
+use crate::shared::Shared;
 use coulter_format::BlockPointer;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
@@ -51,7 +51,7 @@ pub enum GrowthError {
     Layout(LayoutError),
 }
 
-impl Engine {
+impl Shared {
     /// Takes in the rest of the device, if that is asked for. To be called when recovery is done and
     /// before its checkpoint, which makes it durable.
     ///
@@ -83,8 +83,8 @@ impl Engine {
         self.map.grow(geometry.volume_size, self.map_size());
         self.segments.grow(geometry);
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
-        assert!(pages >= self.checkpointer.table.len(), "no page is given up");
-        self.checkpointer.table.resize(pages, BlockPointer::NOWHERE);
+        assert!(pages >= self.lists.table.len(), "no page is given up");
+        self.lists.table.resize(pages, BlockPointer::NOWHERE);
         let marks = Watermarks::of(&geometry, &self.superblock.budget);
         self.pacing = Pacing::new(marks);
         self.placer = self.placer.renewed(marks.spare);

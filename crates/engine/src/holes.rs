@@ -27,7 +27,7 @@
 
 use crate::canary::{Canary, sings};
 use crate::references::References;
-use crate::segments::{Segment, Segments, State};
+use crate::segments::{Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::Pba;
@@ -145,13 +145,14 @@ impl Segments {
     }
 
     /// Whether the segment could have holes that are worth it.
-    pub(crate) fn may_have_holes(&self, segment: &Segment) -> bool {
+    pub(crate) fn may_have_holes(&self, index: SegmentIndex) -> bool {
         let size = self.geometry().segment_size;
+        let segment = self.segment(index);
         segment.state == State::Closed
             && !segment.watched
             && segment.valid <= segment.search_up_to
             // What the cleaner has just gone through is empty as soon as its relocations arrive.
-            && !segment.exhausted
+            && !self.is_exhausted(index)
             && segment.pending == 0
             && segment.stream != Stream::Metadata as u8
             && segment.valid + size / HOLES_SHARE_MIN <= size
@@ -256,8 +257,8 @@ impl Segments {
                 segment.watched = false;
                 return false;
             }
-            segment.state = State::Patching;
-            segment.patched = true;
+            self.enter(entry.segment, State::Patching);
+            self.set_patched(entry.segment, true);
             entry.stage = Stage::Reserved;
             reserved += 1;
             true
@@ -265,17 +266,10 @@ impl Segments {
         self.holes.entries = entries;
     }
 
-    /// Segments in whose holes recovery must look after this cut.
+    /// Segments of which the holes are reserved, or filled.
     pub(crate) fn reserved_holes(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
-        let coming = |segment: &Segment| {
-            segment.state == State::Patching || (segment.patched && segment.pending > 0)
-        };
-        self.iter().filter(move |(_, segment)| coming(segment)).map(|(index, _)| index)
-    }
-
-    /// Whether any segment is patched.
-    pub(crate) fn any_patched(&self) -> bool {
-        self.iter().any(|(_, segment)| segment.patched)
+        let reserved = |entry: &&Entry| entry.stage >= Stage::Reserved;
+        self.holes.entries.iter().filter(reserved).map(|entry| entry.segment)
     }
 
     /// The checkpoint that reserves the holes is durable.
@@ -310,10 +304,10 @@ impl Segments {
         })?;
         self.holes.entries[index].stage = Stage::Open;
         let opened = self.holes.entries[index].segment;
-        let segment = self.segment_mut(opened);
+        let segment = self.segment(opened);
         assert_eq!(segment.state, State::Patching, "its holes are reserved");
         assert_eq!(segment.pending, 0, "nothing was written into it since the cut");
-        segment.begin_patching(stream);
+        self.begin_patching(opened, stream);
         Some(opened)
     }
 
@@ -339,7 +333,7 @@ impl Segments {
     /// The segment is an ordinary closed one again.
     fn give_back(&mut self, segment: SegmentIndex, now: Sequence) {
         self.unwatch(segment);
-        self.segment_mut(segment).state = State::Closed;
+        self.enter(segment, State::Closed);
         self.settle(segment, now);
     }
 
@@ -438,7 +432,7 @@ mod tests {
     {
         let found: Vec<u32> = (0..120).map(|record| 2 * record + 1).collect();
         let mut segments = segments(&found);
-        assert!(segments.may_have_holes(segments.segment(SEGMENT)), "more than half of it is dead");
+        assert!(segments.may_have_holes(SEGMENT), "more than half of it is dead");
         segments.watch(SEGMENT);
         found.iter().for_each(|offset| segments.found_counted(pba(*offset), pba(offset - 1)));
         segments.holes_known(SEGMENT);
@@ -447,9 +441,9 @@ mod tests {
         let (last, dying) = found[..SIZE as usize / 8].split_last().expect("an eighth of it");
         dying.iter().for_each(|offset| segments.release(pba(*offset), 5));
         segments.checkpoint_is_durable(5, |_| false);
-        assert!(!segments.may_have_holes(segments.segment(SEGMENT)), "not yet, checkpoint or not");
+        assert!(!segments.may_have_holes(SEGMENT), "not yet, checkpoint or not");
         segments.release(pba(*last), 6);
-        assert!(segments.may_have_holes(segments.segment(SEGMENT)));
+        assert!(segments.may_have_holes(SEGMENT));
     }
 
     #[test]
@@ -460,7 +454,7 @@ mod tests {
         assert_eq!(segments.reserved_holes().count(), 0);
         let segment = segments.segment(SEGMENT);
         assert!(!segment.watched && !segment.patched);
-        assert!(!segments.may_have_holes(segments.segment(SEGMENT)), "it is not searched again");
+        assert!(!segments.may_have_holes(SEGMENT), "it is not searched again");
     }
 
     #[test]
@@ -485,6 +479,6 @@ mod tests {
         let segment = segments.segment(SEGMENT);
         assert_eq!(segment.state, State::Closed);
         assert!(segment.patched, "the checkpoint said so");
-        assert!(segments.may_have_holes(segments.segment(SEGMENT)), "it may be searched again");
+        assert!(segments.may_have_holes(SEGMENT), "it may be searched again");
     }
 }

@@ -74,19 +74,22 @@ impl Engine {
     /// # Panics
     /// If a count, a list or a state contradicts another one: that is a bug of the engine.
     pub fn assert_invariants(&self, stored: &dyn Fn(Pba) -> Option<Block>) {
-        self.ios.assert_invariants();
-        let is_open = !matches!(self.phase, Phase::Opening | Phase::Failed(_));
-        if !is_open || self.segments.miscounted() {
+        self.shared.ios.assert_invariants();
+        let is_open = !matches!(self.shared.phase, Phase::Opening | Phase::Failed(_));
+        if !is_open || self.shared.segments.miscounted() {
             return;
         }
-        let is_sound = self.poisoned.is_none();
-        let under_way = self.log.assert_invariants(&self.segments, is_sound);
+        let is_sound = self.shared.poisoned.is_none();
+        let under_way = self.shared.log.assert_invariants(&self.shared.segments, is_sound);
         self.assert_references(stored);
-        self.map.assert_invariants(&under_way, is_sound);
-        assert!(self.map.size() <= self.map_size(), "the map stays below its ceiling");
-        self.segments.assert_invariants();
-        self.segments.assert_holes();
-        self.segments.assert_ready();
+        self.shared.map.assert_invariants(&under_way, is_sound);
+        assert!(
+            self.shared.map.size() <= self.shared.map_size(),
+            "the map stays below its ceiling"
+        );
+        self.shared.segments.assert_invariants();
+        self.shared.segments.assert_holes();
+        self.shared.segments.assert_ready();
         self.assert_readers();
         self.assert_requests();
         if is_sound {
@@ -94,36 +97,37 @@ impl Engine {
             self.assert_loads();
             self.checkpointer
                 .assert_invariants(self.count_ios(|purpose| purpose == Purpose::Checkpoint));
+            self.shared.lists.assert_invariants(!self.shared.signals.checkpoint_is_active());
         }
     }
 
     fn assert_references(&self, stored: Stored<'_>) {
-        let mut tally = Tally::new(&self.segments);
-        self.map.tally(&mut tally, stored);
-        self.checkpointer.listed(&self.map).for_each(|pba| tally.count(pba));
-        self.checkpointer.listed_anew().for_each(|pba| tally.count(pba));
+        let mut tally = Tally::new(&self.shared.segments);
+        self.shared.map.tally(&mut tally, stored);
+        self.shared.lists.listed(&self.shared.map).for_each(|pba| tally.count(pba));
+        self.shared.lists.listed_anew().for_each(|pba| tally.count(pba));
         tally.assert_counts();
     }
 
     fn count_ios(&self, is_wanted: impl Fn(Purpose) -> bool) -> usize {
-        self.ios.purposes().filter(|purpose| is_wanted(*purpose)).count()
+        self.shared.ios.purposes().filter(|purpose| is_wanted(*purpose)).count()
     }
 
     /// Every read that is on its way keeps its segment, and nothing else does.
     fn assert_readers(&self) {
-        let mut readers = alloc::vec![0; self.segments.iter().count()];
-        for purpose in self.ios.purposes() {
+        let mut readers = alloc::vec![0; self.shared.segments.iter().count()];
+        for purpose in self.shared.ios.purposes() {
             let read = match purpose {
                 Purpose::Read(part) => part.segment,
-                Purpose::Load(slot) => self.loads.segment_of(slot),
-                Purpose::Clean(slot) => self.cleaner.chunks.segment_of(slot),
+                Purpose::Load(slot) => self.shared.loads.segment_of(slot),
+                Purpose::Clean(slot) => self.cleaner.segment_of(slot),
                 Purpose::Defrag(segment) => segment,
                 Purpose::Trim(segment) => {
-                    self.segments.assert_trimming(segment);
+                    self.shared.segments.assert_trimming(segment);
                     continue;
                 }
                 Purpose::Prepare(segment) => {
-                    self.assert_preparing(segment);
+                    self.preparer.assert_preparing(&self.shared, segment);
                     continue;
                 }
                 Purpose::Record(_) | Purpose::Flush | Purpose::Checkpoint | Purpose::Recover(_) => {
@@ -132,20 +136,20 @@ impl Engine {
             };
             readers[read.index()] += 1;
         }
-        for (index, segment) in self.segments.iter() {
+        for (index, segment) in self.shared.segments.iter() {
             assert_eq!(segment.readers, readers[index.index()], "who reads {index:?} is counted");
         }
         let cleaning = self.count_ios(|p| matches!(p, Purpose::Clean(_) | Purpose::Defrag(_)));
-        self.cleaner.chunks.assert_invariants(cleaning, self.log.lent_count());
+        self.cleaner.assert_chunks(cleaning, self.shared.log.lent_count());
     }
 
     /// Blocks that are on their way out of a segment are counted there.
     fn assert_relocations(&self, under_way: &UnderWay) {
-        let mut leaving = alloc::vec![0; self.segments.iter().count()];
+        let mut leaving = alloc::vec![0; self.shared.segments.iter().count()];
         for relocation in &under_way.relocations {
-            leaving[self.segments.of(relocation.source).index()] += 1;
+            leaving[self.shared.segments.of(relocation.source).index()] += 1;
         }
-        for (index, segment) in self.segments.iter() {
+        for (index, segment) in self.shared.segments.iter() {
             assert_eq!(segment.leaving, leaving[index.index()], "what leaves {index:?} is counted");
         }
     }
@@ -153,34 +157,37 @@ impl Engine {
     /// A page that is being loaded is one that the map waits for, and the reverse.
     fn assert_loads(&self) {
         let out = self.count_ios(|purpose| matches!(purpose, Purpose::Load(_)));
-        assert_eq!(self.loads.iter().count(), out, "each load has its command");
-        let waiting = self.map.pages_being_loaded();
+        assert_eq!(self.shared.loads.iter().count(), out, "each load has its command");
+        let waiting = self.shared.map.pages_being_loaded();
         assert_eq!(waiting, out, "each page that the map waits for is being loaded");
-        for (kind, key) in self.loads.iter() {
-            assert!(self.map.waits_for(kind, key), "{kind:?} {key} is loaded, nobody waits for it");
+        for (kind, key) in self.shared.loads.iter() {
+            assert!(
+                self.shared.map.waits_for(kind, key),
+                "{kind:?} {key} is loaded, nobody waits for it"
+            );
         }
     }
 
     /// Each request waits for something that is there, and for as much as it says.
     fn assert_requests(&self) {
-        self.requests.assert_invariants();
-        let mut reads: Vec<u32> = alloc::vec![0; self.requests.capacity()];
-        for purpose in self.ios.purposes() {
+        self.shared.requests.assert_invariants();
+        let mut reads: Vec<u32> = alloc::vec![0; self.shared.requests.capacity()];
+        for purpose in self.shared.ios.purposes() {
             if let Purpose::Read(part) = purpose {
                 reads[part.request as usize] += 1;
             }
         }
-        let mut parts = alloc::vec![0; self.requests.capacity()];
-        self.log.requests_under_way().for_each(|request| parts[request as usize] += 1);
+        let mut parts = alloc::vec![0; self.shared.requests.capacity()];
+        self.shared.log.requests_under_way().for_each(|request| parts[request as usize] += 1);
         let mut discards = 0;
-        for (index, slot) in self.requests.iter() {
+        for (index, slot) in self.shared.requests.iter() {
             let under_way = parts[index as usize];
             match slot.work {
                 Work::Read { count, cursor, outstanding, .. } => {
                     assert!(cursor <= count, "a read ends with its last block");
                     let out = reads[index as usize];
                     assert_eq!(outstanding, out, "a read waits for its commands");
-                    let waits = out > 0 || self.loads.waits(Waiter::Read(index));
+                    let waits = out > 0 || self.shared.loads.waits(Waiter::Read(index));
                     assert!(waits, "a read waits for a command or a page");
                 }
                 Work::Write { parts, .. } => self.assert_parts(index, parts, under_way, true),
@@ -188,24 +195,32 @@ impl Engine {
                     assert!(next <= end, "a discard ends with its last block");
                     let is_logged = next == end;
                     discards += u32::from(!is_logged);
-                    let waits = is_logged || self.loads.waits(Waiter::Discard(index));
+                    let waits = is_logged || self.shared.loads.waits(Waiter::Discard(index));
                     assert!(waits, "a discard that is not logged is tried again");
                     self.assert_parts(index, parts, under_way, is_logged);
                 }
                 Work::Flush => {
-                    assert!(self.flusher.is_waiting(index), "a flush waits for the device's");
+                    assert!(
+                        self.shared.requests.is_waiting(index),
+                        "a flush waits for the device's"
+                    );
                 }
             }
         }
-        assert_eq!(discards, u32::from(self.discard_under_way), "one discard at a time is logged");
+        assert_eq!(
+            discards,
+            u32::from(self.shared.requests.discard_under_way),
+            "one discard at a time is logged"
+        );
         let flushes = self.count_ios(|purpose| purpose == Purpose::Flush);
-        self.flusher.assert_invariants(flushes, self.log.durable, self.log.applied);
+        self.flusher.assert_invariants(flushes, self.shared.log.applied);
+        self.shared.requests.assert_waiting(self.shared.log.durable, self.shared.log.applied);
     }
 
     /// A write is in as many records as it says; once all have taken effect, it waits for a flush.
     fn assert_parts(&self, request: u32, parts: u32, under_way: u32, is_logged: bool) {
         assert_eq!(parts, under_way, "a write waits for its records");
-        let waits = parts > 0 || !is_logged || self.flusher.is_waiting(request);
+        let waits = parts > 0 || !is_logged || self.shared.requests.is_waiting(request);
         assert!(waits, "a write that has taken effect is answered, or waits for a flush");
     }
 }

@@ -1,9 +1,9 @@
 //! Map pages on their way into memory, and who waits for them.
 
-use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, PageRef, Target};
 use crate::ios::Purpose;
 use crate::map::{LoadPurpose, LoadStep};
+use crate::shared::Shared;
 use crate::units::SegmentIndex;
 use alloc::vec::Vec;
 use coulter_format::BlockPointer;
@@ -46,7 +46,16 @@ pub(crate) struct Loads {
     starved: Vec<Waiter>,
     /// Reads of pages, other than for the host, that failed in a row.
     failures: u32,
-    scratch: Vec<Waiter>,
+    /// Those who go on now.
+    woken: Vec<Woken>,
+}
+
+/// Someone who goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Woken {
+    pub(crate) waiter: Waiter,
+    /// The page could not be read: the error number.
+    pub(crate) failed: Option<i32>,
 }
 
 impl Loads {
@@ -56,7 +65,7 @@ impl Loads {
             waiters: Vec::with_capacity(64),
             starved: Vec::with_capacity(64),
             failures: 0,
-            scratch: Vec::with_capacity(64),
+            woken: Vec::with_capacity(64),
         }
     }
 
@@ -65,6 +74,41 @@ impl Loads {
         if waiter != Waiter::Nobody {
             self.starved.push(waiter);
         }
+    }
+
+    /// A page has come, or could not be read: who waits for it goes on.
+    fn wake(&mut self, slot: u16, failed: Option<i32>) {
+        let mut waiters = core::mem::take(&mut self.waiters);
+        waiters.retain(|(waits_on, waiter)| {
+            if *waits_on != slot {
+                return true;
+            }
+            match waiter {
+                Waiter::Discard(_) if failed.is_some() => self.starve(*waiter),
+                waiter => self.woken.push(Woken { waiter: *waiter, failed }),
+            }
+            false
+        });
+        assert!(self.waiters.is_empty(), "who is woken does not wait again before it went on");
+        self.waiters = waiters;
+    }
+
+    /// Lets those try again for whom something was missing.
+    pub(crate) fn wake_starved(&mut self) {
+        let woken = |waiter| Woken { waiter, failed: None };
+        self.woken.extend(self.starved.drain(..).map(woken));
+    }
+
+    /// Those who go on now. To be given back when they have.
+    pub(crate) fn take_woken(&mut self) -> Vec<Woken> {
+        core::mem::take(&mut self.woken)
+    }
+
+    /// Keeps the memory of what was taken.
+    pub(crate) fn give_back_woken(&mut self, mut woken: Vec<Woken>) {
+        assert!(woken.is_empty(), "all of them went on");
+        woken.append(&mut self.woken);
+        self.woken = woken;
     }
 
     /// A page buffer outside loads: the last one is the checkpoint's.
@@ -83,7 +127,7 @@ impl Loads {
     }
 }
 
-impl Engine {
+impl Shared {
     /// Sees to it that a leaf comes into memory; `waiter` goes on when something has changed.
     pub(crate) fn load(&mut self, leaf: u64, waiter: Waiter) {
         let purpose = match self.poisoned {
@@ -106,7 +150,7 @@ impl Engine {
                 return true;
             }
             LoadStep::NoMemory => {
-                self.sweeper.wanted_memory = true;
+                self.signals.memory = true;
                 self.loads.starve(waiter);
                 return false;
             }
@@ -138,7 +182,7 @@ impl Engine {
         purpose: LoadPurpose,
     ) -> u16 {
         let segment = self.segments.of(pointer.pba);
-        self.segments.segment_mut(segment).readers += 1;
+        self.segments.begin_read(segment);
         let (for_host, again) = (purpose.is_lookup(), false);
         let load = Load { kind, key, pointer, segment, for_host, again };
         self.loads.slots[usize::from(slot)] = Some(load);
@@ -147,14 +191,9 @@ impl Engine {
         slot
     }
 
-    pub(crate) fn load_completed(
-        &mut self,
-        slot: u16,
-        result: IoResult,
-        buffers: &mut impl Buffers,
-    ) {
+    pub(crate) fn load_completed(&mut self, slot: u16, result: IoResult, buffers: &impl Buffers) {
         let load = self.loads.slots[usize::from(slot)].take().expect("a load completes once");
-        self.segments.segment_mut(load.segment).readers -= 1;
+        self.segments.end_read(load.segment);
         if let Err(errno) = result {
             self.load_failed(load, slot, errno);
             return;
@@ -164,7 +203,7 @@ impl Engine {
         let intact = checksum::block(load.kind, load.key, page) == load.pointer.checksum;
         if !intact && !load.again {
             // Perhaps the device read badly once.
-            self.segments.segment_mut(load.segment).readers += 1;
+            self.segments.begin_read(load.segment);
             self.loads.slots[usize::from(slot)] = Some(Load { again: true, ..load });
             let target = Target::Page(PageRef(slot));
             let read = Command::Read { pba: load.pointer.pba, count: 1, target };
@@ -177,17 +216,7 @@ impl Engine {
             Kind::Root => self.map.finish_root(load.key, page, &self.superblock.geometry),
             _ => self.map.finish_leaf(&mut self.segments, load.key, page, now),
         }
-        let mut woken = core::mem::take(&mut self.loads.scratch);
-        self.loads.waiters.retain(|(waits_on, waiter)| {
-            if *waits_on == slot {
-                woken.push(*waiter);
-            }
-            *waits_on != slot
-        });
-        for waiter in woken.drain(..) {
-            self.wake(waiter, buffers);
-        }
-        self.loads.scratch = woken;
+        self.loads.wake(slot, None);
     }
 
     /// A page could not be read. The reads that wait for it fail; the sweep and the cleaner try again,
@@ -202,41 +231,7 @@ impl Engine {
         if self.loads.failures >= FAILURES_MAX {
             self.poison(errno);
         }
-        let mut waiters = core::mem::take(&mut self.loads.waiters);
-        waiters.retain(|(waits_on, waiter)| {
-            match waiter {
-                _ if *waits_on != slot => return true,
-                Waiter::Read(request) => self.give_up_read(*request, errno),
-                Waiter::Cleaner => self.cleaner.resume(),
-                other => self.loads.starve(*other),
-            }
-            false
-        });
-        waiters.append(&mut self.loads.waiters);
-        self.loads.waiters = waiters;
-    }
-
-    /// Lets those try again for whom something was missing.
-    pub(crate) fn retry_starved(&mut self, buffers: &mut impl Buffers) {
-        if self.loads.starved.is_empty() {
-            return;
-        }
-        let mut starved = core::mem::take(&mut self.loads.starved);
-        for waiter in starved.drain(..) {
-            self.wake(waiter, buffers);
-        }
-        // Those that starve again are in the new list; keep the larger allocation.
-        starved.append(&mut self.loads.starved);
-        self.loads.starved = starved;
-    }
-
-    fn wake(&mut self, waiter: Waiter, buffers: &mut impl Buffers) {
-        match waiter {
-            Waiter::Read(slot) => self.continue_read(slot, buffers),
-            Waiter::Discard(slot) => self.continue_discard(slot, buffers),
-            Waiter::Cleaner => self.cleaner.resume(),
-            Waiter::Nobody => {}
-        }
+        self.loads.wake(slot, Some(errno));
     }
 }
 

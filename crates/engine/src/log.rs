@@ -172,6 +172,8 @@ pub(crate) struct Log {
     /// more of them costs less than the pages that the sweep would write to win room back.
     pub(crate) long_records: bool,
     pub(crate) write_clock: u64,
+    /// Blocks written to empty segments since the store was opened.
+    pub(crate) appended_blocks: u64,
     /// Blocks written since the last cut.
     pub(crate) blocks_since_cut: u64,
     /// How long the host's records are, about: as long as the longest of the latest.
@@ -210,6 +212,7 @@ impl Log {
             generation: 0,
             long_records: false,
             write_clock: 0,
+            appended_blocks: 0,
             blocks_since_cut: 0,
             user_record_length: 0,
         }
@@ -235,6 +238,12 @@ impl Log {
     /// The streams with a record that this one fills.
     pub(crate) fn streams_filled_by(&self, origin: Origin) -> impl Iterator<Item = Stream> + '_ {
         Stream::ALL.into_iter().filter(move |stream| self.filled_by(*stream, origin).is_some())
+    }
+
+    /// Segments of records on their way that lie in holes.
+    pub(crate) fn segments_in_holes(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
+        let records = self.order.iter().map(|record| self.record(*record));
+        records.filter(|record| record.places.is_some()).map(|record| record.segment)
     }
 
     /// Records on their way, a group counting as one.
@@ -490,6 +499,7 @@ impl Log {
         segments.record_sealed(segment);
         self.in_flight[origin.index()] += u32::from(!goes_on);
         self.blocks_since_cut += u64::from(size);
+        self.appended_blocks += u64::from(if in_holes { 0 } else { size });
         if origin == Origin::User {
             let latest = self.user_record_length;
             self.user_record_length = size.max(latest - latest / 8);

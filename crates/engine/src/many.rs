@@ -10,13 +10,13 @@
 //! - What came before it and touches one of its ranges takes effect before it; what comes later and
 //!   touches one of them takes effect after it.
 
-use crate::Engine;
 use crate::api::{BufferRef, Buffers, Busy, Change, ChangeKind, RequestId};
 use crate::canary::{Canary, sings};
 use crate::group::Choice;
 use crate::requests::Work;
+use crate::shared::Shared;
 use crate::units::{Origin, Stream};
-use crate::writes::{DISCARD_STEP, LEAF, Place, Staged, discard_updates};
+use crate::writes::{DISCARD_STEP, LEAF, Place, Staged, Writes, discard_updates};
 use alloc::vec::Vec;
 use coulter_format::Lba;
 use coulter_format::checksum::Kind;
@@ -141,9 +141,19 @@ fn extents_of(changes: &[Change], extents: &mut Vec<Extent>) {
     assert!(extents.len() <= EXTENTS_MAX, "the bound on extents holds");
 }
 
-impl Engine {
+/// A write of several ranges, as it will lie in a record.
+#[derive(Clone, Copy)]
+struct Together<'a> {
+    extents: &'a [Extent],
+    updates: usize,
+    buffer: BufferRef,
+    fua: bool,
+}
+
+impl Writes {
     pub(crate) fn accept_many(
         &mut self,
+        shared: &mut Shared,
         id: RequestId,
         changes: &[Change],
         buffer: BufferRef,
@@ -156,46 +166,49 @@ impl Engine {
             data <= ATOMIC_BLOCKS_MAX && updates <= UPDATES_MAX,
             "the driver checks the ranges"
         );
-        if self.discard_under_way || self.requests.is_full() {
+        if shared.requests.discard_under_way || shared.requests.is_full() {
             return Err(Busy);
         }
         let mut extents = core::mem::take(&mut self.extents);
         extents_of(changes, &mut extents);
-        let taken = self.try_accept_many(id, &extents, updates, buffer, fua, buffers);
+        let together = Together { extents: &extents, updates, buffer, fua };
+        let taken = self.try_accept_many(shared, id, together, buffers);
         self.extents = extents;
         taken
     }
 
     fn try_accept_many(
         &mut self,
+        shared: &mut Shared,
         id: RequestId,
-        extents: &[Extent],
-        updates: usize,
-        buffer: BufferRef,
-        fua: bool,
+        together: Together<'_>,
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
+        let Together { extents, updates, buffer, fua } = together;
         let has_discard = extents.iter().any(|extent| extent.kind == Kind::Discard);
-        let splits = self.group.splits(self.placer.splits_user_data());
+        let splits = shared.group.splits(shared.placer.splits_user_data());
         // A discard may cover any number of addresses: the group notes none of them.
         let place = if has_discard {
-            self.place_of_discard(buffers)
+            self.place_of_discard(shared, buffers)
         } else {
-            let wanted =
-                if splits { self.expected_stream(Lba(extents[0].key)) } else { Stream::User };
-            Place { wanted, choice: self.choice_of_many(extents) }
+            let wanted = if splits {
+                self.expected_stream(shared, Lba(extents[0].key))
+            } else {
+                Stream::User
+            };
+            Place { wanted, choice: self.choice_of_many(shared, extents) }
         };
         if sings(Canary::ManyTorn) && extents.len() > 1 {
-            return self.tear_many(id, extents, buffer, fua, buffers);
+            return self.tear_many(shared, id, extents, buffer, fua, buffers);
         }
-        let record = self.user_record(place, extents, updates, buffers).ok_or(Busy)?;
+        let record = self.user_record(shared, place, extents, updates, buffers).ok_or(Busy)?;
         let work = Work::Write { parts: 1, fua };
-        let slot = self.requests.insert(id, work).expect("the table was not full");
+        let slot = shared.requests.insert(id, work).expect("the table was not full");
         let staged = Staged { record, slot, buffer, splits };
-        self.stage_extents(staged, extents, 0, buffers);
+        self.stage_extents(shared, staged, extents, 0, buffers);
         if has_discard {
-            let stream = self.log.record(record).stream;
-            self.group.pin(stream);
+            let stream = shared.log.record(record).stream;
+            shared.group.pin(stream);
         }
         Ok(())
     }
@@ -203,6 +216,7 @@ impl Engine {
     /// Puts the extents into the record; their data begins at block `source` of the buffer.
     fn stage_extents(
         &mut self,
+        shared: &mut Shared,
         staged: Staged,
         extents: &[Extent],
         mut source: u32,
@@ -211,23 +225,23 @@ impl Engine {
         for extent in extents {
             match extent.kind {
                 Kind::Discard => {
-                    self.log.record_mut(staged.record).push_extent(*extent);
-                    let discarded = &mut self.statistics.user_blocks_discarded;
+                    shared.log.record_mut(staged.record).push_extent(*extent);
+                    let discarded = &mut shared.statistics.user_blocks_discarded;
                     *discarded = discarded.saturating_add(extent.count.into());
                 }
                 _ => {
-                    self.stage_write(staged, *extent, source, buffers);
+                    self.stage_write(shared, staged, *extent, source, buffers);
                     source += u32::from(extent.count);
                 }
             }
         }
-        self.log.record_mut(staged.record).requests.push(staged.slot);
+        shared.log.record_mut(staged.record).requests.push(staged.slot);
     }
 
     /// Where a write of several ranges, none of them a discard, may go.
-    fn choice_of_many(&self, extents: &[Extent]) -> Choice {
+    fn choice_of_many(&self, shared: &Shared, extents: &[Extent]) -> Choice {
         extents.iter().fold(Choice::Any, |choice, extent| {
-            let other = self.group.choice(Lba(extent.key), extent.count.into());
+            let other = shared.group.choice(Lba(extent.key), extent.count.into());
             match (choice, other) {
                 (Choice::Any, choice) | (choice, Choice::Any) => choice,
                 (Choice::Only(one), Choice::Only(another)) if one == another => choice,
@@ -239,6 +253,7 @@ impl Engine {
     /// The canary: the ranges go into two records that no group joins.
     fn tear_many(
         &mut self,
+        shared: &mut Shared,
         id: RequestId,
         extents: &[Extent],
         buffer: BufferRef,
@@ -251,20 +266,26 @@ impl Engine {
             let covered = extents.iter().map(|extent| usize::from(extent.count));
             covered.sum::<usize>()
         };
-        if self.log.in_flight(Origin::User) > 0 {
+        if shared.log.in_flight(Origin::User) > 0 {
             return Err(Busy);
         }
-        self.seal_group(buffers);
-        let record = self.user_record(place, first, needed(first), buffers).ok_or(Busy)?;
+        shared.seal_group(buffers);
+        let record = self.user_record(shared, place, first, needed(first), buffers).ok_or(Busy)?;
         let work = Work::Write { parts: 2, fua };
-        let slot = self.requests.insert(id, work).expect("the table was not full");
+        let slot = shared.requests.insert(id, work).expect("the table was not full");
         let splits = false;
-        self.stage_extents(Staged { record, slot, buffer, splits }, first, 0, buffers);
-        self.seal_group(buffers);
-        let record = self.user_record(place, second, needed(second), buffers);
+        self.stage_extents(shared, Staged { record, slot, buffer, splits }, first, 0, buffers);
+        shared.seal_group(buffers);
+        let record = self.user_record(shared, place, second, needed(second), buffers);
         let record = record.expect("there is room for the second half of the mistake");
         let source = first.iter().map(|extent| extent.payload_blocks() as u32).sum();
-        self.stage_extents(Staged { record, slot, buffer, splits }, second, source, buffers);
+        self.stage_extents(
+            shared,
+            Staged { record, slot, buffer, splits },
+            second,
+            source,
+            buffers,
+        );
         Ok(())
     }
 }

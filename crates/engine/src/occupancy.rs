@@ -35,20 +35,20 @@ pub struct SegmentOccupancy {
 impl Engine {
     /// All segments, in order of their places.
     pub fn occupancy(&self) -> impl Iterator<Item = SegmentOccupancy> + '_ {
-        self.segments.iter().map(|(index, segment)| self.occupancy_of(index, segment))
+        self.shared.segments.iter().map(|(index, segment)| self.occupancy_of(index, segment))
     }
 
     fn occupancy_of(&self, index: SegmentIndex, segment: &Segment) -> SegmentOccupancy {
-        let size = self.superblock.geometry.segment_size;
-        let start = segment_start(&self.superblock.geometry, index);
+        let size = self.shared.superblock.geometry.segment_size;
+        let start = segment_start(&self.shared.superblock.geometry, index);
         let used_for = match segment.state {
             State::Open | State::Closed | State::Patching => match segment.stream {
                 stream if stream == Stream::Metadata as u8 => Use::Metadata,
                 _ => Use::HostData,
             },
-            State::Free | State::Freed(_) | State::Trimming | State::Queued => Use::Empty,
+            State::Free | State::Freed(_) | State::Trimming | State::Queued(_) => Use::Empty,
         };
-        let mut heads = Stream::ALL.iter().filter_map(|stream| self.log.head(*stream));
+        let mut heads = Stream::ALL.iter().filter_map(|stream| self.shared.log.head(*stream));
         let head = heads.find(|head| head.segment == index.0);
         let unwritten = head.map_or(0, |head| size - head.offset);
         let moved = if used_for == Use::HostData { segment.moved } else { 0 };
@@ -57,6 +57,11 @@ impl Engine {
 
     /// Host blocks, relocated ones included, in records that were sent off and are not applied yet.
     pub fn host_blocks_on_their_way(&self) -> u64 {
-        self.log.order.iter().map(|record| u64::from(self.log.record(*record).timed)).sum()
+        self.shared
+            .log
+            .order
+            .iter()
+            .map(|record| u64::from(self.shared.log.record(*record).timed))
+            .sum()
     }
 }

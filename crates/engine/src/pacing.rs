@@ -160,6 +160,9 @@ pub(crate) struct Pacing {
     /// makes something to gain by it.
     nothing_to_gain: bool,
     empty: u32,
+    /// Blocks that the host wrote, or that were put in its order; what that is worth is decided when the
+    /// cleaner looks.
+    credit: u64,
 }
 
 impl Pacing {
@@ -171,7 +174,22 @@ impl Pacing {
             scarce: false,
             nothing_to_gain: false,
             empty: u32::MAX,
+            credit: 0,
         }
+    }
+
+    /// The host wrote blocks.
+    pub(crate) fn earn(&mut self, blocks: u64) {
+        self.credit += blocks;
+    }
+
+    pub(crate) fn credit(&self) -> u64 {
+        self.credit
+    }
+
+    /// So much of it is used up; `None` for all.
+    pub(crate) fn pay_credit(&mut self, blocks: Option<u64>) {
+        self.credit = blocks.map_or(0, |blocks| self.credit.saturating_sub(blocks));
     }
 
     /// Notes how many segments are empty, and whether host data goes to several streams.

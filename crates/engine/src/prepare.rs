@@ -9,7 +9,7 @@
 //! of the host's writes is paid with a credit, which grows with what the log writes.
 //!
 //! Does not know what the device does, nor when there is space again: the driver says so by
-//! [`Engine::try_for_space`].
+//! [`crate::Engine::try_for_space`].
 //!
 //! # Invariants
 //! - A segment is prepared only while it waits in the queue that the durable checkpoint lists, and no
@@ -18,11 +18,11 @@
 //! - Segments are opened in the order of the queue: what is ready is a prefix of it.
 //! - A lack of space is no failure: nothing is poisoned, reads go on, writes wait.
 
-use crate::Engine;
 use crate::api::{Command, IoResult, Phase};
 use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
-use crate::segments::{Segment, Segments, State};
+use crate::segments::{Segment, Segments, State, Trim};
+use crate::shared::{Outcome, Shared};
 use crate::units::{SegmentIndex, segment_start};
 
 /// What the device does for segments before they are written.
@@ -120,28 +120,21 @@ impl ReadyQueue {
 pub(crate) struct Preparer {
     /// The segment, and how many blocks.
     out: Option<(SegmentIndex, u32)>,
-    /// There was no space when it was last asked for.
-    lacks_space: bool,
     credit: u64,
+    /// Blocks that the log had written when it was last looked at.
+    seen: u64,
 }
 
 impl Default for Preparer {
     fn default() -> Preparer {
-        Preparer { out: None, lacks_space: false, credit: CREDIT_MAX }
-    }
-}
-
-impl Preparer {
-    /// The log wrote so many blocks.
-    pub(crate) fn earn(&mut self, blocks: u32) {
-        self.credit = (self.credit + CREDIT_PER_BLOCK * u64::from(blocks)).min(CREDIT_MAX);
+        Preparer { out: None, credit: CREDIT_MAX, seen: 0 }
     }
 }
 
 impl Segment {
     /// Whether it may be prepared now, waiting in the queue.
     fn may_be_prepared(&self, size: u32) -> bool {
-        let is_touched = self.readers > 0 || self.trimming || self.to_be_trimmed;
+        let is_touched = self.readers > 0 || self.state != State::Queued(Trim::Done);
         !self.readiness.is_whole(size) && !is_touched
     }
 }
@@ -197,113 +190,120 @@ impl Segments {
     }
 }
 
-impl Engine {
-    /// Asks the device for space again that it did not have. The driver calls this now and then while
-    /// [`Engine::lacks_space`].
-    pub fn try_for_space(&mut self) {
-        if self.preparer.lacks_space {
-            self.preparer.lacks_space = false;
+impl Shared {
+    /// See [`crate::Engine::try_for_space`].
+    pub(crate) fn try_for_space(&mut self) {
+        if self.signals.lacks_space {
+            self.signals.lacks_space = false;
             self.segments.ready.keeps = true;
         }
     }
 
-    /// Whether the device had no space when it was last asked: writes may have to wait until there is
-    /// some.
-    pub fn lacks_space(&self) -> bool {
-        self.preparer.lacks_space
+    /// See [`crate::Engine::lacks_space`].
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.signals.lacks_space
     }
 
     /// Segments that are empty and need no cleaning: without space for more, only those that have it.
     pub(crate) fn empty_with_space(&self) -> u32 {
         let empty = self.segments.empty_count();
-        match self.preparer.lacks_space {
+        match self.signals.lacks_space {
             true => empty.min(self.segments.usable_count() as u32 + self.segments.freed_count()),
             false => empty,
         }
     }
+}
 
+impl Preparer {
     /// Prepares what comes next, one command at a time.
-    pub(crate) fn pump_prepare(&mut self) {
-        if self.config.prepare == Prepare::Never || self.preparer.out.is_some() {
+    pub(crate) fn step(&mut self, shared: &mut Shared, outcome: Outcome) {
+        let written = shared.log.appended_blocks;
+        let earned = CREDIT_PER_BLOCK * (written - core::mem::replace(&mut self.seen, written));
+        self.credit = (self.credit + earned).min(CREDIT_MAX);
+        if shared.config.prepare == Prepare::Never || self.out.is_some() {
             return;
         }
-        if self.preparer.lacks_space {
-            self.give_up_shutdown_without_space();
+        if shared.signals.lacks_space {
+            give_up_shutdown_without_space(shared, outcome);
             return;
         }
-        if let Some((segment, first, count)) = self.what_to_prepare() {
-            self.preparer.out = Some((segment, count));
-            self.segments.segment_mut(segment).readiness.is_under_way = true;
-            let pba = segment_start(self.geometry(), segment).plus(first);
-            self.ios.start(Purpose::Prepare(segment), Command::Prepare { pba, count });
+        if let Some((segment, first, count)) = self.what_to_prepare(shared) {
+            self.out = Some((segment, count));
+            shared.segments.segment_mut(segment).readiness.is_under_way = true;
+            let pba = segment_start(&shared.superblock.geometry, segment).plus(first);
+            shared.ios.start(Purpose::Prepare(segment), Command::Prepare { pba, count });
         }
     }
 
     /// The segment, its first block that is not prepared, and how many blocks of it to prepare.
-    fn what_to_prepare(&mut self) -> Option<(SegmentIndex, u32, u32)> {
-        let size = self.superblock.geometry.segment_size;
-        if self.config.prepare == Prepare::Space {
-            let count = self.pacing.marks().wanted_by_user as usize + 2;
-            return self.segments.next_without_space(count).map(|segment| (segment, 0, size));
+    fn what_to_prepare(&mut self, shared: &Shared) -> Option<(SegmentIndex, u32, u32)> {
+        let size = shared.superblock.geometry.segment_size;
+        if shared.config.prepare == Prepare::Space {
+            let count = shared.pacing.marks().wanted_by_user as usize + 2;
+            return shared.segments.next_without_space(count).map(|segment| (segment, 0, size));
         }
         // Before the first checkpoint a queued segment may hold records that replay did not accept.
-        if self.phase != Phase::Running || self.preparer.credit < u64::from(PIECE_BLOCKS) {
+        if shared.phase != Phase::Running || self.credit < u64::from(PIECE_BLOCKS) {
             return None;
         }
         let count = (AHEAD_BLOCKS / size).clamp(2, AHEAD_SEGMENTS_MAX);
-        let segment = self.segments.next_to_prepare(count as usize)?;
-        let first = self.segments.segment(segment).readiness.blocks;
+        let segment = shared.segments.next_to_prepare(count as usize)?;
+        let first = shared.segments.segment(segment).readiness.blocks;
         let blocks = PIECE_BLOCKS.min(size - first);
-        self.preparer.credit -= u64::from(blocks);
+        self.credit -= u64::from(blocks);
         Some((segment, first, blocks))
     }
 
     /// The device has prepared a piece of a segment, or could not.
-    pub(crate) fn prepared(&mut self, segment: SegmentIndex, result: IoResult) {
-        let (expected, count) = self.preparer.out.take().expect("one is prepared at a time");
+    pub(crate) fn completed(
+        &mut self,
+        shared: &mut Shared,
+        segment: SegmentIndex,
+        result: IoResult,
+    ) {
+        let (expected, count) = self.out.take().expect("one is prepared at a time");
         assert_eq!(expected, segment, "what completes is what was asked for");
-        let waits = self.segments.segment(segment).state == State::Queued;
+        let waits = shared.segments.segment(segment).state == State::Queued(Trim::Done);
         assert!(waits || sings(Canary::OpenedWhilePrepared), "it is opened only afterwards");
-        let needs_space = self.config.prepare == Prepare::Space;
-        let readiness = &mut self.segments.segment_mut(segment).readiness;
+        let needs_space = shared.config.prepare == Prepare::Space;
+        let readiness = &mut shared.segments.segment_mut(segment).readiness;
         assert!(readiness.is_under_way, "a command completes once");
         readiness.is_under_way = false;
         match result {
             Ok(()) => {
                 readiness.blocks = readiness.blocks.saturating_add(count);
-                self.statistics.prepared_blocks += u64::from(count);
+                shared.statistics.prepared_blocks += u64::from(count);
             }
             Err(_) if needs_space => {
-                self.preparer.lacks_space = true;
+                shared.signals.lacks_space = true;
                 // What is freed from now on is given back, for others to have it.
-                self.segments.ready.keeps = false;
+                shared.segments.ready.keeps = false;
             }
             // Only cheaper writes were to be won. If the device is damaged there, the log will meet it.
             Err(_) => readiness.blocks = Readiness::WHOLE,
         }
-        self.segments.count_ready();
-        self.restless = true;
+        shared.segments.count_ready();
     }
 
     /// # Panics
     /// If the segment that a command prepares is not the one that is known to be, or is used.
     #[cfg(feature = "verify")]
-    pub(crate) fn assert_preparing(&self, segment: SegmentIndex) {
-        let known = self.preparer.out.map(|(segment, _)| segment);
+    pub(crate) fn assert_preparing(&self, shared: &Shared, segment: SegmentIndex) {
+        let known = self.out.map(|(segment, _)| segment);
         assert_eq!(known, Some(segment), "one segment is prepared at a time");
-        let entry = self.segments.segment(segment);
+        let entry = shared.segments.segment(segment);
         assert!(entry.readiness.is_under_way, "and says so");
-        assert_eq!(entry.state, State::Queued, "it waits in the queue");
+        assert_eq!(entry.state, State::Queued(Trim::Done), "it waits in the queue");
         assert!(!entry.is_trimmed_now(), "it is not discarded meanwhile");
     }
+}
 
-    /// A shutdown that cannot write its checkpoint for want of space ends without it: opening replays
-    /// the log.
-    fn give_up_shutdown_without_space(&mut self) {
-        let stands_still = self.ios.out_count() == 0 && !self.restless;
-        if self.phase == Phase::ShuttingDown && stands_still {
-            self.give_up_shutdown(ERRNO_NO_SPACE);
-        }
+/// A shutdown that cannot write its checkpoint for want of space ends without it: opening replays
+/// the log.
+fn give_up_shutdown_without_space(shared: &mut Shared, outcome: Outcome) {
+    let stands_still = shared.ios.out_count() == 0 && outcome == Outcome::Rests;
+    if shared.phase == Phase::ShuttingDown && stands_still {
+        shared.give_up_shutdown(ERRNO_NO_SPACE);
     }
 }
 

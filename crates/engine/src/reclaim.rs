@@ -43,13 +43,13 @@ print_and_parse_by_name!(Reclaim);
 impl Engine {
     /// How space is reclaimed.
     pub fn reclaim(&self) -> Reclaim {
-        self.config.reclaim
+        self.shared.config.reclaim
     }
 
     /// Changes how space is reclaimed, from the next record on. Holes that were prepared are given
     /// up at the next checkpoint if nobody wants them any more.
     pub fn set_reclaim(&mut self, reclaim: Reclaim) {
-        self.config.reclaim = reclaim;
-        self.log.reclaim = reclaim;
+        self.shared.config.reclaim = reclaim;
+        self.shared.log.reclaim = reclaim;
     }
 }

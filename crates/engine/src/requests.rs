@@ -1,6 +1,8 @@
 //! Requests that were accepted and not yet answered.
 
-use crate::api::{BufferRef, Failure, RequestId};
+use crate::api::{BufferRef, Failure, RequestId, Response};
+use crate::units::Sequence;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use coulter_format::Lba;
 
@@ -38,6 +40,13 @@ pub(crate) struct Slot {
 pub(crate) struct Requests {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
+    responses: VecDeque<Response>,
+    /// Slots of requests that wait for durability, with the sequence that must be durable.
+    waiting: VecDeque<(u32, Sequence)>,
+    /// A discard is only partly logged.
+    pub(crate) discard_under_way: bool,
+    /// Waits for the last checkpoint.
+    pub(crate) shutdown: Option<RequestId>,
 }
 
 impl Requests {
@@ -45,6 +54,10 @@ impl Requests {
         Requests {
             slots: alloc::vec![None; capacity as usize],
             free: (0..capacity).rev().collect(),
+            responses: VecDeque::with_capacity(capacity as usize),
+            waiting: VecDeque::with_capacity(capacity as usize),
+            discard_under_way: false,
+            shutdown: None,
         }
     }
 
@@ -63,27 +76,65 @@ impl Requests {
         self.slots[slot as usize].as_mut().expect("a slot is held until its answer")
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) -> Slot {
+    /// Answers a request.
+    pub(crate) fn finish(&mut self, slot: u32) {
+        let request = self.slots[slot as usize].take().expect("a request is answered once");
+        assert!(self.free.len() < self.slots.len(), "a slot is given back once");
         self.free.push(slot);
-        self.slots[slot as usize].take().expect("a request is answered once")
+        self.respond(request.id, request.failure.map_or(Ok(()), Err));
+    }
+
+    /// Notes a failure; the first one is reported.
+    pub(crate) fn fail(&mut self, slot: u32, failure: Failure) {
+        self.slot(slot).failure.get_or_insert(failure);
+    }
+
+    /// Answers one that has no slot.
+    pub(crate) fn respond(&mut self, id: RequestId, result: Result<(), Failure>) {
+        self.responses.push_back(Response { id, result });
+    }
+
+    /// The next answer.
+    pub(crate) fn take_response(&mut self) -> Option<Response> {
+        self.responses.pop_front()
+    }
+
+    /// The request is answered once this sequence is durable.
+    pub(crate) fn wait_for(&mut self, slot: u32, sequence: Sequence) {
+        assert!(self.slots[slot as usize].is_some(), "who waits holds a slot");
+        self.waiting.push_back((slot, sequence));
+    }
+
+    /// Whether anybody waits for durability.
+    pub(crate) fn wait_for_durability(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Answers those whose records are durable now; returns how many.
+    pub(crate) fn durable_up_to(&mut self, durable: Sequence) -> u64 {
+        let before = self.waiting.len();
+        let mut waiting = core::mem::take(&mut self.waiting);
+        waiting.retain(|(slot, target)| {
+            if *target <= durable {
+                self.finish(*slot);
+            }
+            *target > durable
+        });
+        assert!(self.waiting.is_empty(), "an answer makes nobody wait");
+        self.waiting = waiting;
+        (before - self.waiting.len()) as u64
+    }
+
+    /// Nothing becomes durable any more.
+    pub(crate) fn fail_waiting(&mut self, failure: Failure) {
+        while let Some((slot, _)) = self.waiting.pop_front() {
+            self.fail(slot, failure);
+            self.finish(slot);
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-}
-
-impl crate::Engine {
-    /// Answers a request.
-    pub(crate) fn finish_request(&mut self, slot: u32) {
-        let request = self.requests.remove(slot);
-        let result = request.failure.map_or(Ok(()), Err);
-        self.respond(request.id, result);
-    }
-
-    /// Notes a failure; the first one is reported.
-    pub(crate) fn fail_request(&mut self, slot: u32, failure: Failure) {
-        self.requests.slot(slot).failure.get_or_insert(failure);
     }
 }
 
@@ -92,6 +143,18 @@ impl Requests {
     /// The requests, each with its slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
         (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
+    }
+
+    /// Whether one waits for durability.
+    pub(crate) fn is_waiting(&self, slot: u32) -> bool {
+        self.waiting.iter().any(|(waiting, _)| *waiting == slot)
+    }
+
+    /// # Panics
+    /// If somebody waits for what has come, or never comes.
+    pub(crate) fn assert_waiting(&self, durable: Sequence, applied: Sequence) {
+        let comes = |(_, target): &(u32, Sequence)| *target > durable && *target <= applied;
+        assert!(self.waiting.iter().all(comes), "nobody waits for what is durable, or never comes");
     }
 
     /// How many there can be.

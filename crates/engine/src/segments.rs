@@ -16,11 +16,13 @@ mod verify;
 
 use crate::canary::{Canary, sings};
 use crate::holes::Holes;
+use crate::index_set::IndexSet;
 use crate::prepare::{Readiness, ReadyQueue};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use coulter_format::Pba;
+use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
 
 /// Where a segment is in its life.
@@ -32,8 +34,8 @@ pub(crate) enum State {
     Freed(Sequence),
     /// Being discarded on the device.
     Trimming,
-    /// In the queue of segments to be opened; with `to_be_trimmed`, since it was freed.
-    Queued,
+    /// In the queue of segments to be opened.
+    Queued(Trim),
     /// A stream's head.
     Open,
     /// Full.
@@ -42,10 +44,51 @@ pub(crate) enum State {
     Patching,
 }
 
+/// Whether the device was told to forget a segment that waits in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trim {
+    /// It was, or need not be.
+    Done,
+    /// It was queued as soon as it was freed: it is told once the checkpoint is durable.
+    Due,
+    /// It is being told.
+    UnderWay,
+}
+
+impl State {
+    /// Whether a segment may go from this state to that one while the engine runs.
+    fn leads_to(self, next: State) -> bool {
+        use State::{Closed, Free, Freed, Open, Patching, Queued, Trimming};
+        matches!(
+            (self, next),
+            (Free, Queued(Trim::Done))
+                | (Freed(_), Queued(Trim::Due) | Trimming | Free)
+                | (Trimming, Free)
+                | (Closed, Freed(_) | Patching)
+                | (Patching, Closed)
+                | (Queued(Trim::Due), Queued(Trim::UnderWay | Trim::Done))
+                | (Queued(Trim::UnderWay), Queued(Trim::Done))
+                | (Queued(Trim::Done), Open)
+                | (Open, Closed)
+        )
+    }
+
+    /// The same while a store is opened: a checkpoint and the log say what was.
+    fn is_restored_to(self, next: State) -> bool {
+        use State::{Closed, Free, Open, Queued};
+        match (self, next) {
+            (Free, Open | Closed | Queued(Trim::Done)) | (Closed, Open) => true,
+            _ => self == next || self.leads_to(next),
+        }
+    }
+}
+
 /// One segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) valid: u32,
+    /// Of these, the blocks that the checkpoint lists: its table does not count them.
+    pub(crate) listed: u32,
     pub(crate) readers: u32,
     /// Records sealed into it that are not applied yet.
     pub(crate) pending: u32,
@@ -62,24 +105,15 @@ pub(crate) struct Segment {
     pub(crate) stream: u8,
     /// How often it was opened since the engine was.
     pub(crate) life: u32,
-    /// The cleaner went through it and something remained (a checkpoint's body); not again before
-    /// the next checkpoint.
-    pub(crate) exhausted: bool,
     /// Relocations of its blocks that are being filled or on their way: until they arrive the map leads to it,
     /// though nothing is left to be won.
     pub(crate) leaving: u32,
-    /// The cleaner looked at every block in it, and knew of each whether it is current.
-    pub(crate) gone_through: bool,
     /// Records were written into its holes, or may be: any block may be a header.
     pub(crate) patched: bool,
     /// Its holes are being looked for, or are known.
     pub(crate) watched: bool,
     /// Its holes are looked for while no more than this are valid: fewer once they were in vain.
     pub(crate) search_up_to: u32,
-    /// It was queued as soon as it was freed: the device has not been told to forget it.
-    pub(crate) to_be_trimmed: bool,
-    /// The device is forgetting it.
-    pub(crate) trimming: bool,
     /// How far it is prepared.
     pub(crate) readiness: Readiness,
 }
@@ -95,9 +129,8 @@ impl Segment {
     }
 
     /// A stream goes on in its holes.
-    pub(crate) fn begin_patching(&mut self, stream: Stream) {
+    fn begin_patching(&mut self, stream: Stream) {
         self.stream = stream as u8;
-        (self.exhausted, self.gone_through) = (false, false);
         self.search_up_to = u32::MAX;
         self.life = self.life.wrapping_add(1);
         // What is no longer valid has no say in the average.
@@ -122,13 +155,28 @@ pub(crate) struct Segments {
     queue: VecDeque<SegmentIndex>,
     /// How many at the front of the queue are listed by the durable checkpoint.
     usable: usize,
-    free_count: u32,
-    freed_count: u32,
-    miscounted: bool,
-    /// Segments gone through since the last cut.
+    /// Those that are free, that wait for a checkpoint, and that are to be trimmed once it is durable.
+    free: IndexSet,
+    freed: IndexSet,
+    to_be_trimmed: IndexSet,
+    /// The cleaner went through them and something remained (a checkpoint's body, or what is on its way);
+    /// not again before the next checkpoint.
+    exhausted: IndexSet,
+    /// The cleaner looked at every block in them since the last cut, and knew of each whether it is
+    /// current.
+    gone_through: IndexSet,
+    /// How often it went through one since then.
     gone_through_count: u32,
+    /// Pages of the segment table that may have changed since they were written.
+    changed_pages: IndexSet,
+    /// Sums over all segments.
+    valid_count: u64,
+    patched_count: u32,
+    miscounted: bool,
     /// Freed since they were asked for.
     lives: Lives,
+    /// The segment that the cleaner is emptying.
+    emptied: Option<SegmentIndex>,
     pub(crate) holes: Holes,
     pub(crate) ready: ReadyQueue,
 }
@@ -137,6 +185,7 @@ impl Segments {
     pub(crate) fn new(geometry: Geometry) -> Segments {
         let free = Segment {
             valid: 0,
+            listed: 0,
             readers: 0,
             pending: 0,
             clock: 0,
@@ -147,39 +196,61 @@ impl Segments {
             state: State::Free,
             stream: 0,
             life: 0,
-            exhausted: false,
             leaving: 0,
-            gone_through: false,
             patched: false,
             watched: false,
             search_up_to: u32::MAX,
-            to_be_trimmed: false,
-            trimming: false,
             readiness: Readiness::default(),
         };
         let table = alloc::vec![free; geometry.segment_count as usize];
+        let none = || IndexSet::new(table.len());
+        let mut free = none();
+        (0..table.len()).for_each(|index| {
+            free.insert(index);
+        });
         Segments {
             geometry,
-            free_count: table.len() as u32,
-            freed_count: 0,
+            free,
+            freed: none(),
+            to_be_trimmed: none(),
+            exhausted: none(),
+            gone_through: none(),
+            changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE)),
+            valid_count: 0,
+            patched_count: 0,
             queue: VecDeque::with_capacity(table.len()),
             table,
             usable: 0,
             miscounted: false,
             gone_through_count: 0,
             lives: Lives::default(),
+            emptied: None,
             holes: Holes::default(),
             ready: ReadyQueue::default(),
         }
     }
 
-    /// More segments come behind those that there are, all of them free.
+    /// More segments come behind those that there are, all of them free. Before anything is written.
     pub(crate) fn grow(&mut self, geometry: Geometry) {
-        let more = Segments::new(geometry).table.split_off(self.table.len());
-        self.free_count += more.len() as u32;
-        self.table.extend(more);
-        self.queue.reserve(self.table.len() - self.queue.len());
-        self.geometry = geometry;
+        let before = self.table.len();
+        let mut grown = Segments::new(geometry);
+        assert!(grown.table.len() >= before, "no segment is given up");
+        assert_eq!(self.to_be_trimmed.count(), 0, "nothing is trimmed while a store is opened");
+        grown.table[..before].copy_from_slice(&self.table);
+        (0..before).filter(|index| !self.free.contains(*index)).for_each(|index| {
+            grown.free.remove(index);
+        });
+        self.freed.iter().for_each(|index| {
+            grown.freed.insert(index);
+        });
+        grown.queue.extend(self.queue.iter());
+        grown.ready = core::mem::take(&mut self.ready);
+        (grown.usable, grown.miscounted) = (self.usable, self.miscounted);
+        (grown.valid_count, grown.patched_count) = (self.valid_count, self.patched_count);
+        (0..grown.table.len().div_ceil(SEGMENTS_PER_PAGE)).for_each(|page| {
+            grown.changed_pages.insert(page);
+        });
+        *self = grown;
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
@@ -190,12 +261,124 @@ impl Segments {
         &self.table[segment.index()]
     }
 
+    /// For what the segment table may have to say anew.
     pub(crate) fn segment_mut(&mut self, segment: SegmentIndex) -> &mut Segment {
+        self.changed_pages.insert(segment.index() / SEGMENTS_PER_PAGE);
         &mut self.table[segment.index()]
+    }
+
+    /// A read of it begins: it is not opened, nor trimmed, before that has ended.
+    pub(crate) fn begin_read(&mut self, segment: SegmentIndex) {
+        let entry = &mut self.table[segment.index()];
+        assert!(entry.readers < u32::MAX, "readers can be counted");
+        entry.readers += 1;
+    }
+
+    /// A read of it has ended.
+    pub(crate) fn end_read(&mut self, segment: SegmentIndex) {
+        let entry = &mut self.table[segment.index()];
+        assert!(entry.readers > 0, "a read ends once");
+        entry.readers -= 1;
+    }
+
+    /// The only place where a state changes.
+    pub(crate) fn enter(&mut self, segment: SegmentIndex, state: State) {
+        let before = self.table[segment.index()].state;
+        assert!(before.leads_to(state), "{segment:?} goes from {before:?} to {state:?}");
+        self.set_state(segment, state);
+    }
+
+    /// The same while a store is opened.
+    fn restore_to(&mut self, segment: SegmentIndex, state: State) {
+        let before = self.table[segment.index()].state;
+        assert!(before.is_restored_to(state), "{segment:?} is {before:?}, and {state:?} at once");
+        self.set_state(segment, state);
+    }
+
+    fn set_state(&mut self, segment: SegmentIndex, state: State) {
+        let index = segment.index();
+        match self.table[index].state {
+            State::Free => assert!(self.free.remove(index), "what is free is listed"),
+            State::Freed(_) => assert!(self.freed.remove(index), "what was freed is listed"),
+            State::Queued(Trim::Due) => {
+                assert!(self.to_be_trimmed.remove(index), "what is to be trimmed is listed");
+            }
+            _ => {}
+        }
+        match state {
+            State::Free => assert!(self.free.insert(index), "a segment is free once"),
+            State::Freed(_) => assert!(self.freed.insert(index), "a segment is freed once"),
+            State::Queued(Trim::Due) => {
+                assert!(self.to_be_trimmed.insert(index), "a segment is trimmed once");
+            }
+            _ => {}
+        }
+        self.segment_mut(segment).state = state;
+    }
+
+    /// The cleaner is done with it, whatever remained.
+    pub(crate) fn exhaust(&mut self, segment: SegmentIndex) {
+        self.exhausted.insert(segment.index());
+    }
+
+    /// Whether it is not to be cleaned again before the next checkpoint.
+    pub(crate) fn is_exhausted(&self, segment: SegmentIndex) -> bool {
+        self.exhausted.contains(segment.index())
+    }
+
+    /// Those that are not.
+    pub(crate) fn exhausted(&self) -> impl Iterator<Item = &Segment> {
+        self.exhausted.iter().map(|index| &self.table[index])
+    }
+
+    /// Its blocks will be others.
+    fn forget_cleaning(&mut self, segment: SegmentIndex) {
+        self.exhausted.remove(segment.index());
+        self.gone_through.remove(segment.index());
+    }
+
+    /// A stream goes on in its holes.
+    pub(crate) fn begin_patching(&mut self, segment: SegmentIndex, stream: Stream) {
+        self.forget_cleaning(segment);
+        self.segment_mut(segment).begin_patching(stream);
+    }
+
+    /// Records are written into its holes, or may be.
+    pub(crate) fn set_patched(&mut self, segment: SegmentIndex, patched: bool) {
+        let before = core::mem::replace(&mut self.segment_mut(segment).patched, patched);
+        self.patched_count = self.patched_count + u32::from(patched) - u32::from(before);
+    }
+
+    /// How many are.
+    pub(crate) fn patched_count(&self) -> u32 {
+        self.patched_count
+    }
+
+    /// References in all.
+    pub(crate) fn valid_count(&self) -> u64 {
+        self.valid_count
+    }
+
+    /// Pages of the segment table that may have changed; from now on none has.
+    pub(crate) fn take_changed_pages(&mut self, mut each: impl FnMut(&Segments, usize)) {
+        while let Some(page) = self.changed_pages.next(0) {
+            self.changed_pages.remove(page);
+            each(self, page);
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
         self.table.iter().enumerate().map(|(index, segment)| (SegmentIndex(index as u32), segment))
+    }
+
+    /// Those that a page of the segment table tells of.
+    pub(crate) fn of_table_page(
+        &self,
+        page: usize,
+    ) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
+        let first = page * SEGMENTS_PER_PAGE;
+        let indices = (first as u32..).map(SegmentIndex);
+        indices.zip(self.table[first..].iter().take(SEGMENTS_PER_PAGE))
     }
 
     /// The segment of a block that is known to lie in the log.
@@ -211,13 +394,31 @@ impl Segments {
     pub(crate) fn retain(&mut self, pba: Pba) {
         assert_ne!(pba, Pba::LOST, "what is lost is nowhere");
         let segment = self.of(pba);
-        let entry = &mut self.table[segment.index()];
-        if entry.valid == self.geometry.segment_size {
+        let size = self.geometry.segment_size;
+        let entry = self.segment_mut(segment);
+        if entry.valid == size {
             self.miscounted = true;
             return;
         }
         entry.valid += 1;
-        debug_assert!(!matches!(entry.state, State::Free | State::Queued | State::Trimming));
+        debug_assert!(!matches!(entry.state, State::Free | State::Queued(_) | State::Trimming));
+        self.valid_count += 1;
+    }
+
+    /// The same for one that the checkpoint lists.
+    pub(crate) fn retain_listed(&mut self, pba: Pba) {
+        self.retain(pba);
+        let segment = self.of(pba);
+        self.segment_mut(segment).listed += 1;
+    }
+
+    /// One that the checkpoint lists no more.
+    pub(crate) fn release_listed(&mut self, pba: Pba, now: Sequence) {
+        let segment = self.of(pba);
+        let entry = self.segment_mut(segment);
+        assert!(entry.listed > 0, "what was listed is listed no more, once");
+        entry.listed -= 1;
+        self.release(pba, now);
     }
 
     /// One reference less. A closed segment without any becomes freed at `now`. What is lost is
@@ -227,13 +428,14 @@ impl Segments {
             return;
         }
         let segment = self.of(pba);
-        let entry = &mut self.table[segment.index()];
+        let entry = self.segment_mut(segment);
         if entry.valid == 0 {
             self.miscounted = true;
             return;
         }
         entry.valid -= 1;
         let (empty, watched) = (entry.valid == 0, entry.watched);
+        self.valid_count -= 1;
         if watched {
             self.note_death(segment, pba);
         }
@@ -251,7 +453,7 @@ impl Segments {
 
     /// The cleaner went through a segment, and knew of every block in it whether it is current.
     pub(crate) fn went_through(&mut self, segment: SegmentIndex) {
-        self.table[segment.index()].gone_through = true;
+        self.gone_through.insert(segment.index());
         self.gone_through_count += 1;
     }
 
@@ -264,19 +466,21 @@ impl Segments {
     /// Frees what can only have been counted by map pages that were damaged: in a segment that the
     /// cleaner went through wholly, nothing is current but what the checkpoint lists. To be called
     /// while no relocation is on its way. Returns how many references were given up.
-    pub(crate) fn forgive(&mut self, listed: &[u32], now: Sequence) -> u64 {
+    pub(crate) fn forgive(&mut self, now: Sequence) -> u64 {
         let mut forgiven = 0;
         self.gone_through_count = 0;
-        for (index, listed) in listed.iter().enumerate() {
-            let entry = &mut self.table[index];
-            let gone_through = core::mem::replace(&mut entry.gone_through, false);
-            let still = entry.state == State::Closed && entry.pending == 0;
-            if gone_through && still && entry.valid > *listed {
-                forgiven += u64::from(entry.valid - listed);
-                entry.valid = *listed;
-                self.settle(SegmentIndex(index as u32), now);
+        while let Some(index) = self.gone_through.next(0) {
+            self.gone_through.remove(index);
+            let segment = SegmentIndex(index as u32);
+            let Segment { state, pending, valid, listed, .. } = self.table[index];
+            let still = state == State::Closed && pending == 0;
+            if still && valid > listed {
+                forgiven += u64::from(valid - listed);
+                self.segment_mut(segment).valid = listed;
+                self.settle(segment, now);
             }
         }
+        self.valid_count -= forgiven;
         forgiven
     }
 
@@ -295,15 +499,14 @@ impl Segments {
 
     /// Frees the segment if it is closed and nothing in it is counted or to come.
     pub(crate) fn settle(&mut self, segment: SegmentIndex, now: Sequence) {
-        let entry = &mut self.table[segment.index()];
+        let entry = &self.table[segment.index()];
         if entry.state == State::Closed && entry.valid == 0 && entry.pending == 0 {
-            entry.state = State::Freed(now);
-            self.freed_count += 1;
             // One that was patched did not live from its opening on.
             if entry.stream == Stream::User as u8 && !entry.patched {
                 self.lives.count += 1;
                 self.lives.sum_opened += u128::from(entry.opened);
             }
+            self.enter(segment, State::Freed(now));
         }
     }
 
@@ -311,22 +514,22 @@ impl Segments {
     pub(crate) fn open(&mut self, stream: Stream, keep: usize, clock: u64) -> Option<SegmentIndex> {
         let next = *self.queue.front()?;
         let front = &self.table[next.index()];
-        let is_touched = front.readers > 0 || front.trimming || front.readiness.is_under_way();
+        let is_trimmed = front.state == State::Queued(Trim::UnderWay);
+        let is_touched = front.readers > 0 || is_trimmed || front.readiness.is_under_way();
         if self.usable_count() <= keep || is_touched {
             return None;
         }
+        assert_eq!(front.valid, 0, "nothing is counted in a segment that is opened");
         self.queue.pop_front();
         self.usable -= 1;
         self.ready.front_was_opened();
-        let entry = &mut self.table[next.index()];
+        self.enter(next, State::Open);
+        self.forget_cleaning(next);
+        self.set_patched(next, false);
+        let entry = self.segment_mut(next);
         entry.readiness.note_opened();
-        assert_eq!(entry.state, State::Queued, "only a queued segment is opened");
-        assert_eq!(entry.valid, 0, "nothing is counted in a segment that is opened");
-        entry.state = State::Open;
         entry.stream = stream as u8;
-        entry.exhausted = false;
-        entry.gone_through = false;
-        (entry.patched, entry.search_up_to) = (false, u32::MAX);
+        entry.search_up_to = u32::MAX;
         entry.life = entry.life.wrapping_add(1);
         (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
         entry.moved = 0;
@@ -335,17 +538,15 @@ impl Segments {
 
     /// A head takes no more.
     pub(crate) fn close(&mut self, segment: SegmentIndex, clock: u64, now: Sequence) {
-        let entry = &mut self.table[segment.index()];
-        assert_eq!(entry.state, State::Open, "only an open segment is closed");
-        entry.clock = clock;
-        entry.state = State::Closed;
+        self.enter(segment, State::Closed);
+        self.segment_mut(segment).clock = clock;
         self.settle(segment, now);
     }
 
     /// So many blocks of host data came into the segment; the sum of the clocks at which the host
     /// wrote them.
     pub(crate) fn note_times(&mut self, segment: SegmentIndex, blocks: u32, times: u128) {
-        let entry = &mut self.table[segment.index()];
+        let entry = self.segment_mut(segment);
         let total = entry.timed + blocks;
         if total > 0 {
             let sum = u128::from(entry.mean_time) * u128::from(entry.timed) + times;
@@ -356,11 +557,15 @@ impl Segments {
 
     /// A host block was relocated: if the cleaner is emptying its segment, or just has, it is noted as
     /// moved.
-    pub(crate) fn note_moved(&mut self, source: Pba, victim: Option<SegmentIndex>) {
-        let segment = self.of(source);
-        let entry = &mut self.table[segment.index()];
-        let is_emptied = entry.exhausted || victim == Some(segment);
-        entry.moved += u32::from(is_emptied);
+    pub(crate) fn note_moved(&mut self, source: Pba) {
+        let (segment, victim) = (self.of(source), self.emptied);
+        let is_emptied = self.exhausted.contains(segment.index()) || victim == Some(segment);
+        self.table[segment.index()].moved += u32::from(is_emptied);
+    }
+
+    /// The cleaner empties this segment, or none any more.
+    pub(crate) fn empty(&mut self, segment: Option<SegmentIndex>) {
+        self.emptied = segment;
     }
 
     /// A relocation of a block is being filled.
@@ -372,7 +577,9 @@ impl Segments {
     /// It has arrived, in time or not.
     pub(crate) fn relocation_arrived(&mut self, source: Pba) {
         let segment = self.of(source);
-        self.table[segment.index()].leaving -= 1;
+        let entry = &mut self.table[segment.index()];
+        assert!(entry.leaving > 0, "a relocation arrives once");
+        entry.leaving -= 1;
     }
 
     /// When the blocks of a segment were written by the host, on average.
@@ -389,23 +596,20 @@ impl Segments {
     /// `sequence` frees. They may be opened once it is durable: see
     /// [`Segments::queue_is_durable`].
     pub(crate) fn fill_queue(&mut self, length: usize, sequence: Sequence) {
-        let mut index = 0;
-        while self.queue.len() < length && self.free_count + self.freed_count > 0 {
-            let Some(entry) = self.table.get_mut(index) else { return };
-            match entry.state {
-                State::Free => self.free_count -= 1,
-                State::Freed(at) if at <= sequence => {
-                    assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");
-                    self.freed_count -= 1;
-                    entry.to_be_trimmed = true;
-                }
-                _ => {
-                    index += 1;
-                    continue;
-                }
-            }
-            entry.state = State::Queued;
-            self.queue.push_back(SegmentIndex(index as u32));
+        let mut from = 0;
+        while self.queue.len() < length {
+            let (free, freed) = (self.free.next(from), self.freed.next(from));
+            let Some(index) = free.into_iter().chain(freed).min() else { return };
+            from = index + 1;
+            let segment = SegmentIndex(index as u32);
+            let state = match self.table[index].state {
+                State::Freed(at) if at > sequence => continue,
+                State::Freed(_) => State::Queued(Trim::Due),
+                _ => State::Queued(Trim::Done),
+            };
+            assert_eq!(self.table[index].valid, 0, "nothing is counted in an empty segment");
+            self.enter(segment, state);
+            self.queue.push_back(segment);
         }
     }
 
@@ -423,30 +627,35 @@ impl Segments {
         sequence: Sequence,
         mut trim: impl FnMut(SegmentIndex) -> bool,
     ) {
-        for (index, entry) in self.table.iter_mut().enumerate() {
-            entry.exhausted = false;
-            if core::mem::take(&mut entry.to_be_trimmed) {
-                // With a read of it in flight it is not discarded: it will be written soon anyway.
-                let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
-                let keeps = read || self.ready.keeps_queued();
-                entry.trimming = !keeps && trim(SegmentIndex(index as u32));
-                entry.readiness.note_trimmed(entry.trimming);
-                continue;
-            }
-            let State::Freed(at) = entry.state else { continue };
-            // A read that is in flight must not be discarded under; the next checkpoint will see.
-            let read = entry.readers > 0 && !sings(Canary::ReaderIgnored);
-            if at > sequence || read {
-                continue;
-            }
-            assert_eq!(entry.valid, 0, "nothing is counted in a freed segment");
-            self.freed_count -= 1;
-            if trim(SegmentIndex(index as u32)) {
-                entry.readiness.note_trimmed(true);
-                entry.state = State::Trimming;
-            } else {
-                entry.state = State::Free;
-                self.free_count += 1;
+        while let Some(index) = self.exhausted.next(0) {
+            self.exhausted.remove(index);
+        }
+        let mut from = 0;
+        loop {
+            let (due, freed) = (self.to_be_trimmed.next(from), self.freed.next(from));
+            let Some(index) = due.into_iter().chain(freed).min() else { break };
+            from = index + 1;
+            let segment = SegmentIndex(index as u32);
+            let Segment { state, readers, valid, .. } = self.table[index];
+            // A read that is in flight must not be discarded under.
+            let read = readers > 0 && !sings(Canary::ReaderIgnored);
+            assert_eq!(valid, 0, "nothing is counted in a freed segment");
+            match state {
+                // It is not discarded then: it will be written soon anyway.
+                State::Queued(_) => {
+                    let keeps = read || self.ready.keeps_queued();
+                    let is_trimmed = !keeps && trim(segment);
+                    self.segment_mut(segment).readiness.note_trimmed(is_trimmed);
+                    let trim = if is_trimmed { Trim::UnderWay } else { Trim::Done };
+                    self.enter(segment, State::Queued(trim));
+                }
+                // The next checkpoint will see.
+                State::Freed(at) if at > sequence || read => {}
+                _ if trim(segment) => {
+                    self.segment_mut(segment).readiness.note_trimmed(true);
+                    self.enter(segment, State::Trimming);
+                }
+                _ => self.enter(segment, State::Free),
             }
         }
         self.count_ready();
@@ -454,13 +663,10 @@ impl Segments {
 
     /// The device has forgotten a segment.
     pub(crate) fn trimmed(&mut self, segment: SegmentIndex) {
-        let entry = &mut self.table[segment.index()];
-        if core::mem::take(&mut entry.trimming) {
-            return;
+        match self.table[segment.index()].state {
+            State::Queued(Trim::UnderWay) => self.enter(segment, State::Queued(Trim::Done)),
+            _ => self.enter(segment, State::Free),
         }
-        assert_eq!(entry.state, State::Trimming, "a discard was asked for once");
-        entry.state = State::Free;
-        self.free_count += 1;
     }
 
     /// Segments in the queue, in order of opening.
@@ -480,17 +686,17 @@ impl Segments {
 
     /// Segments that are empty and need no cleaning: queued, free and (soon) freed ones.
     pub(crate) fn empty_count(&self) -> u32 {
-        self.free_count + self.freed_count + self.queue.len() as u32
+        (self.free.count() + self.freed.count() + self.queue.len()) as u32
     }
 
     /// Whether a checkpoint would make more segments usable.
     pub(crate) fn queue_could_grow(&self) -> bool {
-        self.free_count > 0 || self.usable < self.queue.len()
+        self.free.count() > 0 || self.usable < self.queue.len()
     }
 
     /// Segments that wait for a checkpoint.
     pub(crate) fn freed_count(&self) -> u32 {
-        self.freed_count
+        self.freed.count() as u32
     }
 
     /// Sets a segment as a checkpoint describes it.
@@ -503,30 +709,30 @@ impl Segments {
         clock: u64,
         mean_time: u64,
     ) {
-        let entry = &mut self.table[segment.index()];
-        assert_eq!(entry.state, State::Free, "a segment is restored once");
-        (entry.valid, entry.state, entry.stream, entry.clock) = (valid, state, stream, clock);
+        assert_eq!(self.segment(segment).state, State::Free, "a segment is restored once");
+        if state != State::Free {
+            self.restore_to(segment, state);
+            self.segment_mut(segment).readiness.note_opened();
+        }
+        let entry = self.segment_mut(segment);
+        (entry.valid, entry.stream, entry.clock) = (valid, stream, clock);
         // When it was opened is not written down.
         (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
-        if state != State::Free {
-            entry.readiness.note_opened();
-            self.free_count -= 1;
-        }
+        self.valid_count += u64::from(valid);
     }
 
     /// The checkpoint says that a segment is patched.
     pub(crate) fn restore_patched(&mut self, segment: SegmentIndex) {
-        self.table[segment.index()].patched = true;
+        self.set_patched(segment, true);
     }
 
     /// Puts a free segment at the end of the queue as a durable checkpoint lists it.
     pub(crate) fn restore_queued(&mut self, segment: SegmentIndex) -> bool {
-        let entry = &mut self.table[segment.index()];
+        let entry = self.segment(segment);
         if entry.state != State::Free || entry.valid != 0 {
             return false;
         }
-        entry.state = State::Queued;
-        self.free_count -= 1;
+        self.restore_to(segment, State::Queued(Trim::Done));
         self.queue.push_back(segment);
         self.usable += 1;
         true
@@ -537,37 +743,33 @@ impl Segments {
         let position = self.queue.iter().position(|queued| *queued == segment);
         self.queue.remove(position.expect("replay only looks at queued segments"));
         self.usable -= 1;
-        let entry = &mut self.table[segment.index()];
+        self.restore_to(segment, State::Open);
+        let entry = self.segment_mut(segment);
         entry.readiness.note_opened();
-        entry.state = State::Open;
         entry.stream = stream;
         (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
     }
 
     /// A segment that replay found left behind by its stream.
     pub(crate) fn restore_closed(&mut self, segment: SegmentIndex, clock: u64) {
-        let entry = &mut self.table[segment.index()];
-        if entry.state == State::Open {
-            entry.state = State::Closed;
-            entry.clock = clock;
+        if self.segment(segment).state == State::Open {
+            self.restore_to(segment, State::Closed);
+            self.segment_mut(segment).clock = clock;
         }
     }
 
     /// A segment that is a stream's head again, whatever the checkpoint said.
     pub(crate) fn restore_reopened(&mut self, segment: SegmentIndex) {
-        let entry = &mut self.table[segment.index()];
-        if entry.state == State::Free {
-            self.free_count -= 1;
-        }
-        entry.readiness.note_opened();
-        entry.state = State::Open;
+        self.segment_mut(segment).readiness.note_opened();
+        self.restore_to(segment, State::Open);
     }
 
     /// Open segments that are no stream's head are closed.
     pub(crate) fn close_headless(&mut self, is_head: impl Fn(SegmentIndex) -> bool) {
-        for (index, entry) in self.table.iter_mut().enumerate() {
-            if entry.state == State::Open && !is_head(SegmentIndex(index as u32)) {
-                entry.state = State::Closed;
+        for index in 0..self.table.len() {
+            let segment = SegmentIndex(index as u32);
+            if self.table[index].state == State::Open && !is_head(segment) {
+                self.restore_to(segment, State::Closed);
             }
         }
     }

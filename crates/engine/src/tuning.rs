@@ -31,11 +31,11 @@ print_and_parse_by_name!(CleaningMode);
 impl Engine {
     /// Changes when the cleaner works, from its next step on: what it has begun to copy arrives.
     pub fn set_cleaning(&mut self, mode: CleaningMode) {
-        self.cleaning = mode;
+        self.cleaner.set_mode(mode);
     }
 
     /// When the cleaner works.
     pub fn cleaning(&self) -> CleaningMode {
-        self.cleaning
+        self.cleaner.mode()
     }
 }

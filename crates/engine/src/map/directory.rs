@@ -107,16 +107,31 @@ pub(crate) struct Root {
     pub(crate) state: RootState,
     /// A leaf page moved since the root page was last written.
     pub(crate) changed: bool,
+    /// A bit for each leaf with updates that its page does not contain.
+    dirty: [u64; ENTRIES_PER_PAGE / 64],
     pub(crate) leaves: Option<Box<[Leaf; ENTRIES_PER_PAGE]>>,
 }
 
 impl Root {
+    /// The first leaf from this one on that has updates which its page does not contain.
+    pub(crate) fn next_dirty(&self, from: usize) -> Option<usize> {
+        let first = from / 64;
+        for (index, word) in self.dirty.iter().enumerate().skip(first) {
+            let word = if index == first { word & u64::MAX << (from % 64) } else { *word };
+            if word != 0 {
+                return Some(index * 64 + word.trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+
     fn empty(key: u64) -> Root {
         Root {
             key,
             disk: BlockPointer::NOWHERE,
             state: RootState::Loaded,
             changed: false,
+            dirty: [0; ENTRIES_PER_PAGE / 64],
             leaves: None,
         }
     }
@@ -211,6 +226,14 @@ impl Directory {
 
     pub(crate) fn leaf_mut(&mut self, place: LeafPlace) -> &mut Leaf {
         &mut self.roots[place.root].leaves.as_mut().expect("a place has a table")[place.slot]
+    }
+
+    /// Notes whether a leaf has updates that its page does not contain.
+    pub(crate) fn note_dirty(&mut self, place: LeafPlace) {
+        let is_dirty = self.leaf(place).unmerged > 0;
+        let word = &mut self.roots[place.root].dirty[place.slot / 64];
+        let bit = 1 << (place.slot % 64);
+        *word = if is_dirty { *word | bit } else { *word & !bit };
     }
 
     /// Whether the leaf's page pointer is known.

@@ -8,6 +8,25 @@ use crate::units::Sequence;
 use coulter_format::{BlockPointer, Lba};
 
 impl Map {
+    /// Unmaps a range.
+    pub(crate) fn discard(&mut self, segments: &mut Segments, lba: Lba, count: u64, now: Sequence) {
+        let per_leaf = ENTRIES_PER_PAGE as u64;
+        let end = lba.0 + count;
+        let mut next = lba.0;
+        while next < end {
+            let leaf_end = (next / per_leaf + 1) * per_leaf;
+            if next.is_multiple_of(per_leaf) && leaf_end <= end {
+                self.discard_leaf(segments, next / per_leaf, now);
+            } else {
+                for block in next..leaf_end.min(end) {
+                    self.discard_block(segments, Lba(block), now);
+                }
+            }
+            next = leaf_end.min(end);
+        }
+        assert_eq!(next, end, "all of the range is unmapped, and nothing else");
+    }
+
     /// Unmaps a whole leaf. Nothing is loaded: if the leaf page is only on the device, its
     /// locations are released when it is looked at next.
     pub(crate) fn discard_leaf(&mut self, segments: &mut Segments, key: u64, now: Sequence) {

@@ -228,7 +228,7 @@ impl Map {
                 Some((slot, _)) => self.frames.chain_set(slot, update),
                 None => {
                     self.frames.chain_add(&mut leaf.chain, update);
-                    self.recovery.count(leaf);
+                    self.count_update(place);
                 }
             }
             self.unreserve(1);
@@ -283,9 +283,9 @@ impl Map {
         let index = self.directory.root_index(key);
         let root = &mut self.directory.roots_mut()[index];
         let old = core::mem::replace(&mut root.disk, pointer);
-        segments.retain(pointer.pba);
+        segments.retain_listed(pointer.pba);
         if old.is_mapped() {
-            segments.release(old.pba, now);
+            segments.release_listed(old.pba, now);
         }
     }
 

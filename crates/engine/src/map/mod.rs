@@ -463,7 +463,12 @@ impl Map {
 
     /// Counts an update for the sweep and for what recovery would need.
     fn count_update(&mut self, place: LeafPlace) {
-        self.recovery.count(self.directory.leaf_mut(place));
+        let leaf = self.directory.leaf_mut(place);
+        let was_clean = leaf.unmerged == 0;
+        self.recovery.count(leaf);
+        if was_clean {
+            self.directory.note_dirty(place);
+        }
     }
 
     fn fold_if_long(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {

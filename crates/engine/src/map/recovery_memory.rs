@@ -99,13 +99,15 @@ pub(super) struct RecoveryMemory {
     swept: usize,
     swept_before_cut: usize,
     chunks_max: usize,
+    /// Leaves with updates that no page contains.
+    dirty_leaves: usize,
 }
 
 impl RecoveryMemory {
     /// For recovery within so many frames of the largest size.
     pub(super) fn new(frame_count: usize) -> RecoveryMemory {
         let chunks_max = chunks_max(frame_count.max(FRAME_COUNT_MIN as usize));
-        RecoveryMemory { pending: 0, swept: 0, swept_before_cut: 0, chunks_max }
+        RecoveryMemory { pending: 0, swept: 0, swept_before_cut: 0, chunks_max, dirty_leaves: 0 }
     }
 
     pub(super) fn chunks_max(&self) -> usize {
@@ -122,8 +124,14 @@ impl RecoveryMemory {
         self.pending + self.swept + self.swept_before_cut
     }
 
+    /// Leaves with updates that no page contains.
+    pub(super) fn dirty_leaves(&self) -> usize {
+        self.dirty_leaves
+    }
+
     /// A leaf has one more update.
     pub(super) fn count(&mut self, leaf: &mut Leaf) {
+        self.dirty_leaves += usize::from(leaf.unmerged == 0);
         if leaf.unmerged < ENTRIES_PER_PAGE as u16 {
             self.pending += usize::from(leaf.unmerged.is_multiple_of(UPDATES_PER_CHUNK as u16));
             leaf.unmerged += 1;
@@ -133,8 +141,10 @@ impl RecoveryMemory {
     /// A leaf is swept.
     pub(super) fn forget(&mut self, leaf: &mut Leaf) {
         let chunks = usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
+        assert!(self.pending >= chunks, "what is swept was counted");
         self.pending -= chunks;
         self.swept += chunks;
+        self.dirty_leaves -= usize::from(leaf.unmerged > 0);
         leaf.unmerged = 0;
         leaf.set(Flag::Referred, false);
     }
@@ -149,6 +159,7 @@ impl RecoveryMemory {
     /// it says is taken for something else, and the sum is a little too high until the sweep comes by.
     pub(super) fn emitted(&mut self, leaf: &mut Leaf, entries: usize) {
         let counted = usize::from(leaf.unmerged);
+        assert!(counted > 0, "a run says nothing of what the sweep has passed");
         if leaf.is(Flag::Referred) {
             let all = (counted + entries).min(ENTRIES_PER_PAGE);
             self.pending += all.div_ceil(UPDATES_PER_CHUNK) - counted.div_ceil(UPDATES_PER_CHUNK);
@@ -195,8 +206,9 @@ impl RecoveryMemory {
 impl RecoveryMemory {
     /// # Panics
     /// If the account of what no page contains is not what its leaves make it.
-    pub(super) fn assert_pending(&self, pending: usize) {
+    pub(super) fn assert_pending(&self, pending: usize, dirty_leaves: usize) {
         assert_eq!(self.pending, pending, "what recovery needs is counted");
+        assert_eq!(self.dirty_leaves, dirty_leaves, "leaves to be swept are counted");
     }
 }
 

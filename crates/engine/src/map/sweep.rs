@@ -36,12 +36,7 @@ impl Map {
     /// Leaves that the sweep must write at least before the next checkpoint, after an interval of so many
     /// updates.
     pub(crate) fn sweep_quota(&self, updates: Updates) -> usize {
-        crate::pacing::sweep_quota(self.dirty_leaf_count(), updates, &self.budget)
-    }
-
-    fn dirty_leaf_count(&self) -> usize {
-        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
-        tables.map(|leaves| leaves.iter().filter(|leaf| leaf.unmerged > 0).count()).sum()
+        crate::pacing::sweep_quota(self.recovery.dirty_leaves(), updates, &self.budget)
     }
 
     /// Whether memory, now or at recovery, calls for sweeping faster.
@@ -67,11 +62,9 @@ impl Map {
         let first =
             self.directory.roots().partition_point(|root| root.key < self.sweep.leaf / per_root);
         for root in &self.directory.roots()[first..] {
-            let Some(leaves) = root.leaves.as_ref() else { continue };
             let start = self.sweep.leaf.saturating_sub(root.key * per_root).min(per_root);
-            let dirty = leaves[start as usize..].iter().position(|leaf| leaf.unmerged > 0);
-            if let Some(slot) = dirty {
-                self.sweep.leaf = root.key * per_root + start + slot as u64;
+            if let Some(slot) = root.next_dirty(start as usize) {
+                self.sweep.leaf = root.key * per_root + slot as u64;
                 return Some(self.sweep.leaf);
             }
         }
@@ -90,16 +83,14 @@ impl Map {
         let mut count = 0;
         let first = self.directory.roots().partition_point(|root| root.key < key / per_root);
         for root in &self.directory.roots()[first..] {
-            let Some(leaves) = root.leaves.as_ref() else { continue };
-            let start = (key + 1).saturating_sub(root.key * per_root).min(per_root) as usize;
-            for (slot, leaf) in leaves.iter().enumerate().skip(start) {
+            let mut from = (key + 1).saturating_sub(root.key * per_root).min(per_root) as usize;
+            while let Some(slot) = root.next_dirty(from) {
                 if count == found.len() {
                     return count;
                 }
-                if leaf.unmerged > 0 {
-                    found[count] = root.key * per_root + slot as u64;
-                    count += 1;
-                }
+                found[count] = root.key * per_root + slot as u64;
+                count += 1;
+                from = slot + 1;
             }
         }
         count
@@ -141,6 +132,7 @@ impl Map {
         assert!(!leaf.is(Flag::Writing), "the sweep comes round after the page has arrived");
         self.fold(segments, place, false, now);
         self.recovery.forget(self.directory.leaf_mut(place));
+        self.directory.note_dirty(place);
         self.sweep.leaf = key + 1;
         let frame = self.directory.leaf(place).frame;
         if !self.frames.make_page(frame, page) {

@@ -92,7 +92,7 @@ impl Map {
     pub(crate) fn assert_invariants(&self, under_way: &UnderWay, is_sound: bool) {
         assert_eq!(self.reserved_chunks, under_way.reserved, "promises are those of records");
         assert!(self.journal.len() <= self.journal.capacity(), "the journal does not grow");
-        let (mut arrays, mut pinned, mut chunks, mut pending) = (0, 0, 0, 0);
+        let (mut arrays, mut pinned, mut chunks, mut pending, mut dirty) = (0, 0, 0, 0, 0);
         for (index, root) in self.directory.roots().iter().enumerate() {
             assert!(!root.changed || root.leaves.is_some(), "a root that changed has leaves");
             for slot in 0..root.leaves.as_ref().map_or(0, |leaves| leaves.len()) {
@@ -103,9 +103,12 @@ impl Map {
                 pinned += usize::from(leaf.frame.is_some() && leaf.must_stay());
                 chunks += self.frames.chain_length(leaf.chain);
                 pending += usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
+                dirty += usize::from(leaf.unmerged > 0);
+                let is_next = root.next_dirty(slot) == Some(slot);
+                assert_eq!(is_next, leaf.unmerged > 0, "leaves to be swept are noted");
             }
         }
-        self.recovery.assert_pending(pending);
+        self.recovery.assert_pending(pending, dirty);
         self.frames.assert_invariants(arrays, pinned, chunks);
         if is_sound {
             self.assert_on_their_way(under_way);

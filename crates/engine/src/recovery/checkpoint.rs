@@ -1,12 +1,12 @@
 //! What the checkpoint says: its lists, the segment table, and the runs.
 
 use super::{Item, JobKind, Recovery, damaged};
-use crate::Engine;
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::map::Map;
 use crate::references::References;
 use crate::segments::State;
+use crate::shared::Shared;
 use crate::units::{SegmentIndex, Stream, segment_of, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{BodyView, Reference};
@@ -18,20 +18,20 @@ use coulter_format::{
     Block, BlockPointer, Lba, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
 };
 
-impl Engine {
+impl Recovery {
     pub(super) fn read_body(
         &mut self,
-        r: &mut Recovery,
+        shared: &mut Shared,
         buffers: &mut impl Buffers,
     ) -> Result<bool, OpenError> {
-        let location = self.superblock.checkpoint;
-        if !r.begun {
-            r.begun = true;
-            let buffer = self.log.lend().expect("no buffer is in use yet");
+        let location = shared.superblock.checkpoint;
+        if !self.begun {
+            self.begun = true;
+            let buffer = shared.log.lend().expect("no buffer is in use yet");
             let count = (location.size as usize).div_ceil(coulter_format::BLOCK_SIZE) as u32;
-            self.start_job(r, JobKind::Body, location.pba, count, Target::Record(buffer));
+            self.start_job(shared, JobKind::Body, location.pba, count, Target::Record(buffer));
         }
-        let Some((job, result)) = self.take_job(r) else { return Ok(false) };
+        let Some((job, result)) = self.take_job() else { return Ok(false) };
         let Target::Record(buffer) = job.target else { unreachable!("the body fills a record") };
         result.map_err(OpenError::Device)?;
         let bytes = &buffers.record(buffer).as_flattened()[..location.size as usize];
@@ -40,49 +40,49 @@ impl Engine {
         }
         let body = BodyView::decode(bytes)
             .map_err(|corrupt| OpenError::Damaged { corrupt, pba: location.pba })?;
-        self.take_body(r, &body, job.count)
+        self.take_body(shared, &body, job.count)
             .map_err(|name| damaged(Structure::Checkpoint, Reason::Field(name), location.pba))?;
-        self.log.give_back(buffer);
+        shared.log.give_back(buffer);
         Ok(true)
     }
 
     /// Takes the lists over, once every address in them is one that can be.
     fn take_body(
         &mut self,
-        r: &mut Recovery,
+        shared: &mut Shared,
         body: &BodyView<'_>,
         body_blocks: u32,
     ) -> Result<(), &'static str> {
-        let geometry = self.superblock.geometry;
+        let geometry = shared.superblock.geometry;
         let inside = |pointer: &BlockPointer| segment_of(&geometry, pointer.pba).is_some();
         let header = body.header();
         let check = |holds: bool, name| if holds { Ok(()) } else { Err(name) };
-        check(header.sequence == self.superblock.checkpoint.sequence, "sequence")?;
-        r.heads = body.heads().collect();
+        check(header.sequence == shared.superblock.checkpoint.sequence, "sequence")?;
+        self.heads = body.heads().collect();
         // A store that was last written when there were fewer streams has no heads for the others.
-        check((Stream::COUNT_MIN..=Stream::COUNT).contains(&r.heads.len()), "stream_count")?;
-        r.heads.resize(Stream::COUNT, None);
+        check((Stream::COUNT_MIN..=Stream::COUNT).contains(&self.heads.len()), "stream_count")?;
+        self.heads.resize(Stream::COUNT, None);
         // No segment is listed twice: two streams would write to one place.
         let mut listed = alloc::vec![false; geometry.segment_count as usize];
         let mut is_new = |segment: u32| {
             let entry = listed.get_mut(segment as usize);
             entry.is_some_and(|entry| !core::mem::replace(entry, true))
         };
-        for head in r.heads.iter().flatten() {
+        for head in self.heads.iter().flatten() {
             check(is_new(head.segment) && head.offset <= geometry.segment_size, "head")?;
         }
         check(body.reserved().chain(body.reserved_holes()).all(is_new), "reserved")?;
-        r.reserved = body.reserved().map(SegmentIndex).collect();
-        r.holes = body.reserved_holes().map(SegmentIndex).collect();
+        self.reserved = body.reserved().map(SegmentIndex).collect();
+        self.holes = body.reserved_holes().map(SegmentIndex).collect();
         // Each has 12 KiB of directory: more than the volume can have would be more than was allowed.
-        let root_count = self.map.root_count_max();
+        let root_count = shared.map.root_count_max();
         check(body.roots().all(|(key, p)| key < root_count && inside(&p)), "root")?;
-        body.roots().for_each(|(key, pointer)| self.map.restore_root(key, pointer));
+        body.roots().for_each(|(key, pointer)| shared.map.restore_root(key, pointer));
         let table: Vec<_> = body.table().collect();
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
         check(table.len() == pages && table.iter().all(inside), "table")?;
         for (index, pointer) in table.iter().enumerate() {
-            r.items.push(Item::TablePage { key: index as u64, pointer: *pointer });
+            self.items.push(Item::TablePage { key: index as u64, pointer: *pointer });
         }
         let mut runs: Vec<Run> = Vec::new();
         for (header, blocks) in body.runs() {
@@ -97,80 +97,91 @@ impl Engine {
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
         check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
         check(header.write_clock < NUMBER_LIMIT, "write_clock")?;
-        if !self.config.read_only {
+        if !shared.config.read_only {
             check(header.next_run < 1 << (62 - RUN_KEY_SHIFT), "next_run")?;
             check(header.sweep.cycle < NUMBER_LIMIT_AT_OPENING, "sweep_cycle")?;
             check(header.write_clock < NUMBER_LIMIT_AT_OPENING, "write_clock")?;
         }
-        self.checkpointer.runs = runs;
-        self.checkpointer.references = References::new(&self.superblock.budget, references);
-        self.checkpointer.table = table;
-        self.checkpointer.next_run = header.next_run;
-        self.checkpointer.body = (self.superblock.checkpoint.pba, body_blocks);
-        self.map.restore_sweep(header.sweep);
-        self.log.write_clock = header.write_clock;
+        shared.lists.runs = runs;
+        shared.lists.references = References::new(&shared.superblock.budget, references);
+        shared.lists.table = table;
+        shared.lists.next_run = header.next_run;
+        shared.lists.body = (shared.superblock.checkpoint.pba, body_blocks);
+        shared.map.restore_sweep(header.sweep);
+        shared.log.write_clock = header.write_clock;
         Ok(())
     }
 
     pub(super) fn fetch_items(
         &mut self,
-        r: &mut Recovery,
+        shared: &mut Shared,
         buffers: &mut impl Buffers,
     ) -> Result<bool, OpenError> {
         loop {
-            while r.next_item < r.items.len() {
-                let Some(buffer) = self.log.lend() else { break };
-                let first = r.next_item;
-                let start = r.items[first].pba();
-                let contiguous = r.items[first..].iter().take(RECORD_BLOCKS).enumerate();
+            while self.next_item < self.items.len() {
+                let Some(buffer) = shared.log.lend() else { break };
+                let first = self.next_item;
+                let start = self.items[first].pba();
+                let contiguous = self.items[first..].iter().take(RECORD_BLOCKS).enumerate();
                 let count =
                     contiguous.take_while(|(i, item)| item.pba() == start.plus(*i as u32)).count();
-                r.next_item += count;
+                self.next_item += count;
                 let kind = JobKind::Items { first, count };
-                self.start_job(r, kind, start, count as u32, Target::Record(buffer));
+                self.start_job(shared, kind, start, count as u32, Target::Record(buffer));
             }
-            let Some((job, result)) = self.take_job(r) else { break };
+            let Some((job, result)) = self.take_job() else { break };
             let (JobKind::Items { first, count }, Target::Record(buffer)) = (job.kind, job.target)
             else {
                 unreachable!("items are read into records")
             };
             result.map_err(OpenError::Device)?;
             for index in 0..count {
-                let item = r.items[first + index];
-                self.take_item(&item, &buffers.record(buffer)[index])?;
+                let item = self.items[first + index];
+                self.take_item(shared, &item, &buffers.record(buffer)[index])?;
             }
-            self.log.give_back(buffer);
+            shared.log.give_back(buffer);
         }
-        let done = r.next_item == r.items.len() && !r.jobs_out();
+        let done = self.next_item == self.items.len() && !self.jobs_out();
         if done {
-            r.items.clear();
-            r.next_item = 0;
+            self.items.clear();
+            self.next_item = 0;
         }
         Ok(done)
     }
 
-    fn take_item(&mut self, item: &Item, block: &Block) -> Result<(), OpenError> {
+    fn take_item(
+        &mut self,
+        shared: &mut Shared,
+        item: &Item,
+        block: &Block,
+    ) -> Result<(), OpenError> {
         let (kind, key, pointer, structure) = match *item {
             Item::TablePage { key, pointer } => {
                 (Kind::SegmentTable, key, pointer, Structure::SegmentTable)
             }
             Item::RunBlock { key, pointer, .. } => (Kind::Run, key, pointer, Structure::Run),
-            Item::Header(reference) => return self.take_header(&reference, block),
+            Item::Header(reference) => return self.take_header(shared, &reference, block),
         };
         let pba = pointer.pba;
         if checksum::block(kind, key, block) != pointer.checksum {
             return Err(damaged(structure, Reason::Checksum, pba));
         }
         match item {
-            Item::RunBlock { run, .. } => self.take_run_block(*run, block, pba),
-            _ => self.take_table_page(key, block, pba),
+            Item::RunBlock { run, .. } => self.take_run_block(shared, *run, block, pba),
+            _ => self.take_table_page(shared, key, block, pba),
         }
     }
 
-    fn take_run_block(&mut self, run: usize, block: &Block, pba: Pba) -> Result<(), OpenError> {
-        let written = self.checkpointer.runs[run].sweep;
-        let position = self.map.sweep_position();
-        let geometry = self.superblock.geometry;
+    fn take_run_block(
+        &mut self,
+        shared: &mut Shared,
+        run: usize,
+        block: &Block,
+        pba: Pba,
+    ) -> Result<(), OpenError> {
+        let written = shared.lists.runs[run].sweep;
+        let position = shared.map.sweep_position();
+        let geometry = shared.superblock.geometry;
         let entries = run::decode(block).map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
         let is_live = |entry: &RunEntry| {
             let leaf = entry.lba.0 / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
@@ -178,68 +189,81 @@ impl Engine {
         };
         // Side by side: one after the other, each chain would be cache misses of its own.
         let live = entries.clone().filter(is_live);
-        core::hint::black_box(live.fold(0, |sum, entry| sum ^ self.map.warm_chain(entry.lba)));
+        core::hint::black_box(live.fold(0, |sum, entry| sum ^ shared.map.warm_chain(entry.lba)));
         for entry in entries {
             let somewhere = entry.pointer.is_mapped() && !entry.pointer.is_lost();
             if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
                 return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
             }
-            if !self.map.has_leaf_of(entry.lba) {
+            if !shared.map.has_leaf_of(entry.lba) {
                 return Err(damaged(Structure::Run, Reason::Field("lba"), pba));
             }
             if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {
                 return Err(damaged(Structure::Run, Reason::Field("count"), pba));
             }
-            if is_live(&entry) && !self.map.restore_update(&entry) {
-                return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
+            if is_live(&entry) && !shared.map.restore_update(&entry) {
+                return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
             }
         }
         Ok(())
     }
 
     /// What a record changed that the checkpoint refers to. Nothing else is counted for its addresses.
-    fn take_header(&mut self, reference: &Reference, block: &Block) -> Result<(), OpenError> {
+    fn take_header(
+        &mut self,
+        shared: &mut Shared,
+        reference: &Reference,
+        block: &Block,
+    ) -> Result<(), OpenError> {
         let pba = reference.pba;
         let wrong = |name| damaged(Structure::RecordHeader, Reason::Field(name), pba);
-        let view = RecordView::decode(block, &self.superblock.store, pba)
+        let view = RecordView::decode(block, &shared.superblock.store, pba)
             .map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
         if view.checksum() != reference.checksum {
             return Err(damaged(Structure::RecordHeader, Reason::Checksum, pba));
         }
         let header = view.header();
-        let segment = self.segments.of(pba);
-        let geometry = self.superblock.geometry;
+        let segment = shared.segments.of(pba);
+        let geometry = shared.superblock.geometry;
         let offset = pba.0 - segment_start(&geometry, segment).0;
-        let in_use = matches!(self.segments.segment(segment).state, State::Open | State::Closed);
+        let in_use = matches!(shared.segments.segment(segment).state, State::Open | State::Closed);
         if !in_use || header.scattered.is_some() || offset + header.span() > geometry.segment_size {
             return Err(wrong("pba"));
         }
-        let position = self.map.sweep_position();
+        let position = shared.map.sweep_position();
         let is_live = |entry: &Entry| {
             let leaf = entry.key / coulter_format::map_page::ENTRIES_PER_PAGE as u64;
             Map::run_is_live(reference.sweep, position, leaf)
         };
         let live = view.entries().filter(is_live);
-        core::hint::black_box(live.fold(0, |sum, entry| sum ^ self.map.warm_chain(Lba(entry.key))));
+        core::hint::black_box(
+            live.fold(0, |sum, entry| sum ^ shared.map.warm_chain(Lba(entry.key))),
+        );
         for entry in view.entries() {
             if entry.kind != Kind::Data {
                 return Err(wrong("kind"));
             }
-            if !self.map.has_leaf_of(Lba(entry.key)) {
+            if !shared.map.has_leaf_of(Lba(entry.key)) {
                 return Err(wrong("key"));
             }
             let pointer = BlockPointer { pba: entry.pba, checksum: entry.word.checksum };
             let update = RunEntry { lba: Lba(entry.key), count: 1, pointer, released: true };
-            if is_live(&entry) && !self.map.restore_update(&update) {
-                return Err(OpenError::MapMemory { needed: self.map_size() * 2 });
+            if is_live(&entry) && !shared.map.restore_update(&update) {
+                return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
             }
         }
-        self.statistics.references_followed += 1;
+        shared.statistics.references_followed += 1;
         Ok(())
     }
 
-    fn take_table_page(&mut self, key: u64, block: &Block, pba: Pba) -> Result<(), OpenError> {
-        let geometry = self.superblock.geometry;
+    fn take_table_page(
+        &mut self,
+        shared: &mut Shared,
+        key: u64,
+        block: &Block,
+        pba: Pba,
+    ) -> Result<(), OpenError> {
+        let geometry = shared.superblock.geometry;
         let first = key as u32 * segment_table::SEGMENTS_PER_PAGE as u32;
         let entries = segment_table::decode(block).enumerate();
         for (index, entry) in entries.take((geometry.segment_count - first) as usize) {
@@ -256,7 +280,7 @@ impl Engine {
                 return Err(damaged(Structure::SegmentTable, Reason::Field("valid"), pba));
             }
             let mean_time = entry.clock.saturating_sub(entry.mean_age.blocks());
-            self.segments.restore(
+            shared.segments.restore(
                 segment,
                 entry.valid,
                 state,
@@ -265,43 +289,44 @@ impl Engine {
                 mean_time,
             );
             if entry.state == SegmentState::Patched {
-                self.segments.restore_patched(segment);
+                shared.segments.restore_patched(segment);
             }
         }
         Ok(())
     }
 
     /// Counts the blocks that the checkpoint lists: its table does not.
-    pub(super) fn count_listed(&mut self) -> Result<(), OpenError> {
-        let listed: Vec<_> = self.checkpointer.listed(&self.map).collect();
+    pub(super) fn count_listed(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
+        let listed: Vec<_> = shared.lists.listed(&shared.map).collect();
         for pba in listed {
-            let segment = self.segments.of(pba);
-            let state = self.segments.segment(segment).state;
-            let room = self.segments.segment(segment).valid < self.superblock.geometry.segment_size;
+            let segment = shared.segments.of(pba);
+            let state = shared.segments.segment(segment).state;
+            let room =
+                shared.segments.segment(segment).valid < shared.superblock.geometry.segment_size;
             if !matches!(state, State::Open | State::Closed) || !room {
                 return Err(damaged(Structure::Checkpoint, Reason::Field("pba"), pba));
             }
-            self.segments.retain(pba);
+            shared.segments.retain_listed(pba);
         }
         Ok(())
     }
 
     /// Lists the blocks of the runs, oldest first, each behind the headers of the records that were
     /// referred to before it.
-    pub(super) fn list_runs(&mut self, r: &mut Recovery) {
-        let references = &self.checkpointer.references;
+    pub(super) fn list_runs(&mut self, shared: &mut Shared) {
+        let references = &shared.lists.references;
         let mut headers = references.first(references.count()).iter().copied().peekable();
-        for (run, Run { number, blocks, .. }) in self.checkpointer.runs.iter().enumerate() {
+        for (run, Run { number, blocks, .. }) in shared.lists.runs.iter().enumerate() {
             while let Some(reference) = headers.next_if(|reference| reference.run <= *number) {
-                r.items.push(Item::Header(reference));
+                self.items.push(Item::Header(reference));
             }
             let keyed = blocks.iter().enumerate();
-            r.items.extend(keyed.map(|(index, pointer)| Item::RunBlock {
+            self.items.extend(keyed.map(|(index, pointer)| Item::RunBlock {
                 key: number << RUN_KEY_SHIFT | index as u64,
                 pointer: *pointer,
                 run,
             }));
         }
-        r.items.extend(headers.map(Item::Header));
+        self.items.extend(headers.map(Item::Header));
     }
 }

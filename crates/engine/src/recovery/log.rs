@@ -1,10 +1,10 @@
 //! The log behind the checkpoint: walking it, and deciding which records count.
 
 use super::{Found, JobKind, Recovery, Walk, damaged};
-use crate::Engine;
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
-use crate::segments::State;
+use crate::segments::{State, Trim};
+use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
@@ -69,90 +69,90 @@ impl Recovery {
     }
 }
 
-impl Engine {
+impl Recovery {
     pub(super) fn discover(
         &mut self,
-        r: &mut Recovery,
+        shared: &mut Shared,
         buffers: &mut impl Buffers,
     ) -> Result<bool, OpenError> {
-        if !r.begun {
-            r.begun = true;
-            self.begin_walks(r)?;
+        if !self.begun {
+            self.begun = true;
+            self.begin_walks(shared)?;
         }
         loop {
-            while let Some(walk) = r.walks_waiting.front().copied() {
-                let Some(buffer) = self.log.lend() else { break };
-                r.walks_waiting.pop_front();
-                let Walk { segment, offset, step, .. } = r.walks[walk];
-                let pba = segment_start(&self.superblock.geometry, segment).plus(offset);
-                let count = step.min(self.superblock.geometry.segment_size - offset);
+            while let Some(walk) = self.walks_waiting.front().copied() {
+                let Some(buffer) = shared.log.lend() else { break };
+                self.walks_waiting.pop_front();
+                let Walk { segment, offset, step, .. } = self.walks[walk];
+                let pba = segment_start(&shared.superblock.geometry, segment).plus(offset);
+                let count = step.min(shared.superblock.geometry.segment_size - offset);
                 let target = Target::Record(buffer);
-                self.start_job(r, JobKind::Walk { walk }, pba, count, target);
+                self.start_job(shared, JobKind::Walk { walk }, pba, count, target);
             }
-            let Some((job, result)) = self.take_job(r) else { break };
+            let Some((job, result)) = self.take_job() else { break };
             let (JobKind::Walk { walk }, Target::Record(buffer)) = (job.kind, job.target) else {
                 unreachable!("walks are read into records")
             };
             // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
             result.map_err(OpenError::Device)?;
             let chunk = &buffers.record(buffer)[..job.count as usize];
-            if r.walks[walk].anywhere {
-                self.search_on(r, walk, chunk);
-            } else if r.walks[walk].probe > 0 {
-                self.probe_on(r, walk, chunk);
+            if self.walks[walk].anywhere {
+                self.search_on(shared, walk, chunk);
+            } else if self.walks[walk].probe > 0 {
+                self.probe_on(shared, walk, chunk);
             } else {
-                self.walk_on(r, walk, chunk);
+                self.walk_on(shared, walk, chunk);
             }
-            self.log.give_back(buffer);
+            shared.log.give_back(buffer);
         }
-        Ok(r.walks_waiting.is_empty() && !r.jobs_out())
+        Ok(self.walks_waiting.is_empty() && !self.jobs_out())
     }
 
-    fn begin_walks(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
-        let size = self.superblock.geometry.segment_size;
-        let latest = self.superblock.checkpoint.sequence;
-        for head in r.heads.iter().flatten() {
+    fn begin_walks(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
+        let size = shared.superblock.geometry.segment_size;
+        let latest = shared.superblock.checkpoint.sequence;
+        for head in self.heads.iter().flatten() {
             if head.offset < size {
                 let segment = SegmentIndex(head.segment);
                 let walk = Walk { offset: head.offset, ..Walk::new(segment, latest) };
-                r.walks.push(walk);
+                self.walks.push(walk);
             }
-            if self.segments.segment(SegmentIndex(head.segment)).patched {
-                return Err(self.wrong_list("head"));
+            if shared.segments.segment(SegmentIndex(head.segment)).patched {
+                return Err(self.wrong_list(shared, "head"));
             }
         }
-        let holes = if sings(Canary::HolesForgotten) { &[][..] } else { &r.holes };
+        let holes = if sings(Canary::HolesForgotten) { &[][..] } else { &self.holes };
         for segment in holes {
-            let entry = self.segments.segment(*segment);
+            let entry = shared.segments.segment(*segment);
             if entry.state != State::Closed || !entry.patched {
-                return Err(self.wrong_list("reserved"));
+                return Err(self.wrong_list(shared, "reserved"));
             }
-            r.walks.push(Walk { anywhere: true, ..Walk::new(*segment, latest) });
+            self.walks.push(Walk { anywhere: true, ..Walk::new(*segment, latest) });
         }
-        for segment in &r.reserved {
-            if !self.segments.restore_queued(*segment) {
-                return Err(self.wrong_list("reserved"));
+        for segment in &self.reserved {
+            if !shared.segments.restore_queued(*segment) {
+                return Err(self.wrong_list(shared, "reserved"));
             }
-            r.walks.push(Walk { step: 1, ..Walk::new(*segment, latest) });
+            self.walks.push(Walk { step: 1, ..Walk::new(*segment, latest) });
         }
-        r.walks_waiting.extend(0..r.walks.len());
+        self.walks_waiting.extend(0..self.walks.len());
         // The checkpoint's own records lie behind it and were durable before the superblock was.
-        r.durable = latest.max(self.superblock.durable_sequence);
+        self.durable = latest.max(shared.superblock.durable_sequence);
         Ok(())
     }
 
-    fn wrong_list(&self, name: &'static str) -> OpenError {
-        damaged(Structure::Checkpoint, Reason::Field(name), self.superblock.checkpoint.pba)
+    fn wrong_list(&self, shared: &Shared, name: &'static str) -> OpenError {
+        damaged(Structure::Checkpoint, Reason::Field(name), shared.superblock.checkpoint.pba)
     }
 
     /// Collects the records of a chunk; queues the walk again if there may be more.
-    fn walk_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+    fn walk_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
         let count = chunk.len() as u32;
-        let store = self.superblock.store;
-        let epoch = self.superblock.epoch;
-        let size = self.superblock.geometry.segment_size;
-        let walk = r.walks[index];
-        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+        let store = shared.superblock.store;
+        let epoch = shared.superblock.epoch;
+        let size = shared.superblock.geometry.segment_size;
+        let walk = self.walks[index];
+        let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         let (mut latest, mut met) = (walk.latest, walk.met);
         let mut at = 0;
         let goes_on = loop {
@@ -163,7 +163,7 @@ impl Engine {
                 break false;
             };
             let header = view.header();
-            r.meet(&header);
+            self.meet(&header);
             let end = at + header.span();
             let foreign = header.epoch != epoch
                 || usize::from(header.stream) >= Stream::COUNT
@@ -176,31 +176,31 @@ impl Engine {
                 break true;
             }
             latest = header.sequence;
-            r.take_record(&view, &walk, end, &chunk[at as usize..]);
+            self.take_record(&view, &walk, end, &chunk[at as usize..]);
             at = end;
         };
         let step = RECORD_BLOCKS as u32;
         let offset = walk.offset + at;
-        r.walks[index] = Walk { offset, latest, step, met, ..walk };
+        self.walks[index] = Walk { offset, latest, step, met, ..walk };
         if offset == size {
             return;
         }
         if goes_on {
-            r.walks_waiting.push_back(index);
-        } else if offset > 0 || self.may_have_been_opened(r, index) {
-            r.walks[index].probe = PROBE_BLOCKS;
-            self.probe_on(r, index, &chunk[at as usize..]);
+            self.walks_waiting.push_back(index);
+        } else if offset > 0 || self.may_have_been_opened(index) {
+            self.walks[index].probe = PROBE_BLOCKS;
+            self.probe_on(shared, index, &chunk[at as usize..]);
         }
     }
 
     /// Whether a reserved segment without a first record could have been a stream's next one: they
     /// are opened in order, by as many streams as there are. Of those before it the first block has been
     /// looked at, perhaps no more.
-    fn may_have_been_opened(&self, r: &Recovery, index: usize) -> bool {
-        let before = r.walks[index.saturating_sub(Stream::COUNT)..index].iter();
+    fn may_have_been_opened(&self, index: usize) -> bool {
+        let before = self.walks[index.saturating_sub(Stream::COUNT)..index].iter();
         let mut before = before.filter(|walk| !walk.anywhere);
         // The heads' segments were opened, be their offset what it may.
-        let Some(reserved) = index.checked_sub(r.walks.len() - r.reserved.len()) else {
+        let Some(reserved) = index.checked_sub(self.walks.len() - self.reserved.len()) else {
             return true;
         };
         reserved < Stream::COUNT || before.any(|walk| walk.met)
@@ -209,49 +209,49 @@ impl Engine {
     /// Behind the end of the log may lie records that cannot be reached, because a header before
     /// them is torn or damaged. If one of them says that what is missing was durable, it is damage.
     /// A record is at most so long that the header behind it lies among the blocks searched.
-    fn probe_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
-        let walk = r.walks[index];
-        let size = self.superblock.geometry.segment_size;
-        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+    fn probe_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
+        let walk = self.walks[index];
+        let size = shared.superblock.geometry.segment_size;
+        let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         let searched = chunk.len().min(walk.probe as usize);
         for (offset, block) in chunk[..searched].iter().enumerate() {
             let place = start.plus(offset as u32);
-            if let Ok(view) = RecordView::decode(block, &self.superblock.store, place) {
+            if let Ok(view) = RecordView::decode(block, &shared.superblock.store, place) {
                 let header = view.header();
-                r.meet(&header);
-                if header.epoch == self.superblock.epoch && header.sequence > walk.latest {
-                    r.durable = r.durable.max(header.durable_sequence);
+                self.meet(&header);
+                if header.epoch == shared.superblock.epoch && header.sequence > walk.latest {
+                    self.durable = self.durable.max(header.durable_sequence);
                 }
             }
         }
         let offset = walk.offset + searched as u32;
         let probe = walk.probe - searched as u32;
         let step = probe.clamp(1, RECORD_BLOCKS as u32);
-        r.walks[index] = Walk { offset, probe, step, ..walk };
+        self.walks[index] = Walk { offset, probe, step, ..walk };
         if probe > 0 && offset < size {
-            r.walks_waiting.push_back(index);
+            self.walks_waiting.push_back(index);
         }
     }
 
     /// Collects the scattered records of a chunk of a patched segment, wherever their headers are. The
     /// next chunk begins with the first that is not wholly in this one: a span is no longer than a
     /// chunk.
-    fn search_on(&mut self, r: &mut Recovery, index: usize, chunk: &[Block]) {
+    fn search_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
         let count = chunk.len() as u32;
-        let size = self.superblock.geometry.segment_size;
-        let (epoch, cut) = (self.superblock.epoch, self.superblock.checkpoint.sequence);
-        let walk = r.walks[index];
-        let start = segment_start(&self.superblock.geometry, walk.segment).plus(walk.offset);
+        let size = shared.superblock.geometry.segment_size;
+        let (epoch, cut) = (shared.superblock.epoch, shared.superblock.checkpoint.sequence);
+        let walk = self.walks[index];
+        let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         let mut at = 0;
         while at < count {
             let block = &chunk[at as usize];
-            let view = RecordView::decode(block, &self.superblock.store, start.plus(at));
+            let view = RecordView::decode(block, &shared.superblock.store, start.plus(at));
             let Ok(view) = view else {
                 at += 1;
                 continue;
             };
             let header = view.header();
-            r.meet(&header);
+            self.meet(&header);
             let end = at + header.span();
             let ours = header.epoch == epoch
                 && usize::from(header.stream) < Stream::COUNT
@@ -260,68 +260,68 @@ impl Engine {
                 if end > count {
                     break;
                 }
-                r.take_record(&view, &walk, end, &chunk[at as usize..]);
+                self.take_record(&view, &walk, end, &chunk[at as usize..]);
             }
             at += 1;
         }
         let offset = walk.offset + at;
-        r.walks[index] = Walk { offset, ..walk };
+        self.walks[index] = Walk { offset, ..walk };
         if offset < size {
-            r.walks_waiting.push_back(index);
+            self.walks_waiting.push_back(index);
         }
     }
 
     /// Decides which records count, and sets heads and segments accordingly.
-    pub(super) fn settle_log(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
-        r.found.sort_unstable_by_key(|found| found.sequence);
-        let first = self.superblock.checkpoint.sequence + 1;
+    pub(super) fn settle_log(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
+        self.found.sort_unstable_by_key(|found| found.sequence);
+        let first = shared.superblock.checkpoint.sequence + 1;
         let counts = |(index, found): &(usize, &Found)| {
             let follows = found.sequence == first + *index as u64;
-            follows && (found.intact || found.sequence <= r.durable)
+            follows && (found.intact || found.sequence <= self.durable)
         };
-        r.accepted = r.found.iter().enumerate().take_while(counts).count();
+        self.accepted = self.found.iter().enumerate().take_while(counts).count();
         // Of a group, all or nothing.
         if !sings(Canary::GroupHalved) {
-            let ends = r.found[..r.accepted].iter().rposition(|found| !found.goes_on);
-            r.accepted = ends.map_or(0, |end| end + 1);
+            let ends = self.found[..self.accepted].iter().rposition(|found| !found.goes_on);
+            self.accepted = ends.map_or(0, |end| end + 1);
         }
-        let last = first + r.accepted as u64 - 1;
-        if last < r.durable {
-            let durable = r.durable;
+        let last = first + self.accepted as u64 - 1;
+        if last < self.durable {
+            let durable = self.durable;
             return Err(OpenError::DurableRecordMissing { sequence: last + 1, durable });
         }
-        if r.generation > self.superblock.generation {
-            return Err(OpenError::SuperblockLost { generation: r.generation });
+        if self.generation > shared.superblock.generation {
+            return Err(OpenError::SuperblockLost { generation: self.generation });
         }
-        if r.epoch >= NUMBER_LIMIT_AT_OPENING && !self.config.read_only {
-            return Err(damaged(Structure::RecordHeader, Reason::Field("epoch"), r.epoch_pba));
+        if self.epoch >= NUMBER_LIMIT_AT_OPENING && !shared.config.read_only {
+            return Err(damaged(Structure::RecordHeader, Reason::Field("epoch"), self.epoch_pba));
         }
-        self.statistics.records_dropped = (r.found.len() - r.accepted) as u64;
-        self.log.next_sequence = last + 1;
-        self.log.durable = self.superblock.checkpoint.sequence;
+        shared.statistics.records_dropped = (self.found.len() - self.accepted) as u64;
+        shared.log.next_sequence = last + 1;
+        shared.log.durable = shared.superblock.checkpoint.sequence;
         // Of an opening that was cut off, records may be left that no walk comes to; but before the first
         // of them it announced its epoch.
-        let epoch_max = self.superblock.epoch.max(self.superblock.epoch_max);
-        self.log.epoch = epoch_max.max(r.epoch) + 1;
+        let epoch_max = shared.superblock.epoch.max(shared.superblock.epoch_max);
+        shared.log.epoch = epoch_max.max(self.epoch) + 1;
         if sings(Canary::EpochNotBumped) {
-            self.log.epoch = self.superblock.epoch;
+            shared.log.epoch = shared.superblock.epoch;
         }
         // With either copy found alone, what records say must hold: the other will be the next one.
-        self.log.generation = self.superblock.generation;
-        self.restore_heads(r)?;
-        self.count_listed()
+        shared.log.generation = shared.superblock.generation;
+        self.restore_heads(shared)?;
+        self.count_listed(shared)
     }
 
     /// In a segment that is not patched all records that count are of one stream. Were they not, the
     /// segment would be the head of two.
-    fn check_streams(&self, r: &Recovery) -> Result<(), OpenError> {
-        let mut streams = alloc::vec![None; self.superblock.geometry.segment_count as usize];
-        for (stream, head) in (0..).zip(&r.heads) {
+    fn check_streams(&self, shared: &Shared) -> Result<(), OpenError> {
+        let mut streams = alloc::vec![None; shared.superblock.geometry.segment_count as usize];
+        for (stream, head) in (0..).zip(&self.heads) {
             if let Some(head) = head {
                 streams[head.segment as usize] = Some(stream);
             }
         }
-        for found in r.found[..r.accepted].iter().filter(|found| !found.scattered) {
+        for found in self.found[..self.accepted].iter().filter(|found| !found.scattered) {
             if *streams[found.segment.index()].get_or_insert(found.stream) != found.stream {
                 return Err(damaged(Structure::RecordHeader, Reason::Field("stream"), found.pba));
             }
@@ -330,49 +330,49 @@ impl Engine {
     }
 
     /// Before a record is long, the superblock says so, so that a reader that knows none refuses the store.
-    fn check_long_records(&self, r: &Recovery) -> Result<(), OpenError> {
-        if self.superblock.long_records {
+    fn check_long_records(&self, shared: &Shared) -> Result<(), OpenError> {
+        if shared.superblock.long_records {
             return Ok(());
         }
         let long = |found: &Found| found.long_field.map(|name| (name, found.pba));
-        match r.found[..r.accepted].iter().find_map(long) {
+        match self.found[..self.accepted].iter().find_map(long) {
             None => Ok(()),
             Some((name, pba)) => Err(damaged(Structure::RecordHeader, Reason::Field(name), pba)),
         }
     }
 
-    fn restore_heads(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
-        let queued: Vec<_> = self.segments.queue().collect();
-        let clock = self.log.write_clock;
-        self.check_streams(r)?;
-        self.check_long_records(r)?;
+    fn restore_heads(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
+        let queued: Vec<_> = shared.segments.queue().collect();
+        let clock = shared.log.write_clock;
+        self.check_streams(shared)?;
+        self.check_long_records(shared)?;
         for stream in Stream::ALL {
-            let mut head = r.heads[stream.index()];
-            let records = r.found[..r.accepted].iter().filter(|f| f.stream == stream as u8);
+            let mut head = self.heads[stream.index()];
+            let records = self.found[..self.accepted].iter().filter(|f| f.stream == stream as u8);
             for found in records {
                 let segment = found.segment;
                 if found.scattered {
-                    self.segments.record_sealed(segment);
+                    shared.segments.record_sealed(segment);
                     continue;
                 }
-                if self.segments.segment(segment).state == State::Queued {
+                if shared.segments.segment(segment).state == State::Queued(Trim::Done) {
                     assert!(queued.contains(&segment), "only queued segments are walked from 0");
-                    self.segments.restore_opened(segment, stream as u8, clock);
+                    shared.segments.restore_opened(segment, stream as u8, clock);
                 }
                 // Until it is replayed, the segment may not be freed.
-                self.segments.record_sealed(segment);
+                shared.segments.record_sealed(segment);
                 if let Some(left) = head.filter(|head| head.segment != segment.0) {
-                    self.segments.restore_closed(SegmentIndex(left.segment), clock);
+                    shared.segments.restore_closed(SegmentIndex(left.segment), clock);
                 }
                 head = Some(Head { segment: segment.0, offset: found.end });
             }
             if let Some(head) = head {
-                self.segments.restore_reopened(SegmentIndex(head.segment));
+                shared.segments.restore_reopened(SegmentIndex(head.segment));
             }
-            self.log.restore_head(stream, head);
+            shared.log.restore_head(stream, head);
         }
-        self.segments.close_headless(|segment| {
-            Stream::ALL.iter().any(|s| self.log.head(*s).is_some_and(|h| h.segment == segment.0))
+        shared.segments.close_headless(|segment| {
+            Stream::ALL.iter().any(|s| shared.log.head(*s).is_some_and(|h| h.segment == segment.0))
         });
         Ok(())
     }

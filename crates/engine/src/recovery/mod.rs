@@ -25,9 +25,9 @@ mod log;
 mod replay;
 mod superblocks;
 
-use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
 use crate::ios::Purpose;
+use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -199,67 +199,68 @@ fn damaged(structure: Structure, reason: Reason, pba: Pba) -> OpenError {
     OpenError::Damaged { corrupt: Corrupt { structure, reason }, pba }
 }
 
-impl Engine {
-    pub(crate) fn pump_recovery(&mut self, buffers: &mut impl Buffers) {
-        let Some(mut recovery) = self.recovery.take() else { return };
-        if matches!(self.phase, Phase::Failed(_)) {
-            self.recovery = Some(recovery);
-            return;
+impl Recovery {
+    /// Goes on as far as it can. Once the store is open, returns the superblock that was found.
+    pub(crate) fn step(
+        &mut self,
+        shared: &mut Shared,
+        buffers: &mut impl Buffers,
+    ) -> Option<Superblock> {
+        if matches!(shared.phase, Phase::Failed(_)) {
+            return None;
         }
-        match self.recover(&mut recovery, buffers) {
-            Ok(true) => {
-                self.finish_recovery();
-                if let Err(error) = self.grow() {
-                    self.phase = Phase::Failed(OpenError::Growth(error));
-                    self.recovery = Some(recovery);
-                }
+        let result = self.recover(shared, buffers).and_then(|is_done| {
+            if is_done {
+                finish(shared);
+                shared.grow().map_err(OpenError::Growth)?;
             }
-            Ok(false) => self.recovery = Some(recovery),
+            Ok(is_done)
+        });
+        match result {
+            Ok(is_done) => self.newest.filter(|_| is_done),
             Err(error) => {
-                self.phase = Phase::Failed(error);
-                self.recovery = Some(recovery);
+                shared.phase = Phase::Failed(error);
+                None
             }
         }
     }
 
-    pub(crate) fn recovery_completed(
-        &mut self,
-        job: u32,
-        result: IoResult,
-        _buffers: &mut impl Buffers,
-    ) {
-        // A failed recovery no longer cares.
-        if let Some(recovery) = &mut self.recovery
-            && let Some(job) = &mut recovery.jobs[job as usize]
-        {
+    /// A read has ended. A recovery that has failed does not care.
+    pub(crate) fn completed(&mut self, job: u32, result: IoResult) {
+        if let Some(job) = &mut self.jobs[job as usize] {
+            assert!(job.result.is_none(), "a read ends once");
             job.result = Some(result);
         }
     }
 
     /// Goes as far as it can without another read. True when all is done.
-    fn recover(&mut self, r: &mut Recovery, buffers: &mut impl Buffers) -> Result<bool, OpenError> {
+    fn recover(
+        &mut self,
+        shared: &mut Shared,
+        buffers: &mut impl Buffers,
+    ) -> Result<bool, OpenError> {
         loop {
-            let stage_done = match r.stage {
-                Stage::Superblocks => self.read_superblocks(r, buffers)?,
-                Stage::Body => self.read_body(r, buffers)?,
-                Stage::Table | Stage::Runs => self.fetch_items(r, buffers)?,
-                Stage::Discover => self.discover(r, buffers)?,
+            let stage_done = match self.stage {
+                Stage::Superblocks => self.read_superblocks(shared, buffers)?,
+                Stage::Body => self.read_body(shared, buffers)?,
+                Stage::Table | Stage::Runs => self.fetch_items(shared, buffers)?,
+                Stage::Discover => self.discover(shared, buffers)?,
                 Stage::Replay => {
-                    self.replay(r)?;
+                    self.replay(shared)?;
                     return Ok(true);
                 }
             };
             if !stage_done {
                 return Ok(false);
             }
-            r.begun = false;
-            r.stage = match r.stage {
+            self.begun = false;
+            self.stage = match self.stage {
                 Stage::Superblocks => Stage::Body,
                 Stage::Body => Stage::Table,
                 Stage::Table => Stage::Discover,
                 Stage::Discover => {
-                    self.settle_log(r)?;
-                    self.list_runs(r);
+                    self.settle_log(shared)?;
+                    self.list_runs(shared);
                     Stage::Runs
                 }
                 Stage::Runs => Stage::Replay,
@@ -268,38 +269,46 @@ impl Engine {
         }
     }
 
-    fn start_job(&mut self, r: &mut Recovery, kind: JobKind, pba: Pba, count: u32, target: Target) {
+    fn start_job(
+        &mut self,
+        shared: &mut Shared,
+        kind: JobKind,
+        pba: Pba,
+        count: u32,
+        target: Target,
+    ) {
         let job = Job { kind, target, pba, count, result: None };
-        let index = match r.jobs.iter().position(Option::is_none) {
+        let index = match self.jobs.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
-                r.jobs.push(None);
-                r.jobs.len() - 1
+                self.jobs.push(None);
+                self.jobs.len() - 1
             }
         };
-        r.jobs[index] = Some(job);
-        r.in_order.push_back(index as u32);
-        self.ios.start(Purpose::Recover(index as u32), Command::Read { pba, count, target });
+        self.jobs[index] = Some(job);
+        self.in_order.push_back(index as u32);
+        shared.ios.start(Purpose::Recover(index as u32), Command::Read { pba, count, target });
     }
 
     /// The oldest job, if it has completed.
-    fn take_job(&mut self, r: &mut Recovery) -> Option<(Job, IoResult)> {
-        let index = *r.in_order.front()? as usize;
-        let result = r.jobs[index].as_ref()?.result?;
-        r.in_order.pop_front();
-        let job = r.jobs[index].take()?;
+    fn take_job(&mut self) -> Option<(Job, IoResult)> {
+        let index = *self.in_order.front()? as usize;
+        let result = self.jobs[index].as_ref()?.result?;
+        self.in_order.pop_front();
+        let job = self.jobs[index].take()?;
         Some((job, result))
     }
+}
 
-    fn finish_recovery(&mut self) {
-        self.statistics.recovered_chunks = self.map.recovery_is_over() as u64;
-        let now = self.log.now();
-        self.segments.free_empty(now);
-        if self.config.read_only {
-            self.phase = Phase::Running;
-        } else {
-            self.phase = Phase::Recovered;
-            self.checkpointer.wanted = true;
-        }
+/// All has been replayed.
+fn finish(shared: &mut Shared) {
+    shared.statistics.recovered_chunks = shared.map.recovery_is_over() as u64;
+    let now = shared.log.now();
+    shared.segments.free_empty(now);
+    if shared.config.read_only {
+        shared.phase = Phase::Running;
+    } else {
+        shared.phase = Phase::Recovered;
+        shared.signals.checkpoint = true;
     }
 }

@@ -1,12 +1,12 @@
 //! The superblocks: both copies are looked for, and the newest valid one is adopted.
 
 use super::{JobKind, Recovery, SuperblockError, damaged};
-use crate::Engine;
 use crate::api::{Buffers, OpenError, PageRef, Target};
 use crate::map::{EntryWidth, Map};
 use crate::pacing::{Pacing, Watermarks};
 use crate::prepare::Prepare;
 use crate::segments::Segments;
+use crate::shared::Shared;
 use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
 use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
 
@@ -21,62 +21,62 @@ const SECOND_SUPERBLOCKS: [Pba; 11] = {
     places
 };
 
-impl Engine {
+impl Recovery {
     pub(super) fn read_superblocks(
         &mut self,
-        r: &mut Recovery,
+        shared: &mut Shared,
         buffers: &mut impl Buffers,
     ) -> Result<bool, OpenError> {
-        if !r.begun {
-            r.begun = true;
+        if !self.begun {
+            self.begun = true;
             let places = core::iter::once(FIRST_SUPERBLOCK).chain(SECOND_SUPERBLOCKS);
-            let device_size = self.device_size;
+            let device_size = shared.device_size;
             let places = places.filter(|pba| u64::from(pba.0) < device_size);
             for (index, pba) in places.enumerate() {
                 let page = Target::Page(PageRef(index as u16));
-                self.start_job(r, JobKind::Superblock(pba), pba, 1, page);
+                self.start_job(shared, JobKind::Superblock(pba), pba, 1, page);
             }
         }
-        while let Some((job, result)) = self.take_job(r) {
+        while let Some((job, result)) = self.take_job() {
             let Target::Page(page) = job.target else { unreachable!("superblocks go to pages") };
             match result.map(|()| Superblock::decode(buffers.page(page))) {
-                Err(errno) => r.superblock_errors.push(SuperblockError::Device(errno)),
+                Err(errno) => self.superblock_errors.push(SuperblockError::Device(errno)),
                 Ok(Err(corrupt)) => {
-                    r.superblock_errors.push(SuperblockError::Corrupt(job.pba, corrupt));
+                    self.superblock_errors.push(SuperblockError::Corrupt(job.pba, corrupt));
                 }
                 Ok(Ok(superblock)) => {
                     if superblock.location() != job.pba {
                         continue;
                     }
-                    let newer = r.newest.is_none_or(|best| superblock.generation > best.generation);
+                    let newer =
+                        self.newest.is_none_or(|best| superblock.generation > best.generation);
                     if newer {
-                        r.newest = Some(superblock);
+                        self.newest = Some(superblock);
                     }
                 }
             }
         }
-        if r.jobs_out() {
+        if self.jobs_out() {
             return Ok(false);
         }
-        let Some(superblock) = r.newest else { return Err(no_superblock(r)) };
+        let Some(superblock) = self.newest else { return Err(no_superblock(self)) };
         // It may be the newer one. To go on from the other would overwrite it.
         let places = [FIRST_SUPERBLOCK, superblock.geometry.second_superblock];
-        if let Some(error) = of_another_program(r, |pba| places.contains(&pba)) {
+        if let Some(error) = of_another_program(self, |pba| places.contains(&pba)) {
             return Err(error);
         }
-        self.checkpointer.unannounced = Some(superblock);
-        self.adopt(superblock)?;
+        self.adopt(shared, superblock)?;
         Ok(true)
     }
 
-    fn adopt(&mut self, superblock: Superblock) -> Result<(), OpenError> {
+    fn adopt(&mut self, shared: &mut Shared, superblock: Superblock) -> Result<(), OpenError> {
         let geometry = superblock.geometry;
         let end = u64::from(geometry.first_segment.0)
             + u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
-        if end > self.device_size {
-            return Err(OpenError::Truncated { needed: end, found: self.device_size });
+        if end > shared.device_size {
+            return Err(OpenError::Truncated { needed: end, found: shared.device_size });
         }
-        if !self.config.read_only {
+        if !shared.config.read_only {
             let numbers = [
                 (superblock.generation, "generation"),
                 (superblock.epoch, "epoch"),
@@ -89,26 +89,26 @@ impl Engine {
                 return Err(damaged(Structure::Superblock, Reason::Field(name), place));
             }
         }
-        self.superblock = superblock;
+        shared.superblock = superblock;
         let needed = superblock.budget.map_size;
-        let map_size = self.map_size();
+        let map_size = shared.map_size();
         let too_small = OpenError::MapMemory { needed };
         if map_size < needed {
             return Err(too_small);
         }
         // A store that grows has addresses up to the end of the device as soon as it is opened.
-        let grows = self.config.growth.is_some() && !self.config.read_only;
-        let width = EntryWidth::of_addresses_below(if grows { self.device_size } else { end });
+        let grows = shared.config.growth.is_some() && !shared.config.read_only;
+        let width = EntryWidth::of_addresses_below(if grows { shared.device_size } else { end });
         let map = Map::new(geometry.volume_size, map_size, width, superblock.budget);
-        self.map = map.ok_or(too_small)?;
-        self.segments = Segments::new(geometry);
-        if self.config.prepare == Prepare::Space {
-            self.segments.need_space();
+        shared.map = map.ok_or(too_small)?;
+        shared.segments = Segments::new(geometry);
+        if shared.config.prepare == Prepare::Space {
+            shared.segments.need_space();
         }
         let marks = Watermarks::of(&geometry, &superblock.budget);
-        self.pacing = Pacing::new(marks);
-        self.placer = self.placer.renewed(marks.spare);
-        self.log.applied = superblock.checkpoint.sequence;
+        shared.pacing = Pacing::new(marks);
+        shared.placer = shared.placer.renewed(marks.spare);
+        shared.log.applied = superblock.checkpoint.sequence;
         Ok(())
     }
 }

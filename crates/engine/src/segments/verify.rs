@@ -1,18 +1,20 @@
 //! The segment table, counted anew.
 
-use super::{Segment, Segments, State};
+use super::{Segment, Segments, State, Trim};
 use alloc::vec::Vec;
 
 impl Segment {
     /// Whether the device is forgetting it.
     pub(crate) fn is_trimmed_now(&self) -> bool {
-        self.state == State::Trimming || self.trimming
+        matches!(self.state, State::Trimming | State::Queued(Trim::UnderWay))
     }
 
     fn assert_invariants(&self, size: u32) {
         assert!(self.valid <= size, "no more references than blocks");
-        let is_empty =
-            matches!(self.state, State::Free | State::Freed(_) | State::Trimming | State::Queued);
+        let is_empty = matches!(
+            self.state,
+            State::Free | State::Freed(_) | State::Trimming | State::Queued(_)
+        );
         if is_empty {
             assert_eq!(self.valid, 0, "nothing is counted in an empty segment");
             assert_eq!(self.pending, 0, "no record is on its way to an empty segment");
@@ -20,9 +22,7 @@ impl Segment {
         if self.state == State::Patching {
             assert!(self.patched, "records lie in holes, or may");
         }
-        if self.to_be_trimmed || self.trimming {
-            assert_eq!(self.state, State::Queued, "what is trimmed aside waits in the queue");
-        }
+        assert!(self.listed <= self.valid, "what is listed is counted");
     }
 }
 
@@ -31,16 +31,28 @@ impl Segments {
     /// If the counters or the queue contradict the table.
     pub(crate) fn assert_invariants(&self) {
         let size = self.geometry.segment_size;
-        let (mut free, mut freed, mut queued, mut gone_through) = (0, 0, 0, 0);
-        for segment in &self.table {
+        let (mut free, mut freed, mut queued, mut valid, mut patched) = (0, 0, 0, 0, 0);
+        for (index, segment) in self.table.iter().enumerate() {
             segment.assert_invariants(size);
-            free += u32::from(segment.state == State::Free);
-            freed += u32::from(matches!(segment.state, State::Freed(_)));
-            queued += usize::from(segment.state == State::Queued);
-            gone_through += u32::from(segment.gone_through);
+            free += usize::from(segment.state == State::Free);
+            freed += usize::from(matches!(segment.state, State::Freed(_)));
+            queued += usize::from(matches!(segment.state, State::Queued(_)));
+            valid += u64::from(segment.valid);
+            patched += u32::from(segment.patched);
+            let is_due = segment.state == State::Queued(Trim::Due);
+            assert_eq!(
+                self.to_be_trimmed.contains(index),
+                is_due,
+                "what is to be trimmed is listed"
+            );
+            let is_freed = matches!(segment.state, State::Freed(_));
+            assert_eq!(self.freed.contains(index), is_freed, "what was freed is listed");
         }
-        assert_eq!(self.free_count, free, "free segments are counted");
-        assert_eq!(self.freed_count, freed, "freed segments are counted");
+        assert_eq!(self.free.count(), free, "free segments are listed");
+        assert_eq!(self.freed.count(), freed, "freed segments are listed");
+        assert_eq!(self.valid_count, valid, "references are counted");
+        assert_eq!(self.patched_count, patched, "segments with records in holes are counted");
+        let gone_through = self.gone_through.count() as u32;
         assert!(self.gone_through_count >= gone_through, "and those that were gone through");
         assert_eq!(self.queue.len(), queued, "what is queued is in the queue");
         assert!(self.usable <= queued, "the checkpoint lists a part of the queue");
@@ -49,10 +61,10 @@ impl Segments {
         listed.dedup();
         assert_eq!(listed.len(), queued, "each once");
         for index in &listed {
-            assert_eq!(self.table[*index].state, State::Queued, "and nothing else");
+            assert!(matches!(self.table[*index].state, State::Queued(_)), "and nothing else");
         }
         for segment in self.queue.iter().take(self.usable) {
-            let is_told = !self.table[segment.index()].to_be_trimmed;
+            let is_told = self.table[segment.index()].state != State::Queued(Trim::Due);
             assert!(is_told, "a segment that may be opened was trimmed, or is being trimmed");
         }
     }

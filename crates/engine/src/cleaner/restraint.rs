@@ -8,8 +8,9 @@
 //! - Cleaning for an idle host ends by itself: each segment that it takes gives a quarter of itself,
 //!   and without writes of the host nothing becomes garbage.
 
-use crate::Engine;
+use super::Cleaner;
 use crate::api::RECORD_BLOCKS;
+use crate::shared::Shared;
 use crate::tuning::CleaningMode;
 
 /// What holds the cleaner back, and what lets it work ahead.
@@ -75,95 +76,107 @@ impl Restraint {
     }
 
     /// Whether the cleaner may take a step for this reason.
-    fn allows(&mut self, reason: Reason) -> bool {
+    fn allows(&self, reason: Reason) -> bool {
         let is_used_up = self.is_used_up();
-        let allows = match reason {
+        match reason {
             Reason::Floor => true,
             Reason::Scarce => !is_used_up,
             _ => !is_used_up && !self.holds_back,
-        };
-        self.waits |= !allows;
-        allows
-    }
-}
-
-impl Engine {
-    /// Whether the cleaner may read only what it is allowed by [`Engine::allow_cleaning`]. At first
-    /// that is nothing. What it writes again is less than what it reads.
-    pub fn limit_cleaning(&mut self, is_limited: bool) {
-        self.restraint.allowance = is_limited.then_some(0);
+        }
     }
 
-    /// Allows the cleaner to read so many more blocks, but no more than `most` from now on. Without a
-    /// limit this does nothing.
-    pub fn allow_cleaning(&mut self, blocks: u64, most: u64) {
-        if let Some(allowance) = &mut self.restraint.allowance {
+    /// Whoever has the clock is told whether the cleaner would work, were it allowed to.
+    pub(super) fn note(&mut self, wish: Wish) {
+        self.waits = wish.reason.is_some() && !wish.is_allowed;
+    }
+
+    /// See [`crate::Engine::limit_cleaning`].
+    pub(crate) fn limit(&mut self, is_limited: bool) {
+        self.allowance = is_limited.then_some(0);
+    }
+
+    /// See [`crate::Engine::allow_cleaning`].
+    pub(crate) fn allow(&mut self, blocks: u64, most: u64) {
+        if let Some(allowance) = &mut self.allowance {
             let (blocks, most) = (clamped(blocks), clamped(most));
             *allowance = allowance.saturating_add(blocks).min(most);
         }
     }
 
-    /// Blocks that it may still read; below zero by as much as the latest chunk was larger. `None`
-    /// without a limit.
-    pub fn cleaning_allowance(&self) -> Option<i64> {
-        self.restraint.allowance
+    /// See [`crate::Engine::cleaning_allowance`].
+    pub(crate) fn allowance(&self) -> Option<i64> {
+        self.allowance
     }
 
-    /// Whether cleaning is to wait, as long as the host need not wait for segments.
-    pub fn hold_cleaning_back(&mut self, holds: bool) {
-        self.restraint.holds_back = holds;
+    /// See [`crate::Engine::hold_cleaning_back`].
+    pub(crate) fn hold_back(&mut self, holds: bool) {
+        self.holds_back = holds;
     }
 
-    /// Whether the host is idle, so that segments may be cleaned ahead: those that give a quarter of
-    /// themselves, until half of what could be empty is.
-    pub fn set_host_idle(&mut self, is_idle: bool) {
-        self.restraint.host_is_idle = is_idle;
+    /// See [`crate::Engine::set_host_idle`].
+    pub(crate) fn set_host_idle(&mut self, is_idle: bool) {
+        self.host_is_idle = is_idle;
     }
 
-    /// Whether the cleaner, or the host through it, waits for an allowance or for not being held back
-    /// any more. Asked by whoever has the clock: nothing happens by itself then.
-    pub fn waits_for_time(&self) -> bool {
-        self.restraint.waits
+    /// See [`crate::Engine::waits_for_time`].
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
     }
+}
 
+/// Why the cleaner would work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    reason: Option<Reason>,
+    is_allowed: bool,
+    /// Somebody wants all to be cleaned, and nothing is worth it any more.
+    pub(super) is_drained: bool,
+}
+
+impl Wish {
+    /// The reason, if it is one that is allowed now.
+    pub(super) fn allowed(self) -> Option<Reason> {
+        self.reason.filter(|_| self.is_allowed)
+    }
+}
+
+impl Cleaner {
     /// Blocks that the cleaner may have on their way from the device. Many, where nobody waits behind them
     /// or somebody has said that cleaning is what counts.
-    pub(crate) fn cleaning_reads_max(&self) -> u32 {
-        let hastens = self.restraint.host_is_idle || self.cleaning == CleaningMode::Drain;
-        if hastens { u32::MAX } else { self.pacing.cleaning_reads_max() }
+    pub(crate) fn reads_max(&self, shared: &Shared) -> u32 {
+        let hastens = self.restraint.host_is_idle || self.mode == CleaningMode::Drain;
+        if hastens { u32::MAX } else { shared.pacing.cleaning_reads_max() }
     }
 
-    /// Why the cleaner should take its next step, if it should and may. `paced` says whether it should
-    /// for the host's writes alone.
-    pub(crate) fn reason_to_clean(&mut self, paced: bool) -> Option<Reason> {
-        self.restraint.waits = false;
-        let reason = self.wish_to_clean(paced)?;
-        self.restraint.allows(reason).then_some(reason)
+    /// Why the cleaner should take its next step, if it should, and whether it may.
+    pub(super) fn wish(&self, shared: &Shared) -> Wish {
+        let is_paced = shared.pacing.wants_cleaning(self.worth(shared));
+        let is_drained = self.nothing_is_worth_cleaning(shared, Reason::Drain);
+        let reason = self.reason(shared, is_paced, is_drained);
+        let is_allowed = reason.is_some_and(|reason| self.restraint.allows(reason));
+        Wish { reason, is_allowed, is_drained }
     }
 
-    fn wish_to_clean(&mut self, paced: bool) -> Option<Reason> {
-        if paced && self.pacing.is_at_floor() {
+    fn reason(&self, shared: &Shared, is_paced: bool, is_drained: bool) -> Option<Reason> {
+        if is_paced && shared.pacing.is_at_floor() {
             return Some(Reason::Floor);
         }
-        if paced && self.pacing.is_scarce() {
+        if is_paced && shared.pacing.is_scarce() {
             return Some(Reason::Scarce);
         }
-        match self.cleaning {
+        match self.mode {
             CleaningMode::Paused => return None,
-            CleaningMode::Drain if !self.nothing_is_worth_cleaning(Reason::Drain) => {
-                return Some(Reason::Drain);
-            }
-            CleaningMode::Drain => self.cleaning = CleaningMode::Paced,
-            CleaningMode::Paced => {}
+            CleaningMode::Drain if !is_drained => return Some(Reason::Drain),
+            CleaningMode::Drain | CleaningMode::Paced => {}
         }
-        if paced {
+        if is_paced {
             return Some(Reason::Paced);
         }
-        let is_idle = self.restraint.host_is_idle && self.pacing.wants_cleaning_ahead();
-        if is_idle && !self.nothing_is_worth_cleaning(Reason::Idle) {
+        let is_idle = self.restraint.host_is_idle && shared.pacing.wants_cleaning_ahead();
+        if is_idle && !self.nothing_is_worth_cleaning(shared, Reason::Idle) {
             return Some(Reason::Idle);
         }
-        self.defrag_is_wanted().then_some(Reason::Defrag)
+        self.defrag_is_wanted(shared).then_some(Reason::Defrag)
     }
 }
 

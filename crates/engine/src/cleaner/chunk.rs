@@ -19,10 +19,11 @@
 //!   being cleaned.
 //! - A buffer is given back when no command fills it any more, whatever has become of its segment.
 
-use crate::Engine;
+use super::Cleaner;
 use crate::api::{Buffers, Command, IoResult, RECORD_BLOCKS, RecordRef, Target};
 use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
+use crate::shared::Shared;
 use crate::units::{SegmentIndex, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checksum::Kind;
@@ -176,31 +177,36 @@ impl Chunks {
     }
 }
 
-impl Engine {
+impl Cleaner {
     /// Reads what comes next, and, as long as `may_read_ahead`, what comes after that.
-    pub(crate) fn read_chunks(&mut self, may_read_ahead: bool, buffers: &mut impl Buffers) {
-        let chunks = &mut self.cleaner.chunks;
+    pub(crate) fn read_chunks(
+        &mut self,
+        shared: &mut Shared,
+        may_read_ahead: bool,
+        buffers: &mut impl Buffers,
+    ) {
+        let chunks = &mut self.chunks;
         if chunks.find_empty() {
             let first = chunks.first;
-            if let Some(buffer) = self.log.lend() {
-                self.begin_chunk(first, buffer, 0, buffers);
+            if let Some(buffer) = shared.log.lend() {
+                self.begin_chunk(shared, first, buffer, 0, buffers);
             }
         }
-        let chunks = &self.cleaner.chunks;
+        let chunks = &self.chunks;
         let (first, second) = (chunks.first(), chunks.second());
         let follows = first.state == State::Listed && !first.is_last && !first.has_failed;
         if !follows || !may_read_ahead || chunks.slots[second].state != State::Empty {
             return;
         }
-        if let Some(buffer) = self.log.lend_ahead() {
+        if let Some(buffer) = shared.log.lend_ahead() {
             let carried = self.carry_over(buffer, buffers);
-            self.begin_chunk(second, buffer, carried, buffers);
+            self.begin_chunk(shared, second, buffer, carried, buffers);
         }
     }
 
     /// Copies what was read beyond the first chunk's records; returns how many blocks.
     fn carry_over(&self, to: RecordRef, buffers: &mut impl Buffers) -> u32 {
-        let first = self.cleaner.chunks.first();
+        let first = self.chunks.first();
         let beyond = first.covered..first.held;
         let count = beyond.len() as u32;
         buffers.carry(first.buffer(), beyond.start, count, to);
@@ -210,192 +216,200 @@ impl Engine {
     /// Begins the chunk that comes next; `carried` blocks of it are there.
     fn begin_chunk(
         &mut self,
+        shared: &mut Shared,
         slot: usize,
         buffer: RecordRef,
         carried: u32,
         buffers: &mut impl Buffers,
     ) {
-        let segment = self.cleaner.segment.expect("a segment was chosen");
-        let chunk = &mut self.cleaner.chunks.slots[slot];
+        let segment = self.segment.expect("a segment was chosen");
+        let chunk = &mut self.chunks.slots[slot];
         chunk.blocks.clear();
         (chunk.state, chunk.buffer) = (State::Unread, Some(buffer));
-        (chunk.segment, chunk.start) = (segment, self.cleaner.next);
+        (chunk.segment, chunk.start) = (segment, self.next);
         (chunk.held, chunk.covered) = (carried, 0);
         (chunk.is_last, chunk.has_failed, chunk.is_decided) = (false, false, false);
         if carried > 0 {
-            self.look_into_chunk(slot, buffers);
-        } else if self.cleaner.reads_sparsely && !self.cleaner.chunks.was_short {
-            self.read_up_to(slot, 1);
+            self.look_into_chunk(shared, slot, buffers);
+        } else if self.reads_sparsely && !self.chunks.was_short {
+            self.read_up_to(shared, slot, 1);
         } else {
-            self.read_before_listing(slot, self.stretch(slot));
+            self.read_before_listing(shared, slot, self.stretch(shared, slot));
         }
     }
 
     /// Blocks that a chunk can have.
-    fn window(&self, slot: usize) -> u32 {
-        let left = self.superblock.geometry.segment_size - self.cleaner.chunks.slots[slot].start;
+    fn window(&self, shared: &Shared, slot: usize) -> u32 {
+        let left = shared.superblock.geometry.segment_size - self.chunks.slots[slot].start;
         left.min(RECORD_BLOCKS as u32)
     }
 
     /// Blocks that are read of it at once; more if its first record is longer.
-    fn stretch(&self, slot: usize) -> u32 {
-        let most = if self.map.holds_all() { RECORD_BLOCKS as u32 } else { STRETCH };
-        self.window(slot).min(most)
+    fn stretch(&self, shared: &Shared, slot: usize) -> u32 {
+        let most = if shared.map.holds_all() { RECORD_BLOCKS as u32 } else { STRETCH };
+        self.window(shared, slot).min(most)
     }
 
     /// Whether of a segment, as it is now, payload is to be read only where it is wanted. In a patched
     /// one any block may be a header.
-    pub(crate) fn suits_sparse_reading(&self, segment: SegmentIndex) -> bool {
-        let segment = self.segments.segment(segment);
-        let size = self.superblock.geometry.segment_size;
+    pub(crate) fn suits_sparse_reading(&self, shared: &Shared, segment: SegmentIndex) -> bool {
+        let segment = shared.segments.segment(segment);
+        let size = shared.superblock.geometry.segment_size;
         !segment.patched && (self.is_searching() || segment.valid <= size / SPARSE_SHARE)
     }
 
-    fn read_before_listing(&mut self, slot: usize, blocks: u32) {
-        self.cleaner.chunks.slots[slot].is_decided = true;
-        self.read_up_to(slot, blocks);
+    fn read_before_listing(&mut self, shared: &mut Shared, slot: usize, blocks: u32) {
+        self.chunks.slots[slot].is_decided = true;
+        self.read_up_to(shared, slot, blocks);
     }
 
     /// Reads a chunk from what it has up to so many blocks.
-    fn read_up_to(&mut self, slot: usize, blocks: u32) {
-        let chunk = &mut self.cleaner.chunks.slots[slot];
+    fn read_up_to(&mut self, shared: &mut Shared, slot: usize, blocks: u32) {
+        let chunk = &mut self.chunks.slots[slot];
         let place = core::mem::replace(&mut chunk.held, blocks);
-        self.read_blocks(slot, place, blocks - place);
+        self.read_blocks(shared, slot, place, blocks - place);
     }
 
-    fn read_blocks(&mut self, slot: usize, place: u32, count: u32) {
+    fn read_blocks(&mut self, shared: &mut Shared, slot: usize, place: u32, count: u32) {
         for piece in (0..count).step_by(PIECE as usize) {
-            self.read_piece_of_chunk(slot, place + piece, (count - piece).min(PIECE));
+            self.read_piece_of_chunk(shared, slot, place + piece, (count - piece).min(PIECE));
         }
     }
 
-    fn read_piece_of_chunk(&mut self, slot: usize, place: u32, count: u32) {
-        let chunk = &mut self.cleaner.chunks.slots[slot];
+    fn read_piece_of_chunk(&mut self, shared: &mut Shared, slot: usize, place: u32, count: u32) {
+        let chunk = &mut self.chunks.slots[slot];
         chunk.outstanding += 1;
-        self.segments.segment_mut(chunk.segment).readers += 1;
+        shared.segments.begin_read(chunk.segment);
         self.restraint.spend(count);
-        self.statistics.cleaning_read_blocks += u64::from(count);
-        let start = segment_start(&self.superblock.geometry, chunk.segment).plus(chunk.start);
+        shared.statistics.cleaning_read_blocks += u64::from(count);
+        let start = segment_start(&shared.superblock.geometry, chunk.segment).plus(chunk.start);
         let target = Target::RecordPart { record: chunk.buffer(), block: place };
         let command = Command::Read { pba: start.plus(place), count, target };
-        self.ios.start(Purpose::Clean(slot as u8), command);
+        shared.ios.start(Purpose::Clean(slot as u8), command);
     }
 
     /// Reads all of the first chunk again: a block did not match its checksum.
-    pub(crate) fn read_again(&mut self) {
-        let first = self.cleaner.chunks.first;
-        let window = self.window(first);
+    pub(crate) fn read_again(&mut self, shared: &mut Shared) {
+        let first = self.chunks.first;
+        let window = self.window(shared, first);
         // What lies beyond its records is on its way too: the next chunk must not take it over now.
-        let chunk = self.cleaner.chunks.first_mut();
+        let chunk = self.chunks.first_mut();
         chunk.held = chunk.held.min(chunk.covered);
-        self.read_blocks(first, 0, window);
+        self.read_blocks(shared, first, 0, window);
     }
 
-    pub(crate) fn clean_read_completed(
+    pub(crate) fn read_completed(
         &mut self,
+        shared: &mut Shared,
         slot: u8,
         result: IoResult,
         buffers: &mut impl Buffers,
     ) {
         let slot = usize::from(slot);
-        let chunk = &mut self.cleaner.chunks.slots[slot];
+        let chunk = &mut self.chunks.slots[slot];
         chunk.outstanding -= 1;
         chunk.has_failed |= result.is_err();
-        self.cleaner.unreadable = result.err().or(self.cleaner.unreadable);
-        self.segments.segment_mut(chunk.segment).readers -= 1;
+        self.unreadable = result.err().or(self.unreadable);
+        shared.segments.end_read(chunk.segment);
         if chunk.outstanding > 0 {
             return;
         }
         match chunk.state {
-            State::Abandoned => self.empty_chunk(slot),
+            State::Abandoned => self.empty_chunk(shared, slot),
             // What cannot be read cannot be moved: who comes to it leaves the segment.
             State::Unread if chunk.has_failed => chunk.state = State::Listed,
-            State::Unread => self.look_into_chunk(slot, buffers),
+            State::Unread => self.look_into_chunk(shared, slot, buffers),
             State::Listed | State::Empty => {}
         }
     }
 
     /// Lists what the blocks say that have arrived, or reads more of them first.
-    fn look_into_chunk(&mut self, slot: usize, buffers: &mut impl Buffers) {
-        let chunk = &self.cleaner.chunks.slots[slot];
-        let (held, window) = (chunk.held, self.window(slot));
+    fn look_into_chunk(&mut self, shared: &mut Shared, slot: usize, buffers: &mut impl Buffers) {
+        let chunk = &self.chunks.slots[slot];
+        let (held, window) = (chunk.held, self.window(shared, slot));
         let is_decided = chunk.is_decided;
-        let span = self.first_span(slot, buffers);
+        let span = self.first_span(shared, slot, buffers);
         if is_decided && held < span && span <= window {
-            return self.read_before_listing(slot, window.min(span + 1));
+            return self.read_before_listing(shared, slot, window.min(span + 1));
         }
         if is_decided || held == window {
-            self.list_blocks(slot, held, buffers);
-            return self.sort_listed(slot);
+            self.list_blocks(shared, slot, held, buffers);
+            return self.sort_listed(shared, slot);
         }
-        if !self.cleaner.reads_sparsely {
-            let blocks = self.dense_stretch(slot, span);
+        if !self.reads_sparsely {
+            let blocks = self.dense_stretch(shared, slot, span);
             if held < blocks {
-                return self.read_before_listing(slot, blocks);
+                return self.read_before_listing(shared, slot, blocks);
             }
             // More was left of a long record's chunk than is read at once here.
-            self.list_blocks(slot, held, buffers);
-            return self.sort_listed(slot);
+            self.list_blocks(shared, slot, held, buffers);
+            return self.sort_listed(shared, slot);
         }
         if span >= LONG_RECORD && span <= window {
-            self.cleaner.chunks.was_short = false;
-            self.list_blocks(slot, 1, buffers);
+            self.chunks.was_short = false;
+            self.list_blocks(shared, slot, 1, buffers);
             if sings(Canary::RecordPassedOver) {
-                self.cleaner.chunks.slots[slot].blocks.clear();
+                self.chunks.slots[slot].blocks.clear();
             }
-            self.read_wanted(slot);
-            return self.sort_listed(slot);
+            self.read_wanted(shared, slot);
+            return self.sort_listed(shared, slot);
         }
         if span == 0 || span > window {
             // No record follows.
-            self.list_blocks(slot, held, buffers);
-            return self.sort_listed(slot);
+            self.list_blocks(shared, slot, held, buffers);
+            return self.sort_listed(shared, slot);
         }
         // One short record between long ones is read with the header behind it; where they are all short,
         // so many commands are worse than reading all of them.
-        let was_short = core::mem::replace(&mut self.cleaner.chunks.was_short, true);
-        let blocks = if was_short { self.stretch(slot) } else { window.min(span + 1) };
+        let was_short = core::mem::replace(&mut self.chunks.was_short, true);
+        let blocks = if was_short { self.stretch(shared, slot) } else { window.min(span + 1) };
         if held < blocks {
-            self.read_before_listing(slot, blocks);
+            self.read_before_listing(shared, slot, blocks);
         } else {
-            self.list_blocks(slot, held, buffers);
-            self.sort_listed(slot);
+            self.list_blocks(shared, slot, held, buffers);
+            self.sort_listed(shared, slot);
         }
     }
 
     /// Blocks of a chunk to be read where all are wanted, if it begins with a record of so many. One behind
     /// which no other of its kind has room is read with the header that follows: what is read beyond has to
     /// be copied.
-    fn dense_stretch(&self, slot: usize, span: u32) -> u32 {
-        let (window, stretch) = (self.window(slot), self.stretch(slot));
-        let chunk = &self.cleaner.chunks.slots[slot];
-        let is_patched = self.segments.segment(chunk.segment).patched;
+    fn dense_stretch(&self, shared: &Shared, slot: usize, span: u32) -> u32 {
+        let (window, stretch) = (self.window(shared, slot), self.stretch(shared, slot));
+        let chunk = &self.chunks.slots[slot];
+        let is_patched = shared.segments.segment(chunk.segment).patched;
         let is_alone = span > stretch / 2 && span < window && chunk.held <= span;
         if is_alone && !is_patched { span + 1 } else { stretch }
     }
 
     /// Blocks of the record that the chunk begins with; zero if there is none.
-    fn first_span(&self, slot: usize, buffers: &mut impl Buffers) -> u32 {
-        let chunk = &self.cleaner.chunks.slots[slot];
-        let pba = segment_start(&self.superblock.geometry, chunk.segment).plus(chunk.start);
+    fn first_span(&self, shared: &Shared, slot: usize, buffers: &mut impl Buffers) -> u32 {
+        let chunk = &self.chunks.slots[slot];
+        let pba = segment_start(&shared.superblock.geometry, chunk.segment).plus(chunk.start);
         let block = &buffers.record(chunk.buffer())[0];
-        let view = RecordView::decode(block, &self.superblock.store, pba);
+        let view = RecordView::decode(block, &shared.superblock.store, pba);
         view.map_or(0, |view| view.header().span())
     }
 
     /// Lists the blocks of the records that lie wholly in the chunk and of which the header is among the
     /// first `count` blocks. If that is one, it is the chunk.
-    fn list_blocks(&mut self, slot: usize, count: u32, buffers: &mut impl Buffers) {
-        let segment = self.cleaner.segment.expect("a segment is being read");
-        let store = self.superblock.store;
-        let cleaner = &mut self.cleaner;
+    fn list_blocks(
+        &mut self,
+        shared: &mut Shared,
+        slot: usize,
+        count: u32,
+        buffers: &mut impl Buffers,
+    ) {
+        let segment = self.segment.expect("a segment is being read");
+        let store = shared.superblock.store;
+        let cleaner = &mut *self;
         let chunk = &mut cleaner.chunks.slots[slot];
-        let start = segment_start(&self.superblock.geometry, segment).plus(chunk.start);
-        let room = self.superblock.geometry.segment_size - chunk.start;
+        let start = segment_start(&shared.superblock.geometry, segment).plus(chunk.start);
+        let room = shared.superblock.geometry.segment_size - chunk.start;
         let end_max = if count == 1 { room } else { count };
         let life = cleaner.life;
         let content = buffers.record(chunk.buffer());
-        let patched = self.segments.segment(segment).patched;
+        let patched = shared.segments.segment(segment).patched;
         // What a damaged header hides there, nobody knows.
         cleaner.doubtful |= patched;
         let mut at = 0;
@@ -444,69 +458,84 @@ impl Engine {
 
     /// Puts what is listed in the host's order, which costs nothing here and spares sequential readers a
     /// command where neighbours meet; and fetches what the map says of it into the processor's cache.
-    fn sort_listed(&mut self, slot: usize) {
-        let blocks = &mut self.cleaner.chunks.slots[slot].blocks;
+    fn sort_listed(&mut self, shared: &mut Shared, slot: usize) {
+        let blocks = &mut self.chunks.slots[slot].blocks;
         blocks.sort_unstable_by_key(|block| (block.kind as u8, block.key, block.place));
         let data = blocks.iter().filter(|block| block.kind == Kind::Data);
-        core::hint::black_box(data.fold(0, |sum, block| sum ^ self.map.warm(Lba(block.key))));
+        core::hint::black_box(data.fold(0, |sum, block| sum ^ shared.map.warm(Lba(block.key))));
     }
 
     /// Reads of a chunk that is one record what may be current.
-    fn read_wanted(&mut self, slot: usize) {
+    fn read_wanted(&mut self, shared: &mut Shared, slot: usize) {
         if self.is_searching() {
             return;
         }
-        let held = self.cleaner.chunks.slots[slot].held;
+        let held = self.chunks.slots[slot].held;
         let mut wanted: Option<(u32, u32)> = None;
-        for index in 0..self.cleaner.chunks.slots[slot].blocks.len() {
-            let block = self.cleaner.chunks.slots[slot].blocks[index];
+        for index in 0..self.chunks.slots[slot].blocks.len() {
+            let block = self.chunks.slots[slot].blocks[index];
             let is_data = block.kind == Kind::Data;
-            let outdated = is_data && !self.map.may_lie_at(Lba(block.key), block.pba);
+            let outdated = is_data && !shared.map.may_lie_at(Lba(block.key), block.pba);
             if block.place < held || outdated {
                 continue;
             }
             wanted = Some(match wanted {
                 Some((place, end)) if block.place <= end + GAP_MAX => (place, block.place + 1),
                 before => {
-                    self.read_stretch(slot, before);
+                    self.read_stretch(shared, slot, before);
                     (block.place, block.place + 1)
                 }
             });
         }
-        self.read_stretch(slot, wanted);
+        self.read_stretch(shared, slot, wanted);
     }
 
-    fn read_stretch(&mut self, slot: usize, stretch: Option<(u32, u32)>) {
+    fn read_stretch(&mut self, shared: &mut Shared, slot: usize, stretch: Option<(u32, u32)>) {
         if let Some((place, end)) = stretch {
-            self.read_blocks(slot, place, end - place);
+            self.read_blocks(shared, slot, place, end - place);
         }
     }
 
     /// The first chunk is done with.
-    pub(crate) fn leave_chunk(&mut self) {
-        let first = self.cleaner.chunks.first;
-        self.empty_chunk(first);
-        self.cleaner.chunks.first = self.cleaner.chunks.second();
+    pub(crate) fn leave_chunk(&mut self, shared: &mut Shared) {
+        let first = self.chunks.first;
+        self.empty_chunk(shared, first);
+        self.chunks.first = self.chunks.second();
     }
 
     /// Nothing in hand is wanted any more.
-    pub(crate) fn abandon_chunks(&mut self) {
+    pub(crate) fn abandon_chunks(&mut self, shared: &mut Shared) {
         for slot in 0..COUNT {
-            let chunk = &mut self.cleaner.chunks.slots[slot];
+            let chunk = &mut self.chunks.slots[slot];
             if chunk.outstanding > 0 && !sings(Canary::AbandonedBufferReused) {
                 chunk.state = State::Abandoned;
             } else {
-                self.empty_chunk(slot);
+                self.empty_chunk(shared, slot);
             }
         }
     }
 
-    fn empty_chunk(&mut self, slot: usize) {
-        let chunk = &mut self.cleaner.chunks.slots[slot];
+    fn empty_chunk(&mut self, shared: &mut Shared, slot: usize) {
+        let chunk = &mut self.chunks.slots[slot];
         chunk.state = State::Empty;
         if let Some(buffer) = chunk.buffer.take() {
-            self.log.give_back(buffer);
+            shared.log.give_back(buffer);
         }
+    }
+}
+
+#[cfg(feature = "verify")]
+impl Cleaner {
+    /// The segment that a chunk's commands read.
+    pub(crate) fn segment_of(&self, slot: u8) -> SegmentIndex {
+        self.chunks.segment_of(slot)
+    }
+
+    /// # Panics
+    /// See [`Chunks::assert_invariants`].
+    pub(crate) fn assert_chunks(&self, out: usize, lent: usize) {
+        self.chunks.assert_invariants(out, lent);
+        assert!(self.segment.is_none() || self.job.is_some(), "who rests goes through nothing");
     }
 }
 

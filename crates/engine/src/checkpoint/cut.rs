@@ -1,0 +1,171 @@
+//! The cut: one instant of which everything is in the checkpoint, and nothing else.
+
+use super::{Checkpointer, Cut, RUN_KEY_SHIFT, Run};
+use crate::api::Phase;
+use crate::canary::{Canary, sings};
+use crate::map::{Map, RunBuilder};
+use crate::pacing::Updates;
+use crate::reclaim::Reclaim;
+use crate::segments::{Segments, State};
+use crate::shared::Shared;
+use crate::units::{SegmentIndex, Stream};
+use alloc::vec::Vec;
+use coulter_format::checkpoint::SweepPosition;
+use coulter_format::checksum::{self, Kind};
+use coulter_format::segment_table::{self, CoarseAge, SegmentEntry, SegmentState};
+use coulter_format::{BLOCK_SIZE, BlockPointer, Pba};
+
+impl Checkpointer {
+    /// Takes the images. Everything applied is in them, nothing else.
+    pub(super) fn cut(&mut self, shared: &mut Shared) {
+        let sequence = shared.log.applied;
+        let position = shared.map.sweep_position();
+        let dead = |run: &mut Run| Map::run_is_dead(run.sweep, position);
+        for run in shared.lists.runs.extract_if(.., dead) {
+            let written = run.blocks.iter().filter(|pointer| pointer.is_mapped());
+            written.for_each(|pointer| shared.segments.release_listed(pointer.pba, sequence));
+        }
+        let updates = self.cut_run(shared, position);
+        let (images, image_keys) = (&mut self.images, &mut self.image_keys);
+        shared.map.cut_roots(|key, page| {
+            images.push(page);
+            image_keys.push((Kind::Root, key));
+        });
+        self.forgive_lost_references(shared);
+        shared.log.close_unwanted(&mut shared.segments, shared.placer.streams());
+        let queue_length = self.queue_length(shared);
+        shared.segments.fill_queue(queue_length, sequence);
+        if sings(Canary::SegmentReusedEarly) {
+            shared.segments.queue_is_durable();
+        }
+        self.cut_holes(shared);
+        // Only now is it certain which segments this checkpoint calls free.
+        shared.lists.references.drop_dead(&shared.segments, position);
+        let (heads, opened) = shared.log.cut_heads(&shared.segments);
+        let queued = shared.segments.queue();
+        let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
+        self.cut_table(shared, &opened);
+        let holes = holes_to_be_searched(shared);
+        let patched = shared.segments.patched_count() > 0;
+        let clean = shared.requests.shutdown.is_some() && shared.log.order.is_empty();
+        let write_clock = shared.log.write_clock;
+        let sweep = position;
+        let references = shared.lists.references.count();
+        self.cut = Cut {
+            sequence,
+            write_clock,
+            sweep,
+            heads,
+            reserved,
+            holes,
+            references,
+            patched,
+            clean,
+        };
+        shared.signals.checkpoint = false;
+        self.new_location = None;
+        shared.signals.sweep_quota = shared.map.sweep_quota(updates);
+    }
+
+    /// Takes the image of the journal's run; returns how many updates there were.
+    fn cut_run(&mut self, shared: &mut Shared, position: SweepPosition) -> Updates {
+        self.images.clear();
+        self.image_keys.clear();
+        self.next_image = 0;
+        let mut run = RunBuilder::new(&mut self.images);
+        let referred = shared.map.journal_length() - shared.map.run_length();
+        shared.map.cut_run(&mut run);
+        let updates = Updates { in_run: run.finish(), referred };
+        let (number, block_count) = (shared.lists.next_run, self.images.len());
+        assert!(block_count < 1 << RUN_KEY_SHIFT, "a key numbers every block of a run");
+        if block_count > 0 {
+            let blocks = alloc::vec![BlockPointer::NOWHERE; block_count];
+            shared.lists.runs.push(Run { number, sweep: position, blocks });
+            shared.lists.next_run += 1;
+        }
+        let keys = 0..block_count as u64;
+        self.image_keys.extend(keys.map(|index| (Kind::Run, number << RUN_KEY_SHIFT | index)));
+        updates
+    }
+
+    /// See [`crate::segments::Segments::forgive`]: only if map pages were damaged once is there anything to forgive.
+    fn forgive_lost_references(&mut self, shared: &mut Shared) {
+        if shared.segments.gone_through_count() == 0 {
+            return;
+        }
+        let now = shared.log.now();
+        shared.statistics.references_lost += shared.segments.forgive(now);
+    }
+
+    /// Reserves holes, or gives up those that nobody wants any more.
+    fn cut_holes(&mut self, shared: &mut Shared) {
+        let streams: &[Stream] = match shared.config.reclaim {
+            _ if shared.phase != Phase::Running => &[],
+            Reclaim::CopyOut => &[],
+            Reclaim::HoleFill => shared.placer.cleaning_streams(),
+            Reclaim::Threaded => &Stream::USER,
+        };
+        shared.log.close_patches(&mut shared.segments, streams);
+        match streams.is_empty() {
+            false => {
+                let most = shared.holes_max();
+                shared.segments.reserve_holes(most, &shared.lists.references);
+            }
+            true => shared.segments.give_up_holes(shared.log.now()),
+        }
+    }
+
+    /// Segments that should wait in the queue: enough for twice the journal.
+    fn queue_length(&self, shared: &Shared) -> usize {
+        let size = u64::from(shared.superblock.geometry.segment_size);
+        let journal = u64::from(shared.superblock.budget.journal_size);
+        let length = (4 * journal).div_ceil(size) as usize + shared.pacing.kept_by_user() + 4;
+        length.min(crate::create::RESERVED_MAX)
+    }
+
+    /// Images of the table pages that changed.
+    fn cut_table(&mut self, shared: &mut Shared, opened: &[SegmentIndex]) {
+        let (table, segments) = (&shared.lists.table, &mut shared.segments);
+        segments.take_changed_pages(|segments, key| {
+            let mut page = [0; BLOCK_SIZE];
+            segment_table::encode(entries(segments, key, opened), &mut page);
+            let checksum = checksum::block(Kind::SegmentTable, key as u64, &page);
+            if table[key].checksum != checksum || table[key].pba == Pba::NOWHERE {
+                self.images.push(page);
+                self.image_keys.push((Kind::SegmentTable, key as u64));
+            }
+        });
+    }
+}
+
+/// What a page of the segment table says, `opened` being the segments that have records behind the cut
+/// alone.
+fn entries(
+    segments: &Segments,
+    key: usize,
+    opened: &[SegmentIndex],
+) -> impl Iterator<Item = SegmentEntry> {
+    segments.of_table_page(key).map(|(index, segment)| {
+        let state = match segment.state {
+            State::Open if !opened.contains(&index) => SegmentState::Open,
+            State::Closed | State::Patching if segment.patched => SegmentState::Patched,
+            State::Closed if !opened.contains(&index) => SegmentState::Closed,
+            _ => SegmentState::Free,
+        };
+        assert!(segment.listed <= segment.valid, "what is listed is counted");
+        let valid = segment.valid - segment.listed;
+        let mean_age = CoarseAge::from_blocks(segment.mean_age());
+        SegmentEntry { valid, state, stream: segment.stream, clock: segment.clock, mean_age }
+    })
+}
+
+/// Segments in whose holes recovery must look after this cut: those whose holes are reserved, and those of
+/// records that lie in holes and are not applied yet.
+fn holes_to_be_searched(shared: &Shared) -> Vec<u32> {
+    let under_way = shared.log.segments_in_holes();
+    let all = shared.segments.reserved_holes().chain(under_way);
+    let mut all: Vec<_> = all.map(|segment| segment.0).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,127 @@
+//! What the newest checkpoint lists, and where all of it lies.
+
+use crate::map::Map;
+use crate::references::References;
+use crate::segments::Segments;
+use crate::units::Sequence;
+use alloc::vec::Vec;
+use coulter_format::checkpoint::SweepPosition;
+use coulter_format::checksum::Kind;
+use coulter_format::{BlockPointer, Pba};
+
+/// Blocks of a run that a key can number.
+pub(crate) const RUN_KEY_SHIFT: u32 = 20;
+
+/// A run on the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) number: u64,
+    pub(crate) sweep: SweepPosition,
+    pub(crate) blocks: Vec<BlockPointer>,
+}
+
+/// The lists of the newest checkpoint.
+#[derive(Default)]
+pub(crate) struct Lists {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) references: References,
+    /// Where the pages of the segment table lie.
+    pub(crate) table: Vec<BlockPointer>,
+    pub(crate) next_run: u64,
+    /// First block and count of the durable body, and of the one being written.
+    pub(crate) body: (Pba, u32),
+    pub(crate) new_body: (Pba, u32),
+}
+
+impl Lists {
+    pub(crate) fn has_runs(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Where a piece lies that the checkpoint lists, if the cleaner may move it.
+    pub(crate) fn pointer(&self, kind: Kind, key: u64) -> Option<BlockPointer> {
+        match kind {
+            Kind::SegmentTable => self.table.get(key as usize).copied(),
+            Kind::Run => {
+                let number = key >> RUN_KEY_SHIFT;
+                let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
+                let run = self.runs.iter().find(|run| run.number == number)?;
+                run.blocks.get(index).copied()
+            }
+            _ => None,
+        }
+    }
+
+    fn pointer_mut(&mut self, kind: Kind, key: u64) -> Option<&mut BlockPointer> {
+        match kind {
+            Kind::SegmentTable => self.table.get_mut(key as usize),
+            Kind::Run => {
+                let number = key >> RUN_KEY_SHIFT;
+                let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
+                let run = self.runs.iter_mut().find(|run| run.number == number)?;
+                run.blocks.get_mut(index)
+            }
+            _ => None,
+        }
+    }
+
+    /// A piece arrived on the device: written, or relocated from `source`. Returns whether it
+    /// counts.
+    pub(crate) fn block_written(
+        &mut self,
+        segments: &mut Segments,
+        kind: Kind,
+        key: u64,
+        source: Option<Pba>,
+        pointer: BlockPointer,
+        now: Sequence,
+    ) -> bool {
+        if kind == Kind::Checkpoint {
+            segments.retain_listed(pointer.pba);
+            let first = if key == 0 { pointer.pba } else { self.new_body.0 };
+            self.new_body = (first, key as u32 + 1);
+            return true;
+        }
+        let Some(slot) = self.pointer_mut(kind, key) else { return false };
+        if source.is_some_and(|source| slot.pba != source) {
+            return false;
+        }
+        let old = core::mem::replace(slot, pointer);
+        segments.retain_listed(pointer.pba);
+        if old.is_mapped() {
+            segments.release_listed(old.pba, now);
+        }
+        true
+    }
+
+    /// Every block that the checkpoint lists, its own body included.
+    pub(crate) fn listed<'a>(&'a self, map: &'a Map) -> impl Iterator<Item = Pba> + 'a {
+        let table = self.table.iter().map(|pointer| pointer.pba);
+        let runs = self.runs.iter().flat_map(|run| run.blocks.iter().map(|pointer| pointer.pba));
+        let roots = map.root_pages().map(|(_, pointer)| pointer.pba);
+        let body = (0..self.body.1).map(|offset| self.body.0.plus(offset));
+        table.chain(runs).chain(roots).chain(body).filter(|pba| *pba != Pba::NOWHERE)
+    }
+}
+
+#[cfg(feature = "verify")]
+impl Lists {
+    /// Blocks of the body that has been written and does not count yet.
+    pub(crate) fn listed_anew(&self) -> impl Iterator<Item = Pba> + '_ {
+        let (first, count) = self.new_body;
+        let count = if self.new_body == self.body { 0 } else { count };
+        (0..count).map(move |offset| first.plus(offset))
+    }
+
+    /// # Panics
+    /// If the lists are out of order.
+    pub(crate) fn assert_invariants(&self, is_idle: bool) {
+        assert!(self.runs.is_sorted_by(|a, b| a.number < b.number), "runs are in order");
+        let latest = self.runs.last().map_or(0, |run| run.number + 1);
+        assert!(latest <= self.next_run, "the next run is a new one");
+        for run in &self.runs {
+            let is_written = run.blocks.iter().all(|pointer| pointer.is_mapped());
+            assert!(is_written || !is_idle, "the blocks of a run are somewhere");
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Checkpoints: from time to time the whole state becomes durable, so that recovery has little to
+//! replay and freed segments may be written again.
+//!
+//! ```text
+//! Quiesce     relocations and leaf pages on their way arrive
+//! ─ cut ─     everything applied up to here is in the checkpoint; images are taken in memory
+//! Images      run, root pages, table pages go into the metadata stream
+//! Body        the lists of all those places, in one record
+//! Flush       … makes all of it durable
+//! Superblock  names the body; alternating copies
+//! LastFlush   … makes the superblock durable: the checkpoint counts
+//! ─ again ─   both for the other copy: the checkpoint before it is no longer needed
+//! ```
+//!
+//! # Power-loss contract
+//! Until both copies of the superblock lead to the new checkpoint, nothing that the older one points to
+//! is overwritten or trimmed: whichever copy turns out to be unreadable, the other leads to a state
+//! that is whole. A superblock is written only after everything that it leads to is durable.
+
+mod cut;
+mod due;
+mod lists;
+
+use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
+use crate::canary::{Canary, sings};
+use crate::ios::Purpose;
+use crate::shared::{Checkpointing, Shared};
+use crate::units::{Origin, Sequence, Stream};
+use alloc::vec::Vec;
+use coulter_format::checkpoint::{
+    BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
+};
+use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::record::{BlockWord, Extent};
+use coulter_format::superblock::{CheckpointLocation, Superblock};
+use coulter_format::{BLOCK_SIZE, Block, Pba};
+pub(crate) use lists::{Lists, RUN_KEY_SHIFT, Run};
+
+/// Error number when the lists do not fit into a body (ENOSPC); see `create` for why they do.
+const ERRNO_TOO_LARGE: i32 = 28;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Idle,
+    /// What was found is made durable, before the other copy is written.
+    Found,
+    Quiesce,
+    Images,
+    Body,
+    Flush,
+    Superblock,
+    LastFlush,
+}
+
+/// What was true at the cut.
+#[derive(Clone, Debug, Default)]
+struct Cut {
+    sequence: Sequence,
+    write_clock: u64,
+    sweep: SweepPosition,
+    heads: [Option<Head>; Stream::COUNT],
+    reserved: Vec<u32>,
+    /// Segments of which the holes are reserved.
+    holes: Vec<u32>,
+    /// How many of the references; others came later.
+    references: usize,
+    patched: bool,
+    clean: bool,
+}
+
+/// The checkpoint being written, and the lists of the newest one.
+#[derive(Default)]
+pub(crate) struct Checkpointer {
+    stage: Stage,
+    new_location: Option<CheckpointLocation>,
+    images: Vec<Block>,
+    image_keys: Vec<(Kind, u64)>,
+    next_image: usize,
+    cut: Cut,
+    next_superblock: Option<Superblock>,
+    /// It is the second copy that is being written.
+    is_second: bool,
+    /// The superblock found at opening, until the other copy leads where it does and tells the epoch.
+    unannounced: Option<Superblock>,
+    /// Whether a flush has covered what opening found.
+    found_is_durable: bool,
+    /// The sequence of the last cut, and of the last flush that a checkpoint began.
+    flushing: Sequence,
+}
+
+impl Checkpointer {
+    pub(crate) fn accept_shutdown(&mut self, shared: &mut Shared, id: RequestId) {
+        if shared.poisoned.is_some() || shared.config.read_only || shared.phase == Phase::Closed {
+            shared.phase = Phase::Closed;
+            let result = shared.poisoned.map_or(Ok(()), |errno| Err(crate::Failure::Device(errno)));
+            shared.requests.respond(id, result);
+            return;
+        }
+        shared.phase = Phase::ShuttingDown;
+        shared.requests.shutdown = Some(id);
+    }
+
+    pub(crate) fn step(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        if self.stage == Stage::Idle && self.announce_epoch(shared, buffers) {
+            return;
+        }
+        if self.stage == Stage::Idle && self.is_due(shared) {
+            self.enter(shared, Stage::Quiesce);
+        }
+        if self.stage == Stage::Quiesce {
+            self.quiesce(shared, buffers);
+        }
+        if self.stage == Stage::Images {
+            self.write_images(shared, buffers);
+        }
+        if self.stage == Stage::Body {
+            self.write_body(shared, buffers);
+        }
+    }
+
+    /// Whether one is due. That runs are too many makes the sweep hurry.
+    fn is_due(&self, shared: &mut Shared) -> bool {
+        let due = due::decide(shared, self.cut.sequence);
+        if let Some(runs_are_too_many) = due.runs_are_too_many {
+            shared.signals.sweep_hurry = runs_are_too_many;
+        }
+        due.is_due
+    }
+
+    /// The superblock that opening found: the first thing to be written is its other copy.
+    pub(crate) fn announce(&mut self, found: Superblock) {
+        assert_eq!(self.stage, Stage::Idle, "nothing is written before");
+        self.unannounced = Some(found);
+    }
+
+    /// The only place where the stage changes.
+    fn enter(&mut self, shared: &mut Shared, stage: Stage) {
+        let is_next = match (self.stage, stage) {
+            (Stage::Idle, Stage::Found | Stage::Superblock | Stage::Quiesce)
+            | (Stage::Found | Stage::LastFlush, Stage::Idle)
+            | (Stage::Quiesce, Stage::Images)
+            | (Stage::Images, Stage::Body)
+            | (Stage::Body, Stage::Flush)
+            | (Stage::Flush, Stage::Superblock)
+            | (Stage::Superblock, Stage::LastFlush)
+            // The other copy.
+            | (Stage::LastFlush, Stage::Superblock) => true,
+            (Stage::Body, Stage::Superblock) => sings(Canary::SuperblockUnordered),
+            _ => false,
+        };
+        assert!(is_next, "a checkpoint goes from {:?} to {stage:?}", self.stage);
+        self.stage = stage;
+        shared.signals.checkpointing = match stage {
+            Stage::Idle => Checkpointing::No,
+            Stage::Quiesce => Checkpointing::Quiesces,
+            _ => Checkpointing::Writes,
+        };
+    }
+
+    fn quiesce(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        for origin in [Origin::Cleaning, Origin::Metadata] {
+            shared.seal_all_of(origin, buffers);
+        }
+        if shared.log.is_quiet(Origin::Cleaning) && shared.log.is_quiet(Origin::Metadata) {
+            self.cut(shared);
+            self.enter(shared, Stage::Images);
+        }
+    }
+
+    fn write_images(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        while let Some((kind, key)) = self.image_keys.get(self.next_image).copied() {
+            let extent = Extent { key, count: 1, kind, relocated: false };
+            let Some(record) = shared.metadata_record(&extent, buffers) else { return };
+            let place = 1 + shared.log.record(record).payload as usize;
+            let image = &self.images[self.next_image];
+            let checksum = checksum::block(kind, key, image);
+            buffers.record_mut(record)[place] = *image;
+            shared.push_metadata(record, extent, checksum);
+            self.next_image += 1;
+            *match kind {
+                Kind::Run => &mut shared.statistics.run_blocks,
+                Kind::Root => &mut shared.statistics.root_blocks,
+                _ => &mut shared.statistics.table_blocks,
+            } += 1;
+        }
+        if shared.log.filling(Stream::Metadata).is_some() {
+            shared.seal(Stream::Metadata, buffers);
+        }
+        if shared.log.is_quiet(Origin::Metadata) {
+            self.enter(shared, Stage::Body);
+        }
+    }
+
+    fn write_body(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        if self.new_location.is_some() {
+            if shared.log.is_quiet(Origin::Metadata) && sings(Canary::SuperblockUnordered) {
+                self.flushing = shared.log.durable;
+                self.write_superblock(shared, buffers);
+            } else if shared.log.is_quiet(Origin::Metadata) {
+                self.checkpoint_flush(shared, Stage::Flush);
+            }
+            return;
+        }
+        if !shared.log.can_begin_metadata() {
+            return;
+        }
+        let mut bytes = alloc::vec![0; BODY_SIZE_MAX as usize];
+        let Some(size) = self.encode_body(shared, &mut bytes) else {
+            shared.poison(ERRNO_TOO_LARGE);
+            return;
+        };
+        let count = size.div_ceil(BLOCK_SIZE) as u32;
+        let extent =
+            Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
+        let Some(record) = shared.metadata_record(&extent, buffers) else { return };
+        let (blocks, _) = bytes.as_chunks::<BLOCK_SIZE>();
+        let payload = &mut buffers.record_mut(record)[1..=count as usize];
+        for (index, (target, block)) in payload.iter_mut().zip(blocks).enumerate() {
+            *target = *block;
+            let checksum = checksum::block(Kind::Checkpoint, index as u64, block);
+            let word = BlockWord { checksum, address: Pba::NOWHERE };
+            shared.log.record_mut(record).words.push(word);
+        }
+        shared.log.record_mut(record).push_extent(extent);
+        shared.statistics.checkpoint_blocks += u64::from(count) + 1;
+        self.new_location = Some(CheckpointLocation {
+            sequence: self.cut.sequence,
+            pba: shared.log.record(record).header_pba.plus(1),
+            size: size as u32,
+            checksum: crc32c(&bytes[..size]),
+        });
+        shared.seal(Stream::Metadata, buffers);
+    }
+
+    fn encode_body(&self, shared: &Shared, bytes: &mut [u8]) -> Option<usize> {
+        let Lists { runs, references, table, next_run, .. } = &shared.lists;
+        let cut = &self.cut;
+        let references = references.first(cut.references);
+        let header = CheckpointHeader {
+            sequence: cut.sequence,
+            write_clock: cut.write_clock,
+            sweep: cut.sweep,
+            next_run: *next_run,
+        };
+        let counts = Counts {
+            streams: Stream::COUNT as u16,
+            reserved: (cut.reserved.len() + cut.holes.len()) as u32,
+            roots: shared.map.root_pages().count() as u32,
+            table: table.len() as u32,
+            runs: runs.len() as u32,
+            references: references.len() as u32,
+        };
+        let mut writer = BodyWriter::new(&header, &counts, bytes);
+        cut.heads.iter().for_each(|head| writer.head(*head));
+        cut.reserved.iter().for_each(|segment| writer.reserved(*segment));
+        cut.holes.iter().for_each(|segment| writer.reserved_holes(*segment));
+        shared.map.root_pages().for_each(|(key, pointer)| writer.root(key, pointer));
+        table.iter().for_each(|pointer| writer.pointer(*pointer));
+        for run in runs {
+            let Run { number, sweep, blocks } = run;
+            let block_count = blocks.len() as u32;
+            writer.run(&RunHeader { number: *number, sweep: *sweep, block_count });
+            blocks.iter().for_each(|pointer| writer.pointer(*pointer));
+        }
+        references.iter().for_each(|reference| writer.reference(reference));
+        writer.finish()
+    }
+
+    fn checkpoint_flush(&mut self, shared: &mut Shared, stage: Stage) {
+        self.enter(shared, stage);
+        self.flushing = shared.log.applied;
+        shared.statistics.device_flushes += 1;
+        shared.ios.start(Purpose::Checkpoint, Command::Flush);
+    }
+
+    pub(crate) fn io_completed(
+        &mut self,
+        shared: &mut Shared,
+        result: IoResult,
+        buffers: &mut impl Buffers,
+    ) {
+        if let Err(errno) = result {
+            shared.poison(errno);
+        }
+        if let Some(errno) = shared.poisoned {
+            shared.give_up_shutdown(errno);
+            return;
+        }
+        match self.stage {
+            Stage::Flush => {
+                shared.durable_up_to(self.flushing);
+                self.write_superblock(shared, buffers);
+            }
+            Stage::Found => {
+                self.enter(shared, Stage::Idle);
+            }
+            Stage::Superblock => self.checkpoint_flush(shared, Stage::LastFlush),
+            Stage::LastFlush => {
+                shared.durable_up_to(self.flushing);
+                self.superblock_is_durable(shared, buffers);
+            }
+            stage => panic!("no command is out in {stage:?}"),
+        }
+    }
+
+    fn write_superblock(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        let superblock = Superblock {
+            generation: shared.superblock.generation + 1,
+            epoch: shared.log.epoch,
+            epoch_max: shared.log.epoch,
+            checkpoint: self.new_location.expect("the body was written"),
+            clean: self.cut.clean,
+            patched: self.cut.patched,
+            long_records: !sings(Canary::LongRecordsUnannounced),
+            durable_sequence: self.flushing,
+            ..shared.superblock
+        };
+        self.is_second = false;
+        self.put_superblock(shared, superblock, buffers);
+    }
+
+    /// At opening: before anything else is written, the other copy of the superblock leads to the same
+    /// checkpoint, and says which epoch this opening takes. Whether that was still to be done.
+    ///
+    /// So every epoch under which a record may lie anywhere is in a superblock, and no later opening
+    /// takes it again: it could take records that an earlier one had left for its own.
+    ///
+    /// The copy found may not be durable, if only the process died. A flush goes before: should the power go
+    /// while both are being written, both might be torn.
+    fn announce_epoch(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) -> bool {
+        // A shutdown may have come while the flush was out; an opening that has failed writes nothing.
+        let is_open = matches!(shared.phase, Phase::Recovered | Phase::ShuttingDown);
+        let Some(found) = self.unannounced.filter(|_| is_open) else { return false };
+        if !core::mem::replace(&mut self.found_is_durable, true) {
+            self.checkpoint_flush(shared, Stage::Found);
+            return true;
+        }
+        self.is_second = true;
+        let (generation, epoch_max) = (found.generation + 1, shared.log.epoch);
+        self.put_superblock(shared, Superblock { generation, epoch_max, ..found }, buffers);
+        true
+    }
+
+    fn superblock_is_durable(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        let written = self.next_superblock.take().expect("a superblock was written");
+        if !self.is_second && !sings(Canary::SuperblockSingle) {
+            self.is_second = true;
+            let second = Superblock { generation: written.generation + 1, ..written };
+            self.put_superblock(shared, second, buffers);
+            return;
+        }
+        // What records know of is the first of the two: the other one will do as well.
+        shared.log.generation = written.generation - u64::from(self.is_second);
+        if self.unannounced.take().is_some() {
+            // Its sizes are what they were, even if the store is to grow.
+            shared.superblock.generation = written.generation;
+            self.enter(shared, Stage::Idle);
+        } else {
+            self.checkpoint_is_durable(shared, written);
+        }
+    }
+
+    fn put_superblock(
+        &mut self,
+        shared: &mut Shared,
+        superblock: Superblock,
+        buffers: &mut impl Buffers,
+    ) {
+        let page = shared.loads.superblock_page();
+        superblock.encode(buffers.page_mut(page));
+        self.enter(shared, Stage::Superblock);
+        let (pba, source) = (superblock.location(), Target::Page(page));
+        self.next_superblock = Some(superblock);
+        let stream = Stream::Metadata;
+        shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source, stream });
+    }
+
+    /// The new checkpoint counts: what only the old one needed may go.
+    fn checkpoint_is_durable(&mut self, shared: &mut Shared, superblock: Superblock) {
+        shared.superblock = superblock;
+        // Both copies say so from now on: whichever is left after a crash, its reader expects them.
+        let announced = superblock.long_records || sings(Canary::LongRecordsUnannounced);
+        shared.log.long_records = announced && shared.map.holds_all();
+        let (old, count) = shared.lists.body;
+        let now = shared.log.now();
+        for offset in 0..count {
+            shared.segments.release_listed(old.plus(offset), now);
+        }
+        shared.lists.body = shared.lists.new_body;
+        shared.segments.queue_is_durable();
+        shared.segments.holes_are_durable();
+        // Where space is short, what was freed is given back in any case: the front of the queue needs it.
+        let trim = shared.config.trim || shared.lacks_space();
+        let ios = &mut shared.ios;
+        let geometry = shared.superblock.geometry;
+        shared.segments.checkpoint_is_durable(self.cut.sequence, |segment| {
+            if trim {
+                let pba = crate::units::segment_start(&geometry, segment);
+                let count = geometry.segment_size;
+                ios.start(Purpose::Trim(segment), Command::Discard { pba, count });
+            }
+            trim
+        });
+        shared.map.checkpoint_is_durable();
+        shared.statistics.checkpoints += 1;
+        self.enter(shared, Stage::Idle);
+        if shared.phase == Phase::Recovered {
+            shared.phase = Phase::Running;
+        }
+        if self.cut.clean
+            && let Some(id) = shared.requests.shutdown.take()
+        {
+            shared.phase = Phase::Closed;
+            shared.requests.respond(id, Ok(()));
+        }
+    }
+}
+
+#[cfg(feature = "verify")]
+impl Checkpointer {
+    /// # Panics
+    /// If the stage is not what its commands make it, or the lists are out of order.
+    pub(crate) fn assert_invariants(&self, out: usize) {
+        let waits = matches!(
+            self.stage,
+            Stage::Found | Stage::Flush | Stage::Superblock | Stage::LastFlush
+        );
+        assert_eq!(out, usize::from(waits), "a checkpoint waits for one command at a time");
+        assert!(self.next_image <= self.images.len(), "no more images than were taken");
+        assert_eq!(self.images.len(), self.image_keys.len(), "each image has its key");
+    }
+}

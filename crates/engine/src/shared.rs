@@ -1,0 +1,234 @@
+//! What all parts work on, and the few things that they ask of each other.
+//!
+//! A part owns its own state, gets this one lent for a step, and returns an [`Outcome`]. No part knows
+//! another: what one wants of another it leaves in [`Signals`], and the engine lets each take its turn.
+//!
+//! # Invariants
+//! - After a failed write or flush nothing is written any more: see [`Shared::poison`].
+
+use crate::api::{Failure, Phase, RecordRef};
+use crate::checkpoint::Lists;
+use crate::config::Config;
+use crate::group::Group;
+use crate::ios::Ios;
+use crate::loads::Loads;
+use crate::log::Log;
+use crate::map::{EntryWidth, Map};
+use crate::pacing::Pacing;
+use crate::placement::Placer;
+use crate::requests::{Requests, Work};
+use crate::segments::Segments;
+use crate::statistics::Statistics;
+use crate::units::{Sequence, Stream};
+use coulter_format::StoreId;
+use coulter_format::superblock::Superblock;
+
+/// Error number when what the device holds contradicts itself (EUCLEAN).
+pub(crate) const ERRNO_DAMAGED: i32 = 117;
+
+/// What a step of a part came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Outcome {
+    /// Nothing more, until a request or a completion comes.
+    Rests,
+    /// Something has changed without a command: another round may find something to do.
+    GoesOn,
+}
+
+impl Outcome {
+    /// `GoesOn` if something has changed.
+    pub(crate) fn of_change(has_changed: bool) -> Outcome {
+        if has_changed { Outcome::GoesOn } else { Outcome::Rests }
+    }
+
+    /// Of two parts.
+    pub(crate) fn or(self, other: Outcome) -> Outcome {
+        if self == Outcome::Rests { other } else { self }
+    }
+}
+
+/// How far a checkpoint is, for those who must heed it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Checkpointing {
+    /// None is under way.
+    #[default]
+    No,
+    /// One waits for what is being relocated: nothing of that may begin.
+    Quiesces,
+    /// One is being written.
+    Writes,
+}
+
+/// What parts ask of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// A checkpoint must be written even if nothing else calls for it.
+    pub(crate) checkpoint: bool,
+    /// How far the checkpoint under way is.
+    pub(crate) checkpointing: Checkpointing,
+    /// A load or a write found no memory: the sweep must make some.
+    pub(crate) memory: bool,
+    /// What the host wants to write would be more than recovery has memory for. However little that
+    /// is, sweeping and a checkpoint must make room for it.
+    pub(crate) recovery_memory: bool,
+    /// Leaves to be swept before the next checkpoint.
+    pub(crate) sweep_quota: usize,
+    /// The oldest run must die before another one can be written.
+    pub(crate) sweep_hurry: bool,
+    /// The device had no space when it was last asked for some.
+    pub(crate) lacks_space: bool,
+}
+
+impl Signals {
+    pub(crate) fn checkpoint_is_active(&self) -> bool {
+        self.checkpointing != Checkpointing::No
+    }
+
+    pub(crate) fn is_quiescing(&self) -> bool {
+        self.checkpointing == Checkpointing::Quiesces
+    }
+}
+
+/// The state that is everybody's.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) phase: Phase,
+    /// Set once something could not be written: the error number.
+    pub(crate) poisoned: Option<i32>,
+    /// Blocks of the device.
+    pub(crate) device_size: u64,
+    pub(crate) superblock: Superblock,
+    pub(crate) segments: Segments,
+    pub(crate) map: Map,
+    pub(crate) log: Log,
+    /// The group of user records being filled.
+    pub(crate) group: Group,
+    pub(crate) ios: Ios,
+    pub(crate) requests: Requests,
+    pub(crate) loads: Loads,
+    /// Of the newest checkpoint.
+    pub(crate) lists: Lists,
+    pub(crate) pacing: Pacing,
+    pub(crate) placer: Placer,
+    pub(crate) signals: Signals,
+    pub(crate) statistics: Statistics,
+}
+
+impl Shared {
+    /// Of a store of which nothing is known yet.
+    pub(crate) fn new(config: Config, device_size: u64) -> Shared {
+        let superblock = crate::create::placeholder();
+        let width = EntryWidth::MAX;
+        let map = Map::new(1, u64::from(u16::MAX) * 8, width, superblock.budget);
+        Shared {
+            phase: Phase::Opening,
+            poisoned: None,
+            device_size,
+            segments: Segments::new(superblock.geometry),
+            map: map.expect("the placeholder is small"),
+            log: Log::new(config.record_count, config.reclaim),
+            group: Group::new(),
+            ios: Ios::new(config.request_count as usize * 2),
+            requests: Requests::new(config.request_count),
+            loads: Loads::new(config.page_count),
+            lists: Lists::default(),
+            pacing: Pacing::default(),
+            placer: Placer::new(config.placement, 0),
+            signals: Signals::default(),
+            statistics: Statistics::default(),
+            superblock,
+            config,
+        }
+    }
+
+    /// Bytes that the map may occupy.
+    pub(crate) fn map_size(&self) -> u64 {
+        self.config.map_size.unwrap_or(self.superblock.budget.map_size)
+    }
+
+    pub(crate) fn store(&self) -> StoreId {
+        self.superblock.store
+    }
+
+    pub(crate) fn refuses_writes(&self) -> bool {
+        self.config.read_only
+            || self.poisoned.is_some()
+            || matches!(self.phase, Phase::ShuttingDown | Phase::Closed)
+    }
+
+    /// Nothing more will be written: a write or flush failed with this error number.
+    pub(crate) fn poison(&mut self, errno: i32) {
+        if self.poisoned.is_some() {
+            return;
+        }
+        self.poisoned = Some(errno);
+        // What is being filled will never be sent.
+        self.group.end();
+        for stream in Stream::ALL {
+            if let Some(record) = self.log.take_filling(stream) {
+                self.give_up(record, errno);
+            }
+        }
+    }
+
+    /// The record will never take effect.
+    pub(crate) fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
+        let record = self.log.record_mut(record_ref);
+        let requests = core::mem::take(&mut record.requests);
+        let reserved = record.reserved;
+        self.map.unreserve(reserved);
+        for slot in requests {
+            self.requests.fail(slot, Failure::Device(errno));
+            self.part_done(slot, 0);
+        }
+        self.log.retire(&mut self.segments, record_ref);
+    }
+
+    /// A record of the request was applied.
+    pub(crate) fn part_done(&mut self, slot: u32, sequence: Sequence) {
+        let (done, fua) = match &mut self.requests.slot(slot).work {
+            Work::Write { parts, fua } => {
+                assert!(*parts > 0, "a part of a write is done once");
+                *parts -= 1;
+                (*parts == 0, *fua)
+            }
+            Work::Discard { parts, next, end, fua } => {
+                assert!(*parts > 0, "a part of a discard is done once");
+                *parts -= 1;
+                (*parts == 0 && next == end, *fua)
+            }
+            other => panic!("{other:?} has no records"),
+        };
+        if done && fua && self.poisoned.is_none() {
+            self.requests.wait_for(slot, sequence);
+        } else if done {
+            self.requests.finish(slot);
+        }
+    }
+
+    /// All up to this record is durable: who waited for that is answered.
+    pub(crate) fn durable_up_to(&mut self, sequence: Sequence) {
+        assert!(sequence <= self.log.applied, "what is durable has taken effect");
+        self.log.durable = self.log.durable.max(sequence);
+        self.statistics.flush_requests += self.requests.durable_up_to(self.log.durable);
+    }
+
+    /// Whoever waits for the last checkpoint waits in vain.
+    pub(crate) fn give_up_shutdown(&mut self, errno: i32) {
+        if let Some(id) = self.requests.shutdown.take() {
+            self.phase = Phase::Closed;
+            self.requests.respond(id, Err(Failure::Device(errno)));
+        }
+    }
+
+    /// Segments of which the holes may be reserved: recovery reads each of them, and no more than it
+    /// may have to read of the log; and most must be left for the cleaner.
+    pub(crate) fn holes_max(&self) -> usize {
+        let geometry = &self.superblock.geometry;
+        let log = 4 * u64::from(self.superblock.budget.journal_size);
+        let by_log = (log / u64::from(geometry.segment_size)).max(1) as usize;
+        let by_count = (geometry.segment_count as usize / 12).max(2);
+        by_log.min(by_count).min(crate::holes::SEGMENTS_MAX)
+    }
+}
