@@ -4,6 +4,7 @@
 //! - [`fuse`]: one file in a FUSE mount. Needs root.
 //! - [`loop_device`]: a block device over that file. Needs root.
 //! - [`ublk`]: a block device whose driver asks the volume's own thread. Needs root.
+//! - [`nvme`]: an NVMe/TCP target for any NVMe host. Needs no privilege.
 //! - [`nbd_device`]: a block device of the kernel's NBD client, over the server. Needs root.
 //!
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
@@ -20,6 +21,7 @@ pub mod mounts;
 pub mod nbd;
 pub mod nbd_device;
 pub mod net;
+pub mod nvme;
 pub mod point;
 pub mod processes;
 pub mod ublk;

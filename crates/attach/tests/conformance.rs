@@ -1,7 +1,7 @@
 //! Every attach point passes the one suite.
 
 use coulter_attach::conformance::{
-    FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, UblkHarness, run_all,
+    FileHarness, LoopHarness, NbdDeviceHarness, NbdHarness, NvmeHarness, UblkHarness, run_all,
 };
 use coulter_attach::ublk::Copy;
 use coulter_attach::{nbd_device, ublk};
@@ -23,6 +23,21 @@ fn nbd_with_simple_replies_conforms() {
 #[test]
 fn nbd_over_tcp_conforms() {
     run_all(&NbdHarness::tcp(support::free_port()));
+}
+
+#[test]
+fn nvme_over_tcp_conforms() {
+    run_all(&NvmeHarness::new(4096, false, false));
+}
+
+#[test]
+fn nvme_with_memory_from_the_start_conforms() {
+    run_all(&NvmeHarness::new(4096, false, true));
+}
+
+#[test]
+fn nvme_with_digests_and_blocks_of_512_conforms() {
+    run_all(&NvmeHarness::new(512, true, false));
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(crate) trait Exchange {
     /// Whether every request is answered and every answer sent, after the end of input.
     fn is_finished(&self) -> bool;
     /// Why it is finished.
-    fn end_reason(&self) -> CloseReason {
+    fn end_reason(&mut self) -> CloseReason {
         CloseReason::Disconnected
     }
     /// Ends everything for a client that is gone: nothing more is sent, and the call returns once every

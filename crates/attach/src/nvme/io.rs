@@ -1,0 +1,639 @@
+//! An I/O queue: commands out of PDUs, to the session; completions of the session, to PDUs. It knows no
+//! socket.
+//!
+//! # Invariants
+//! - One Write is one request, however many PDUs bring its data: it is atomic as the service says.
+//! - A queue that was ended submits nothing more; see [`Queue`](super::controller::Queue).
+//! - Data in a capsule always has room: a slot's worth each. Data that is asked for, and data that is read,
+//!   waits its turn for a buffer; capsules behind it do not, so that the data of one command never waits
+//!   behind the command of another.
+//! - Every command is answered once. A data digest that is wrong fails its command, and no other.
+
+use super::front::{Front, NSID, RANGE_BLOCKS_MAX, TRANSFER_SIZE_MAX};
+use super::outcome;
+use super::pdus::{IN_CAPSULE_SIZE, Pdu, Pdus};
+use super::subsystem::QueueSeat;
+use super::tally::Counts;
+use crate::pool::BufferPool;
+use coulter::buffer::Buffer;
+use coulter::service::{Completion, Operation, Request, RequestError, Session};
+use coulter_nvme::log::ErrorEntry;
+use coulter_nvme::opcode::{self, io};
+use coulter_nvme::range::{self, RANGE_SIZE, Range};
+use coulter_nvme::tcp::{self, Fatal};
+use coulter_nvme::{Cqe, DataPointer, NSID_ALL, Sqe, Status, fabrics, sqe};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Commands that are taken beyond those that fit the queue: some hosts count from one.
+const SLOTS_BEYOND: usize = 16;
+/// Unsent bytes of headers at which the socket is no longer read.
+const REPLY_HEADERS_MAX: usize = 256 << 10;
+/// Bytes of idle buffers that a queue keeps for its next commands.
+const IDLE_BYTES_MAX: usize = 8 << 20;
+/// What a queue of this kernel's own initiator has, all of it from the start.
+const STOCK: [(usize, usize); 4] = [(4 << 10, 64), (64 << 10, 12), (256 << 10, 4), (1 << 20, 2)];
+/// The same for data in capsules: a slot's worth each.
+const CAPSULE_STOCK_SIZE: usize = IN_CAPSULE_SIZE as usize;
+
+/// The mark of a payload whose buffer is of the pool.
+pub(super) const OF_POOL: u64 = 1;
+
+/// What an I/O queue is like.
+pub(super) struct QueueTerms {
+    /// Slots, as the host has them.
+    pub(super) size: u32,
+    pub(super) flow_control_disabled: bool,
+    /// Bytes of buffers for data that does not come in capsules.
+    pub(super) memory_max: usize,
+    /// The host is the kernel that this process runs on.
+    pub(super) own_kernel: bool,
+}
+
+pub(super) struct Io {
+    session: Box<dyn Session>,
+    slots: Vec<Slot>,
+    idle: Vec<u16>,
+    /// Slots that wait for a buffer, first come first served.
+    waiting: VecDeque<u16>,
+    /// The slot whose data is arriving.
+    arriving: Option<u16>,
+    pool: BufferPool,
+    capsules: BufferPool,
+    completions: Vec<Completion>,
+    submitted: usize,
+    counts: Counts,
+    block_size_log: u8,
+    sq_head: u32,
+    terms: QueueTerms,
+    is_blocked: bool,
+    is_over: bool,
+    // The last to be dropped: when nothing of the queue is under way.
+    seat: QueueSeat,
+}
+
+/// A command that is under way.
+struct Slot {
+    cid: u16,
+    opcode: u8,
+    offset: u64,
+    length: u32,
+    fua: bool,
+    /// Its data came in its capsule, and its buffers are from there.
+    in_capsule: bool,
+    /// Bytes of its data that have arrived.
+    received: u32,
+    /// Whether the service may still be asked: its data is arriving.
+    is_receiving: bool,
+    buffer: Buffer,
+    /// For what is compared with.
+    second: Buffer,
+    /// Requests that the session has of it.
+    open: u32,
+    status: Status,
+}
+
+/// What a command needs before it can be carried out.
+enum Plan {
+    /// Nothing.
+    Now,
+    /// A buffer, for data to the host.
+    Outward,
+    /// A buffer, for data of the host that is to be asked for.
+    Inward,
+    /// The data that is in the capsule.
+    InCapsule,
+}
+
+impl Io {
+    pub(super) fn new(seat: QueueSeat, terms: QueueTerms) -> Io {
+        let front = seat.subsystem.front.as_ref().expect("I/O queues are of volumes");
+        let count = terms.size as usize + SLOTS_BEYOND;
+        let slot = || Slot {
+            cid: 0,
+            opcode: 0,
+            offset: 0,
+            length: 0,
+            fua: false,
+            in_capsule: false,
+            received: 0,
+            is_receiving: false,
+            buffer: Buffer::empty(),
+            second: Buffer::empty(),
+            open: 0,
+            status: Status::SUCCESS,
+        };
+        let capsules_max = 2 * count * CAPSULE_STOCK_SIZE;
+        let (pool, capsules) = match terms.own_kernel {
+            true => {
+                (BufferPool::stocked(&STOCK), BufferPool::stocked(&[(CAPSULE_STOCK_SIZE, count)]))
+            }
+            false => (
+                BufferPool::on_demand(terms.memory_max, IDLE_BYTES_MAX),
+                BufferPool::on_demand(capsules_max, capsules_max),
+            ),
+        };
+        Io {
+            session: front.connect(),
+            block_size_log: front.block_size_log,
+            slots: (0..count).map(|_| slot()).collect(),
+            idle: (0..count as u16).rev().collect(),
+            waiting: VecDeque::with_capacity(count),
+            arriving: None,
+            pool,
+            capsules,
+            completions: Vec::with_capacity(count),
+            submitted: 0,
+            counts: Counts::default(),
+            sq_head: 0,
+            terms,
+            is_blocked: false,
+            is_over: false,
+            seat,
+        }
+    }
+
+    fn front(&self) -> &Front {
+        self.seat.subsystem.front.as_ref().expect("I/O queues are of volumes")
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether others have ended it: its host is not to hear of it.
+    pub(super) fn was_ended(&self) -> bool {
+        self.seat.queue.is_over()
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.session.outstanding()
+    }
+
+    pub(super) fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.session.outstanding() > 0).then(|| self.session.completion_fd())
+    }
+
+    pub(super) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        // One that was ended need not hear it again.
+        (!self.is_over).then(|| self.seat.queue.wake.fd())
+    }
+
+    /// Takes all commands and data that have arrived, and starts what can be.
+    pub(super) fn handle_input(&mut self, pdus: &mut Pdus) -> Result<(), Fatal> {
+        let outcome = self.take_pdus(pdus);
+        self.kick();
+        outcome
+    }
+
+    fn kick(&mut self) {
+        if self.submitted > 0 {
+            self.submitted = 0;
+            self.session.kick();
+        }
+    }
+
+    fn take_pdus(&mut self, pdus: &mut Pdus) -> Result<(), Fatal> {
+        self.is_blocked = false;
+        while pdus.receiver.skipped() {
+            self.is_over |= self.seat.queue.is_over();
+            if self.is_over {
+                break;
+            }
+            if let Some(slot) = self.arriving {
+                let Some((buffer, is_right)) = pdus.take_data() else { break };
+                self.arriving = None;
+                self.data_arrived(slot, buffer, is_right, pdus);
+                continue;
+            }
+            match pdus.peek()? {
+                None => break,
+                Some(Pdu::Term(_)) => self.is_over = true,
+                Some(Pdu::Data(data, is_last)) => self.begin_data(data, is_last, pdus)?,
+                Some(Pdu::Command(sqe, data_size)) => {
+                    let is_full = pdus.replies.header_bytes() > REPLY_HEADERS_MAX;
+                    let Some(slot) = self.idle.pop_if(|_| !is_full) else {
+                        self.is_blocked = true;
+                        break;
+                    };
+                    self.begin(slot, &sqe, data_size, pdus)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        slot: u16,
+        sqe: &Sqe,
+        data_size: u32,
+        pdus: &mut Pdus,
+    ) -> Result<(), Fatal> {
+        let status = match self.plan(slot, sqe, data_size) {
+            Ok(plan) => {
+                self.start(slot, &plan, pdus);
+                return Ok(());
+            }
+            Err(status) => status,
+        };
+        pdus.skip_data();
+        self.slots[usize::from(slot)].status = status;
+        self.finish(slot, pdus);
+        Ok(())
+    }
+
+    fn start(&mut self, slot: u16, plan: &Plan, pdus: &mut Pdus) {
+        let place = &mut self.slots[usize::from(slot)];
+        match plan {
+            Plan::Now => {
+                pdus.skip_data();
+                self.submit(slot, pdus);
+            }
+            Plan::Outward | Plan::Inward => {
+                place.is_receiving = matches!(plan, Plan::Inward);
+                pdus.skip_data();
+                self.waiting.push_back(slot);
+                self.grant(pdus);
+            }
+            Plan::InCapsule => {
+                place.in_capsule = true;
+                place.is_receiving = true;
+                let length = place.length as usize;
+                if place.opcode == io::COMPARE {
+                    place.second = self.capsules.take(length);
+                }
+                pdus.begin_data(self.capsules.take(length), 0..length);
+                self.arriving = Some(slot);
+            }
+        }
+    }
+
+    /// Gives buffers to those that wait for them, as long as there are any.
+    fn grant(&mut self, pdus: &mut Pdus) {
+        while let Some(slot) = self.waiting.front().copied() {
+            let place = &mut self.slots[usize::from(slot)];
+            let length = place.length as usize;
+            let is_compared = place.opcode == io::COMPARE;
+            if !self.pool.can_take(if is_compared { 2 * length } else { length }) {
+                return;
+            }
+            self.waiting.pop_front();
+            place.buffer = self.pool.take(length);
+            if is_compared {
+                place.second = self.pool.take(length);
+            }
+            if place.is_receiving {
+                let (cid, length) = (place.cid, place.length);
+                let wish = tcp::Data { cid, tag: slot, offset: 0, length };
+                pdus.push_request_for_data(wish);
+            } else {
+                self.submit(slot, pdus);
+            }
+        }
+    }
+
+    /// Begins to take data that was asked for.
+    fn begin_data(&mut self, data: tcp::Data, is_last: bool, pdus: &mut Pdus) -> Result<(), Fatal> {
+        let tag = usize::from(data.tag);
+        let place = self
+            .slots
+            .get_mut(tag)
+            .filter(|place| place.is_receiving && !place.in_capsule && !place.buffer.is_empty());
+        let Some(place) = place else { return Err(Fatal::InvalidField { offset: 10 }) };
+        if place.cid != data.cid {
+            return Err(Fatal::InvalidField { offset: 8 });
+        }
+        let end = data.offset.checked_add(data.length).filter(|end| *end <= place.length);
+        let Some(end) = end.filter(|_| data.offset == place.received) else {
+            return Err(Fatal::DataRange);
+        };
+        if is_last != (end == place.length) {
+            return Err(Fatal::InvalidField { offset: 1 });
+        }
+        let range = data.offset as usize..end as usize;
+        pdus.begin_data(std::mem::replace(&mut place.buffer, Buffer::empty()), range);
+        place.received = end;
+        self.arriving = Some(data.tag);
+        Ok(())
+    }
+
+    fn data_arrived(&mut self, slot: u16, buffer: Buffer, is_right: bool, pdus: &mut Pdus) {
+        let place = &mut self.slots[usize::from(slot)];
+        place.buffer = buffer;
+        if !is_right {
+            // The rest of the data is still on its way, if there is a rest.
+            place.status = Status::TRANSIENT_TRANSPORT_ERROR;
+        }
+        if !place.in_capsule && place.received < place.length {
+            return;
+        }
+        place.is_receiving = false;
+        if !place.status.is_success() {
+            return self.finish(slot, pdus);
+        }
+        self.submit(slot, pdus);
+    }
+
+    /// What a command needs, if it makes sense; it has its slot then.
+    fn plan(&mut self, slot: u16, sqe: &Sqe, data_size: u32) -> Result<Plan, Status> {
+        let block_size_log = self.block_size_log;
+        let place = &mut self.slots[usize::from(slot)];
+        (place.cid, place.opcode) = (sqe.cid(), sqe.opcode());
+        (place.offset, place.length, place.received) = (0, 0, 0);
+        (place.fua, place.in_capsule, place.is_receiving) = (false, false, false);
+        place.status = Status::SUCCESS;
+        let opcode = sqe.opcode();
+        if opcode == opcode::FABRICS {
+            return match fabrics::kind(sqe) {
+                opcode::fabrics::DISCONNECT => {
+                    self.is_over = true;
+                    Err(Status::SUCCESS)
+                }
+                _ => Err(Status::INVALID_OPCODE.final_one()),
+            };
+        }
+        let has_blocks = match opcode {
+            io::WRITE | io::READ | io::COMPARE | io::WRITE_ZEROES | io::VERIFY => true,
+            io::FLUSH | io::DATASET_MANAGEMENT => false,
+            _ => return Err(Status::INVALID_OPCODE.final_one()),
+        };
+        if sqe.is_fused() || !sqe.has_sgl() {
+            return Err(Status::INVALID_FIELD.final_one());
+        }
+        if sqe.nsid() != NSID && !(opcode == io::FLUSH && sqe.nsid() == NSID_ALL) {
+            return Err(Status::INVALID_NAMESPACE.final_one());
+        }
+        if has_blocks {
+            place.offset = sqe.slba().checked_shl(block_size_log.into()).unwrap_or(u64::MAX);
+            let length = u64::from(sqe.block_count()) << block_size_log;
+            place.length = u32::try_from(length).map_err(|_| Status::INVALID_FIELD.final_one())?;
+            place.fua = sqe.dword(12) & sqe::control::FUA != 0;
+        }
+        self.check(slot, sqe, data_size)
+    }
+
+    fn check(&mut self, slot: u16, sqe: &Sqe, data_size: u32) -> Result<Plan, Status> {
+        let (size, refuses_writes) = (self.front().size(), self.front().refuses_writes());
+        let limit = size >> self.block_size_log;
+        let place = &mut self.slots[usize::from(slot)];
+        let opcode = place.opcode;
+        let writes = matches!(opcode, io::WRITE | io::WRITE_ZEROES | io::DATASET_MANAGEMENT);
+        if place.length > TRANSFER_SIZE_MAX && opcode != io::WRITE_ZEROES {
+            return Err(Status::INVALID_FIELD.final_one());
+        }
+        if place.length > 0 {
+            let end = sqe.slba().checked_add(u64::from(sqe.block_count()));
+            if end.is_none_or(|end| end > limit) {
+                return Err(Status::LBA_OUT_OF_RANGE.final_one());
+            }
+        }
+        if writes && refuses_writes {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.final_one());
+        }
+        if opcode == io::DATASET_MANAGEMENT {
+            let count = (sqe.dword(10) & 0xff) + 1;
+            place.fua = sqe.dword(11) & range::DEALLOCATE != 0;
+            // How many ranges there are, until they have come.
+            place.offset = u64::from(count);
+            place.length = count * RANGE_SIZE as u32;
+        }
+        let moves_in = matches!(opcode, io::WRITE | io::COMPARE | io::DATASET_MANAGEMENT);
+        let moves_out = opcode == io::READ;
+        let exact = place.length;
+        let fits = |length| match opcode {
+            // Some hosts always send a page.
+            io::DATASET_MANAGEMENT => (exact..=TRANSFER_SIZE_MAX).contains(&length),
+            _ => length == exact,
+        };
+        match sqe.data_pointer() {
+            DataPointer::Unsupported { .. } => Err(Status::INVALID_SGL_TYPE.final_one()),
+            DataPointer::InCapsule { offset, .. } if offset != 0 => {
+                Err(Status::INVALID_SGL_OFFSET.final_one())
+            }
+            DataPointer::InCapsule { length, .. } if moves_in => {
+                if length != data_size || !fits(length) || length > IN_CAPSULE_SIZE {
+                    return Err(Status::INVALID_SGL_LENGTH.final_one());
+                }
+                place.length = length;
+                Ok(Plan::InCapsule)
+            }
+            DataPointer::InCapsule { .. } => Err(Status::INVALID_SGL_TYPE.final_one()),
+            DataPointer::Transport { length } if moves_in || moves_out => {
+                if data_size > 0 || !fits(length) {
+                    return Err(Status::INVALID_SGL_LENGTH.final_one());
+                }
+                place.length = length;
+                Ok(if moves_in { Plan::Inward } else { Plan::Outward })
+            }
+            DataPointer::None if moves_in || moves_out => {
+                Err(Status::INVALID_SGL_LENGTH.final_one())
+            }
+            DataPointer::None | DataPointer::Transport { .. } if data_size > 0 => {
+                Err(Status::INVALID_SGL_LENGTH.final_one())
+            }
+            // What a command has no data for is left alone.
+            DataPointer::None | DataPointer::Transport { .. } if opcode == io::VERIFY => {
+                Ok(Plan::Outward)
+            }
+            DataPointer::None | DataPointer::Transport { .. } => Ok(Plan::Now),
+        }
+    }
+
+    /// Hands a command to the session; everything that it needs is there.
+    fn submit(&mut self, slot: u16, pdus: &mut Pdus) {
+        let place = &mut self.slots[usize::from(slot)];
+        let tag = u64::from(slot);
+        let (offset, length) = (place.offset, u64::from(place.length));
+        let take = |buffer: &mut Buffer| std::mem::replace(buffer, Buffer::empty());
+        let (operation, buffer) = match place.opcode {
+            io::READ | io::VERIFY => (Operation::Read, take(&mut place.buffer)),
+            io::WRITE => (Operation::Write { fua: place.fua }, take(&mut place.buffer)),
+            io::COMPARE => (Operation::Read, take(&mut place.second)),
+            io::WRITE_ZEROES => (Operation::WriteZeroes { fua: place.fua }, Buffer::empty()),
+            io::FLUSH => (Operation::Flush, Buffer::empty()),
+            _ => return self.submit_ranges(slot, pdus),
+        };
+        place.open = 1;
+        self.submitted += 1;
+        self.session.submit(Request { tag, operation, offset, length, buffer });
+    }
+
+    /// The ranges of a Dataset Management, each a discard. Of anything but deallocation nothing is done.
+    fn submit_ranges(&mut self, slot: u16, pdus: &mut Pdus) {
+        let limit = self.front().size() >> self.block_size_log;
+        let place = &mut self.slots[usize::from(slot)];
+        let count = place.offset as usize;
+        let ranges = || {
+            let bytes = place.buffer[..count * RANGE_SIZE].chunks_exact(RANGE_SIZE);
+            bytes.map(|bytes| Range::decode(bytes.first_chunk().expect("it is whole")))
+        };
+        let is_wrong = |range: Range| {
+            let end = range.slba.checked_add(range.count.into());
+            end.is_none_or(|end| end > limit)
+        };
+        if ranges().any(is_wrong) {
+            place.status = Status::LBA_OUT_OF_RANGE.final_one();
+        } else if ranges().any(|range| range.count > RANGE_BLOCKS_MAX) {
+            place.status = Status::INVALID_FIELD.final_one();
+        } else if place.fua {
+            for range in ranges().filter(|range| range.count > 0) {
+                let request = Request {
+                    tag: slot.into(),
+                    operation: Operation::Discard,
+                    offset: range.slba << self.block_size_log,
+                    length: u64::from(range.count) << self.block_size_log,
+                    buffer: Buffer::empty(),
+                };
+                self.session.submit(request);
+                self.submitted += 1;
+                place.open += 1;
+            }
+        }
+        if place.open == 0 {
+            self.finish(slot, pdus);
+        }
+    }
+
+    /// Answers what the session has completed; whether that was anything.
+    pub(super) fn handle_completions(&mut self, pdus: &mut Pdus) -> bool {
+        if self.seat.queue.is_over() {
+            self.is_over = true;
+        }
+        if self.session.outstanding() == 0 {
+            return false;
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.session.complete(&mut completions, Some(Duration::ZERO));
+        let any = !completions.is_empty();
+        completions.drain(..).for_each(|completion| self.complete(completion, pdus));
+        self.completions = completions;
+        if any {
+            self.seat.subsystem.tally.add(std::mem::take(&mut self.counts));
+            if !self.is_over {
+                self.grant(pdus);
+                self.kick();
+            }
+        }
+        any
+    }
+
+    fn complete(&mut self, completion: Completion, pdus: &mut Pdus) {
+        let Completion { tag, result, buffer, .. } = completion;
+        let place = &mut self.slots[tag as usize];
+        assert!(place.open > 0, "a request completes once");
+        place.open -= 1;
+        let is_compared = place.opcode == io::COMPARE;
+        if let Err(error) = result {
+            if error == RequestError::Closed {
+                // There is no volume any more: the host is to come back, and hears nothing until then.
+                self.is_over = true;
+            }
+            let operation = if opcode::receives_data(place.opcode) || is_compared {
+                Operation::Read
+            } else {
+                Operation::Flush
+            };
+            if matches!(error, RequestError::Corrupt { .. }) {
+                self.counts.media_errors += 1;
+            }
+            place.status = outcome::from_request_error(error, operation);
+        }
+        match place.opcode {
+            io::COMPARE => {
+                if place.status.is_success() && place.buffer[..] != buffer[..] {
+                    place.status = Status::COMPARE_FAILURE.final_one();
+                }
+                place.second = buffer;
+            }
+            io::DATASET_MANAGEMENT => {}
+            _ => place.buffer = buffer,
+        }
+        if place.open == 0 {
+            self.finish(tag as u16, pdus);
+        }
+    }
+
+    /// Answers a command, and gives back what it had.
+    fn finish(&mut self, slot: u16, pdus: &mut Pdus) {
+        let place = &mut self.slots[usize::from(slot)];
+        let take = |buffer: &mut Buffer| std::mem::replace(buffer, Buffer::empty());
+        let (buffer, second) = (take(&mut place.buffer), take(&mut place.second));
+        let (cid, opcode, status) = (place.cid, place.opcode, place.status);
+        let (in_capsule, length) = (place.in_capsule, u64::from(place.length));
+        let lba = place.offset >> self.block_size_log;
+        (place.in_capsule, place.is_receiving) = (false, false);
+        self.idle.push(slot);
+        assert!(self.idle.len() <= self.slots.len(), "a command is answered once");
+        self.sq_head = (self.sq_head + 1) % self.terms.size;
+        let has_data = opcode == io::READ && status.is_success();
+        let is_all = has_data && self.terms.flow_control_disabled;
+        self.count(opcode, status, length);
+        if has_data {
+            pdus.push_data(cid, buffer, OF_POOL, is_all);
+        } else {
+            let pool = if in_capsule { &mut self.capsules } else { &mut self.pool };
+            pool.give(buffer);
+            pool.give(second);
+        }
+        if !status.is_success() {
+            let sq_id = self.seat.queue.id;
+            let entry = ErrorEntry { number: 0, sq_id, cid, status, lba, nsid: NSID };
+            self.seat.subsystem.note_error(entry);
+        }
+        if !is_all {
+            let no_head = self.terms.flow_control_disabled;
+            let sq_head = if no_head { u16::MAX } else { self.sq_head as u16 };
+            let sq_id = self.seat.queue.id;
+            pdus.push_response(&Cqe { result: 0, sq_head, sq_id, cid, status });
+        }
+    }
+
+    fn count(&mut self, opcode: u8, status: Status, length: u64) {
+        if !status.is_success() {
+            return;
+        }
+        match opcode {
+            io::READ | io::COMPARE | io::VERIFY => {
+                self.counts.reads += 1;
+                self.counts.bytes_read += length;
+            }
+            io::WRITE => {
+                self.counts.writes += 1;
+                self.counts.bytes_written += length;
+            }
+            _ => {}
+        }
+    }
+
+    /// A payload was sent.
+    pub(super) fn give_back(&mut self, buffer: Buffer) {
+        self.pool.give(buffer);
+    }
+
+    /// Nothing more comes in: what was submitted is still answered.
+    pub(super) fn end_input(&mut self, pdus: &mut Pdus) {
+        self.is_over = true;
+        self.waiting.clear();
+        if let Some(slot) = self.arriving.take() {
+            let in_capsule = self.slots[usize::from(slot)].in_capsule;
+            let pool = if in_capsule { &mut self.capsules } else { &mut self.pool };
+            if let Some(buffer) = pdus.abandon_data() {
+                pool.give(buffer);
+            }
+        }
+    }
+
+    /// Returns once the session has handed every buffer back.
+    pub(super) fn abandon(&mut self) {
+        while self.session.outstanding() > 0 {
+            self.session.complete(&mut self.completions, Some(Duration::from_millis(100)));
+            self.completions.clear();
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! NVMe over TCP: a target for any NVMe host, and a small initiator of our own.
+//!
+//! A volume is a subsystem with one namespace. Its names follow from the store's identity, and stay for
+//! ever. A discovery service answers beside it. The bytes of the protocol are those of [`coulter_nvme`].
+//!
+//! It does not do TLS, multiple paths, reservations, namespace management or protection information; each
+//! is left out of what a controller says of itself.
+//!
+//! # Layers
+//! ```text
+//! target      the volumes behind a server of `net`
+//! subsystem   controllers and queues that come and go
+//!   controller  what the threads of one controller share
+//!   front     the volume as a namespace
+//! conversation  one connection: greeting, Connect, then an admin or an I/O queue; knows no socket
+//!   admin, answers  from what is known, without waiting for the volume
+//!   io        commands to the session, completions to PDUs
+//! pdus        PDUs in and out of bytes, with digests
+//! ```
+
+mod admin;
+mod answers;
+mod controller;
+mod conversation;
+mod discovery;
+mod front;
+mod identity;
+pub mod initiator;
+mod io;
+mod outcome;
+mod pdus;
+mod subsystem;
+mod tally;
+mod target;
+mod wake;
+
+pub use discovery::Elsewhere;
+pub use identity::{host_name, subsystem_name};
+pub use initiator::{Initiator, InitiatorError, InitiatorOptions};
+pub use target::{Disk, Target, TargetOptions};
