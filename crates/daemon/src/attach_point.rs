@@ -4,6 +4,7 @@ use crate::control::{self, Request};
 use crate::error::{DaemonError, Error, StateError};
 use crate::inherited;
 use crate::job::{Job, Point};
+use crate::nvme::NvmeTarget;
 use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory, Via};
 use coulter::service::{BlockService, Session};
@@ -64,6 +65,10 @@ impl AttachPoint {
             Point::NbdAt { address, allow_remote } => {
                 Box::new(serve(address, *allow_remote, entry, service).map_err(failed)?)
             }
+            Point::Nvme(place) => {
+                let target = NvmeTarget::start(state, place, entry, service);
+                Box::new(target.map_err(|error| failed(error.to_string()))?)
+            }
         };
         Ok(AttachPoint::new(inner, entry))
     }
@@ -97,6 +102,10 @@ impl AttachPoint {
             // These hand nothing over: whoever is to serve them next takes them over.
             Point::Ublk | Point::Nbd => {
                 return Err(failed("it is taken over by `attach --recover`".to_owned()).into());
+            }
+            Point::Nvme(place) => {
+                let target = NvmeTarget::resume(state, place, entry, service, descriptor);
+                Box::new(target.map_err(|error| failed(error.to_string()))?)
             }
             Point::NbdInState | Point::NbdAt { .. } | Point::NbdInherited => {
                 let owns_file = *point != Point::NbdInherited;
@@ -272,7 +281,7 @@ pub fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
         }
         Via::Ublk => ublk::identity_of(device) == Some(ublk_identity(entry)),
         Via::Nbd => nbd_device::is_of(device, &nbd_identity(entry)),
-        Via::NbdServer => true,
+        Via::NbdServer | Via::NvmeServer => true,
     }
 }
 
@@ -302,7 +311,7 @@ pub fn check(via: Via) -> Result<(), String> {
         Via::Nbd => nbd_device::check().map_err(|error| error.to_string()),
         Via::Loop if !nix::unistd::Uid::effective().is_root() => Err("it takes root".to_owned()),
         Via::Loop => loop_is_possible(),
-        Via::NbdServer => Ok(()),
+        Via::NbdServer | Via::NvmeServer => Ok(()),
     }
 }
 
@@ -320,7 +329,7 @@ pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
                 .find_map(|(found, device)| (found == identity).then_some(device))
         }
         Via::Nbd => nbd_device::find(&nbd_identity(entry)).map(nbd_device::device_path),
-        Via::Loop | Via::NbdServer => None,
+        Via::Loop | Via::NbdServer | Via::NvmeServer => None,
     }
 }
 
@@ -347,7 +356,7 @@ pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
                 nbd_device::remove(index).map_err(|error| failed(error.to_string()))?;
             }
         }
-        Via::Loop | Via::NbdServer => {}
+        Via::Loop | Via::NbdServer | Via::NvmeServer => {}
     }
     Ok(())
 }

@@ -37,6 +37,25 @@ pub enum Point {
         /// Whether other machines may reach it.
         allow_remote: bool,
     },
+    /// An NVMe/TCP target.
+    Nvme(NvmePlace),
+}
+
+/// Where an NVMe/TCP target listens, and what hosts see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmePlace {
+    /// Where.
+    pub address: Address,
+    /// Whether other machines may reach it.
+    pub allow_remote: bool,
+    /// Whether a discovery service listens on the port that is kept for that, too.
+    pub discovery: bool,
+    /// Bytes of a block: 512 or 4096.
+    pub block_size: u32,
+    /// Commands of a queue at a time, and one.
+    pub queue_size: u32,
+    /// I/O queues of a host.
+    pub queues: u16,
 }
 
 impl Point {
@@ -58,16 +77,17 @@ impl Point {
             Point::Nbd => Via::Nbd,
             Point::Loop => Via::Loop,
             Point::NbdInState | Point::NbdInherited | Point::NbdAt { .. } => Via::NbdServer,
+            Point::Nvme(_) => Via::NvmeServer,
         }
     }
 
-    /// Where a block device of this kind is to come from.
-    pub fn of(via: Via) -> Point {
+    /// Where a block device of this kind is to come from; a server is where its user wants it.
+    pub fn of(via: Via) -> Option<Point> {
         match via {
-            Via::Ublk => Point::Ublk,
-            Via::Nbd => Point::Nbd,
-            Via::Loop => Point::Loop,
-            Via::NbdServer => Point::NbdInState,
+            Via::Ublk => Some(Point::Ublk),
+            Via::Nbd => Some(Point::Nbd),
+            Via::Loop => Some(Point::Loop),
+            Via::NbdServer | Via::NvmeServer => None,
         }
     }
 }

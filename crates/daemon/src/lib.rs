@@ -41,6 +41,7 @@ pub mod left_over;
 pub mod logging;
 mod metrics;
 mod notify;
+mod nvme;
 pub mod opening;
 pub mod process;
 mod protect;
@@ -57,6 +58,6 @@ pub mod store_fate;
 
 pub use backing::{Backing, Source};
 pub use error::Error;
-pub use job::{Job, Point};
+pub use job::{Job, NvmePlace, Point};
 pub use opening::Opening;
 pub use state::{Entry, StateDirectory, Via};

@@ -49,8 +49,8 @@ pub fn run(
         Some(handover) => claim::Claim { entry: handover.entry.clone(), waiting: None },
         None => claim::claim(state, &job)?,
     };
-    if let Some(waiting) = &waiting {
-        job.point = Point::of(waiting.via);
+    if let Some(point) = waiting.as_ref().and_then(|waiting| Point::of(waiting.via)) {
+        job.point = point;
     }
     // `auto` may have found something better since.
     if resumed.is_some() && entry.via == Via::Loop {

@@ -49,6 +49,8 @@ pub enum Via {
     Loop,
     /// An NBD server on a socket.
     NbdServer,
+    /// An NVMe/TCP target.
+    NvmeServer,
 }
 
 impl Via {
@@ -59,12 +61,13 @@ impl Via {
             Via::Nbd => "nbd",
             Via::Loop => "loop",
             Via::NbdServer => "nbd-server",
+            Via::NvmeServer => "nvme-server",
         }
     }
 
     /// Whether the host gets a block device.
     pub fn is_block_device(self) -> bool {
-        self != Via::NbdServer
+        !matches!(self, Via::NbdServer | Via::NvmeServer)
     }
 }
 

@@ -109,7 +109,7 @@ impl<'a> Conversation<'a> {
         match self.pdus.peek()? {
             None => return Ok(false),
             Some(Pdu::Data(..)) => return Err(Fatal::Sequence),
-            Some(Pdu::Term(_)) => self.end(None),
+            Some(Pdu::Term) => self.end(None),
             Some(Pdu::Command(sqe, 0)) => {
                 self.pdus.skip_data();
                 self.handle(&sqe, &[]);

@@ -213,7 +213,7 @@ impl Io {
             }
             match pdus.peek()? {
                 None => break,
-                Some(Pdu::Term(_)) => self.is_over = true,
+                Some(Pdu::Term) => self.is_over = true,
                 Some(Pdu::Data(data, is_last)) => self.begin_data(data, is_last, pdus)?,
                 Some(Pdu::Command(sqe, data_size)) => {
                     let is_full = pdus.replies.header_bytes() > REPLY_HEADERS_MAX;

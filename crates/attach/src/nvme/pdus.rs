@@ -27,8 +27,8 @@ pub(super) enum Pdu {
     Command(Sqe, u32),
     /// Data that was asked for; whether it is the last.
     Data(tcp::Data, bool),
-    /// The host cannot go on, for this reason.
-    Term(u16),
+    /// The host cannot go on.
+    Term,
 }
 
 pub(super) struct Pdus {
@@ -124,9 +124,7 @@ impl Pdus {
                 let sqe = whole[tcp::COMMON_SIZE..].first_chunk().expect("the header is whole");
                 Pdu::Command(Sqe(*sqe), data_size)
             }
-            kind::H2C_TERM => {
-                Pdu::Term(tcp::term_status(whole.first_chunk().expect("the header is whole")))
-            }
+            kind::H2C_TERM => Pdu::Term,
             _ => {
                 let data = tcp::Data::decode(whole.first_chunk().expect("the header is whole"));
                 if data.length != data_size || data_size == 0 {

@@ -1,4 +1,4 @@
-//! `coulter serve`: an NBD server in the foreground.
+//! `coulter serve`: an NBD server or an NVMe/TCP target in the foreground.
 
 use crate::error::{CliError, DaemonError};
 use crate::named_store;
@@ -9,20 +9,21 @@ use clap::Args;
 use coulter_attach::nbd::{Address, AddressError};
 use coulter_daemon::state::StateDirectory;
 use coulter_daemon::store::Store;
-use coulter_daemon::{Job, Point, service};
+use coulter_daemon::{Job, NvmePlace, Point, service};
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Serve a volume over NBD until interrupted, for any client, virtual machines included.
+/// Serve a volume over NBD or NVMe/TCP until interrupted, for any client, virtual machines included.
 ///
-/// NBD has no passwords: whoever reaches the socket reads and writes the volume. Bind to
+/// Neither has passwords here: whoever reaches the socket reads and writes the volume. Bind to
 /// 127.0.0.1 or use a unix socket unless the network is trusted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter serve disk.img --nbd unix:/run/disk.sock
   coulter serve disk.img --nbd tcp:127.0.0.1:10809
+  coulter serve disk.img --nvme tcp:127.0.0.1:4420 --discovery
   qemu-system-x86_64 -drive file=nbd:unix:/run/disk.sock,format=raw,if=virtio …")]
 pub(crate) struct Serve {
     /// Store to serve
@@ -31,8 +32,30 @@ pub(crate) struct Serve {
 
     /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 takes a free one), or systemd for the
     /// socket that it has passed
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "nvme", conflicts_with = "nvme")]
+    pub nbd: Option<Place>,
+
+    /// Where to listen for NVMe hosts instead: tcp:ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS")]
-    pub nbd: Place,
+    pub nvme: Option<Address>,
+
+    /// Run a discovery service on port 8009 of that address too
+    #[arg(long, requires = "nvme")]
+    pub discovery: bool,
+
+    /// Bytes of a block for NVMe hosts: 4096, or 512 for those that know no other
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = block_size)]
+    pub block_size: u32,
+
+    /// Commands that an NVMe host may have in a queue at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 127,
+          value_parser = clap::value_parser!(u32).range(1..=1023))]
+    pub queue_depth: u32,
+
+    /// I/O queues that an NVMe host may have
+    #[arg(long, value_name = "COUNT", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
 
     /// Listen even on an address that other machines reach
     #[arg(long)]
@@ -80,14 +103,30 @@ pub fn check_remote(address: &Address, allow_remote: bool) -> Result<(), CliErro
 }
 
 impl Serve {
-    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let point = match self.nbd.clone() {
-            Place::Inherited => Point::NbdInherited,
-            Place::Address(address) => {
-                check_remote(&address, self.allow_remote)?;
-                Point::NbdAt { address, allow_remote: self.allow_remote }
+    fn point(&self) -> Result<Point, CliError> {
+        let allow_remote = self.allow_remote;
+        if let Some(address) = &self.nvme {
+            check_remote(address, allow_remote)?;
+            return Ok(Point::Nvme(NvmePlace {
+                address: address.clone(),
+                allow_remote,
+                discovery: self.discovery,
+                block_size: self.block_size,
+                queue_size: self.queue_depth + 1,
+                queues: self.queues,
+            }));
+        }
+        match self.nbd.clone() {
+            Some(Place::Address(address)) => {
+                check_remote(&address, allow_remote)?;
+                Ok(Point::NbdAt { address, allow_remote })
             }
-        };
+            Some(Place::Inherited) | None => Ok(Point::NbdInherited),
+        }
+    }
+
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let point = self.point()?;
         let job = Job {
             source: Box::new(Store::at(crate::store::existing_to_serve(&self.path)?)),
             point: point.absolute(),
@@ -105,6 +144,14 @@ impl Serve {
             Ok(())
         })?;
         Ok(())
+    }
+}
+
+fn block_size(text: &str) -> Result<u32, &'static str> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("it is 512 or 4096"),
     }
 }
 

@@ -1,0 +1,144 @@
+//! An NVMe/TCP target in front of a volume, with a discovery service that knows the other targets of this
+//! machine.
+
+use crate::job::NvmePlace;
+use crate::state::{Entry, StateDirectory, Via};
+use coulter::service::BlockService;
+use coulter_attach::net::{Address, Event, ServeError};
+use coulter_attach::nvme::{Disk, Elsewhere, Target, TargetOptions};
+use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The port on which hosts look for a discovery service.
+const DISCOVERY_PORT: u16 = 8009;
+
+/// A target, and maybe a discovery service at the port that is kept for one.
+pub(crate) struct NvmeTarget {
+    target: Target,
+    discovery: Option<Target>,
+}
+
+impl NvmeTarget {
+    pub(crate) fn start(
+        state: &StateDirectory,
+        place: &NvmePlace,
+        entry: &Entry,
+        service: Arc<dyn BlockService>,
+    ) -> Result<NvmeTarget, ServeError> {
+        let options = options(state, place);
+        let target = Target::start(&place.address, vec![disk(place, entry, service)], options)?;
+        NvmeTarget::with_discovery(state, place, target)
+    }
+
+    /// Goes on with a socket that listens.
+    pub(crate) fn resume(
+        state: &StateDirectory,
+        place: &NvmePlace,
+        entry: &Entry,
+        service: Arc<dyn BlockService>,
+        socket: OwnedFd,
+    ) -> Result<NvmeTarget, ServeError> {
+        let options = options(state, place);
+        let target = Target::resume(socket, vec![disk(place, entry, service)], options)?;
+        NvmeTarget::with_discovery(state, place, target)
+    }
+
+    fn with_discovery(
+        state: &StateDirectory,
+        place: &NvmePlace,
+        target: Target,
+    ) -> Result<NvmeTarget, ServeError> {
+        let discovery = match (place.discovery, target.address()) {
+            (true, Address::Tcp { host, .. }) => {
+                let address = Address::Tcp { host: host.clone(), port: DISCOVERY_PORT };
+                let ours = targets_of(&target);
+                let mut options = options(state, place);
+                let others = options.others.take();
+                options.others = Some(Arc::new(move || {
+                    let others = others.iter().flat_map(|others| others());
+                    ours.iter().cloned().chain(others).collect()
+                }));
+                Some(Target::start(&address, Vec::new(), options)?)
+            }
+            _ => None,
+        };
+        Ok(NvmeTarget { target, discovery })
+    }
+}
+
+impl AttachPoint for NvmeTarget {
+    fn kind(&self) -> &'static str {
+        self.target.kind()
+    }
+
+    fn address(&self) -> String {
+        AttachPoint::address(&self.target)
+    }
+
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        self.target.detach(how)?;
+        self.discovery = None;
+        Ok(())
+    }
+
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        let socket = self.target.hand_over()?;
+        self.discovery = None;
+        Ok(socket)
+    }
+}
+
+fn disk(place: &NvmePlace, entry: &Entry, service: Arc<dyn BlockService>) -> Disk {
+    Disk { service, read_only: entry.read_only, block_size: place.block_size }
+}
+
+fn options(state: &StateDirectory, place: &NvmePlace) -> TargetOptions {
+    let observer = |event| match event {
+        Event::Opened(number) => log::info!(connection = number; "nvme: connected"),
+        Event::Closed(number, reason) => log::info!(connection = number, reason:%; "nvme: gone"),
+        other => log::warn!("nvme: {other:?}"),
+    };
+    let state = state.clone();
+    TargetOptions {
+        allow_remote: place.allow_remote,
+        queue_size_max: place.queue_size,
+        io_queues_max: place.queues,
+        others: Some(Arc::new(move || others(&state))),
+        observer: Some(Arc::new(observer)),
+        ..TargetOptions::default()
+    }
+}
+
+/// What other daemons serve, as far as the state directory knows.
+fn others(state: &StateDirectory) -> Vec<Elsewhere> {
+    // What cannot be read is not told of; the rest is.
+    let entries = state.attached().unwrap_or_default();
+    let targets = entries.into_iter().filter(|entry| entry.via == Via::NvmeServer);
+    targets.filter_map(|entry| parse(entry.device.as_deref()?)).collect()
+}
+
+fn targets_of(target: &Target) -> Vec<Elsewhere> {
+    let address = target.address();
+    target.names().into_iter().map(|nqn| Elsewhere { nqn, address: address.clone() }).collect()
+}
+
+/// What `nvme+tcp:ADDRESS:PORT/NAME` says.
+fn parse(text: &str) -> Option<Elsewhere> {
+    let (address, nqn) = text.strip_prefix("nvme+")?.split_once('/')?;
+    Some(Elsewhere { nqn: nqn.to_owned(), address: address.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_target_is_called_says_where_it_is() {
+        let found = parse("nvme+tcp:127.0.0.1:4420/nqn.x:uuid:1").expect("it is a target");
+        assert_eq!(found.nqn, "nqn.x:uuid:1");
+        assert_eq!(found.address.to_string(), "tcp:127.0.0.1:4420");
+        assert_eq!(parse("nbd://127.0.0.1:5/x"), None);
+    }
+}
