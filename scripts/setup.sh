@@ -35,7 +35,7 @@ suites_tools=(stress-ng:stress-ng)
 instructions_tools=(valgrind:valgrind)
 vm_tools=(
   qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils
-  dmsetup:dmsetup
+  dmsetup:dmsetup nvme:nvme-cli
 )
 f2fs_tools=(mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux)
 

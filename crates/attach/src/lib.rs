@@ -6,6 +6,7 @@
 //! - [`ublk`]: a block device whose driver asks the volume's own thread. Needs root.
 //! - [`nvme`]: an NVMe/TCP target for any NVMe host. Needs no privilege.
 //! - [`nbd_device`]: a block device of the kernel's NBD client, over the server. Needs root.
+//! - [`nvme_device`]: a block device of the kernel's NVMe initiator, over the target. Needs root.
 //!
 //! All keep the contract of [`point`], and pass the suite in [`conformance`]. They see requests
 //! and completions only ([`coulter::service`]), never where data lies.
@@ -22,6 +23,7 @@ pub mod nbd;
 pub mod nbd_device;
 pub mod net;
 pub mod nvme;
+pub mod nvme_device;
 pub mod point;
 pub mod processes;
 pub mod ublk;

@@ -13,6 +13,8 @@ use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
 use coulter_attach::mounts::{self, Mount};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
 use coulter_attach::nbd_device::{self, NbdDevice, NbdDeviceOptions};
+use coulter_attach::nvme::{Disk, TargetOptions, subsystem_name};
+use coulter_attach::nvme_device::{self, NvmeDevice};
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
 use coulter_attach::ublk::{self, UblkDevice, UblkError, UblkOptions};
 use coulter_terminal::reason_of;
@@ -65,6 +67,7 @@ impl AttachPoint {
             Point::NbdAt { address, allow_remote } => {
                 Box::new(serve(address, *allow_remote, entry, service).map_err(failed)?)
             }
+            Point::NvmeDevice => nvme(job, entry, service)?,
             Point::Nvme(place) => {
                 let target = NvmeTarget::start(state, place, entry, service);
                 Box::new(target.map_err(|error| failed(error.to_string()))?)
@@ -102,6 +105,11 @@ impl AttachPoint {
             // These hand nothing over: whoever is to serve them next takes them over.
             Point::Ublk | Point::Nbd => {
                 return Err(failed("it is taken over by `attach --recover`".to_owned()).into());
+            }
+            Point::NvmeDevice => {
+                let (disk, options) = nvme_target(entry, service);
+                let device = NvmeDevice::resume(descriptor, disk, options);
+                Box::new(device.map_err(|error| failed(error.to_string()))?)
             }
             Point::Nvme(place) => {
                 let target = NvmeTarget::resume(state, place, entry, service, descriptor);
@@ -217,6 +225,42 @@ fn nbd(
     Ok(Box::new(device))
 }
 
+/// Makes a device of the kernel's NVMe/TCP initiator, or takes over the one that waits.
+fn nvme(job: &Job, entry: &Entry, service: Arc<dyn BlockService>) -> Result<Box<dyn Inner>, Error> {
+    let name = subsystem_name(&service.describe().identity);
+    let (disk, options) = nvme_target(entry, service);
+    let device = match nvme_device::find(&name) {
+        Some(waiting) if job.recover => NvmeDevice::recover(waiting, disk, options),
+        Some(waiting) => {
+            let device = waiting.device().unwrap_or(waiting.path);
+            return Err(device_waits(entry, &device));
+        }
+        None => NvmeDevice::attach(disk, options),
+    };
+    let device = device.map_err(|error| DaemonError::Attach {
+        store: entry.store.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok(Box::new(device))
+}
+
+/// What the target below a device shows and how it behaves.
+fn nvme_target(entry: &Entry, service: Arc<dyn BlockService>) -> (Disk, TargetOptions) {
+    let disk = Disk { service, read_only: entry.read_only, block_size: 4096 };
+    let observer = |event| match event {
+        Event::Opened(number) => log::info!(connection = number; "nvme: connected"),
+        Event::Closed(number, reason) => log::info!(connection = number, reason:%; "nvme: gone"),
+        other => log::warn!("nvme: {other:?}"),
+    };
+    let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));
+    (disk, TargetOptions { observer, ..TargetOptions::default() })
+}
+
+/// The name of the subsystem that this entry's store is served as.
+fn nvme_name(entry: &Entry) -> String {
+    format!("nqn.2014-08.org.nvmexpress:uuid:{}", entry.uuid)
+}
+
 fn device_waits(entry: &Entry, device: &Path) -> Error {
     let (store, device) = (entry.store.clone(), device.display().to_string());
     StateError::DeviceWaits { store, name: None, device }.into()
@@ -281,6 +325,10 @@ pub fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
         }
         Via::Ublk => ublk::identity_of(device) == Some(ublk_identity(entry)),
         Via::Nbd => nbd_device::is_of(device, &nbd_identity(entry)),
+        Via::Nvme => {
+            let found = nvme_device::find(&nvme_name(entry));
+            found.is_some_and(|found| found.device().as_deref() == Some(device))
+        }
         Via::NbdServer | Via::NvmeServer => true,
     }
 }
@@ -311,6 +359,7 @@ pub fn check(via: Via) -> Result<(), String> {
         Via::Nbd => nbd_device::check().map_err(|error| error.to_string()),
         Via::Loop if !nix::unistd::Uid::effective().is_root() => Err("it takes root".to_owned()),
         Via::Loop => loop_is_possible(),
+        Via::Nvme => nvme_device::check().map_err(|error| error.to_string()),
         Via::NbdServer | Via::NvmeServer => Ok(()),
     }
 }
@@ -329,6 +378,7 @@ pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
                 .find_map(|(found, device)| (found == identity).then_some(device))
         }
         Via::Nbd => nbd_device::find(&nbd_identity(entry)).map(nbd_device::device_path),
+        Via::Nvme => nvme_device::find(&nvme_name(entry)).and_then(|found| found.device()),
         Via::Loop | Via::NbdServer | Via::NvmeServer => None,
     }
 }
@@ -354,6 +404,11 @@ pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
         Via::Nbd => {
             if let Some(index) = nbd_device::find(&nbd_identity(entry)) {
                 nbd_device::remove(index).map_err(|error| failed(error.to_string()))?;
+            }
+        }
+        Via::Nvme => {
+            if let Some(waiting) = nvme_device::find(&nvme_name(entry)) {
+                nvme_device::remove(&waiting).map_err(|error| failed(error.to_string()))?;
             }
         }
         Via::Loop | Via::NbdServer | Via::NvmeServer => {}

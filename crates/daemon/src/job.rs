@@ -37,6 +37,8 @@ pub enum Point {
         /// Whether other machines may reach it.
         allow_remote: bool,
     },
+    /// A device of the kernel's NVMe/TCP initiator, over a target on the loopback.
+    NvmeDevice,
     /// An NVMe/TCP target.
     Nvme(NvmePlace),
 }
@@ -77,6 +79,7 @@ impl Point {
             Point::Nbd => Via::Nbd,
             Point::Loop => Via::Loop,
             Point::NbdInState | Point::NbdInherited | Point::NbdAt { .. } => Via::NbdServer,
+            Point::NvmeDevice => Via::Nvme,
             Point::Nvme(_) => Via::NvmeServer,
         }
     }
@@ -87,6 +90,7 @@ impl Point {
             Via::Ublk => Some(Point::Ublk),
             Via::Nbd => Some(Point::Nbd),
             Via::Loop => Some(Point::Loop),
+            Via::Nvme => Some(Point::NvmeDevice),
             Via::NbdServer | Via::NvmeServer => None,
         }
     }

@@ -38,7 +38,9 @@ pub fn run(
     mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Result<Option<Facts>, Error> {
-    if job.opening.acknowledge == Acknowledge::Buffered && job.point == Point::Nbd {
+    if job.opening.acknowledge == Acknowledge::Buffered
+        && matches!(job.point, Point::Nbd | Point::NvmeDevice)
+    {
         return Err(DaemonError::BufferedOutlived { device: None }.into());
     }
     // Before the first thread, so that every thread inherits the mask.

@@ -49,6 +49,8 @@ pub enum Via {
     Loop,
     /// An NBD server on a socket.
     NbdServer,
+    /// A block device of the kernel's NVMe/TCP initiator.
+    Nvme,
     /// An NVMe/TCP target.
     NvmeServer,
 }
@@ -61,6 +63,7 @@ impl Via {
             Via::Nbd => "nbd",
             Via::Loop => "loop",
             Via::NbdServer => "nbd-server",
+            Via::Nvme => "nvme",
             Via::NvmeServer => "nvme-server",
         }
     }

@@ -35,6 +35,7 @@ mod target;
 mod wake;
 
 pub use discovery::Elsewhere;
+pub(crate) use identity::uuid_text;
 pub use identity::{host_name, subsystem_name};
 pub use initiator::{Initiator, InitiatorError, InitiatorOptions};
 pub use target::{Disk, Target, TargetOptions};

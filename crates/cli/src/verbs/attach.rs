@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 ///
 /// A daemon serves it until `coulter detach`. Signals TERM and INT make the daemon flush, write a
 /// checkpoint and end; nothing acknowledged as durable is lost if it is killed, and a device by
-/// ublk or nbd then waits for `coulter attach --recover`.
+/// ublk, nbd or nvme then waits for `coulter attach --recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -51,9 +51,9 @@ pub(crate) struct Attach {
 /// How to attach; shared with the hidden verb that the daemon runs as, and with `mount`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// What the host sees: a block device by ublk, by the kernel's NBD client, or by a loop device
-    /// over a FUSE file (all need root), or an NBD server on a unix socket; auto takes the first of
-    /// them that there is
+    /// What the host sees: a block device by ublk, by the kernel's NBD client, by a loop device over
+    /// a FUSE file, or by the kernel's NVMe/TCP initiator (all need root), or an NBD server on a unix
+    /// socket; auto takes the first that there is of ublk, nbd, loop and nbd-server
     #[arg(long, value_enum, default_value = "auto")]
     pub via: ViaChoice,
 
@@ -77,6 +77,7 @@ pub enum ViaChoice {
     Ublk,
     Nbd,
     Loop,
+    Nvme,
     NbdServer,
 }
 
@@ -92,6 +93,7 @@ impl ViaChoice {
         match self {
             ViaChoice::Ublk => Err(unavailable("ublk").into()),
             ViaChoice::Nbd => Err(unavailable("nbd").into()),
+            ViaChoice::Nvme => Err(unavailable("nvme").into()),
             ViaChoice::Loop => needs_root_for_loop().map(|()| Point::Loop),
             ViaChoice::Auto if attach_point::check(Via::Loop).is_ok() => Ok(Point::Loop),
             ViaChoice::Auto | ViaChoice::NbdServer => Ok(Point::NbdInState),
@@ -106,6 +108,7 @@ impl std::fmt::Display for ViaChoice {
             ViaChoice::Ublk => Via::Ublk.word(),
             ViaChoice::Nbd => Via::Nbd.word(),
             ViaChoice::Loop => Via::Loop.word(),
+            ViaChoice::Nvme => Via::Nvme.word(),
             ViaChoice::NbdServer => Via::NbdServer.word(),
         })
     }
@@ -125,10 +128,11 @@ impl Options {
         let mut why = None;
         match self.via {
             ViaChoice::Ublk => check(Via::Ublk)?,
-            ViaChoice::Nbd if is_buffered => {
+            ViaChoice::Nbd | ViaChoice::Nvme if is_buffered => {
                 return Err(DaemonError::BufferedOutlived { device: None }.into());
             }
             ViaChoice::Nbd => check(Via::Nbd)?,
+            ViaChoice::Nvme => check(Via::Nvme)?,
             ViaChoice::Loop => needs_root_for_loop()?,
             ViaChoice::Auto | ViaChoice::NbdServer => {}
         }
@@ -152,6 +156,7 @@ impl Options {
             ViaChoice::Ublk => Point::Ublk,
             ViaChoice::Nbd => Point::Nbd,
             ViaChoice::Loop => Point::Loop,
+            ViaChoice::Nvme => Point::NvmeDevice,
             ViaChoice::NbdServer | ViaChoice::Auto => Point::NbdInState,
         };
         let source = Box::new(Store::at(crate::store::existing_to_serve(path)?));

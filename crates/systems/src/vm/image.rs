@@ -13,7 +13,7 @@ use std::process::Stdio;
 
 const DIRECTORIES: [&str; 9] = ["bin", "dev", "etc", "lib", "lib64", "mnt", "proc", "run", "sys"];
 /// Programs of the host, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("busybox", "busybox-static"),
     ("fio", "fio"),
     ("mkfs.ext4", "e2fsprogs"),
@@ -25,9 +25,24 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("losetup", "mount"),
     ("dd", "coreutils"),
     ("dmsetup", "dmsetup"),
+    ("nvme", "nvme-cli"),
 ];
-const MODULES: [&str; 10] =
-    ["ublk_drv", "nbd", "loop", "fuse", "null_blk", "ext4", "xfs", "btrfs", "nvme", "dm_mod"];
+const MODULES: [&str; 14] = [
+    "ublk_drv",
+    "nbd",
+    "loop",
+    "fuse",
+    "null_blk",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "nvme",
+    "dm_mod",
+    "nvme-tcp",
+    "nvmet-tcp",
+    "crc32c_generic",
+    "crc32c-intel",
+];
 /// What `ldd` does not see.
 const LIBRARIES_LOADED_LATER: [&str; 1] = ["/lib/x86_64-linux-gnu/libgcc_s.so.1"];
 

@@ -171,6 +171,13 @@ impl Channel {
         self.outgoing.extend_from_slice(bytes);
     }
 
+    /// Changes the last byte that is queued; for tests that lie.
+    pub fn spoil_last_byte(&mut self) {
+        if let Some(last) = self.outgoing.last_mut() {
+            *last ^= 0x40;
+        }
+    }
+
     /// Sends what is queued.
     pub fn flush(&mut self) {
         let bytes = std::mem::take(&mut self.outgoing);
