@@ -1,8 +1,10 @@
 //! What no host should send, and what the target makes of it: each gets its status, or the connection
 //! ends with its reason, and others go on undisturbed.
 
+use coulter::buffer::Buffer;
+use coulter::service::RequestError;
 use coulter_attach::conformance::{Host, NvmeHost};
-use coulter_attach::memory::{MemoryOptions, MemoryService};
+use coulter_attach::memory::{Fault, FaultKind, MemoryOptions, MemoryService};
 use coulter_attach::net::Address;
 use coulter_attach::nvme::initiator::{Channel, connect_admin, enable, is_status};
 use coulter_attach::nvme::{
@@ -10,7 +12,7 @@ use coulter_attach::nvme::{
 };
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, property};
 use coulter_nvme::log::{GetLog, page};
-use coulter_nvme::opcode::{admin, io};
+use coulter_nvme::opcode::{admin, fabrics as fabrics_kind, io};
 use coulter_nvme::range::{DEALLOCATE, Range};
 use coulter_nvme::tcp::{self, Data, Digests, IcReq, kind};
 use coulter_nvme::{DataPointer, Sqe, Status};
@@ -101,7 +103,6 @@ fn a_command_that_makes_no_sense_gets_its_status_and_the_queue_goes_on() {
     let mut without_list = read(0, 1);
     without_list.0[1] = 0;
     let range = Range { slba: BLOCKS, count: 1 }.encode();
-    let long = Range { slba: 0, count: (1 << 21) + 1 }.encode();
     let trim = Sqe::new(io::DATASET_MANAGEMENT, 1).with_dword(11, DEALLOCATE);
     let cases: Vec<(Sqe, &[u8], Status)> = vec![
         (Sqe::new(0x7e, 1), &[], Status::INVALID_OPCODE),
@@ -129,7 +130,6 @@ fn a_command_that_makes_no_sense_gets_its_status_and_the_queue_goes_on() {
         (write(0, 1), &page, Status::INVALID_SGL_LENGTH),
         (read(0, 1).with_data_pointer(in_capsule(4096, 0)), &page, Status::INVALID_SGL_TYPE),
         (trim.with_data_pointer(in_capsule(16, 0)), &range, Status::LBA_OUT_OF_RANGE),
-        (trim.with_data_pointer(in_capsule(16, 0)), &long, Status::INVALID_FIELD),
         (
             trim.with_dword(10, 1).with_data_pointer(in_capsule(16, 0)),
             &range,
@@ -151,6 +151,21 @@ fn a_command_that_makes_no_sense_gets_its_status_and_the_queue_goes_on() {
     let log = GetLog { page: page::ERROR, retains_event: false, length: 4096, offset: 0 };
     let log = initiator.admin.fetch(log.encode(), 4096).expect("the error log can be read");
     assert!(log[0] >= 25, "failures are counted: {}", log[0]);
+}
+
+#[test]
+fn a_range_longer_than_a_controller_says_is_refused() {
+    let served = Served::with(MemoryOptions::new(16 << 30), TargetOptions::default());
+    let mut initiator = served.connect(1);
+    let trim = Sqe::new(io::DATASET_MANAGEMENT, 1).with_dword(11, DEALLOCATE);
+    let pointer = DataPointer::InCapsule { length: 16, offset: 0 };
+    for (count, is_taken) in [(1 << 21, true), ((1 << 21) + 1, false)] {
+        let range = Range { slba: 0, count }.encode();
+        let outcome = initiator.io.send_raw(trim.with_data_pointer(pointer), &range);
+        assert_eq!(outcome.is_ok(), is_taken, "{count}: {outcome:?}");
+        assert!(is_taken || is_status(&outcome, Status::INVALID_FIELD));
+    }
+    assert_eq!(served.service.counters().discards, 1);
 }
 
 #[test]
@@ -200,8 +215,6 @@ fn an_admin_command_that_makes_no_sense_gets_its_status() {
     let abort = channel.send(Sqe::new(admin::ABORT, 0).with_dword(10, 0x0005_0000), &[]);
     assert_eq!(abort.expect("it may be asked").result, 1, "nothing was aborted");
 }
-
-use coulter_nvme::opcode::fabrics as fabrics_kind;
 
 #[test]
 fn more_event_requests_than_there_are_places_for_are_refused() {
@@ -385,8 +398,7 @@ fn a_host_that_comes_back_ends_what_it_had_before() {
     );
     let mut first = served.connect(1);
     // It is with the service when its host comes back.
-    let one = coulter_device_buffer(&[1; 4096]);
-    first.io.submit(write(0, 1), one, coulter::buffer::Buffer::empty());
+    first.io.submit(write(0, 1), Buffer::copied_from(&[1; 4096]), Buffer::empty());
     first.io.flush();
     std::thread::sleep(Duration::from_millis(50));
     let mut second = NvmeHost(served.connect(1));
@@ -395,10 +407,6 @@ fn a_host_that_comes_back_ends_what_it_had_before() {
     let mut bytes = [0; 4096];
     served.service.peek(0, &mut bytes);
     assert_eq!(bytes, [2; 4096], "what was given up does not come after what was written later");
-}
-
-fn coulter_device_buffer(bytes: &[u8]) -> coulter::buffer::Buffer {
-    coulter::buffer::Buffer::copied_from(bytes)
 }
 
 #[test]
@@ -441,8 +449,6 @@ fn a_reset_ends_io_queues_and_the_controller_stays() {
 
 #[test]
 fn a_volume_that_becomes_read_only_is_told_to_its_hosts() {
-    use coulter::service::RequestError;
-    use coulter_attach::memory::{Fault, FaultKind};
     let served = Served::new();
     let mut initiator = served.connect(1);
     let events = Sqe::new(admin::SET_FEATURES, 0).with_dword(10, 0xb).with_dword(11, 0x100);

@@ -56,4 +56,4 @@ disconnect_nvme() {
 }
 
 # One field of what nvme-cli prints as "name : value".
-field() { sed -n "s/^$1 *: *//p" | head -n 1; }
+field() { sed -n "s/^$1[[:space:]]*: *//p" | head -n 1; }
