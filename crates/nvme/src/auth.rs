@@ -161,14 +161,12 @@ const GROUPS_OFFSET: usize = 34;
 impl<'a> Negotiate<'a> {
     /// What is in `bytes`, if DH-HMAC-CHAP is among it.
     pub fn decode(bytes: &'a [u8]) -> Option<Negotiate<'a>> {
-        let descriptors = bytes.get(8..)?.chunks_exact(64).take(usize::from(bytes[7]));
-        for descriptor in descriptors.filter(|found| found[0] == PROTOCOL_DHCHAP) {
-            let (hashes, groups) = (usize::from(descriptor[2]), usize::from(descriptor[3]));
-            let hashes = descriptor[4..GROUPS_OFFSET].get(..hashes)?;
-            let groups = descriptor[GROUPS_OFFSET..].get(..groups)?;
-            return Some(Negotiate { secure_channel: bytes[6], hashes, groups });
-        }
-        None
+        let mut descriptors = bytes.get(8..)?.chunks_exact(64).take(usize::from(bytes[7]));
+        let descriptor = descriptors.find(|found| found[0] == PROTOCOL_DHCHAP)?;
+        let (hashes, groups) = (usize::from(descriptor[2]), usize::from(descriptor[3]));
+        let hashes = descriptor[4..GROUPS_OFFSET].get(..hashes)?;
+        let groups = descriptor[GROUPS_OFFSET..].get(..groups)?;
+        Some(Negotiate { secure_channel: bytes[6], hashes, groups })
     }
 
     /// Writes it; how many bytes of `out` it takes.

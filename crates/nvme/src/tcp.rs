@@ -184,8 +184,9 @@ impl Header {
         let header_end = expected + if has_header_digest { DIGEST_SIZE } else { 0 };
         let is_term = matches!(self.kind, kind::H2C_TERM | kind::C2H_TERM);
         if size == header_end || !(carries || is_term) {
-            let fits = size == header_end && self.data_offset == 0
-                || (self.kind == kind::COMMAND && size == header_end);
+            // Some hosts say where the data of a command would begin, though there is none.
+            let offset_fits = self.data_offset == 0 || self.kind == kind::COMMAND;
+            let fits = size == header_end && offset_fits;
             return match fits {
                 true => Ok(Layout { header_end, data: 0..0, has_data_digest: false }),
                 false => Err(Fatal::InvalidField { offset: 4 }),
