@@ -3,6 +3,11 @@
 CARGO ?= cargo
 COULTER = $(CARGO) run --quiet --release --package coulter-cli --
 LABORATORY = $(CARGO) run --quiet --release --package coulter-lab --
+# Where `make install` puts things; DESTDIR stands before all of it, for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
+# mount(8) looks for its helpers nowhere else.
+SBINDIR ?= /usr/sbin
 # Where `make man` and `make completions` put what they make.
 GENERATED = target/generated
 
@@ -14,6 +19,29 @@ help: ## this list
 build: ## the programs, optimised: target/release/coulter and coulter-lab
 	scripts/setup.sh build
 	$(CARGO) build --release --package coulter-cli --package coulter-lab
+
+install: ## the program, pages, completions, units, udev rule, mount helper: PREFIX=/usr/local DESTDIR=
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SBINDIR="$(SBINDIR)" scripts/install.sh install
+
+uninstall: ## takes away what `make install` has put there
+	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" SBINDIR="$(SBINDIR)" scripts/install.sh uninstall
+
+package: ## a Debian package, in target/package
+	scripts/setup.sh build
+	scripts/package.sh
+
+package-test: ## the package installed in a virtual machine: fstab, reboots, upgrade while mounted, purge
+	scripts/setup.sh package
+	scripts/package.sh
+	scripts/package-test.sh
+
+static: ## one program that needs no library: target/x86_64-unknown-linux-musl/release/coulter
+	scripts/setup.sh static
+	scripts/static.sh
+
+size: ## the program without debug information is under 8 MB
+	$(CARGO) build --release --package coulter-cli
+	scripts/size.sh
 
 demo: ## see it work: random writes against a plain file, a crash, a picture
 	scripts/setup.sh demo
@@ -109,4 +137,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: help build demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator fuzz man completions
+.PHONY: help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator fuzz man completions

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Installs the program and what belongs to it on a system, or takes it away again; `make install` and
+# `make uninstall` call it, and so does scripts/package.sh.
+#
+#   PREFIX=/usr/local DESTDIR= SBINDIR=/usr/sbin scripts/install.sh install|uninstall
+#
+# It installs what `make build` has built, or builds it first. What is installed is listed in
+# PREFIX/share/coulter/installed, by which it is taken away: files that were changed since too, and
+# directories only when they are empty. /etc/coulter is the administrator's and stays.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PATH=$PATH:$HOME/.cargo/bin
+readonly action=${1:?usage: scripts/install.sh install|uninstall}
+prefix=${PREFIX:-/usr/local}
+readonly prefix destdir=${DESTDIR:-} sbindir=${SBINDIR:-/usr/sbin}
+readonly list=$prefix/share/coulter/installed
+readonly program=${PROGRAM:-target/release/coulter}
+
+# put MODE SOURCE TARGET: a file, with the paths in it made those of this installation.
+put() {
+  install -D -m "$1" "$2" "$destdir$3"
+  case $2 in
+    dist/*) sed -i "s|/usr/bin/coulter|$prefix/bin/coulter|g" "$destdir$3" ;;
+  esac
+  installed+=("$3")
+}
+
+do_install() {
+  local installed=() file generated
+  [[ -x $program ]] || cargo build --release --package coulter-cli
+  generated=$(mktemp -d)
+  trap 'rm -rf "$generated"' EXIT
+  "$program" generate man "$generated/man"
+  "$program" generate completions "$generated/completions"
+
+  put 755 "$program" "$prefix/bin/coulter"
+  if [[ ${STRIP:-yes} == yes ]]; then strip "$destdir$prefix/bin/coulter"; fi
+  for file in "$generated"/man/*.1; do put 644 "$file" "$prefix/share/man/man1/${file##*/}"; done
+  put 644 dist/mount/mount.coulter.8 "$prefix/share/man/man8/mount.coulter.8"
+  put 644 "$generated/completions/coulter.bash" "$prefix/share/bash-completion/completions/coulter"
+  put 644 "$generated/completions/_coulter" "$prefix/share/zsh/vendor-completions/_coulter"
+  put 644 "$generated/completions/coulter.fish" "$prefix/share/fish/vendor_completions.d/coulter.fish"
+  for file in dist/systemd/*.service dist/systemd/*.socket; do
+    put 644 "$file" "$prefix/lib/systemd/system/${file##*/}"
+  done
+  put 755 dist/systemd/coulter-generator "$prefix/lib/systemd/system-generators/coulter-generator"
+  put 644 dist/udev/60-coulter.rules "$prefix/lib/udev/rules.d/60-coulter.rules"
+  # A rule finds its programs here and nowhere else, whatever the prefix.
+  put 755 dist/udev/coulter-name /usr/lib/udev/coulter-name
+  put 755 dist/mount/mount.coulter "$sbindir/mount.coulter"
+  put 755 dist/mount/umount.coulter "$sbindir/umount.coulter"
+  for file in dist/monitoring/*; do put 644 "$file" "$prefix/share/coulter/monitoring/${file##*/}"; done
+
+  mkdir -p "$destdir${list%/*}"
+  printf '%s\n' "${installed[@]}" "$list" >"$destdir$list"
+}
+
+do_uninstall() {
+  local file directory
+  [[ -f $destdir$list ]] || {
+    echo "install: nothing is installed in $destdir$prefix: $destdir$list is not there" >&2
+    exit 1
+  }
+  while read -r file; do
+    rm -f "$destdir$file"
+    directory=$(dirname "$destdir$file")
+    # Its own directories; those of the system have other files in them.
+    rmdir --parents --ignore-fail-on-non-empty "$directory" 2>/dev/null || true
+  done < <(cat "$destdir$list")
+}
+
+case $action in
+  install) do_install ;;
+  uninstall) do_uninstall ;;
+  *) echo "install: '$action' is neither install nor uninstall" >&2; exit 2 ;;
+esac
+
+# The running system learns of it; in a package its scripts see to that.
+if [[ -z $destdir && $EUID == 0 && -d /run/systemd/system ]]; then
+  systemctl daemon-reload || true
+  udevadm control --reload || true
+fi
