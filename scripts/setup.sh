@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs
+#   scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs|package|static
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1; what is only wished for, and has no package on every
@@ -9,7 +9,7 @@
 # of whoever owns the machine.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs|package|static}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -38,6 +38,8 @@ vm_tools=(
   dmsetup:dmsetup nvme:nvme-cli
 )
 f2fs_tools=(mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux)
+package_tools=(dpkg-deb:dpkg debootstrap:debootstrap qemu-system-x86_64:qemu-system-x86)
+static_tools=(musl-gcc:musl-tools)
 
 wished=()
 case $purpose in
@@ -55,7 +57,12 @@ case $purpose in
     wanted=("${build_tools[@]}" "${demo_tools[@]}" "${test_tools[@]}" "${vm_tools[@]}")
     wished=("${wished_tools[@]}") ;;
   f2fs) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${vm_tools[@]}" "${f2fs_tools[@]}") ;;
-  *) echo "setup: '$purpose' is none of build, demo, test, bench, suites, instructions, vm, f2fs" >&2; exit 2 ;;
+  package) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${package_tools[@]}") ;;
+  static) wanted=("${build_tools[@]}" "${static_tools[@]}") ;;
+  *)
+    echo "setup: '$purpose' is none of build, demo, test, bench, suites, instructions, vm, f2fs," \
+      "package, static" >&2
+    exit 2 ;;
 esac
 
 # The packages of those programs that are not there, each once.
@@ -66,12 +73,51 @@ missing_of() {
   done | sort -u
 }
 
-# A stale list of packages is the usual reason for a failure; only then is it fetched anew.
+# Another apt or dpkg, the upgrades at boot for one, holds the locks for minutes. It is waited for, with a
+# word and not for ever.
+readonly lock_wait_s=${COULTER_APT_WAIT:-300}
+locks=(/var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock)
+
+# Who holds one of the locks, as `process 7 (apt-get)`; nothing if nobody does.
+lock_holder() {
+  local lock pid
+  for lock in "${locks[@]}"; do
+    [[ -e $lock ]] || continue
+    # These are locks by fcntl, which /proc/locks names with the file's number.
+    pid=$(awk -v inode=":$(stat -c %i "$lock")" \
+      '$2 == "POSIX" && substr($6, length($6) - length(inode) + 1) == inode {print $5; exit}' /proc/locks)
+    if [[ -n $pid ]]; then
+      echo "process $pid ($(cat "/proc/$pid/comm" 2>/dev/null || echo ended))"
+      return
+    fi
+  done
+}
+
+await_apt() {
+  local holder deadline=$((SECONDS + lock_wait_s)) told=
+  while holder=$(lock_holder) && [[ -n $holder ]]; do
+    if ((SECONDS >= deadline)); then
+      echo "setup: $holder holds the lock of apt for more than $lock_wait_s s; wait for its end, or set" \
+        "COULTER_APT_WAIT to more seconds" >&2
+      exit 1
+    fi
+    [[ -n $told ]] || echo "setup: waiting for $holder, which holds the lock of apt, $lock_wait_s s at most" >&2
+    told=yes
+    sleep 1
+  done
+}
+
+# A stale list of packages is the usual reason for a failure; only then is it fetched anew. Between the look
+# and the call another may come, for whom apt itself waits.
 apt_install() {
   export DEBIAN_FRONTEND=noninteractive
-  apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 || {
-    apt-get update -qq >&2
-    apt-get install -y -qq --no-install-recommends "$@" >&2
+  local get=(apt-get -o "DPkg::Lock::Timeout=$lock_wait_s" -qq)
+  await_apt
+  "${get[@]}" install -y --no-install-recommends "$@" >/dev/null 2>&1 || {
+    await_apt
+    "${get[@]}" update >&2
+    await_apt
+    "${get[@]}" install -y --no-install-recommends "$@" >&2
   }
 }
 

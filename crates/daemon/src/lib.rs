@@ -55,6 +55,7 @@ pub mod state;
 pub mod status;
 pub mod store;
 pub mod store_fate;
+mod uevent;
 
 pub use backing::{Backing, Source};
 pub use error::Error;

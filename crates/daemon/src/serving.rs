@@ -15,6 +15,7 @@ use crate::scrapes::{self, Port};
 use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
+use crate::uevent;
 use coulter::State;
 use coulter_attach::mounts;
 use coulter_attach::write_out::{WrittenOut, write_out};
@@ -127,6 +128,9 @@ impl Serving {
                 return Err(abandon(backing, entry).err().unwrap_or(error));
             }
         };
+        if entry.via.is_block_device() {
+            uevent::announce(&point.device());
+        }
         let (entry, state, directory) = (entry.clone(), known, state.clone());
         Ok(Serving {
             backing,
