@@ -26,8 +26,9 @@ put() {
   installed+=("$3")
 }
 
+installed=() generated=
 do_install() {
-  local installed=() file generated
+  local file
   [[ -x $program ]] || cargo build --release --package coulter-cli
   generated=$(mktemp -d)
   trap 'rm -rf "$generated"' EXIT

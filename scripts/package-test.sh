@@ -11,8 +11,8 @@
 #   3 upgrade   of the package, while a writer syncs files on both mounts; nothing fails, nothing is lost
 #   4 purge     refused while volumes are attached; then done, and nothing is left but the stores
 #
-# Between the stages the host looks into the stores, with the machine off: `check --data`, and that the log
-# behind the last checkpoint is empty, as a clean end leaves it. The host's kernel and mounts are not used.
+# Between the stages the host looks into the stores, with the machine off: `check --data`, and that each
+# was closed in order. The host's kernel and mounts are not used.
 # ACCELERATOR=tcg does without KVM. The base system is kept in target/package-test for the next time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -97,7 +97,7 @@ if [[ -z $accelerator ]]; then
   accelerator=tcg,thread=multi
   if [[ -w /dev/kvm ]]; then accelerator=kvm; fi
 fi
-processor=max
+processor=max,-arch-capabilities
 [[ $accelerator == kvm ]] || processor=max,-cx16
 
 # boot STAGE: runs it to the machine's end; what it told is in $work/told.
@@ -126,11 +126,10 @@ look() {
   for store in one two; do
     cp --sparse=always "$mounted/srv/$store.img" "$work/$store.img"
     ${COULTER:-target/release/coulter} check --data "$work/$store.img" >/dev/null 2>&1 || fail "$store is not sound"
-    found=$(${COULTER:-target/release/coulter} check "$work/$store.img" --json |
-      sed -n 's/.*"records_replayed": *\([0-9]*\).*/\1/p;s/.*"records": *\([0-9]*\).*/\1/p' | head -n 1)
+    ${COULTER:-target/release/coulter} check --json "$work/$store.img" | grep -q '"clean": true' ||
+      fail "$store was not closed in order"
     rm "$work/$store.img"
-    echo "  $store: sound; records behind the last checkpoint: ${found:-none}" >&2
-    [[ ${found:-0} == 0 ]] || fail "$store was not closed in order"
+    echo "  $store: sound, and closed in order" >&2
   done
   umount "$mounted"
   rmdir "$mounted"

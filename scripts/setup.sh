@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Sees to it that the programs a target needs are there.
 #
-#   scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs|package|static
+#   scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs|package|static|await-apt
 #
 # As root on Debian or Ubuntu it installs what is missing through apt. Otherwise it prints one line
 # that names what is missing and ends with 1; what is only wished for, and has no package on every
 # release, is named and then done without. It never fetches a Rust toolchain: that is a choice
-# of whoever owns the machine.
+# of whoever owns the machine. `await-apt` only waits until nobody holds the lock of apt.
 set -euo pipefail
 
-readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs|package|static}
+readonly purpose=${1:?usage: scripts/setup.sh build|demo|test|bench|suites|instructions|vm|f2fs|package|static|await-apt}
 readonly rust_version_min=1.89
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
@@ -59,6 +59,7 @@ case $purpose in
   f2fs) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${vm_tools[@]}" "${f2fs_tools[@]}") ;;
   package) wanted=("${build_tools[@]}" "${demo_tools[@]}" "${package_tools[@]}") ;;
   static) wanted=("${build_tools[@]}" "${static_tools[@]}") ;;
+  await-apt) wanted=() ;;
   *)
     echo "setup: '$purpose' is none of build, demo, test, bench, suites, instructions, vm, f2fs," \
       "package, static" >&2
@@ -76,7 +77,8 @@ missing_of() {
 # Another apt or dpkg, the upgrades at boot for one, holds the locks for minutes. It is waited for, with a
 # word and not for ever.
 readonly lock_wait_s=${COULTER_APT_WAIT:-300}
-locks=(/var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock)
+apt_locks="/var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock /var/cache/apt/archives/lock"
+read -ra locks <<<"${COULTER_APT_LOCKS:-$apt_locks}"
 
 # Who holds one of the locks, as `process 7 (apt-get)`; nothing if nobody does.
 lock_holder() {
@@ -120,6 +122,11 @@ apt_install() {
     "${get[@]}" install -y --no-install-recommends "$@" >&2
   }
 }
+
+if [[ $purpose == await-apt ]]; then
+  await_apt
+  exit
+fi
 
 may_install() {
   ((EUID == 0)) && command -v apt-get >/dev/null

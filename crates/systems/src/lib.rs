@@ -38,6 +38,7 @@ mod power;
 mod programs;
 mod protocol;
 mod replay;
+pub mod requirement;
 pub mod sandbox;
 mod scratch;
 mod side;

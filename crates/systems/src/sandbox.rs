@@ -2,10 +2,13 @@
 //! the certainty that no daemon, mount or loop device outlives the test; nor the next test, if this
 //! one is killed.
 
+pub use crate::requirement::skipped;
+
 use crate::Scratch;
+use crate::requirement::{Need, has};
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -248,21 +251,8 @@ pub struct MountRight {
 /// does) and fail when a killed daemon lies behind any of them.
 pub fn can_mount(test: &str) -> Option<MountRight> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| {
-        use std::os::unix::fs::MetadataExt;
-        metadata.uid() == 0
-    });
-    let usable = |path: &str| File::options().read(true).write(true).open(path).is_ok();
-    let can = is_root && usable("/dev/fuse") && usable("/dev/loop-control");
-    if !can {
-        skipped(&format!("{test}: needs root, /dev/fuse and loop devices"));
-    }
+    let can = has(test, &[Need::Root, Need::Fuse, Need::Loop]);
     // A test that failed has cleaned up behind itself all the same.
     let alone = || ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     can.then(|| MountRight { _alone: alone() })
-}
-
-/// Says loudly, past the capture of passing tests' output, that something was not tested.
-pub fn skipped(what: &str) {
-    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {what}");
 }

@@ -4,8 +4,10 @@
 
 pub mod raw;
 
+pub use coulter_systems::requirement::skipped;
+
 use coulter_systems::Scratch;
-use std::io::Write;
+use coulter_systems::requirement::{Need, has as has_needs};
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -16,12 +18,7 @@ pub fn free_port() -> u16 {
 
 /// Whether this process may mount; says so loudly if not.
 pub fn may_mount() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    let fuse = std::path::Path::new("/dev/fuse").exists();
-    if !root || !fuse {
-        skipped(&format!("mounting needs root ({root}) and /dev/fuse ({fuse})"));
-    }
-    root && fuse
+    has_needs("mounting", &[Need::Root, Need::Fuse])
 }
 
 /// A directory for mounts: what a killed test left in one is taken away by the next.
@@ -36,9 +33,4 @@ pub fn has(program: &str) -> bool {
         skipped(&format!("{program} is not installed"));
     }
     found
-}
-
-/// Straight to the terminal, past the capture of test output.
-pub fn skipped(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {reason} ***");
 }

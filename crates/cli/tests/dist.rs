@@ -1,0 +1,202 @@
+//! What is installed beside the program: units, generator, mount helper, alerts.
+
+mod sandbox;
+
+use sandbox::{Sandbox, skipped};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("it is there")
+}
+
+fn dist(name: &str) -> PathBuf {
+    repository().join("dist").join(name)
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The metrics that an expression names.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("coulter_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_metric_of_alerts_and_dashboard_is_offered() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let attach = ["attach", "disk.img", "--via", "nbd-server", "--metrics", "127.0.0.1:0"];
+    sandbox.ok(&attach);
+    let list = sandbox.json(&["list", "--json"]);
+    let address = list[0]["metrics"].as_str().expect("it has an address").to_owned();
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it listens");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("it is text");
+    sandbox.ok(&["detach", "disk"]);
+    let offered: BTreeSet<&str> = page
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    let mut named = BTreeSet::new();
+    let dashboard = fs::read_to_string(dist("monitoring/grafana-dashboard.json"));
+    let dashboard = dashboard.expect("it is there");
+    let panels: serde_json::Value = serde_json::from_str(&dashboard).expect("it is JSON");
+    for panel in panels["panels"].as_array().expect("it has panels") {
+        for target in panel["targets"].as_array().expect("each shows something") {
+            named.extend(metrics_in(target["expr"].as_str().expect("by an expression")));
+        }
+    }
+    let alerts = fs::read_to_string(dist("monitoring/alerts.yml")).expect("it is there");
+    for line in alerts.lines().filter_map(|line| line.trim().strip_prefix("expr:")) {
+        named.extend(metrics_in(line));
+    }
+    assert!(named.len() > 15, "{named:?}");
+    let missing: Vec<_> = named.iter().filter(|name| !offered.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?} are not among {offered:?}");
+}
+
+/// A `coulter` that says what it was asked for.
+fn echo(sandbox: &Sandbox) -> PathBuf {
+    let path = sandbox.path("echo");
+    let script = "#!/bin/sh\nfor word; do printf '<%s>' \"$word\"; done\n";
+    fs::write(&path, script).expect("the directory is writable");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path
+}
+
+#[test]
+fn the_mount_helper_tells_its_own_options_from_those_of_the_file_system() {
+    let sandbox = Sandbox::new();
+    let helper = |words: &[&str]| {
+        let mut command = Command::new(dist("mount/mount.coulter"));
+        said(&command.args(words).env("COULTER", echo(&sandbox)).output().expect("it can be run"))
+    };
+    let line = "rw,noatime,coulter.map-memory=64M,nofail,coulter.read-only,x-systemd.automount,data=*";
+    assert_eq!(
+        helper(&["/srv/a b.img", "/mnt", "-n", "-o", line]),
+        "<mount><--map-memory=64M><--read-only><--options><uhelper=coulter,noatime,data=*><-->\
+         </srv/a b.img></mnt>"
+    );
+    let plain = "<mount><--options><uhelper=coulter><--></a></mnt>";
+    assert_eq!(helper(&["/a", "/mnt", "-o", "defaults"]), plain);
+    assert_eq!(helper(&["/a", "/mnt", "-f"]), "", "that only asks whether it would");
+    assert!(helper(&["-o", "ro", "/a", "/mnt"]).contains("usage"), "mount(8) never asks so");
+    let helper = Command::new(dist("mount/umount.coulter"))
+        .args(["/mnt", "-v"])
+        .env("COULTER", echo(&sandbox))
+        .output();
+    assert_eq!(said(&helper.expect("it can be run")), "<umount></mnt>");
+}
+
+#[test]
+fn the_generator_orders_volumes_and_mounts_without_a_cycle() {
+    if Command::new("systemd-escape").arg("--version").output().is_err() {
+        return skipped("the generator needs systemd-escape");
+    }
+    let sandbox = Sandbox::new();
+    let etc = sandbox.make_directory("etc");
+    let units = sandbox.make_directory("units");
+    fs::create_dir(etc.join("coulter")).expect("the directory is writable");
+    fs::write(etc.join("coulter/fast.conf"), "# odd\nSTORE=\"/srv/50% off/a.img\"\nOPTIONS=\n")
+        .and_then(|()| fs::write(etc.join("coulter/disk.conf"), "STORE=/dev/sdb\n"))
+        .and_then(|()| fs::write(etc.join("coulter/none.conf"), "OPTIONS=--read-only\n"))
+        .expect("the directory is writable");
+    let fstab = "# a comment\n/dev/sda1 / ext4 defaults 0 1\n\
+                 /dev/coulter/fast /mnt/my\\040data ext4 nofail 0 0\n\
+                 /srv/one.img /one coulter nofail 0 0\nnonsense\n";
+    fs::write(etc.join("fstab"), fstab).expect("the directory is writable");
+    let output = Command::new(dist("systemd/coulter-generator"))
+        .args([&units, &units, &units])
+        .env("COULTER_ETC", &etc)
+        .output()
+        .expect("it can be run");
+    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    let drop_in = |unit: &str| {
+        fs::read_to_string(units.join(format!("{unit}.d/50-coulter.conf"))).expect(unit)
+    };
+    let fast = drop_in("coulter@fast.service");
+    assert!(fast.contains("RequiresMountsFor=\"/srv/50%% off/a.img\"\n"), "{fast}");
+    assert!(drop_in("coulter-nbd@fast.service").contains("RequiresMountsFor="));
+    let disk = drop_in("coulter@disk.service");
+    assert!(disk.contains("Requires=dev-sdb.device\nAfter=dev-sdb.device\n"), "{disk}");
+    let mount = drop_in("mnt-my\\x20data.mount");
+    assert!(mount.contains("Requires=coulter@fast.service\nAfter=coulter@fast.service"), "{mount}");
+    assert!(drop_in("one.mount").contains("TimeoutSec=300"));
+    let made = fs::read_dir(&units).expect("it is readable").count();
+    assert_eq!(made, 6, "what makes no sense is left alone");
+
+    // What systemd itself says of all of them together, and of the line that used to be documented.
+    let mount = "[Unit]\nDefaultDependencies=no\nBefore=local-fs.target\nConflicts=umount.target\n\
+                 Before=umount.target\n[Mount]\nWhat=/dev/coulter/fast\nWhere=/mnt/my data\nType=ext4\n";
+    fs::write(units.join("mnt-my\\x20data.mount"), mount).expect("the directory is writable");
+    let unit = fs::read_to_string(dist("systemd/coulter@.service")).expect("it is there");
+    let unit = unit.replace("/usr/bin/coulter", "/bin/true");
+    fs::write(units.join("coulter@.service"), &unit).expect("the directory is writable");
+    let verify = || {
+        let target = "[Unit]\nRequires=local-fs.target mnt-my\\x20data.mount\nAfter=local-fs.target\n";
+        fs::write(units.join("all.target"), target).expect("the directory is writable");
+        let local = "[Unit]\nRequires=mnt-my\\x20data.mount\nAfter=mnt-my\\x20data.mount\n";
+        fs::create_dir_all(units.join("local-fs.target.d"))
+            .and_then(|()| fs::write(units.join("local-fs.target.d/a.conf"), local))
+            .expect("the directory is writable");
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "all.target", "coulter@fast.service"])
+            .current_dir(&units)
+            .env("SYSTEMD_UNIT_PATH", format!("{}:", units.display()))
+            .output();
+        output.map(|output| said(&output))
+    };
+    let Ok(words) = verify() else {
+        return skipped("the order of units needs systemd-analyze");
+    };
+    assert!(!words.contains("cycle"), "{words}");
+    let before = unit.replace("DefaultDependencies=no\n", "After=local-fs.target\n");
+    fs::write(units.join("coulter@.service"), before).expect("the directory is writable");
+    let words = verify().expect("it was there");
+    assert!(words.contains("cycle"), "the check does not see a cycle: {words}");
+}
+
+#[test]
+fn what_is_installed_is_taken_away_again() {
+    let sandbox = Sandbox::new();
+    let root = sandbox.make_directory("root");
+    let script = |action: &str| {
+        let output = Command::new(repository().join("scripts/install.sh"))
+            .arg(action)
+            .env("PROGRAM", env!("CARGO_BIN_EXE_coulter"))
+            .env("STRIP", "no")
+            .env("PREFIX", "/opt/coulter")
+            .env("DESTDIR", &root)
+            .env("SBINDIR", "/usr/sbin")
+            .output()
+            .expect("bash can be run");
+        assert!(output.status.success(), "{action}: {}", said(&output));
+    };
+    script("install");
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect(path);
+    for path in ["usr/sbin/mount.coulter", "opt/coulter/lib/systemd/system/coulter@.service"] {
+        let text = read(path);
+        assert!(text.contains("/opt/coulter/bin/coulter"), "{path}: {text}");
+        assert!(!text.contains("/usr/bin/coulter"), "{path}: {text}");
+    }
+    for path in ["share/man/man1/coulter-mount.1", "share/bash-completion/completions/coulter"] {
+        assert!(root.join("opt/coulter").join(path).exists(), "{path}");
+    }
+    fs::write(root.join("usr/sbin/other"), "theirs").expect("the directory is writable");
+    script("uninstall");
+    let left = Command::new("find").arg(&root).args(["-type", "f"]).output().expect("it can be run");
+    let left = String::from_utf8_lossy(&left.stdout).into_owned();
+    assert_eq!(left.trim(), root.join("usr/sbin/other").display().to_string());
+    assert!(!root.join("opt").exists(), "empty directories stay behind");
+}
