@@ -8,13 +8,21 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 /// Lines of a failing program's words that are told.
 const LINES_MAX: usize = 4;
 
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// A command that finds the programs of the administrator too, and says everything in English.
 pub fn command(program: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
-    command.env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    command.env("PATH", search_path(std::env::var("PATH").ok())).env("LC_ALL", "C");
     command.stdin(Stdio::null());
     command
+}
+
+/// Where programs are looked for: where the user says, then where systems have them. Who starts a mount
+/// helper may have said nothing: systemd does not.
+fn search_path(own: Option<String>) -> String {
+    let own = own.filter(|own| !own.is_empty()).into_iter();
+    own.chain([SYSTEM_PATH.to_owned()]).collect::<Vec<_>>().join(":")
 }
 
 /// Runs `program` to its end and gives back what it printed.
@@ -73,6 +81,13 @@ pub fn not_started(program: &str, package: &'static str, error: io::Error) -> Cl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_found_though_nobody_says_where() {
+        assert_eq!(search_path(None), SYSTEM_PATH);
+        assert_eq!(search_path(Some(String::new())), SYSTEM_PATH);
+        assert_eq!(search_path(Some("/a".to_owned())), format!("/a:{SYSTEM_PATH}"));
+    }
 
     #[test]
     fn a_missing_program_names_its_package() {

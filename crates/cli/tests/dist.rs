@@ -82,7 +82,8 @@ fn the_mount_helper_tells_its_own_options_from_those_of_the_file_system() {
         let mut command = Command::new(dist("mount/mount.coulter"));
         said(&command.args(words).env("COULTER", echo(&sandbox)).output().expect("it can be run"))
     };
-    let line = "rw,noatime,coulter.map-memory=64M,nofail,coulter.read-only,x-systemd.automount,data=*";
+    let line =
+        "rw,noatime,coulter.map-memory=64M,nofail,coulter.read-only,x-systemd.automount,data=*";
     assert_eq!(
         helper(&["/srv/a b.img", "/mnt", "-n", "-o", line]),
         "<mount><--map-memory=64M><--read-only><--options><uhelper=coulter,noatime,data=*><-->\
@@ -144,7 +145,8 @@ fn the_generator_orders_volumes_and_mounts_without_a_cycle() {
     let unit = unit.replace("/usr/bin/coulter", "/bin/true");
     fs::write(units.join("coulter@.service"), &unit).expect("the directory is writable");
     let verify = || {
-        let target = "[Unit]\nRequires=local-fs.target mnt-my\\x20data.mount\nAfter=local-fs.target\n";
+        let target =
+            "[Unit]\nRequires=local-fs.target mnt-my\\x20data.mount\nAfter=local-fs.target\n";
         fs::write(units.join("all.target"), target).expect("the directory is writable");
         let local = "[Unit]\nRequires=mnt-my\\x20data.mount\nAfter=mnt-my\\x20data.mount\n";
         fs::create_dir_all(units.join("local-fs.target.d"))
@@ -195,7 +197,8 @@ fn what_is_installed_is_taken_away_again() {
     }
     fs::write(root.join("usr/sbin/other"), "theirs").expect("the directory is writable");
     script("uninstall");
-    let left = Command::new("find").arg(&root).args(["-type", "f"]).output().expect("it can be run");
+    let left =
+        Command::new("find").arg(&root).args(["-type", "f"]).output().expect("it can be run");
     let left = String::from_utf8_lossy(&left.stdout).into_owned();
     assert_eq!(left.trim(), root.join("usr/sbin/other").display().to_string());
     assert!(!root.join("opt").exists(), "empty directories stay behind");
