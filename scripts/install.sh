@@ -45,6 +45,8 @@ do_install() {
   for file in dist/systemd/*.service dist/systemd/*.socket; do
     put 644 "$file" "$prefix/lib/systemd/system/${file##*/}"
   done
+  put 644 dist/systemd/run-coulter-.mount.d/coulter.conf \
+    "$prefix/lib/systemd/system/run-coulter-.mount.d/coulter.conf"
   put 755 dist/systemd/coulter-generator "$prefix/lib/systemd/system-generators/coulter-generator"
   put 644 dist/udev/60-coulter.rules "$prefix/lib/udev/rules.d/60-coulter.rules"
   # A rule finds its programs here and nowhere else, whatever the prefix.

@@ -86,10 +86,10 @@ fn the_mount_helper_tells_its_own_options_from_those_of_the_file_system() {
         "rw,noatime,coulter.map-memory=64M,nofail,coulter.read-only,x-systemd.automount,data=*";
     assert_eq!(
         helper(&["/srv/a b.img", "/mnt", "-n", "-o", line]),
-        "<mount><--map-memory=64M><--read-only><--options><uhelper=coulter,noatime,data=*><-->\
+        "<mount><--map-memory=64M><--read-only><--options><helper=coulter,noatime,data=*><-->\
          </srv/a b.img></mnt>"
     );
-    let plain = "<mount><--options><uhelper=coulter><--></a></mnt>";
+    let plain = "<mount><--options><helper=coulter><--></a></mnt>";
     assert_eq!(helper(&["/a", "/mnt", "-o", "defaults"]), plain);
     assert_eq!(helper(&["/a", "/mnt", "-f"]), "", "that only asks whether it would");
     assert!(helper(&["-o", "ro", "/a", "/mnt"]).contains("usage"), "mount(8) never asks so");
