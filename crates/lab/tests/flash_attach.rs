@@ -87,7 +87,7 @@ fn a_volume_on_a_drive_tells_what_both_have_written() {
     assert!(total >= programmed as f64 / (1000 * BLOCK) as f64, "{status}");
     assert!(total >= status["write_amplification"].as_f64().expect("a number") * 0.99, "{status}");
     let told = sandbox.ok(&["status", "stack"]);
-    assert!(told.contains("in all     amplified"), "{told}");
+    assert!(told.contains("in all     WAF"), "{told}");
     sandbox.ok(&["detach", "stack"]);
 }
 
