@@ -125,6 +125,10 @@ operator: ## daemons restarted, killed, tuned at random under hosts; then six op
 	  $(CARGO) test --quiet --release --package coulter-cli --test operator \
 	  --test crowd -- --ignored --nocapture
 
+damage: ## 12,000 damaged stores: nothing that comes out of one is wrong and called good
+	scripts/setup.sh build
+	$(CARGO) test --quiet --release --package coulter-sim --test damage_sweep -- --ignored --nocapture
+
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
@@ -137,4 +141,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator fuzz man completions
+.PHONY: help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz man completions

@@ -37,7 +37,7 @@ do_install() {
 
   put 755 "$program" "$prefix/bin/coulter"
   if [[ ${STRIP:-yes} == yes ]]; then strip "$destdir$prefix/bin/coulter"; fi
-  for file in "$generated"/man/*.1; do put 644 "$file" "$prefix/share/man/man1/${file##*/}"; done
+  for file in "$generated"/man/*.8; do put 644 "$file" "$prefix/share/man/man8/${file##*/}"; done
   put 644 dist/mount/mount.coulter.8 "$prefix/share/man/man8/mount.coulter.8"
   put 644 "$generated/completions/coulter.bash" "$prefix/share/bash-completion/completions/coulter"
   put 644 "$generated/completions/_coulter" "$prefix/share/zsh/vendor-completions/_coulter"

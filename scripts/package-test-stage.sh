@@ -42,7 +42,7 @@ write() {
 case $stage in
   1)
     must dpkg -i /root/coulter.deb
-    for file in /usr/share/man/man1/coulter-mount.1.gz /usr/share/man/man8/mount.coulter.8.gz \
+    for file in /usr/share/man/man8/coulter-mount.8.gz /usr/share/man/man8/mount.coulter.8.gz \
       /usr/share/bash-completion/completions/coulter /usr/lib/systemd/system/coulter@.service; do
       [ -f $file ] || failed "$file is not there"
     done

@@ -104,7 +104,7 @@ fn rates(lines: &mut Vec<String>, history: &History) {
     let (value, curve) = of(|rates| rates.device_written_bytes_per_second);
     row("device", format!("{:.1} MiB/s", value / mib), curve);
     let (value, curve) = of(|rates| rates.write_amplification);
-    row("amplified", format!("{value:.2} times"), curve);
+    row("WAF", format!("{value:.2}"), curve);
 }
 
 fn state(lines: &mut Vec<String>, status: &Status) {
