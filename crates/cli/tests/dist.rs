@@ -192,7 +192,7 @@ fn what_is_installed_is_taken_away_again() {
         assert!(text.contains("/opt/coulter/bin/coulter"), "{path}: {text}");
         assert!(!text.contains("/usr/bin/coulter"), "{path}: {text}");
     }
-    for path in ["share/man/man1/coulter-mount.1", "share/bash-completion/completions/coulter"] {
+    for path in ["share/man/man8/coulter-mount.8", "share/bash-completion/completions/coulter"] {
         assert!(root.join("opt/coulter").join(path).exists(), "{path}");
     }
     fs::write(root.join("usr/sbin/other"), "theirs").expect("the directory is writable");
