@@ -14,6 +14,7 @@ mod event;
 pub mod memory;
 pub mod open;
 pub mod open_error;
+mod passthrough;
 mod random;
 mod slots;
 mod target;

@@ -2,6 +2,7 @@
 
 use crate::contract::Device;
 use crate::open_error::OpenError;
+use crate::passthrough::PassthroughDevice;
 use crate::target::Target;
 use crate::threads::ThreadDevice;
 use crate::uring::UringDevice;
@@ -10,6 +11,10 @@ use std::path::Path;
 
 /// Set to anything but `0` or nothing, it makes [`Engine::Automatic`] use threads.
 pub const NO_IO_URING_VARIABLE: &str = "COULTER_NO_IO_URING";
+
+/// Set to anything but `0` or nothing, it has [`Engine::Automatic`] pass NVMe commands of our own to a drive
+/// that is an NVMe namespace, where kernel and drive allow that.
+pub const NVME_PASSTHROUGH_VARIABLE: &str = "COULTER_NVME_PASSTHROUGH";
 
 /// The largest [`OpenOptions::queue_depth`].
 pub const QUEUE_DEPTH_MAX: usize = 4096;
@@ -83,7 +88,18 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<Box<dyn Device>, 
     if options.engine == Engine::Threads {
         return Ok(Box::new(ThreadDevice::new(target, options, None)?));
     }
-    if options.engine == Engine::Automatic && is_refused_by_environment() {
+    let (mut target, mut why_not) = (target, None);
+    if options.engine == Engine::Automatic && is_set(NVME_PASSTHROUGH_VARIABLE) {
+        match PassthroughDevice::new(target, options.queue_depth) {
+            Ok(device) => return Ok(Box::new(device)),
+            Err((given_back, reason)) => {
+                target = given_back;
+                why_not = Some(format!("no NVMe passthrough: {reason}"));
+            }
+        }
+    }
+    target.add_note(why_not);
+    if options.engine == Engine::Automatic && is_set(NO_IO_URING_VARIABLE) {
         let note = format!("threads instead of io_uring: {NO_IO_URING_VARIABLE} is set");
         return Ok(Box::new(ThreadDevice::new(target, options, Some(note))?));
     }
@@ -99,6 +115,6 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<Box<dyn Device>, 
     }
 }
 
-fn is_refused_by_environment() -> bool {
-    env::var_os(NO_IO_URING_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0")
+fn is_set(variable: &str) -> bool {
+    env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
 }

@@ -166,6 +166,11 @@ impl Target {
         Ok(())
     }
 
+    /// Adds what people should know of it.
+    pub(crate) fn add_note(&mut self, note: Option<String>) {
+        self.notes.extend(note);
+    }
+
     fn note_buffered(&mut self) {
         self.notes.push("through the page cache: the file system refuses O_DIRECT".to_string());
     }

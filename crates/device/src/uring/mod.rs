@@ -22,7 +22,7 @@
 
 mod flights;
 mod pinned;
-mod ring;
+pub(crate) mod ring;
 
 use crate::contract::{
     Command, CommandKind, Completion, Device, Prepare, Properties, Region, Wait,
@@ -33,7 +33,7 @@ use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use flights::{DiscardMethod, Flights, Outcome};
 use io_uring::{opcode, types};
 use pinned::Pinned;
-use ring::{Ring, SETUPS, Setup};
+use ring::{Ring, Setup, setups};
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -73,7 +73,7 @@ impl UringDevice {
         target: Target,
         queue_depth: usize,
     ) -> Result<UringDevice, (Target, io::Error)> {
-        UringDevice::with_setups(target, queue_depth, &SETUPS)
+        UringDevice::with_setups(target, queue_depth, &setups())
     }
 
     fn with_setups(
@@ -399,11 +399,11 @@ mod tests {
     /// The newest kernel shows only what it does itself, so it is asked for less.
     #[test]
     fn a_device_conforms_by_each_way_of_making_its_ring() {
-        if let Err(error) = Ring::new(2, &SETUPS) {
+        if let Err(error) = <Ring>::new(2, &setups()) {
             println!("skipped, for this system refuses io_uring: {error}");
             return;
         }
-        for (number, setup) in SETUPS.iter().enumerate() {
+        for (number, setup) in setups().into_iter().enumerate() {
             println!("setup {number}");
             conformance::run_all(&|| {
                 let name = format!("coulter-setup-{}-{number}", process::id());
@@ -417,7 +417,7 @@ mod tests {
                     let read_only = access == Access::ReadOnly;
                     let options = OpenOptions { read_only, ..OpenOptions::default() };
                     let target = Target::open(path, &options)?;
-                    match UringDevice::with_setups(target, 32, &[*setup]) {
+                    match UringDevice::with_setups(target, 32, &[setup]) {
                         Ok(device) => Ok(Box::new(device)),
                         Err((_, source)) => {
                             Err(OpenError::NoIoUring { path: path.clone(), source })

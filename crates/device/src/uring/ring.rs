@@ -5,38 +5,44 @@
 
 use crate::contract::Wait;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{Builder, IoUring, squeue};
+use io_uring::{Builder, IoUring, cqueue, squeue};
 use std::io;
 
-pub(super) type Setup = fn(&mut Builder);
+pub(crate) type Setup<S = squeue::Entry, C = cqueue::Entry> = fn(&mut Builder<S, C>);
 
 /// What to ask of the kernel, the best first: Linux 6.1, 5.19, 5.11.
-pub(super) const SETUPS: [Setup; 3] = [
-    |builder| {
-        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-        builder.setup_submit_all().setup_r_disabled();
-    },
-    |builder| {
-        builder.setup_coop_taskrun().setup_taskrun_flag();
-        builder.setup_submit_all().setup_r_disabled();
-    },
-    |_| {},
-];
+pub(crate) fn setups<S: squeue::EntryMarker, C: cqueue::EntryMarker>() -> [Setup<S, C>; 3] {
+    [
+        |builder| {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            builder.setup_submit_all().setup_r_disabled();
+        },
+        |builder| {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+            builder.setup_submit_all().setup_r_disabled();
+        },
+        |_| {},
+    ]
+}
 
-/// A ring that is enabled when it is first entered.
-pub(super) struct Ring {
-    ring: IoUring,
+/// A ring that is enabled when it is first entered; its entries are small, or large.
+pub(crate) struct Ring<S = squeue::Entry, C = cqueue::Entry>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    ring: IoUring<S, C>,
     is_enabled: bool,
 }
 
-impl Ring {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// A ring with room for `entries` commands that were not handed over yet, made by the first of
     /// the ways that the kernel knows.
-    pub(super) fn new(entries: usize, setups: &[Setup]) -> io::Result<Ring> {
+    pub(crate) fn new(entries: usize, setups: &[Setup<S, C>]) -> io::Result<Ring<S, C>> {
         let entries = u32::try_from(entries.next_power_of_two()).expect("a ring is small");
         let mut refusal = io::Error::from_raw_os_error(libc::ENOSYS);
         for setup in setups {
-            let mut builder = IoUring::builder();
+            let mut builder = IoUring::<S, C>::builder();
             setup(&mut builder);
             builder.dontfork();
             match builder.build(entries) {
@@ -49,7 +55,7 @@ impl Ring {
         Err(refusal)
     }
 
-    fn checked(ring: IoUring) -> io::Result<Ring> {
+    fn checked(ring: IoUring<S, C>) -> io::Result<Ring<S, C>> {
         // Waiting with a timeout, and completions that are never dropped: Linux 5.11.
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
@@ -58,7 +64,7 @@ impl Ring {
     }
 
     /// Makes the calling thread the one that the ring belongs to.
-    pub(super) fn enable(&mut self) -> io::Result<()> {
+    pub(crate) fn enable(&mut self) -> io::Result<()> {
         if self.is_enabled {
             return Ok(());
         }
@@ -72,12 +78,12 @@ impl Ring {
         Ok(())
     }
 
-    pub(super) fn is_enabled(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.is_enabled
     }
 
     /// The ring itself, to queue entries, take answers and register memory.
-    pub(super) fn inner(&mut self) -> &mut IoUring {
+    pub(crate) fn inner(&mut self) -> &mut IoUring<S, C> {
         &mut self.ring
     }
 
@@ -88,7 +94,7 @@ impl Ring {
     ///
     /// # Panics
     /// When more entries are queued than the ring was made for.
-    pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) {
+    pub(crate) unsafe fn push(&mut self, entry: &S) {
         // SAFETY: the caller's promise.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the ring has room for every command in flight");
@@ -96,7 +102,7 @@ impl Ring {
 
     /// Hands over what is queued and runs what the kernel has deferred; no system call if there is
     /// neither.
-    pub(super) fn advance(&mut self) -> io::Result<()> {
+    pub(crate) fn advance(&mut self) -> io::Result<()> {
         let queue = self.ring.submission();
         let is_idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
@@ -104,12 +110,12 @@ impl Ring {
     }
 
     /// Whether there are entries that the kernel did not take yet.
-    pub(super) fn has_queued(&mut self) -> bool {
+    pub(crate) fn has_queued(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
 
     /// Whether the kernel has answered, or has work deferred that may lead to an answer.
-    pub(super) fn has_answers(&mut self) -> bool {
+    pub(crate) fn has_answers(&mut self) -> bool {
         let queue = self.ring.submission();
         let is_due = queue.taskrun() || queue.cq_overflow();
         drop(queue);
@@ -117,7 +123,7 @@ impl Ring {
     }
 
     /// Hands over what is queued and sleeps until there is an answer, a signal, or time is over.
-    pub(super) fn sleep(&mut self, wait: Wait) -> io::Result<()> {
+    pub(crate) fn sleep(&mut self, wait: Wait) -> io::Result<()> {
         match wait {
             Wait::No => taken(self.ring.submit()),
             Wait::Forever => taken(self.ring.submit_and_wait(1)),

@@ -1,0 +1,154 @@
+//! The namespace behind a block device: its character device, and what the drive says of it.
+
+use crate::target::Target;
+use coulter_nvme::identify::{ControllerView, Namespace as Facts, cns, has_metadata, optional};
+use coulter_nvme::opcode::{admin, io};
+use coulter_nvme::{IDENTIFY_SIZE, Sqe, passthrough};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::fs::{self, File, OpenOptions};
+use std::io as system;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// `NVME_IOCTL_ADMIN_CMD`: `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
+const ADMIN_COMMAND: libc::c_ulong = 0xc048_4e41;
+/// Bytes of a page, the unit in which the kernel counts segments here.
+const PAGE_SIZE: u64 = 4096;
+
+/// What of a namespace its commands depend on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) nsid: u32,
+    pub(super) block_size_log: u8,
+    /// Bytes of the longest command that drive and kernel take.
+    pub(super) transfer_size_max: u64,
+    pub(super) volatile_cache: bool,
+    pub(super) discard: bool,
+}
+
+impl Shape {
+    pub(super) fn block_size(&self) -> u64 {
+        1 << self.block_size_log
+    }
+}
+
+/// A namespace, open.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    file: File,
+    shape: Shape,
+}
+
+impl Namespace {
+    /// The namespace behind an open block device.
+    ///
+    /// # Errors
+    /// Why it cannot be had, for people.
+    pub(super) fn open(target: &Target) -> Result<Namespace, String> {
+        let number = fs::metadata(target.path()).map_err(|error| error.to_string())?.rdev();
+        let (major, minor) = (libc::major(number), libc::minor(number));
+        let directory = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let name = fs::canonicalize(&directory).map_err(|error| error.to_string())?;
+        let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let Some(numbers) = name.strip_prefix("nvme") else {
+            return Err(format!("{} is no NVMe namespace", target.path().display()));
+        };
+        if directory.join("partition").exists() {
+            return Err("it is a partition, and commands are for whole namespaces".to_owned());
+        }
+        let path = Path::new("/dev").join(format!("ng{numbers}"));
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(|error| format!("cannot open {}: {error}", path.display()))?;
+        let shape = shape(&file, &directory)?;
+        probe(&file, &shape)?;
+        Ok(Namespace { file, shape })
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+fn shape(file: &File, directory: &Path) -> Result<Shape, String> {
+    let attribute = |name: &str| {
+        let text = fs::read_to_string(directory.join(name)).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let nsid = attribute("nsid").and_then(|nsid| u32::try_from(nsid).ok());
+    let nsid = nsid.ok_or("the kernel does not tell its number")?;
+    let controller = identify(file, 0, cns::CONTROLLER)?;
+    let controller = ControllerView(&controller);
+    let namespace = identify(file, nsid, cns::NAMESPACE)?;
+    if has_metadata(&namespace) {
+        return Err("its blocks carry metadata".to_owned());
+    }
+    let facts = Facts::decode(&namespace).ok_or("its blocks are of a size that is not used")?;
+    let block_size = 1u64 << facts.block_size_log;
+    let kernel = attribute("queue/max_hw_sectors_kb").map(|kib| kib << 10);
+    // Memory of a process lies in pages that need not be neighbours.
+    let segments = attribute("queue/max_segments").map(|count| count * PAGE_SIZE);
+    let limits = [controller.transfer_size_max(), kernel, segments, Some((1 << 16) * block_size)];
+    let limit = limits.into_iter().flatten().min().unwrap_or(PAGE_SIZE);
+    let transfer_size_max = (limit - limit % PAGE_SIZE.max(block_size)).max(PAGE_SIZE);
+    Ok(Shape {
+        nsid,
+        block_size_log: facts.block_size_log,
+        transfer_size_max,
+        volatile_cache: controller.has_write_cache(),
+        discard: controller.optional_commands() & optional::DATASET_MANAGEMENT != 0,
+    })
+}
+
+fn identify(file: &File, nsid: u32, which: u8) -> Result<Box<[u8; IDENTIFY_SIZE]>, String> {
+    let mut out = Box::new([0; IDENTIFY_SIZE]);
+    let sqe = Sqe::new(admin::IDENTIFY, nsid).with_dword(10, which.into());
+    let mut command = passthrough::encode(&sqe, out.as_mut_ptr() as u64, IDENTIFY_SIZE as u32, 0);
+    // SAFETY: the request reads and writes the 72 bytes of its structure, and writes as many bytes as that
+    // says to the memory that it names, which is as long.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), ADMIN_COMMAND as _, command.as_mut_ptr()) };
+    match result {
+        0 => Ok(out),
+        -1 => Err(format!("it cannot be identified: {}", system::Error::last_os_error())),
+        status => Err(format!("it cannot be identified: status {status:#x}")),
+    }
+}
+
+/// Reads the first block, as all later commands are done: whether kernel and drive take them.
+fn probe(file: &File, shape: &Shape) -> Result<(), String> {
+    let refused = |error: system::Error| format!("the kernel refuses: {error}");
+    let ring = IoUring::<squeue::Entry128, cqueue::Entry32>::builder().build(1);
+    let mut ring = ring.map_err(refused)?;
+    let mut memory = crate::aligned::AlignedMemory::zeroed(shape.block_size() as usize);
+    let sqe = Sqe::new(io::READ, shape.nsid).with_blocks(0, 1);
+    let length = shape.block_size() as u32;
+    let mut area = [0; 80];
+    let command = passthrough::encode(&sqe, memory.as_mut_pointer() as u64, length, 0);
+    area[..passthrough::COMMAND_SIZE].copy_from_slice(&command);
+    let fd = types::Fd(file.as_raw_fd());
+    let entry = opcode::UringCmd80::new(fd, passthrough::OPERATION_IO).cmd(area).build();
+    // SAFETY: the memory lives until the answer is there.
+    let pushed = unsafe { ring.submission().push(&entry) };
+    assert!(pushed.is_ok(), "the ring has room for one");
+    while ring.completion().is_empty() {
+        match ring.submit_and_wait(1) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            // The kernel may still write there: better lost than given to others.
+            Err(error) => {
+                std::mem::forget(memory);
+                return Err(refused(error));
+            }
+        }
+    }
+    let answer = ring.completion().next().map_or(0, |answer| answer.result());
+    match passthrough::status(answer) {
+        Ok(status) if status.is_success() => Ok(()),
+        Ok(status) => Err(format!("the drive refuses a read: {status}")),
+        Err(errno) => Err(refused(system::Error::from_raw_os_error(errno))),
+    }
+}
