@@ -246,6 +246,7 @@ fn store(options: &Options, size: u64, spare_percent: u32) -> CreateOptions {
     let segment = u64::from(segment_size);
     CreateOptions {
         device_size: wanted.next_multiple_of(segment.max(1)) + segment,
+        sparse: None,
         volume_size: Some(volume_size),
         segment_size,
         spare_percent,

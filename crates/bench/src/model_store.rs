@@ -85,6 +85,7 @@ impl ModelStore {
         let full = map_size_min(blocks) + blocks * 13;
         let create_options = CreateOptions {
             device_size: filled + segment,
+            sparse: None,
             volume_size: Some(blocks),
             segment_size: segment_blocks,
             spare_percent: 0,

@@ -253,6 +253,7 @@ impl Bench {
         let map_memory = options.map_memory.unwrap_or((volume_size / 2).max(least));
         let create_options = CreateOptions {
             device_size,
+            sparse: None,
             volume_size: Some(volume_size),
             segment_size: segment_size as u32,
             spare_percent: SPARE_PERCENT as u32,

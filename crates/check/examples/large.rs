@@ -259,10 +259,13 @@ fn finish(
         geometry: Geometry {
             device_size: u64::from(start(segment_count)),
             volume_size: large.blocks,
+            capacity: large.blocks,
+            root_limit: 0,
             segment_size: SEGMENT,
             segment_count,
             first_segment: Pba(SEGMENT),
             second_superblock: Pba(SEGMENT / 2),
+            third_superblock: Pba::NOWHERE,
         },
         budget: RecoveryBudget { map_size: 1 << 30, journal_size: 65_536, run_count_limit: 128 },
         epoch: 1,

@@ -188,6 +188,9 @@ impl Verifier<'_> {
     fn verify_roots(&mut self, checkpoint: &mut Checkpoint) {
         let per_root = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
         let limit = self.superblock.geometry.volume_size.div_ceil(per_root);
+        if checkpoint.roots.len() as u64 > self.superblock.geometry.roots_max() {
+            self.contradiction("root_count", checkpoint.roots.len() as u64);
+        }
         let mut next = 0;
         checkpoint.roots.retain(|(key, _)| {
             let possible = *key >= next && *key < limit;

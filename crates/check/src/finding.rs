@@ -22,7 +22,7 @@ pub enum Severity {
     Fault,
 }
 
-/// One of the two superblocks.
+/// One of the three superblocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Copy {
@@ -30,6 +30,8 @@ pub enum Copy {
     A,
     /// Further on; holds odd generations.
     B,
+    /// At the end of the device or before the log; holds any generation.
+    C,
 }
 
 impl fmt::Display for Copy {
@@ -37,6 +39,7 @@ impl fmt::Display for Copy {
         f.write_str(match self {
             Copy::A => "A",
             Copy::B => "B",
+            Copy::C => "C",
         })
     }
 }

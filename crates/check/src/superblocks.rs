@@ -3,7 +3,7 @@
 use crate::finding::{Copy, Finding};
 use crate::report::Report;
 use crate::window::Window;
-use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
+use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock, third_superblocks};
 use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
 
 /// What lies where a superblock may lie.
@@ -18,12 +18,16 @@ impl Place {
     /// A valid superblock that belongs here.
     pub(crate) fn valid(&self) -> Option<&Superblock> {
         let superblock = self.content.as_ref()?.as_ref().ok()?;
-        (superblock.location() == self.pba).then_some(superblock)
+        superblock.belongs_at(self.pba).then_some(superblock)
     }
 
     /// Which copy this is the place of.
     pub(crate) fn copy(&self) -> Copy {
-        if self.pba == FIRST_SUPERBLOCK { Copy::A } else { Copy::B }
+        match self.pba {
+            FIRST_SUPERBLOCK => Copy::A,
+            Pba(pba) if pba.is_power_of_two() => Copy::B,
+            _ => Copy::C,
+        }
     }
 
     fn reason(&self) -> Option<Reason> {
@@ -37,10 +41,31 @@ fn places() -> impl Iterator<Item = Pba> {
     std::iter::once(FIRST_SUPERBLOCK).chain((7..18).map(|shift| Pba(1 << shift)))
 }
 
-/// Reads every place that the device has.
+/// Reads every place that the device has, and those of the third copy: the one that the newest of the others
+/// names, or, if there is none, all that there may be.
 pub(crate) fn read(window: &mut Window<'_>, report: &mut Report) -> Vec<Place> {
     let mut found = Vec::new();
-    for pba in places() {
+    read_places(window, places(), &mut found, report);
+    match newest(&found).map(|newest| newest.geometry.third_superblock) {
+        Some(third) => {
+            let third = Some(third).filter(|third| *third != Pba::NOWHERE);
+            read_places(window, third.into_iter(), &mut found, report);
+        }
+        None => {
+            let thirds = third_superblocks(window.size_blocks());
+            read_places(window, thirds, &mut found, report);
+        }
+    }
+    found
+}
+
+fn read_places(
+    window: &mut Window<'_>,
+    places: impl Iterator<Item = Pba>,
+    found: &mut Vec<Place>,
+    report: &mut Report,
+) {
+    for pba in places {
         if u64::from(pba.0) >= window.size_blocks() {
             continue;
         }
@@ -54,12 +79,15 @@ pub(crate) fn read(window: &mut Window<'_>, report: &mut Report) -> Vec<Place> {
         };
         found.push(Place { pba, content });
     }
-    found
 }
 
-/// The newest valid superblock.
+/// The newest valid superblock: of the first two copies; the third counts only if both are gone.
 pub(crate) fn newest(places: &[Place]) -> Option<Superblock> {
-    places.iter().filter_map(Place::valid).max_by_key(|found| found.generation).copied()
+    let newest_of = |is_third: bool| {
+        let places = places.iter().filter(|place| (place.copy() == Copy::C) == is_third);
+        places.filter_map(Place::valid).max_by_key(|found| found.generation).copied()
+    };
+    newest_of(false).or_else(|| newest_of(true))
 }
 
 /// Finds the newest superblock; reports on all others.
@@ -70,8 +98,9 @@ pub(crate) fn check(window: &mut Window<'_>, report: &mut Report) -> Option<Supe
         return None;
     };
     for place in &places {
-        let expected =
-            place.pba == FIRST_SUPERBLOCK || place.pba == newest.geometry.second_superblock;
+        let geometry = &newest.geometry;
+        let copies = [FIRST_SUPERBLOCK, geometry.second_superblock, geometry.third_superblock];
+        let expected = copies.contains(&place.pba);
         if expected {
             check_copy(place, &newest, report);
         } else if place.pba < newest.geometry.first_segment && place.valid().is_some() {
@@ -115,7 +144,7 @@ fn check_copy(place: &Place, newest: &Superblock, report: &mut Report) {
         Some(Err(Corrupt { reason, .. })) => {
             report.add(Finding::SuperblockDamaged { copy, pba, reason: *reason });
         }
-        Some(Ok(other)) if other.location() != pba => {
+        Some(Ok(other)) if !other.belongs_at(pba) => {
             let generation = other.generation;
             report.add(Finding::SuperblockMisplaced { copy, pba, generation });
         }

@@ -136,7 +136,7 @@ fn a_new_store_is_as_documented() {
     assert!(report.is_sound(), "{:#?}", text(&report));
     assert_eq!(report.counters.mapped_blocks, 0);
     let copies = dump::superblock(&mut reader(&scene.device)).value.unwrap();
-    assert_eq!(copies.len(), 2);
+    assert_eq!(copies.len(), 3);
 }
 
 #[test]

@@ -60,13 +60,13 @@ fn a_superblock_of_another_version() {
     let mut image = model.image.clone();
     for pba in [0, SEGMENT / 2] {
         let mut block = image.block(pba);
-        block[8] = 2;
+        block[8] = 3;
         model::reseal::seal(&mut block, 0);
         image.put(pba, block);
     }
     let report = assert_found(&image, "other_version");
     assert!(names(&report).contains("no_superblock"));
-    assert!(report.findings[0].to_string().contains("use a coulter that reads version 2"));
+    assert!(report.findings[0].to_string().contains("use a coulter that reads version 3"));
 }
 
 /// Nothing is damaged, and nobody should restore a backup.
@@ -160,7 +160,7 @@ fn a_left_over_superblock_of_another_segment_size() {
     older.geometry.segment_count = 7;
     older.geometry.first_segment = Pba(512);
     older.geometry.second_superblock = Pba(64);
-    older.geometry.volume_size = 100;
+    (older.geometry.volume_size, older.geometry.capacity) = (100, 100);
     older.checkpoint.pba = Pba(513);
     older.generation = 1;
     let mut block = [0; BLOCK_SIZE];

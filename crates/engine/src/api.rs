@@ -184,6 +184,8 @@ pub enum Failure {
     Corrupt(Lba),
     /// The device reported this error number.
     Device(i32),
+    /// The store is sparse and has no room for what would be mapped. Nothing was written.
+    Full,
     /// The engine was opened read-only, became so after a failed write or flush, or has shut down.
     ReadOnly,
 }
@@ -318,6 +320,9 @@ pub enum OpenError {
         /// Durable up to here.
         durable: u64,
     },
+    /// Both superblocks at the start of the device are gone; a third one is there. Only a read-only opening
+    /// goes on from that.
+    FirstSuperblocksLost,
     /// Records tell of a newer superblock than can be found: it was damaged, and the older one leads
     /// to a state that is long over.
     SuperblockLost {

@@ -82,7 +82,7 @@ impl Applier {
         self.completed = group;
         let lives = shared.segments.take_lives();
         shared.placer.learn(lives, shared.log.write_clock);
-        shared.placer.judge_skew(shared.superblock.geometry.volume_size);
+        shared.placer.judge_skew(shared.superblock.geometry.capacity);
     }
 
     fn apply(&mut self, shared: &mut Shared, record_ref: RecordRef) {
@@ -92,6 +92,7 @@ impl Applier {
         let words = core::mem::take(&mut record.words);
         let requests = core::mem::take(&mut record.requests);
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
+        let promised = record.take_promises();
         let (segment, timed, times) = (record.segment, record.timed, record.times);
         let mut places = PayloadPlaces::new(record.header_pba, record.places);
         assert_eq!(sequence, shared.log.applied + 1, "records are applied in order");
@@ -124,6 +125,7 @@ impl Applier {
         let is_first_late = self.late.len() as u64 == shared.statistics.relocations_dropped;
         let is_kept = is_first_late && !self.late.is_empty() && sings(Canary::PromiseKept);
         shared.map.unreserve(reserved - usize::from(is_kept));
+        shared.redeem(promised);
         shared.segments.note_times(segment, timed, times);
         shared.log.write_clock += user_blocks;
         shared.log.retire(&mut shared.segments, record_ref);

@@ -4,14 +4,16 @@ use crate::pacing::{Watermarks, metadata_blocks};
 use crate::units::{SegmentIndex, Stream, segment_start};
 use alloc::vec::Vec;
 use core::fmt;
+use coulter_format::address::LBA_LIMIT;
 use coulter_format::checkpoint::{self, BodyWriter, CheckpointHeader, Counts};
 use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::record::{self, BlockWord, Extent, RecordHeader, SHORT_BLOCKS_MAX};
 use coulter_format::segment_table::{
     self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
 };
 use coulter_format::superblock::{
-    CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
+    CheckpointLocation, Geometry, LABEL_SIZE, ROOT_LIMIT_MAX, RecoveryBudget, Superblock,
 };
 use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
 
@@ -35,8 +37,11 @@ pub const SEGMENT_COUNT_MAX: u32 = 1 << 18;
 pub struct CreateOptions {
     /// Blocks of the device that the store may use.
     pub device_size: u64,
-    /// Blocks to export; `None` for as many as `spare_percent` leaves.
+    /// Blocks that may be mapped at once, and that the volume shows unless it is sparse; `None` for as
+    /// many as `spare_percent` leaves.
     pub volume_size: Option<u64>,
+    /// If the volume is to show more addresses than that: how many.
+    pub sparse: Option<Sparse>,
     /// Blocks in a segment: a power of two from 256 (1 MiB) to 2^18 (1 GiB).
     pub segment_size: u32,
     /// Spare space in percent of the exported space, when `volume_size` is `None`. Less than what cleaning
@@ -52,6 +57,17 @@ pub struct CreateOptions {
     pub journal_size: Option<u32>,
     /// Runs alive at most; `None` for [`RUN_COUNT_MAX`].
     pub run_count_limit: Option<u32>,
+}
+
+/// A space of addresses that is larger than the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sparse {
+    /// Blocks that the volume shows: host addresses are below it. 2^63 at most.
+    pub address_limit: u64,
+    /// Stretches of 1 GiB of addresses that may hold anything at once: each takes 12 KiB of memory when
+    /// it does, and the map memory keeps room for all. `None` for sixteen times as many as the capacity
+    /// would fill, and 256 at least.
+    pub root_limit: Option<u32>,
 }
 
 /// Why a store cannot be laid out.
@@ -72,6 +88,9 @@ pub enum LayoutError {
         /// Blocks at most.
         limit: u64,
     },
+    /// A sparse volume would show fewer addresses than it may map, or more than 2^63, or would have no
+    /// roots or more than [`ROOT_LIMIT_MAX`].
+    Addresses,
     /// The volume has no blocks.
     VolumeEmpty,
     /// The map memory is too small; bytes that it needs at least.
@@ -99,6 +118,11 @@ impl fmt::Display for LayoutError {
             LayoutError::VolumeTooLarge { limit } => {
                 write!(formatter, "too little spare space: {limit} blocks of volume would go")
             }
+            LayoutError::Addresses => write!(
+                formatter,
+                "a sparse volume shows as many addresses as it may map or more, 2^63 at most, in 1 to \
+                 {ROOT_LIMIT_MAX} roots"
+            ),
             LayoutError::VolumeEmpty => write!(formatter, "the volume has no blocks"),
             LayoutError::MapTooSmall { needed } => {
                 write!(formatter, "the map needs {needed} bytes of memory at least")
@@ -141,15 +165,18 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
     let mut geometry = Geometry {
         device_size: options.device_size,
         volume_size: 1,
+        capacity: 1,
+        root_limit: 0,
         segment_size: size,
         segment_count,
         first_segment: Pba(size),
         second_superblock: Pba(size / 2),
+        third_superblock: Pba::NOWHERE,
     };
     let too_small = || LayoutError::DeviceTooSmall { needed: smallest_device(&geometry, options) };
     let largest = largest_volume(&geometry, options)?.ok_or_else(too_small)?;
     let spare = spare_percent(options);
-    geometry.volume_size = match options.volume_size {
+    geometry.capacity = match options.volume_size {
         Some(0) => return Err(LayoutError::VolumeEmpty),
         Some(wanted) if wanted > with_spare(largest, spare_percent_min(size)) => {
             return Err(LayoutError::VolumeTooLarge {
@@ -160,8 +187,25 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         None if with_spare(largest, spare) == 0 => return Err(too_small()),
         None => with_spare(largest, spare),
     };
-    let budget = budget(options, geometry.volume_size)?;
+    geometry.volume_size = geometry.capacity;
+    if let Some(Sparse { address_limit, root_limit }) = options.sparse {
+        geometry.volume_size = address_limit;
+        geometry.root_limit = root_limit.unwrap_or_else(|| root_limit_default(geometry.capacity));
+        let holds = (geometry.capacity..=LBA_LIMIT).contains(&address_limit)
+            && (1..=ROOT_LIMIT_MAX).contains(&geometry.root_limit);
+        if !holds {
+            return Err(LayoutError::Addresses);
+        }
+    }
+    geometry.third_superblock = geometry.best_third_superblock();
+    let budget = budget(options, &geometry)?;
     Ok((geometry, budget))
+}
+
+/// Roots of a sparse store: sixteen times as many as its capacity would fill.
+fn root_limit_default(capacity: u64) -> u32 {
+    let filled = capacity.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64);
+    (16 * filled).clamp(256, ROOT_LIMIT_MAX.into()) as u32
 }
 
 fn with_spare(blocks: u64, percent: u64) -> u64 {
@@ -174,9 +218,15 @@ fn largest_volume(
     options: &CreateOptions,
 ) -> Result<Option<u64>, LayoutError> {
     let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
-    let whole = Geometry { volume_size: log.max(1), ..*geometry };
+    let (volume_size, capacity) = (log.max(1), log.max(1));
+    let mut whole = Geometry { volume_size, capacity, ..*geometry };
     let suited = CreateOptions { map_size: None, ..*options };
-    let budget = budget(&suited, log.max(1))?;
+    let budget = budget(&suited, &whole)?;
+    if let Some(Sparse { address_limit, root_limit }) = options.sparse {
+        // Roots that a checkpoint may have to write.
+        whole.volume_size = address_limit.max(whole.capacity);
+        whole.root_limit = root_limit.unwrap_or_else(|| root_limit_default(whole.capacity)).max(1);
+    }
     let marks = Watermarks::of(&whole, &budget);
     let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_size);
     Ok(log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0))
@@ -200,16 +250,17 @@ fn smallest_device(geometry: &Geometry, options: &CreateOptions) -> u64 {
     (u64::from(segment_count) + 1) * u64::from(options.segment_size)
 }
 
-fn budget(options: &CreateOptions, volume_size: u64) -> Result<RecoveryBudget, LayoutError> {
-    let suited = (volume_size / 8).clamp(u64::from(JOURNAL_SIZE_MIN), JOURNAL_SIZE_MAX.into());
+fn budget(options: &CreateOptions, geometry: &Geometry) -> Result<RecoveryBudget, LayoutError> {
+    let suited =
+        (geometry.capacity / 8).clamp(u64::from(JOURNAL_SIZE_MIN), JOURNAL_SIZE_MAX.into());
     let journal_size = options.journal_size.unwrap_or(suited as u32);
     let run_count_limit = options.run_count_limit.unwrap_or(RUN_COUNT_MAX);
     let journal_fits = (JOURNAL_SIZE_MIN..=JOURNAL_SIZE_MAX).contains(&journal_size);
     if !journal_fits || !(2..=RUN_COUNT_MAX).contains(&run_count_limit) {
         return Err(LayoutError::Budget);
     }
-    let least = map_size_min(volume_size);
-    let map_size = options.map_size.unwrap_or(map_size_default(volume_size));
+    let least = map_size_min_of(geometry);
+    let map_size = options.map_size.unwrap_or(map_size_default_of(geometry));
     if map_size < least {
         return Err(LayoutError::MapTooSmall { needed: least });
     }
@@ -253,9 +304,30 @@ const REFERRED_SIZE_MAX: u64 = 16 << 20;
 
 /// Bytes of map memory that a volume needs at least.
 pub fn map_size_min(volume_size: u64) -> u64 {
-    crate::map::directory_size(volume_size)
-        + 2 * crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE_MAX
+    crate::map::directory_size(roots_of(volume_size)) + LEAST_BESIDE_DIRECTORY
 }
+
+/// What a sparse volume of this capacity needs besides, for roots that are not densely filled.
+fn sparse_directory_size(geometry: &Geometry) -> u64 {
+    let roots = geometry.roots_max().max(roots_of(geometry.capacity));
+    crate::map::directory_size(roots - roots_of(geometry.capacity))
+}
+
+fn roots_of(volume_size: u64) -> u64 {
+    volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64)
+}
+
+/// [`map_size_min`] of a volume that may be sparse.
+pub(crate) fn map_size_min_of(geometry: &Geometry) -> u64 {
+    map_size_min(geometry.capacity) + sparse_directory_size(geometry)
+}
+
+/// [`map_size_default`] of a volume that may be sparse.
+pub(crate) fn map_size_default_of(geometry: &Geometry) -> u64 {
+    map_size_default(geometry.capacity) + sparse_directory_size(geometry)
+}
+
+const LEAST_BESIDE_DIRECTORY: u64 = 2 * crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE_MAX;
 
 /// Blocks to be written to a device to make an empty store of it, in any order, followed by a
 /// flush. The superblocks come last in the list: writing in order, with a flush before them, never
@@ -316,10 +388,14 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         long_records: true,
         label: options.label,
     };
-    for superblock in [Superblock { generation: 1, ..newest }, newest] {
+    let oldest = Superblock { generation: 1, ..newest };
+    let third = geometry.third_superblock;
+    for (superblock, pba) in
+        [(newest, third), (oldest, oldest.location()), (newest, newest.location())]
+    {
         let mut block = [0; BLOCK_SIZE];
         superblock.encode(&mut block);
-        blocks.push((superblock.location(), block));
+        blocks.push((pba, block));
     }
     Ok((newest, blocks))
 }
@@ -398,10 +474,13 @@ pub(crate) fn placeholder() -> Superblock {
         geometry: Geometry {
             device_size: 1024,
             volume_size: 1,
+            capacity: 1,
+            root_limit: 0,
             segment_size: 256,
             segment_count: 1,
             first_segment: Pba(256),
             second_superblock: Pba(128),
+            third_superblock: Pba::NOWHERE,
         },
         budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
         epoch: 0,
@@ -426,6 +505,7 @@ mod tests {
             let options = CreateOptions {
                 device_size,
                 volume_size: None,
+                sparse: None,
                 segment_size: segment_size_default(device_size, device_size / 6),
                 spare_percent: 20,
                 store: StoreId { uuid: [0; 16], salt: 0 },

@@ -10,7 +10,7 @@
 //! before a checkpoint has reserved it, so none of the new ones is before that.
 
 use crate::create::{
-    CreateOptions, LayoutError, POINTER_SIZE, map_size_default, map_size_min, plan,
+    CreateOptions, LayoutError, POINTER_SIZE, Sparse, map_size_default_of, map_size_min_of, plan,
 };
 use crate::map::directory_size;
 use crate::pacing::{Pacing, Watermarks};
@@ -62,17 +62,18 @@ impl Shared {
             return Ok(());
         };
         let geometry = self.grown_geometry(growth)?;
-        let old = self.superblock.geometry.volume_size;
-        assert!(geometry.volume_size >= old, "no address is lost");
+        let old = self.superblock.geometry;
+        assert!(geometry.volume_size >= old.volume_size, "no address is lost");
         let held = self.map.holds_addresses_below(geometry.device_size);
         assert!(held, "the map was made for the whole device");
         let mut budget = self.superblock.budget;
         // A store that was made to have its whole map in memory stays one.
-        let whole = budget.map_size >= old * POINTER_SIZE;
-        let needed = if whole { map_size_default } else { map_size_min }(geometry.volume_size);
+        let whole = budget.map_size >= old.capacity * POINTER_SIZE;
+        let needed = if whole { map_size_default_of } else { map_size_min_of }(&geometry);
         // What recovery may need is let in by the frames that there are: a larger directory must not
         // leave the next opening less of them.
-        let kept = budget.map_size + directory_size(geometry.volume_size) - directory_size(old);
+        let kept = budget.map_size + directory_size(geometry.roots_max())
+            - directory_size(old.roots_max());
         budget.map_size = kept.max(needed);
         // The next opening would be refused.
         if self.config.map_size.is_some_and(|allowed| allowed < budget.map_size) {
@@ -80,7 +81,7 @@ impl Shared {
         }
         self.superblock.budget = budget;
         self.superblock.geometry = geometry;
-        self.map.grow(geometry.volume_size, self.map_size());
+        self.map.grow(&geometry, self.map_size());
         self.segments.grow(geometry);
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
         assert!(pages >= self.lists.table.len(), "no page is given up");
@@ -96,6 +97,10 @@ impl Shared {
         let wishes = CreateOptions {
             device_size: self.device_size,
             volume_size: growth.volume_size,
+            sparse: old.is_sparse().then_some(Sparse {
+                address_limit: old.volume_size,
+                root_limit: Some(old.root_limit),
+            }),
             segment_size: old.segment_size,
             spare_percent: growth.spare_percent,
             store: self.superblock.store,
@@ -110,10 +115,11 @@ impl Shared {
             let log = u64::from(old.segment_count) * u64::from(old.segment_size);
             return Err(GrowthError::StoreShrinks { needed: u64::from(old.first_segment.0) + log });
         }
-        if growth.volume_size.is_some_and(|wanted| wanted < old.volume_size) {
-            return Err(GrowthError::VolumeShrinks { present: old.volume_size });
+        if growth.volume_size.is_some_and(|wanted| wanted < old.capacity) {
+            return Err(GrowthError::VolumeShrinks { present: old.capacity });
         }
         new.volume_size = new.volume_size.max(old.volume_size);
+        new.capacity = new.capacity.max(old.capacity);
         Ok(new)
     }
 }

@@ -388,10 +388,13 @@ mod tests {
         let mut segments = Segments::new(Geometry {
             device_size: 2560,
             volume_size: 1000,
+            capacity: 1000,
+            root_limit: 0,
             segment_size: SIZE,
             segment_count: 9,
             first_segment: Pba(SIZE),
             second_superblock: Pba(SIZE / 2),
+            third_superblock: Pba::NOWHERE,
         });
         segments.restore(SEGMENT, counted.len() as u32, State::Closed, 0, 0, 0);
         segments

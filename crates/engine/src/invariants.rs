@@ -92,6 +92,7 @@ impl Engine {
         self.shared.segments.assert_ready();
         self.assert_readers();
         self.assert_requests();
+        self.shared.assert_room(is_sound);
         if is_sound {
             self.assert_relocations(&under_way);
             self.assert_loads();

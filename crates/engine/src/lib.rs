@@ -70,6 +70,7 @@ pub mod reclaim;
 mod recovery;
 mod references;
 mod requests;
+mod room;
 mod seal;
 mod segments;
 mod shared;

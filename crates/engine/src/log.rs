@@ -63,6 +63,9 @@ pub(crate) struct Record {
     pub(crate) requests: Vec<u32>,
     /// Chunks reserved in the map for its updates.
     pub(crate) reserved: usize,
+    /// Blocks promised to its writes (see `room`), and whether it discards anything.
+    pub(crate) promised: u64,
+    pub(crate) discards: bool,
     /// Blocks of host data, for the write clock.
     pub(crate) user_blocks: u64,
     /// Blocks of host data, and the sum of the clocks at which the host wrote them.
@@ -94,6 +97,8 @@ impl Record {
             payload: 0,
             requests: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
             reserved: 0,
+            promised: 0,
+            discards: false,
             user_blocks: 0,
             timed: 0,
             times: 0,
@@ -109,6 +114,11 @@ impl Record {
     /// Blocks of payload that use up empty segments: none if it lies in holes.
     pub(crate) fn appended_blocks(&self) -> u64 {
         if self.places.is_some() { 0 } else { u64::from(self.payload) }
+    }
+
+    /// What was promised to its writes, once.
+    pub(crate) fn take_promises(&mut self) -> (u64, bool) {
+        (core::mem::take(&mut self.promised), core::mem::take(&mut self.discards))
     }
 
     /// Whether only a store that says so may hold it as it is.
@@ -348,6 +358,7 @@ impl Log {
         record.requests.clear();
         (record.payload, record.cost) = (0, Cost::default());
         (record.reserved, record.user_blocks) = (0, 0);
+        (record.promised, record.discards) = (0, false);
         (record.timed, record.times) = (0, 0);
         let is_long = header_room == HeaderRoom::Long;
         let blocks_max = if is_long { PAYLOAD_BLOCKS_MAX } else { SHORT_BLOCKS_MAX };
@@ -641,10 +652,13 @@ mod tests {
         let mut segments = Segments::new(Geometry {
             device_size: 256 * 9,
             volume_size: 256,
+            capacity: 256,
+            root_limit: 0,
             segment_size: 256,
             segment_count: 8,
             first_segment: Pba(256),
             second_superblock: Pba(128),
+            third_superblock: Pba::NOWHERE,
         });
         let mut log = Log::new(12, Reclaim::CopyOut);
         segments.fill_queue(8, 0);

@@ -10,10 +10,11 @@
 //! - What came before it and touches one of its ranges takes effect before it; what comes later and
 //!   touches one of them takes effect after it.
 
-use crate::api::{BufferRef, Buffers, Busy, Change, ChangeKind, RequestId};
+use crate::api::{BufferRef, Buffers, Busy, Change, ChangeKind, Failure, RequestId};
 use crate::canary::{Canary, sings};
 use crate::group::Choice;
 use crate::requests::Work;
+use crate::room::Admission;
 use crate::shared::Shared;
 use crate::units::{Origin, Stream};
 use crate::writes::{DISCARD_STEP, LEAF, Place, Staged, Writes, discard_updates};
@@ -185,6 +186,14 @@ impl Writes {
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
         let Together { extents, updates, buffer, fua } = together;
+        let promised = match shared.admission(extents) {
+            Admission::Free(promised) => promised,
+            Admission::Wait => return Err(Busy),
+            Admission::Full => {
+                shared.requests.respond(id, Err(Failure::Full));
+                return Ok(());
+            }
+        };
         let has_discard = extents.iter().any(|extent| extent.kind == Kind::Discard);
         let splits = shared.group.splits(shared.placer.splits_user_data());
         // A discard may cover any number of addresses: the group notes none of them.
@@ -202,6 +211,10 @@ impl Writes {
             return self.tear_many(shared, id, extents, buffer, fua, buffers);
         }
         let record = self.user_record(shared, place, extents, updates, buffers).ok_or(Busy)?;
+        shared.promise(record, promised);
+        if has_discard {
+            shared.promise_discard(record);
+        }
         let work = Work::Write { parts: 1, fua };
         let slot = shared.requests.insert(id, work).expect("the table was not full");
         let staged = Staged { record, slot, buffer, splits };

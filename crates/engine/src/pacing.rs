@@ -55,13 +55,16 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     // A journal is cut at its size, but may have grown to twice that by then.
     let run = 2 * u64::from(budget.journal_size).div_ceil(run::ENTRIES_PER_RUN_BLOCK as u64) + 1;
     let per_page = map_page::ENTRIES_PER_PAGE as u64;
-    let roots = geometry.volume_size.div_ceil(per_page * per_page);
+    // Of a sparse volume no more roots change than leaf pages are written.
+    let changed = 2 * u64::from(budget.journal_size) + 256;
+    let roots = geometry.roots_max().min(changed.max(metadata_roots(geometry.capacity)));
     let table = u64::from(geometry.segment_count).div_ceil(256);
     let runs = u64::from(budget.run_count_limit) * (32 + 8 * run);
     let references = (REFERENCE_SIZE * references::count_max(budget)) as u64;
     let reserved = 4 * u64::from(geometry.segment_count).min(256);
-    let body = (256 + reserved + 16 * roots + 8 * table + runs + references).div_ceil(4096);
-    let leaves = geometry.volume_size.div_ceil(per_page) as usize;
+    let body =
+        (256 + reserved + 16 * geometry.roots_max() + 8 * table + runs + references).div_ceil(4096);
+    let leaves = geometry.capacity.div_ceil(per_page) as usize;
     let updates = Updates { in_run: 2 * budget.journal_size as usize, referred: 0 };
     let swept = sweep_quota(leaves, updates, budget) as u64;
     let blocks = run + roots + table + body + swept;
@@ -102,7 +105,7 @@ impl Watermarks {
         let checkpoint = checkpoint_blocks_max(geometry, budget).div_ceil(size) as u32 + 1;
         let kept_by_cleaning = checkpoint;
         let kept_by_user = kept_by_cleaning + 2;
-        let live = geometry.volume_size + metadata_blocks(geometry.volume_size);
+        let live = geometry.capacity + metadata_blocks(geometry.capacity);
         let live_segments = live.div_ceil(size).min(u64::from(geometry.segment_count)) as u32;
         let spare = geometry.segment_count - live_segments;
         // A segment that was freed is of use after the next checkpoint. With more of them at a time
@@ -140,10 +143,14 @@ impl Watermarks {
     }
 }
 
-/// Blocks of map pages that a volume can need.
+/// Blocks of map pages that a dense volume can need.
 pub(crate) fn metadata_blocks(volume_size: u64) -> u64 {
+    volume_size.div_ceil(map_page::ENTRIES_PER_PAGE as u64) + metadata_roots(volume_size)
+}
+
+fn metadata_roots(volume_size: u64) -> u64 {
     let per_page = map_page::ENTRIES_PER_PAGE as u64;
-    volume_size.div_ceil(per_page) + volume_size.div_ceil(per_page * per_page)
+    volume_size.div_ceil(per_page * per_page)
 }
 
 /// The balance between host and cleaner.

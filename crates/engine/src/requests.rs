@@ -94,6 +94,11 @@ impl Requests {
         self.responses.push_back(Response { id, result });
     }
 
+    /// Whether the answer to this request waits to be taken.
+    pub(crate) fn has_answered(&self, id: RequestId) -> bool {
+        self.responses.iter().any(|response| response.id == id)
+    }
+
     /// The next answer.
     pub(crate) fn take_response(&mut self) -> Option<Response> {
         self.responses.pop_front()

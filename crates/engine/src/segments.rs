@@ -171,6 +171,7 @@ pub(crate) struct Segments {
     changed_pages: IndexSet,
     /// Sums over all segments.
     valid_count: u64,
+    listed_blocks: u64,
     patched_count: u32,
     miscounted: bool,
     /// Freed since they were asked for.
@@ -217,6 +218,7 @@ impl Segments {
             gone_through: none(),
             changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE)),
             valid_count: 0,
+            listed_blocks: 0,
             patched_count: 0,
             queue: VecDeque::with_capacity(table.len()),
             table,
@@ -247,6 +249,7 @@ impl Segments {
         grown.ready = core::mem::take(&mut self.ready);
         (grown.usable, grown.miscounted) = (self.usable, self.miscounted);
         (grown.valid_count, grown.patched_count) = (self.valid_count, self.patched_count);
+        grown.listed_blocks = self.listed_blocks;
         (0..grown.table.len().div_ceil(SEGMENTS_PER_PAGE)).for_each(|page| {
             grown.changed_pages.insert(page);
         });
@@ -359,6 +362,11 @@ impl Segments {
         self.valid_count
     }
 
+    /// Of them, those of what the checkpoint lists.
+    pub(crate) fn listed_blocks(&self) -> u64 {
+        self.listed_blocks
+    }
+
     /// Pages of the segment table that may have changed; from now on none has.
     pub(crate) fn take_changed_pages(&mut self, mut each: impl FnMut(&Segments, usize)) {
         while let Some(page) = self.changed_pages.next(0) {
@@ -410,6 +418,7 @@ impl Segments {
         self.retain(pba);
         let segment = self.of(pba);
         self.segment_mut(segment).listed += 1;
+        self.listed_blocks += 1;
     }
 
     /// One that the checkpoint lists no more.
@@ -418,6 +427,7 @@ impl Segments {
         let entry = self.segment_mut(segment);
         assert!(entry.listed > 0, "what was listed is listed no more, once");
         entry.listed -= 1;
+        self.listed_blocks -= 1;
         self.release(pba, now);
     }
 

@@ -17,6 +17,7 @@ use crate::map::{EntryWidth, Map};
 use crate::pacing::Pacing;
 use crate::placement::Placer;
 use crate::requests::{Requests, Work};
+use crate::room::Promises;
 use crate::segments::Segments;
 use crate::statistics::Statistics;
 use crate::units::{Sequence, Stream};
@@ -72,6 +73,8 @@ pub(crate) struct Signals {
     /// What the host wants to write would be more than recovery has memory for. However little that
     /// is, sweeping and a checkpoint must make room for it.
     pub(crate) recovery_memory: bool,
+    /// A write may be one too many unless what is unsettled is looked at: see `room`.
+    pub(crate) settling: bool,
     /// Leaves to be swept before the next checkpoint.
     pub(crate) sweep_quota: usize,
     /// The oldest run must die before another one can be written.
@@ -112,6 +115,8 @@ pub(crate) struct Shared {
     pub(crate) pacing: Pacing,
     pub(crate) placer: Placer,
     pub(crate) signals: Signals,
+    /// What was promised to writes of a sparse store.
+    pub(crate) promises: Promises,
     pub(crate) statistics: Statistics,
 }
 
@@ -120,7 +125,7 @@ impl Shared {
     pub(crate) fn new(config: Config, device_size: u64) -> Shared {
         let superblock = crate::create::placeholder();
         let width = EntryWidth::MAX;
-        let map = Map::new(1, u64::from(u16::MAX) * 8, width, superblock.budget);
+        let map = Map::new(&superblock.geometry, u64::from(u16::MAX) * 8, width, superblock.budget);
         Shared {
             phase: Phase::Opening,
             poisoned: None,
@@ -136,6 +141,7 @@ impl Shared {
             pacing: Pacing::default(),
             placer: Placer::new(config.placement, 0),
             signals: Signals::default(),
+            promises: Promises::default(),
             statistics: Statistics::default(),
             superblock,
             config,
@@ -176,8 +182,9 @@ impl Shared {
     pub(crate) fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
         let record = self.log.record_mut(record_ref);
         let requests = core::mem::take(&mut record.requests);
-        let reserved = record.reserved;
+        let (reserved, promised) = (record.reserved, record.take_promises());
         self.map.unreserve(reserved);
+        self.redeem(promised);
         for slot in requests {
             self.requests.fail(slot, Failure::Device(errno));
             self.part_done(slot, 0);

@@ -16,6 +16,12 @@ pub struct Statistics {
     pub relocated_blocks: u64,
     /// Metadata blocks that the cleaner wrote again.
     pub relocated_metadata_blocks: u64,
+    /// Of a sparse store: blocks that its data and map pages are charged, and how many they may be.
+    pub charged_blocks: u64,
+    /// See `charged_blocks`.
+    pub charged_blocks_max: u64,
+    /// Root pages on the device: stretches of 1 GiB of addresses that hold something.
+    pub roots_in_use: u64,
     /// Relocated host blocks that had been overwritten in the meantime.
     pub relocations_dropped: u64,
     /// Record headers written for host data.

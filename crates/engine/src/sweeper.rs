@@ -25,6 +25,7 @@ impl Sweeper {
             || signals.sweep_hurry
             || signals.memory
             || signals.recovery_memory
+            || signals.settling
             || shared.map.sweep_is_urgent()
     }
 
@@ -41,10 +42,12 @@ impl Sweeper {
         if shared.map.has_room() {
             shared.signals.memory = false;
         }
+        shared.note_settling();
         let mut rounds = 0;
         while Sweeper::is_wanted(shared) && shared.log.in_flight(Origin::Metadata) < 2 {
             let Some(key) = shared.map.sweep_next() else {
                 shared.signals.memory = false;
+                shared.note_settling();
                 self.has_changed = true;
                 rounds += 1;
                 // A whole round found nothing: nothing is left to be swept now.
@@ -92,6 +95,7 @@ impl Sweeper {
                 return false;
             }
         }
+        shared.note_settling();
         shared.signals.sweep_quota = shared.signals.sweep_quota.saturating_sub(1);
         drop_if_empty(shared, record);
         true

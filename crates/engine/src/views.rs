@@ -1,7 +1,7 @@
 //! What the operator may ask and change: views of the engine, which change nothing, and commands.
 
 use crate::Engine;
-use crate::api::Phase;
+use crate::api::{Phase, RequestId};
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
 use crate::statistics::Statistics;
@@ -56,6 +56,11 @@ impl Engine {
         self.shared.map.is_mapped(lba)
     }
 
+    /// Whether the answer to this request waits to be taken.
+    pub fn has_answered(&self, id: RequestId) -> bool {
+        self.shared.requests.has_answered(id)
+    }
+
     /// Requests and device commands under way. Zero means that nothing will happen by itself.
     pub fn activity(&self) -> usize {
         self.shared.requests.count() + self.shared.ios.out_count()
@@ -72,6 +77,9 @@ impl Engine {
         statistics.map = self.shared.map.statistics;
         statistics.map_bytes = self.shared.map.size();
         statistics.map_bytes_limit = self.shared.map_size();
+        statistics.charged_blocks = self.shared.charge();
+        statistics.charged_blocks_max = self.shared.charge_max();
+        statistics.roots_in_use = self.shared.map.root_page_count();
         let (recovery_chunks, recovery_chunks_max) = self.shared.map.recovery_chunks();
         statistics.recovery_chunks = recovery_chunks as u64;
         statistics.recovery_chunks_max = recovery_chunks_max as u64;

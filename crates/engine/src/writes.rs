@@ -4,6 +4,7 @@ use crate::api::{BufferRef, Buffers, Busy, Failure, Phase, RecordRef, RequestId}
 use crate::group::Choice;
 use crate::placement::Placement;
 use crate::requests::Work;
+use crate::room::Admission;
 use crate::shared::Shared;
 use crate::units::{Origin, Stream};
 use alloc::vec::Vec;
@@ -55,6 +56,14 @@ impl Writes {
         if waits {
             return Err(Busy);
         }
+        let promised = match shared.admission(core::slice::from_ref(&extent)) {
+            Admission::Free(promised) => promised,
+            Admission::Wait => return Err(Busy),
+            Admission::Full => {
+                shared.requests.respond(id, Err(Failure::Full));
+                return Ok(());
+            }
+        };
         let splits = shared.group.splits(shared.placer.splits_user_data());
         let wanted = match splits || shared.placer.wants_sample() {
             true => self.expected_stream(shared, lba),
@@ -65,6 +74,7 @@ impl Writes {
         let extents = core::slice::from_ref(&extent);
         let record = self.user_record(shared, place, extents, count as usize, buffers);
         let record = record.ok_or(Busy)?;
+        shared.promise(record, promised);
         let work = Work::Write { parts: 1, fua };
         let slot = shared.requests.insert(id, work).expect("the table was not full");
         self.stage_write(shared, Staged { record, slot, buffer, splits }, extent, 0, buffers);
@@ -277,6 +287,17 @@ impl Writes {
                 self.abort_discard(shared, slot);
                 return;
             }
+            let first = Lba(shared.map.next_in_use(next.0).min(end.0));
+            if first != next {
+                // Nothing was ever written there.
+                if let Work::Discard { next, .. } = &mut shared.requests.slot(slot).work {
+                    *next = first;
+                }
+                if first == end && self.discard_said_nothing(shared, slot) {
+                    return;
+                }
+                continue;
+            }
             let step_end = (next.0 / LEAF * LEAF + DISCARD_STEP).min(end.0);
             let count = (step_end - next.0) as u16;
             let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
@@ -290,12 +311,30 @@ impl Writes {
             };
             shared.log.record_mut(record).push_extent(extent);
             shared.log.record_mut(record).requests.push(slot);
+            shared.promise_discard(record);
             shared.group.pin(shared.log.record(record).stream);
             if let Work::Discard { next, parts, .. } = &mut shared.requests.slot(slot).work {
                 *next = Lba(step_end);
                 *parts += 1;
             }
         }
+    }
+
+    /// All of a discard lies where nothing was ever written: it has ended if no record says any of it.
+    fn discard_said_nothing(&mut self, shared: &mut Shared, slot: u32) -> bool {
+        let Work::Discard { parts, fua, .. } = shared.requests.slot(slot).work else {
+            return false;
+        };
+        if parts > 0 {
+            return false;
+        }
+        shared.requests.discard_under_way = false;
+        if fua {
+            shared.requests.wait_for(slot, shared.log.applied);
+        } else {
+            shared.requests.finish(slot);
+        }
+        true
     }
 
     fn abort_discard(&mut self, shared: &mut Shared, slot: u32) {

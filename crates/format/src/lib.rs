@@ -47,7 +47,7 @@ pub const BLOCK_SIZE: usize = 4096;
 pub type Block = [u8; BLOCK_SIZE];
 
 /// The format version that this crate writes and the highest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Numbers that only go up (generations, epochs, sequences) lie below this: so none ever overflows.
 pub const NUMBER_LIMIT: u64 = 1 << 62;

@@ -2,7 +2,9 @@
 //!
 //! Two copies, far apart, written one after the other: generation `g` goes to copy `g mod 2`, so the copy
 //! that is being written is never the newest valid one. The newest valid copy wins; both lead to
-//! the same checkpoint, but for a moment.
+//! the same checkpoint, but for a moment. A third copy, of any generation, lies where what overwrites the
+//! start of a device does not come: at its end, or if the log takes all of that, before the log. It is
+//! written together with the second of the two, and read only if both are gone.
 //!
 //! ```text
 //! offset size field
@@ -22,7 +24,7 @@
 //!     64    4 second_superblock      block
 //!     68    4 flags                  bit 0: closed cleanly
 //!     72    8 device_size            blocks
-//!     80    8 volume_size            blocks
+//!     80    8 volume_size            blocks: host addresses are below it
 //!     88    8 epoch                  of the records that may follow the checkpoint
 //!     96    8 recovery_map_size      bytes of map memory that recovery needs at most
 //!    104    4 journal_size           map updates between two checkpoints at most
@@ -34,7 +36,10 @@
 //!    132    4 zero
 //!    136    8 durable_sequence       every record up to this one was durable when this was written
 //!    144    8 epoch_max              no record is of a higher epoch, unless that is below `epoch`
-//!    152   40 zero
+//!    152    8 capacity               blocks that may be mapped at once if they lie densely
+//!    160    4 root_limit             roots in use at most in a sparse store; 0: the store is not sparse
+//!    164    4 third_superblock       block; 0: there is none
+//!    168   24 zero
 //!    192   64 label                  UTF-8, padded with zeros
 //! ```
 
@@ -62,8 +67,13 @@ const FEATURE_LONG_RECORDS: u32 = 2;
 pub struct Geometry {
     /// Blocks on the device that belong to the store.
     pub device_size: u64,
-    /// Blocks that the volume exports.
+    /// Blocks that the volume shows: host addresses are below it.
     pub volume_size: u64,
+    /// Blocks that may be mapped at once if they lie densely, 512 to a map page. As many as the volume
+    /// shows, unless the store is sparse.
+    pub capacity: u64,
+    /// Of a sparse store, roots (1 GiB of host addresses each) that may be in use at once; else 0.
+    pub root_limit: u32,
     /// Blocks in a segment; a power of two.
     pub segment_size: u32,
     /// Segments.
@@ -72,6 +82,49 @@ pub struct Geometry {
     pub first_segment: Pba,
     /// The block of superblock B.
     pub second_superblock: Pba,
+    /// The block of superblock C; nowhere if there is none.
+    pub third_superblock: Pba,
+}
+
+/// Roots that a sparse store may have in use at most: half of a checkpoint's body lists them.
+pub const ROOT_LIMIT_MAX: u32 = 1 << 15;
+
+/// Host blocks that a root covers.
+const BLOCKS_PER_ROOT: u64 =
+    (crate::map_page::ENTRIES_PER_PAGE * crate::map_page::ENTRIES_PER_PAGE) as u64;
+
+/// Where superblock C may lie on a device of so many blocks, whatever the store's sizes are.
+pub fn third_superblocks(device_size: u64) -> impl Iterator<Item = Pba> {
+    let end = device_size.checked_sub(1).and_then(|last| u32::try_from(last).ok());
+    let before_log = (8..=18).map(|bits| (1u32 << bits) - 1);
+    let places = end.into_iter().chain(before_log).map(Pba);
+    places.filter(move |pba| pba.0 > 0 && u64::from(pba.0) < device_size)
+}
+
+impl Geometry {
+    /// Where superblock C lies best: in the last block of the device if that is not in the log, else in
+    /// the last one before the log.
+    pub fn best_third_superblock(&self) -> Pba {
+        let log = u64::from(self.segment_size) * u64::from(self.segment_count);
+        let end = u64::from(self.first_segment.0) + log;
+        let last = self.device_size.saturating_sub(1);
+        if last >= end { Pba(last as u32) } else { Pba(self.first_segment.0 - 1) }
+    }
+
+    /// Whether there may be more host addresses than blocks.
+    pub const fn is_sparse(&self) -> bool {
+        self.root_limit > 0
+    }
+
+    /// Roots that may be in use at once.
+    pub const fn roots_max(&self) -> u64 {
+        let addressable = self.volume_size.div_ceil(BLOCKS_PER_ROOT);
+        match self.root_limit {
+            0 => addressable,
+            limit if (limit as u64) < addressable => limit as u64,
+            _ => addressable,
+        }
+    }
 }
 
 /// Bounds that recovery relies on, fixed at creation.
@@ -139,6 +192,11 @@ impl Superblock {
         }
     }
 
+    /// Whether a copy of this generation may lie there.
+    pub fn belongs_at(&self, pba: Pba) -> bool {
+        pba == self.location() || (pba != Pba::NOWHERE && pba == self.geometry.third_superblock)
+    }
+
     fn incompatible_features(&self) -> u32 {
         let holes = if self.patched { FEATURE_HOLES } else { 0 };
         let long_records = if self.long_records { FEATURE_LONG_RECORDS } else { 0 };
@@ -171,6 +229,9 @@ impl Superblock {
         put::<128, 4>(block, self.checkpoint.checksum.to_le_bytes());
         put::<136, 8>(block, self.durable_sequence.to_le_bytes());
         put::<144, 8>(block, self.epoch_max.to_le_bytes());
+        put::<152, 8>(block, self.geometry.capacity.to_le_bytes());
+        put::<160, 4>(block, self.geometry.root_limit.to_le_bytes());
+        put::<164, 4>(block, self.geometry.third_superblock.0.to_le_bytes());
         put::<192, LABEL_SIZE>(block, self.label);
         let sum = checksum::sealed::<12>(block, 0);
         put::<12, 4>(block, sum.to_le_bytes());
@@ -210,10 +271,13 @@ impl Superblock {
             geometry: Geometry {
                 device_size: u64_at::<72>(block),
                 volume_size: u64_at::<80>(block),
+                capacity: u64_at::<152>(block),
+                root_limit: u32_at::<160>(block),
                 segment_size: u32_at::<52>(block),
                 segment_count: u32_at::<56>(block),
                 first_segment: Pba(u32_at::<60>(block)),
                 second_superblock: Pba(u32_at::<64>(block)),
+                third_superblock: Pba(u32_at::<164>(block)),
             },
             budget: RecoveryBudget {
                 map_size: u64_at::<96>(block),
@@ -248,7 +312,17 @@ impl Superblock {
         check(geometry.first_segment.0 >= 2, "first_segment")?;
         let second = geometry.second_superblock;
         check(second.0 > 0 && second < geometry.first_segment, "second_superblock")?;
-        check(geometry.volume_size > 0 && geometry.volume_size < log, "volume_size")?;
+        let third = geometry.third_superblock;
+        let before_log = third > second && third < geometry.first_segment;
+        let behind_log = u64::from(third.0) >= end && u64::from(third.0) < geometry.device_size;
+        check(third == Pba::NOWHERE || before_log || behind_log, "third_superblock")?;
+        check(geometry.capacity > 0 && geometry.capacity < log, "capacity")?;
+        check(geometry.root_limit <= ROOT_LIMIT_MAX, "root_limit")?;
+        let addresses = match geometry.is_sparse() {
+            true => geometry.capacity..=crate::address::LBA_LIMIT,
+            false => geometry.capacity..=geometry.capacity,
+        };
+        check(addresses.contains(&geometry.volume_size), "volume_size")?;
         // Of fewer updates than a checkpoint itself writes there would be checkpoints without end.
         check((1024..=1 << 20).contains(&self.budget.journal_size), "journal_size")?;
         check((2..=4096).contains(&self.budget.run_count_limit), "run_count_limit")?;
@@ -276,10 +350,13 @@ pub(crate) mod tests {
             geometry: Geometry {
                 device_size: 10_000,
                 volume_size: 8_000,
+                capacity: 8_000,
+                root_limit: 0,
                 segment_size: 256,
                 segment_count: 38,
                 first_segment: Pba(256),
                 second_superblock: Pba(128),
+                third_superblock: Pba::NOWHERE,
             },
             budget: RecoveryBudget { map_size: 1 << 20, journal_size: 1024, run_count_limit: 8 },
             epoch: 2,
@@ -349,7 +426,7 @@ pub(crate) mod tests {
     fn a_field_that_cannot_be_is_refused_by_its_name() {
         type Change = fn(&mut Superblock);
         let end = 256 + 256 * 38;
-        let wrong: [(&str, Change); 25] = [
+        let wrong: [(&str, Change); 33] = [
             ("segment_size", |s| s.geometry.segment_size = 128),
             ("segment_size", |s| s.geometry.segment_size = 384),
             ("segment_size", |s| {
@@ -366,7 +443,17 @@ pub(crate) mod tests {
             ("second_superblock", |s| s.geometry.second_superblock = Pba(0)),
             ("second_superblock", |s| s.geometry.second_superblock = Pba(256)),
             ("volume_size", |s| s.geometry.volume_size = 0),
-            ("volume_size", |s| s.geometry.volume_size = 256 * 38),
+            ("volume_size", |s| s.geometry.volume_size += 1),
+            ("capacity", |s| s.geometry.capacity = 0),
+            ("capacity", |s| s.geometry.capacity = 256 * 38),
+            ("volume_size", |s| (s.geometry.root_limit, s.geometry.volume_size) = (1, 7_999)),
+            ("volume_size", |s| {
+                (s.geometry.root_limit, s.geometry.volume_size) = (1, (1 << 63) + 1);
+            }),
+            ("root_limit", |s| s.geometry.root_limit = ROOT_LIMIT_MAX + 1),
+            ("third_superblock", |s| s.geometry.third_superblock = Pba(256)),
+            ("third_superblock", |s| s.geometry.third_superblock = Pba(128)),
+            ("third_superblock", |s| s.geometry.third_superblock = Pba(u32::MAX)),
             ("journal_size", |s| s.budget.journal_size = 1023),
             ("journal_size", |s| s.budget.journal_size = (1 << 20) + 1),
             ("run_count_limit", |s| s.budget.run_count_limit = 1),
@@ -394,7 +481,8 @@ pub(crate) mod tests {
         let budget =
             RecoveryBudget { map_size: 1 << 40, journal_size: 1 << 20, run_count_limit: 4096 };
         assert_eq!(reason(&Superblock { budget, ..example() }), None);
-        let geometry = Geometry { volume_size: 256 * 38 - 1, ..example().geometry };
+        let geometry =
+            Geometry { volume_size: 256 * 38 - 1, capacity: 256 * 38 - 1, ..example().geometry };
         assert_eq!(reason(&Superblock { geometry, ..example() }), None);
     }
 

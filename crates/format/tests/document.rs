@@ -98,10 +98,13 @@ fn superblock_part(body: &[u8]) -> Part {
         geometry: Geometry {
             device_size: 10_240,
             volume_size: 6000,
+            capacity: 6000,
+            root_limit: 0,
             segment_size: 256,
             segment_count: 39,
             first_segment: Pba(256),
             second_superblock: Pba(128),
+            third_superblock: Pba(255),
         },
         budget: RecoveryBudget { map_size: 1_048_576, journal_size: 1024, run_count_limit: 128 },
         epoch: 3,
@@ -122,7 +125,7 @@ fn superblock_part(body: &[u8]) -> Part {
     superblock.encode(&mut block);
     let mut of = Fields { table: "superblock", start: 0, fields: Vec::new() };
     of.add("magic", 0, b"COULTER\0", "\"COULTER\\0\"");
-    of.u32("version", 8, 1);
+    of.u32("version", 8, 2);
     of.sum("checksum", 12, le32(&block, 12));
     of.add("uuid", 16, b"0123456789abcdef", "\"0123456789abcdef\"");
     of.u64("generation", 32, 7);
@@ -146,6 +149,9 @@ fn superblock_part(body: &[u8]) -> Part {
     of.sum("checkpoint_checksum", 128, crc32c(body));
     of.u64("durable_sequence", 136, 45);
     of.u64("epoch_max", 144, 3);
+    of.u64("capacity", 152, 6000);
+    of.u32("root_limit", 160, 0);
+    of.u32("third_superblock", 164, 255);
     of.add("label", 192, b"example\0", "\"example\", 57 zero bytes more");
     Part { title: "Superblock B, generation 7", bytes: block.to_vec(), fields: of.fields }
 }

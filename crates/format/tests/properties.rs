@@ -18,7 +18,7 @@ use coulter_format::record::{
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
 use coulter_format::superblock::{
-    CheckpointLocation, Geometry, LABEL_SIZE, RecoveryBudget, Superblock,
+    CheckpointLocation, Geometry, LABEL_SIZE, ROOT_LIMIT_MAX, RecoveryBudget, Superblock,
 };
 use coulter_format::{
     BLOCK_SIZE, Block, BlockPointer, Lba, NUMBER_LIMIT, Pba, StoreId, map_page, record, run,
@@ -64,16 +64,21 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 [generation, epoch, sequence].map(|number: u64| number >> 2);
             let segment_size = 1 << shift;
             let log = u64::from(segment_size) * u64::from(segment_count);
+            let capacity = 1 + volume.index(log as usize - 1) as u64;
+            let root_limit = if extra % 2 == 0 { 0 } else { 1 + extra as u32 % ROOT_LIMIT_MAX };
             Superblock {
                 store,
                 generation,
                 geometry: Geometry {
                     device_size: u64::from(segment_size) + log + extra,
-                    volume_size: 1 + volume.index(log as usize - 1) as u64,
+                    volume_size: if root_limit == 0 { capacity } else { capacity + (extra << 30) },
+                    capacity,
+                    root_limit,
                     segment_size,
                     segment_count,
                     first_segment: Pba(segment_size),
                     second_superblock: Pba(segment_size / 2),
+                    third_superblock: Pba(if clean { segment_size - 1 } else { 0 }),
                 },
                 budget: RecoveryBudget {
                     map_size: budget.0,

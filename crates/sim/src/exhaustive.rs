@@ -357,6 +357,7 @@ impl Search {
     pub fn new() -> Search {
         let options = CreateOptions {
             device_size: 256 * (SEGMENTS + 1),
+            sparse: None,
             volume_size: Some(VOLUME),
             segment_size: 256,
             spare_percent: 20,

@@ -41,6 +41,7 @@ fn shape(random: &mut Random) -> Shape {
         runs: 2 + random.below(6) as u32,
         map: random.below(2),
         trim: random.chance(50),
+        sparse: None,
         placement: match random.below(4) {
             0 => Placement::Scattered,
             1 => Placement::Lifetime,

@@ -4,7 +4,9 @@
 //! hold little; so do the loads: bursts and single requests, large and small, hot and cold.
 
 use crate::device::Loss;
-use crate::plan::{Fault, Plan, SETTINGS, SPARE_PERCENT, Shape, Step, check_changes};
+use crate::plan::{
+    Fault, Plan, SETTINGS, SPARE_PERCENT, Shape, SparseShape, Step, WINDOW, check_changes,
+};
 use crate::random::Random;
 use coulter_engine::Prepare;
 use coulter_engine::named::Named;
@@ -34,6 +36,9 @@ const REFERENCES: u64 = 0x7265_6665_7221;
 /// Keeps what is drawn for writes of several ranges apart.
 const MANY: u64 = 0x6d61_6e79_2121;
 
+/// Keeps what is drawn for sparse volumes apart.
+const SPARSE: u64 = 0x7370_6172_7365_2121;
+
 /// Segments by which a store grows, about.
 const GROWTH_MAX: u64 = 40;
 
@@ -59,6 +64,9 @@ pub fn plan(seed: u64) -> Plan {
     let reclaim = if seed.is_multiple_of(2) { reclaim(&mut reclaims) } else { Reclaim::CopyOut };
     let references = references(&mut Random::new(seed ^ REFERENCES));
     let shape = Shape { reclaim, references, prepare: prepare(seed), ..shape };
+    // In one of twelve the volume is sparse.
+    let sparse = seed % 12 == 10;
+    let shape = if sparse { spread(shape, &mut Random::new(seed ^ SPARSE)) } else { shape };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
@@ -67,12 +75,12 @@ pub fn plan(seed: u64) -> Plan {
     let operator = (seed % 4 == 3).then(|| Random::new(seed ^ OPERATOR));
     let switches = seed.is_multiple_of(2);
     // In one of eight, blocks are placed otherwise from time to time, and the store grows.
-    let changes = matches!(seed % 16, 7 | 8).then(|| Random::new(seed ^ CHANGES));
+    let changes = (matches!(seed % 16, 7 | 8) && !sparse).then(|| Random::new(seed ^ CHANGES));
     // In another of eight, the device forgets what a flush that fails did not cover, and the store is
     // opened with other memory and other habits.
     let forgets = matches!(seed % 16, 2 | 15).then(|| Random::new(seed ^ FORGETS));
     // In one of three, many a write is of several ranges.
-    let many = (seed % 3 == 1).then(|| Random::new(seed ^ MANY));
+    let many = (seed % 3 == 1 || sparse).then(|| Random::new(seed ^ MANY));
     let (steps, growth) = (Vec::new(), 0);
     let mut maker = Maker {
         random,
@@ -106,6 +114,7 @@ fn shape(random: &mut Random) -> Shape {
         reclaim: Reclaim::CopyOut,
         references: 0,
         prepare: Prepare::Never,
+        sparse: None,
     };
     let small = Shape { placement: placement(random), ..small };
     match random.below(20) {
@@ -117,6 +126,19 @@ fn shape(random: &mut Random) -> Shape {
         9..12 => Shape { segments: 280, volume: 0, map: 1, ..small },
         _ => small,
     }
+}
+
+/// The same as a sparse volume: of more addresses than blocks, in windows that share leaves or have leaves
+/// or roots of their own. Some are full all the time.
+fn spread(shape: Shape, random: &mut Random) -> Shape {
+    let spread = [WINDOW, 128, 512, 5000, 1 << 18, 3 << 30][random.below(6) as usize];
+    let volume = WINDOW * (6 + random.below(30));
+    let capacity = (200 + random.below(volume)).min(volume);
+    let roots = if random.chance(20) { 3 + random.below(8) } else { 40 } as u32;
+    let sparse = Some(SparseShape { spread, capacity, roots });
+    // Room for all of it, whatever the rest of the shape was made for.
+    let segments = shape.segments.max(40);
+    Shape { volume, segments, sparse, ..shape }
 }
 
 /// Most lives reach every stream; the others go as users' volumes do.
@@ -154,6 +176,9 @@ fn reclaim(random: &mut Random) -> Reclaim {
 
 /// Blocks of a shape's volume.
 pub fn volume_size(shape: &Shape) -> u64 {
+    if shape.sparse.is_some() {
+        return shape.volume;
+    }
     let options = crate::world::create_options(shape);
     coulter_engine::create::plan(&options).map_or(0, |(geometry, _)| geometry.volume_size)
 }

@@ -47,6 +47,7 @@ pub fn store_of(
     let device_size = u64::from(segment_size) * (segments + 1);
     let options = CreateOptions {
         device_size,
+        sparse: None,
         volume_size: volume,
         segment_size,
         spare_percent: 20,

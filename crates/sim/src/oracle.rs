@@ -180,6 +180,35 @@ impl Oracle {
         floor.content != 0 || self.latest_write[lba as usize] > floor.operation
     }
 
+    /// The write of this number discards nothing.
+    pub fn refuse_discards(&mut self, number: u64) {
+        let index = (number - self.first) as usize;
+        self.operations[index].parts.retain(|part| !part.discard);
+    }
+
+    /// The write of this number was refused, and changes nothing.
+    pub fn refuse(&mut self, number: u64) {
+        let index = (number - self.first) as usize;
+        self.operations[index].parts.clear();
+        self.completed[index] = true;
+    }
+
+    /// The blocks that are mapped when all that was accepted has taken effect.
+    pub fn mapped(&self) -> Vec<u64> {
+        let mut state: Vec<bool> = self.base.iter().map(|number| *number > 0).collect();
+        for part in self.operations.iter().flat_map(|operation| &operation.parts) {
+            state[part.range()].fill(!part.discard);
+        }
+        (0..).zip(state).filter(|(_, mapped)| *mapped).map(|(lba, _)| lba).collect()
+    }
+
+    /// Stretches, told apart by `unit`, of which any block was ever written.
+    pub fn touched_units(&self, unit: impl Fn(u64) -> u64) -> u64 {
+        let touched = (0..).zip(&self.touched).filter(|(_, touched)| **touched);
+        let units = touched.map(|(lba, _)| unit(lba));
+        units.collect::<std::collections::BTreeSet<_>>().len() as u64
+    }
+
     /// Compares the volume after a crash. `observed` holds each block's number. Goes on from the
     /// state that was found. `lossless`: everything acknowledged must be there.
     ///

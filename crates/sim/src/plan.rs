@@ -69,6 +69,38 @@ pub struct Shape {
     pub references: u32,
     /// What the device does for segments before they are written.
     pub prepare: Prepare,
+    /// If the volume is sparse: how.
+    pub sparse: Option<SparseShape>,
+}
+
+/// A volume with more addresses than blocks. A plan's addresses go on from 0 to `volume`; in the store
+/// each [`WINDOW`] of them lies at a multiple of `spread`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SparseShape {
+    /// Addresses from one window to the next.
+    pub spread: u64,
+    /// Blocks that may be mapped, if they lie densely.
+    pub capacity: u64,
+    /// Roots that may be in use.
+    pub roots: u32,
+}
+
+/// Addresses of a sparse volume that lie together.
+pub const WINDOW: u64 = 64;
+
+impl Shape {
+    /// Where an address of the plan lies in the store.
+    pub fn place(&self, lba: u64) -> u64 {
+        match self.sparse {
+            None => lba,
+            Some(sparse) => lba / WINDOW * sparse.spread + lba % WINDOW,
+        }
+    }
+
+    /// Addresses from here on that lie together in the store, `count` at most.
+    pub fn together(&self, lba: u64, count: u64) -> u64 {
+        if self.sparse.is_some() { count.min(WINDOW - lba % WINDOW) } else { count }
+    }
 }
 
 /// What goes wrong with the device, besides losing what was not flushed when the power goes.
@@ -336,7 +368,13 @@ impl fmt::Display for Shape {
             "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
              runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
              references={references} spare={spare} prepare={prepare}"
-        )
+        )?;
+        match self.sparse {
+            None => Ok(()),
+            Some(SparseShape { spread, capacity, roots }) => {
+                write!(f, " spread={spread} capacity={capacity} roots={roots}")
+            }
+        }
     }
 }
 
@@ -417,6 +455,14 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
         prepare: match word("prepare") {
             Some(name) => by_name(&PREPARES, name)?,
             None => Prepare::Never,
+        },
+        sparse: match word("spread") {
+            Some(spread) => Some(SparseShape {
+                spread: spread.parse().ok().filter(|spread| *spread >= WINDOW)?,
+                capacity: number("capacity")?,
+                roots: number("roots")?.try_into().ok()?,
+            }),
+            None => None,
         },
     })
 }

@@ -43,6 +43,7 @@ fn shape(random: &mut Random) -> Shape {
         runs: [2, 2, 4, 32, 128][random.below(5) as usize],
         map: u64::from(random.chance(75)),
         trim: random.chance(30),
+        sparse: None,
         placement: [Placement::Mixed, Placement::Apart, Placement::Lifetime, Placement::Scattered]
             [random.below(4) as usize],
         reclaim: [Reclaim::CopyOut, Reclaim::HoleFill, Reclaim::Threaded][random.below(3) as usize],

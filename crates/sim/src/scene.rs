@@ -32,6 +32,7 @@ impl Scene {
         let device_size = 256 * (segments + 1);
         let options = CreateOptions {
             device_size,
+            sparse: None,
             volume_size: None,
             segment_size: 256,
             spare_percent: 20,

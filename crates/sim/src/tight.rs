@@ -53,6 +53,7 @@ fn shape(random: &mut Random) -> Shape {
         // The least: what is left to pages is what the sweep needs.
         map: 1,
         trim: random.chance(50),
+        sparse: None,
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
         references: references(random),

@@ -23,9 +23,9 @@ use crate::buffers::Memory;
 use crate::device::{Device, Loss};
 use crate::generate;
 use crate::oracle::{Floor, Operation, Oracle, Part, Violation};
-use crate::plan::{Fault, Plan, Setting, Shape, Step};
+use crate::plan::{Fault, Plan, Setting, Shape, Step, WINDOW};
 use crate::random::Random;
-use coulter_engine::create::{CreateOptions, create, map_size_min};
+use coulter_engine::create::{CreateOptions, Sparse, create, map_size_min};
 use coulter_engine::grow::Growth;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{
@@ -51,6 +51,12 @@ const RECORDS_MAX: u16 = 16;
 /// Reads of a volume that has become read-only.
 const READS_ON: u64 = 30;
 
+/// Addresses from the leaf of the first to the last of a discard that is one extent.
+const DISCARD_WHOLE_MAX: u64 = 127 * 512;
+
+/// Turns without any device command in which the engine may still get on by itself.
+const IDLE_TURNS_MAX: u32 = 4;
+
 /// Device commands without an end to a phase that must end: then it stands still, or runs in circles.
 const EVENTS_MAX: u64 = 200_000;
 
@@ -61,6 +67,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Of these, writes of several ranges.
     pub writes_of_many: u64,
+    /// Writes for which a sparse store had no room.
+    pub writes_refused: u64,
     /// Device commands completed.
     pub commands: u64,
     /// Power cuts, those during opening included.
@@ -96,6 +104,7 @@ impl Outcome {
     pub fn add(&mut self, other: &Outcome) {
         self.operations += other.operations;
         self.writes_of_many += other.writes_of_many;
+        self.writes_refused += other.writes_refused;
         self.commands += other.commands;
         self.crash_points += other.crash_points;
         self.cuts_while_opening += other.cuts_while_opening;
@@ -132,9 +141,15 @@ struct Pending {
 /// How a store of this shape is made.
 pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
     let device_size = (shape.segments + 1) * u64::from(shape.segment_size);
+    let sparse = shape.sparse.map(|sparse| Sparse {
+        address_limit: shape.volume.div_ceil(WINDOW) * sparse.spread,
+        root_limit: Some(sparse.roots),
+    });
+    let blocks = shape.sparse.map_or(shape.volume, |sparse| sparse.capacity);
     CreateOptions {
         device_size,
-        volume_size: Some(shape.volume).filter(|volume| *volume > 0),
+        sparse,
+        volume_size: Some(blocks).filter(|blocks| *blocks > 0),
         segment_size: shape.segment_size,
         spare_percent: shape.spare,
         store: StoreId { uuid: [5; 16], salt: 99 },
@@ -149,7 +164,11 @@ fn map_size(shape: &Shape) -> Option<u64> {
     let log = shape.segments * u64::from(shape.segment_size);
     match shape.map {
         0 => None,
-        1 => Some(map_size_min(log)),
+        // Each root of a sparse volume takes 12 KiB and a little.
+        1 => {
+            let roots = shape.sparse.map_or(0, |sparse| u64::from(sparse.roots));
+            Some(map_size_min(log) + 12_336 * roots)
+        }
         bytes => Some(bytes),
     }
 }
@@ -453,26 +472,63 @@ impl World {
         if step.end() > self.volume_size {
             return Ok(());
         }
+        let step = &self.clipped(step);
         self.next_request += 1;
         let id = RequestId(self.next_request);
-        let (request, buffer) = self.request(step);
+        let mut scratch = Vec::new();
+        let (request, buffer) = self.request(step, &mut scratch);
+        let mut idle_turns = 0;
         for _ in 0..EVENTS_MAX {
             self.poll();
             self.take_responses()?;
             let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
             if engine.handle_request(id, request, memory).is_ok() {
-                self.accepted(id, request, buffer);
+                self.accepted(id, step, buffer)?;
                 self.poll();
                 return self.take_responses();
             }
-            if !self.turn()? {
+            idle_turns = if self.turn()? { 0 } else { idle_turns + 1 };
+            if idle_turns > IDLE_TURNS_MAX {
                 return violation(format!("{step} is never accepted: {}", self.state()));
             }
         }
         violation(format!("{step} is not accepted after {EVENTS_MAX} commands: {}", self.state()))
     }
 
-    fn request<'s>(&mut self, step: &'s Step) -> (Request<'s>, Option<BufferRef>) {
+    /// Of a sparse volume only what lies together can be one range, but for a discard.
+    fn clipped(&self, step: &Step) -> Step {
+        let together = |lba: u64, count: u64| self.shape.together(lba, count);
+        match step.clone() {
+            Step::Write { lba, count, fua } => {
+                Step::Write { lba, count: together(lba, count), fua }
+            }
+            Step::Read { lba, count } => Step::Read { lba, count: together(lba, count) },
+            Step::Presence { lba, count } => Step::Presence { lba, count: together(lba, count) },
+            Step::Discard { lba, mut count } if self.shape.sparse.is_some() => {
+                // Of a longer one a prefix may survive.
+                let start = self.shape.place(lba) / 512 * 512;
+                while self.shape.place(lba + count - 1) - start >= DISCARD_WHOLE_MAX {
+                    count = count.div_ceil(2);
+                }
+                Step::Discard { lba, count }
+            }
+            Step::WriteMany { mut changes, fua } => {
+                for change in &mut changes {
+                    change.count = together(change.lba.0, change.count.into()) as u32;
+                }
+                Step::WriteMany { changes, fua }
+            }
+            other => other,
+        }
+    }
+
+    fn request<'s>(
+        &mut self,
+        step: &Step,
+        placed: &'s mut Vec<Change>,
+    ) -> (Request<'s>, Option<BufferRef>) {
+        let shape = self.shape;
+        let place = |lba: u64| Lba(shape.place(lba));
         match *step {
             Step::WriteMany { ref changes, fua } => {
                 let number = self.oracle.next_number();
@@ -482,39 +538,50 @@ impl World {
                     lbas.map(move |lba| content(lba, number))
                 });
                 let buffer = self.memory.add_host(blocks.collect());
-                (Request::WriteMany { changes, buffer, fua }, Some(buffer))
+                placed.extend(
+                    changes.iter().map(|change| Change { lba: place(change.lba.0), ..*change }),
+                );
+                (Request::WriteMany { changes: placed, buffer, fua }, Some(buffer))
             }
             Step::Write { lba, count, fua } => {
                 let number = self.oracle.next_number();
                 let blocks = (lba..lba + count).map(|lba| content(lba, number)).collect();
                 let buffer = self.memory.add_host(blocks);
-                let request = Request::Write { lba: Lba(lba), count: count as u32, buffer, fua };
+                let request = Request::Write { lba: place(lba), count: count as u32, buffer, fua };
                 (request, Some(buffer))
             }
             Step::Discard { lba, count } => {
-                (Request::Discard { lba: Lba(lba), count, fua: false }, None)
+                // What lies between windows is discarded with them.
+                let end = shape.place(lba + count - 1) + 1;
+                let (lba, count) = (place(lba), end - shape.place(lba));
+                (Request::Discard { lba, count, fua: false }, None)
             }
             Step::Read { lba, count } => {
                 let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
-                (Request::Read { lba: Lba(lba), count: count as u32, buffer }, Some(buffer))
+                (Request::Read { lba: place(lba), count: count as u32, buffer }, Some(buffer))
             }
             Step::Presence { lba, count } => {
                 let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
                 let count = count as u32;
-                (Request::Presence { lba: Lba(lba), count, buffer }, Some(buffer))
+                (Request::Presence { lba: place(lba), count, buffer }, Some(buffer))
             }
             _ => (Request::Flush, None),
         }
     }
 
-    fn accepted(&mut self, id: RequestId, request: Request<'_>, buffer: Option<BufferRef>) {
+    fn accepted(
+        &mut self,
+        id: RequestId,
+        step: &Step,
+        buffer: Option<BufferRef>,
+    ) -> Result<(), Violation> {
         self.outcome.operations += 1;
-        let expected = match request {
-            Request::Write { lba, count, .. } => {
+        let expected = match *step {
+            Step::Write { lba, count, .. } => {
                 self.memory.take_host(buffer.expect("a write has a buffer"));
-                Expected::Write(self.oracle.accept(Operation::write(lba.0, count.into())))
+                Expected::Write(self.oracle.accept(Operation::write(lba, count)))
             }
-            Request::WriteMany { changes, .. } => {
+            Step::WriteMany { ref changes, .. } => {
                 self.memory.take_host(buffer.expect("a write has a buffer"));
                 self.outcome.writes_of_many += 1;
                 let part = |change: &Change| Part {
@@ -525,28 +592,38 @@ impl World {
                 let parts = changes.iter().map(part).collect();
                 Expected::Write(self.oracle.accept(Operation { parts }))
             }
-            Request::Discard { lba, count, .. } => {
-                Expected::Discard(self.oracle.accept(Operation::discard(lba.0, count)))
+            Step::Discard { lba, count } => {
+                Expected::Discard(self.oracle.accept(Operation::discard(lba, count)))
             }
-            Request::Read { lba, count, buffer } => {
-                let range = lba.0..lba.0 + u64::from(count);
-                let floors = range.map(|lba| self.oracle.floor(lba)).collect();
-                Expected::Read { lba: lba.0, buffer, floors }
+            Step::Read { lba, count } => {
+                let floors = (lba..lba + count).map(|lba| self.oracle.floor(lba)).collect();
+                Expected::Read { lba, buffer: buffer.expect("a read has a buffer"), floors }
             }
-            Request::Presence { lba, count, buffer } => {
-                let range = lba.0..lba.0 + u64::from(count);
-                let floors = range.map(|lba| self.oracle.floor(lba)).collect();
-                Expected::Presence { lba: lba.0, buffer, floors }
+            Step::Presence { lba, count } => {
+                let floors = (lba..lba + count).map(|lba| self.oracle.floor(lba)).collect();
+                Expected::Presence { lba, buffer: buffer.expect("it has a name"), floors }
             }
-            Request::Flush => Expected::Flush(self.oracle.completed_prefix()),
-            Request::Shutdown => Expected::Shutdown,
+            _ => Expected::Flush(self.oracle.completed_prefix()),
         };
+        let has_room = !matches!(expected, Expected::Write(_)) || self.is_refused(id);
         self.expected.insert(id.0, expected);
+        if has_room { Ok(()) } else { self.check_capacity() }
+    }
+
+    fn is_refused(&self, id: RequestId) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.has_answered(id))
     }
 
     fn take_responses(&mut self) -> Result<(), Violation> {
         while let Some(response) = self.engine().poll_response() {
             let expected = self.expected.remove(&response.id.0).expect("an answer to a request");
+            if response.result == Err(Failure::Full)
+                && let Expected::Write(number) = expected
+            {
+                self.outcome.writes_refused += 1;
+                self.refuse(number)?;
+                continue;
+            }
             if let Err(failure) = response.result {
                 self.excuse(&expected, failure)?;
                 continue;
@@ -565,6 +642,44 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A sparse store has no room for the write of this number: it must be so.
+    fn refuse(&mut self, number: u64) -> Result<(), Violation> {
+        // What it discards makes no room for what it stores.
+        self.oracle.refuse_discards(number);
+        let with = self.charge();
+        self.oracle.refuse(number);
+        let Some(sparse) = self.shape.sparse else {
+            return violation("a store that is not sparse says that it is full".to_owned());
+        };
+        // A root that became empty counts until the next checkpoint.
+        let roots_in_use = self.oracle.touched_units(|lba| self.shape.place(lba) >> 18);
+        let most = with.blocks + 2 * roots_in_use;
+        if most > charge_max(sparse.capacity) || roots_in_use > u64::from(sparse.roots) {
+            return Ok(());
+        }
+        violation(format!("write {number} is refused, but {with:?} and {roots_in_use} roots fit"))
+    }
+
+    /// What is mapped when all that was accepted has taken effect.
+    fn charge(&self) -> Charge {
+        let mapped = self.oracle.mapped();
+        let units = |bits: u32| {
+            let of = |lba: &u64| self.shape.place(*lba) >> bits;
+            mapped.iter().map(of).collect::<std::collections::BTreeSet<_>>().len() as u64
+        };
+        Charge { blocks: mapped.len() as u64 + units(9) + units(18) }
+    }
+
+    /// Nothing is accepted that would be one block too many.
+    fn check_capacity(&self) -> Result<(), Violation> {
+        let Some(sparse) = self.shape.sparse else { return Ok(()) };
+        let (charge, most) = (self.charge(), charge_max(sparse.capacity));
+        match charge.blocks <= most {
+            true => Ok(()),
+            false => violation(format!("{charge:?} blocks were accepted, of {most}")),
+        }
     }
 
     /// Whether a request may fail so.
@@ -713,6 +828,17 @@ impl World {
             )
         })
     }
+}
+
+/// Blocks that data and map pages take.
+#[derive(Clone, Copy, Debug)]
+struct Charge {
+    blocks: u64,
+}
+
+/// Blocks that a sparse store of this capacity has for both.
+fn charge_max(capacity: u64) -> u64 {
+    capacity + capacity.div_ceil(512) + capacity.div_ceil(512 * 512)
 }
 
 /// A block that says where and by which write it was made, in each sector.

@@ -32,6 +32,7 @@ impl Full {
         let Shape { segments, segment_size, least } = shape;
         let (geometry, budget) = plan(&CreateOptions {
             device_size: u64::from(segment_size) * (segments + 1),
+            sparse: None,
             volume_size: None,
             segment_size,
             spare_percent: if least.is_some() { 0 } else { 20 },

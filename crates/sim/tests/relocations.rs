@@ -112,6 +112,7 @@ fn a_full_store_with_the_least_spare_space_never_stands_still() {
     for (segments, journal, runs) in [(300, 8192, 128), (100, 4096, 2)] {
         let options = CreateOptions {
             device_size: 256 * (segments + 1),
+            sparse: None,
             volume_size: None,
             segment_size: 256,
             spare_percent: 0,

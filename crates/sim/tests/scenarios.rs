@@ -412,6 +412,7 @@ fn little_spare_and_little_map_memory_go_on() {
 fn opts(segments: u64, volume: Option<u64>) -> CreateOptions {
     CreateOptions {
         device_size: 256 * (segments + 1),
+        sparse: None,
         volume_size: volume,
         segment_size: 256,
         spare_percent: 20,

@@ -150,9 +150,12 @@ fn crashed() -> Result<Golden, Box<dyn Error>> {
 /// The same with records in holes, before the latest checkpoint and behind it.
 fn patched() -> Result<Golden, Box<dyn Error>> {
     let mut golden = Golden { reclaim: Reclaim::Threaded, ..Golden::new()? };
-    for operations in [700, 40] {
+    // Single blocks all over a full volume: segments have holes everywhere.
+    for (bursts, count) in [(40, 900), (12, 300)] {
         let volume = golden.open()?;
-        golden.use_it(&volume, operations)?;
+        for _ in 0..bursts {
+            golden.burst(&volume, count)?;
+        }
         volume.abandon()?;
     }
     Ok(golden)
@@ -163,7 +166,7 @@ fn patched() -> Result<Golden, Box<dyn Error>> {
 /// `tests/golden.rs` says whether the image is one to keep.
 fn packed() -> Result<Golden, Box<dyn Error>> {
     let mut golden = Golden { placement: Placement::Mixed, ..Golden::new()? };
-    for (bursts, count) in [(8, 900), (1, 600)] {
+    for (bursts, count) in [(14, 1200), (2, 900)] {
         let volume = golden.open()?;
         for _ in 0..bursts {
             golden.use_it(&volume, 3)?;

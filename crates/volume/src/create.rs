@@ -11,7 +11,7 @@ use crate::create_error::CreateError;
 use crate::geometry::Geometry;
 use coulter_device::{AlignedMemory, Device, DeviceError, blocking};
 use coulter_engine::create as layout;
-use coulter_format::superblock::LABEL_SIZE;
+use coulter_format::superblock::{LABEL_SIZE, third_superblocks};
 use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
@@ -31,8 +31,18 @@ const RUN_COUNT_MAX: usize = 256;
 /// What a new store should be like.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Bytes that the volume offers, a multiple of 4096; `None` for as many as the spare leaves.
+    /// Bytes that may be stored, and that the volume offers unless `address_space` says more; a multiple of
+    /// 4096. `None` for as many as the spare leaves.
     pub volume_size: Option<u64>,
+    /// Bytes that a sparse volume offers: more than it can store at once, a multiple of 4096, at most
+    /// [`CreateOptions::ADDRESS_SPACE_MAX`]. What is mapped takes room, and each 2 MiB of addresses with
+    /// anything in it a map page; a write for which there is none is refused
+    /// ([`RequestError::Full`](crate::service::RequestError::Full)). `None`: it offers what it can store.
+    pub address_space: Option<u64>,
+    /// Stretches of 1 GiB of a sparse volume's addresses that may hold anything at once, 1 to 32,768. The
+    /// map memory keeps 12 KiB for each. `None` for sixteen times as many as the store would fill, and 256
+    /// at least.
+    pub stretch_limit: Option<u32>,
     /// Bytes of a segment: a power of two from [`CreateOptions::SEGMENT_SIZE_MIN`] to 1 GiB;
     /// `None` for what suits the device, 4 to 32 MiB.
     pub segment_size: Option<u64>,
@@ -53,12 +63,17 @@ pub struct CreateOptions {
 impl CreateOptions {
     /// The smallest segment with room for an atomic write of 1 MiB and its record's header.
     pub const SEGMENT_SIZE_MIN: u64 = 2 << 20;
+
+    /// Bytes that a sparse volume can offer.
+    pub const ADDRESS_SPACE_MAX: u64 = 1 << 62;
 }
 
 impl Default for CreateOptions {
     fn default() -> CreateOptions {
         CreateOptions {
             volume_size: None,
+            address_space: None,
+            stretch_limit: None,
             segment_size: None,
             spare_percent: 20,
             map_memory: None,
@@ -164,6 +179,7 @@ fn translate(
     let salt = u32::from_ne_bytes(salt.try_into().expect("four bytes are left"));
     Ok(layout::CreateOptions {
         device_size,
+        sparse: sparse(options)?,
         volume_size: options.volume_size.map(|size| size / SIZE),
         segment_size: segment_size.ok_or(CreateError::SegmentSize)?,
         spare_percent: options.spare_percent,
@@ -175,6 +191,14 @@ fn translate(
     })
 }
 
+fn sparse(options: &CreateOptions) -> Result<Option<layout::Sparse>, CreateError> {
+    let Some(size) = options.address_space else { return Ok(None) };
+    if !size.is_multiple_of(SIZE) || size > CreateOptions::ADDRESS_SPACE_MAX {
+        return Err(CreateError::AddressSpace);
+    }
+    Ok(Some(layout::Sparse { address_limit: size / SIZE, root_limit: options.stretch_limit }))
+}
+
 /// Blocks of spare space that there will be, about.
 fn spare(options: &CreateOptions, device_size: u64) -> u64 {
     let percent = u64::from(options.spare_percent);
@@ -184,14 +208,14 @@ fn spare(options: &CreateOptions, device_size: u64) -> u64 {
     }
 }
 
-/// Writes a store's first blocks, of which the last two are its superblocks.
+/// Writes a store's first blocks, of which the last three are its superblocks.
 fn write_store(
     device: &mut dyn Device,
     device_size: u64,
     blocks: &[(Pba, Block)],
 ) -> Result<(), DeviceError> {
     erase(device, device_size)?;
-    let (body, superblocks) = blocks.split_at(blocks.len() - 2);
+    let (body, superblocks) = blocks.split_at(blocks.len() - 3);
     for part in [body, superblocks] {
         let mut rest = part;
         while !rest.is_empty() {
@@ -220,7 +244,8 @@ fn erase(device: &mut dyn Device, device_size: u64) -> Result<(), DeviceError> {
     let mut zeros = AlignedMemory::zeroed(start as usize);
     blocking::write(device, 0, &mut zeros)?;
     let mut block = AlignedMemory::zeroed(BLOCK_SIZE);
-    for place in SECOND_SUPERBLOCK_BITS.map(|bits| 1u64 << bits) {
+    let third = third_superblocks(device_size).map(|pba| u64::from(pba.0));
+    for place in SECOND_SUPERBLOCK_BITS.map(|bits| 1u64 << bits).chain(third) {
         if place < device_size && place * SIZE >= start {
             blocking::write(device, place * SIZE, &mut block)?;
         }

@@ -14,6 +14,9 @@ pub enum CreateError {
     SegmentSize,
     /// The volume size is not a positive multiple of 4096.
     VolumeSize,
+    /// The address space of a sparse volume is no multiple of 4096, less than it may store, or too large; or
+    /// there are to be no stretches in use, or more than 32,768.
+    AddressSpace,
     /// The label is too long or contains control characters.
     Label {
         /// Bytes that it may have.
@@ -86,6 +89,7 @@ impl CreateError {
             layout::LayoutError::MapTooSmall { needed } => {
                 CreateError::MapMemoryTooSmall { size_min: needed }
             }
+            layout::LayoutError::Addresses => CreateError::AddressSpace,
             layout::LayoutError::Budget => {
                 let (min, max) = (layout::JOURNAL_SIZE_MIN, layout::JOURNAL_SIZE_MAX);
                 CreateError::JournalSize { min, max }
@@ -108,6 +112,11 @@ impl fmt::Display for CreateError {
             CreateError::VolumeSize => {
                 write!(f, "the volume size must be a multiple of 4096 bytes, and not zero")
             }
+            CreateError::AddressSpace => write!(
+                f,
+                "the address space must be a multiple of 4096 bytes, at least what may be stored, and at \
+                 most 4 EiB, with 1 to 32768 stretches in use"
+            ),
             CreateError::Label { size_max } => {
                 write!(f, "the label must have at most {size_max} bytes and no control characters")
             }

@@ -16,6 +16,9 @@ pub struct Geometry {
     pub store_size_bytes: u64,
     /// Bytes that the volume offers.
     pub volume_size_bytes: u64,
+    /// Bytes that may be stored at once, if they lie densely. As many as the volume offers unless it is
+    /// sparse.
+    pub capacity_bytes: u64,
     /// Bytes of a segment.
     pub segment_size_bytes: u64,
     /// Segments.
@@ -33,7 +36,8 @@ impl Geometry {
             uuid: superblock.store.uuid,
             label: String::from_utf8_lossy(label).into_owned(),
             store_size_bytes: geometry.device_size * block_size,
-            volume_size_bytes: geometry.volume_size * block_size,
+            volume_size_bytes: geometry.volume_size.saturating_mul(block_size),
+            capacity_bytes: geometry.capacity * block_size,
             segment_size_bytes: u64::from(geometry.segment_size) * block_size,
             segment_count: geometry.segment_count.into(),
             map_memory_min_bytes: superblock.budget.map_size,

@@ -61,6 +61,8 @@ pub enum OpenErrorKind {
         /// The generation that the superblock in use should at least have.
         generation: u64,
     },
+    /// Both superblocks at the start of the device are gone, and a third one is there: it opens read-only.
+    FirstSuperblocksLost,
     /// The map memory allowed is less than opening needs.
     MapMemory {
         /// Bytes needed.
@@ -119,6 +121,7 @@ impl OpenErrorKind {
             engine::OpenError::SuperblockLost { generation } => {
                 OpenErrorKind::SuperblockLost { generation }
             }
+            engine::OpenError::FirstSuperblocksLost => OpenErrorKind::FirstSuperblocksLost,
             engine::OpenError::Device(errno) => OpenErrorKind::Device { errno },
             engine::OpenError::MapMemory { needed } => OpenErrorKind::MapMemory { needed },
             engine::OpenError::Growth(error) => {
@@ -185,6 +188,12 @@ impl fmt::Display for OpenErrorKind {
                 f,
                 "the store uses features ({unknown:#x}) that this program does not know: a newer one \
                  has opened it; use that one"
+            ),
+            OpenErrorKind::FirstSuperblocksLost => write!(
+                f,
+                "both superblocks at the start of the device are gone: something else was written there, \
+                 perhaps by mkfs. A third copy at the end is whole: attach the store read-only, or take \
+                 the data out with `coulter salvage`"
             ),
             OpenErrorKind::Truncated { needed, found } => write!(
                 f,

@@ -19,7 +19,8 @@
 //!   ordered like any write: by session in the order of submission, and against each request that
 //!   touches one of its ranges. What lies between its ranges has nothing to do with it.
 //! - **Errors.** A request either completes with `Ok` and did all that it says, or completes with
-//!   an error; after a failed write or flush the whole service is read-only.
+//!   an error; after a failed write or flush the whole service is read-only. A write that was refused
+//!   (`Full`, `Changes`, `Invalid`, `OutOfRange`) changed nothing and is no such failure.
 //! - **Every request completes exactly once**, its buffer handed back, even when the service shuts
 //!   down.
 
@@ -177,6 +178,9 @@ pub enum RequestError {
         /// The operating system's error number.
         errno: i32,
     },
+    /// The store is sparse and has no room for what would be mapped. Nothing of the write, or of its part
+    /// of 1 MiB, was stored; overwrites and discards still succeed.
+    Full,
     /// The ranges of a [`WriteMany`] cannot be written together.
     Changes(ChangesError),
     /// The service is shutting down.
@@ -193,6 +197,7 @@ impl RequestError {
             RequestError::ReadOnly => libc::EROFS,
             RequestError::Corrupt { .. } => libc::EIO,
             RequestError::Device { errno } => errno,
+            RequestError::Full => libc::ENOSPC,
             RequestError::Closed => libc::ESHUTDOWN,
         }
     }
@@ -213,6 +218,7 @@ impl std::fmt::Display for RequestError {
             RequestError::Device { errno } => {
                 write!(f, "the device failed: {}", std::io::Error::from_raw_os_error(*errno))
             }
+            RequestError::Full => write!(f, "the store has no room for more blocks"),
             RequestError::Changes(error) => error.fmt(f),
             RequestError::Closed => write!(f, "the volume is shutting down"),
         }

@@ -18,10 +18,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden")
 }
 
-/// All images, without `.img.gz`.
+/// All images of the present format, without `.img.gz`. No version was released of format 1.
 fn images() -> Vec<PathBuf> {
-    let formats = fs::read_dir(root()).expect("it is part of the source").flatten();
-    let files = formats.flat_map(|format| fs::read_dir(format.path()).expect("a directory"));
+    let format = root().join(format!("format-{FORMAT_VERSION}"));
+    let files = fs::read_dir(format).expect("it is part of the source");
     let paths = files.flatten().map(|file| file.path().display().to_string());
     let mut images: Vec<PathBuf> =
         paths.filter_map(|path| path.strip_suffix(".img.gz").map(PathBuf::from)).collect();
@@ -132,6 +132,28 @@ fn damage_of_a_record_in_holes_is_found() {
     }
     println!("{found} of {} still count", headers.len());
     assert!(found > 0, "none of {} is missed", headers.len());
+}
+
+#[test]
+fn a_store_of_format_1_is_refused_with_the_program_that_reads_it() {
+    let bytes = image(&root().join("format-1/closed"));
+    let store = MemoryStore::new(bytes.len() as u64);
+    store.write_at(0, &bytes).expect("nothing has it open");
+    for read_only in [false, true] {
+        let device = store.open().expect("nothing has it open");
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        let error = Volume::open(Box::new(device), options).expect_err("it is of another format");
+        let told = error.to_string();
+        assert!(told.contains("format version 1") && told.contains("version 2"), "{told}");
+    }
+    let mut options = coulter_check::Options::default();
+    let report = coulter_check::check(&mut SliceBlocks(&bytes), &mut options);
+    assert!(!report.is_sound());
+    let told: String = report.findings.iter().map(ToString::to_string).collect();
+    assert!(told.contains("use a coulter that reads version 1"), "{told}");
+    let mut after = vec![0; bytes.len()];
+    store.read_at(0, &mut after).expect("nothing has it open");
+    assert!(after == bytes, "nothing was written");
 }
 
 #[test]

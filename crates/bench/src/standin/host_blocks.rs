@@ -66,10 +66,13 @@ mod tests {
         let mut blocks = HostBlocks::new(&Geometry {
             device_size: 2560,
             volume_size: 1000,
+            capacity: 1000,
+            root_limit: 0,
             segment_size: 256,
             segment_count: 9,
             first_segment: Pba(256),
             second_superblock: Pba(128),
+            third_superblock: Pba::NOWHERE,
         });
         let start = Pba(512);
         for offset in [1, 2, 64, 255, 256] {

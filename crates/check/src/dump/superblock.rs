@@ -61,8 +61,12 @@ pub struct SuperblockFields {
     pub long_records: bool,
     /// Blocks that belong to the store.
     pub device_blocks: u64,
-    /// Blocks that the volume exports.
+    /// Blocks that the volume shows.
     pub volume_blocks: u64,
+    /// Blocks that may be mapped at once if they lie densely.
+    pub capacity_blocks: u64,
+    /// Roots in use at most, if it is sparse; else 0.
+    pub root_limit: u32,
     /// Blocks in a segment.
     pub segment_blocks: u32,
     /// Segments.
@@ -71,6 +75,8 @@ pub struct SuperblockFields {
     pub first_segment_block: u32,
     /// Where copy B lies.
     pub second_superblock_block: u32,
+    /// Where copy C lies; 0 if there is none.
+    pub third_superblock_block: u32,
     /// Bytes of map memory that recovery needs at most.
     pub recovery_map_bytes: u64,
     /// Map updates between two checkpoints at most.
@@ -103,7 +109,10 @@ pub fn superblock(blocks: &mut impl ReadBlocks) -> Outcome<Vec<SuperblockDump>> 
 }
 
 fn is_shown(place: &Place, newest: Option<&Superblock>) -> bool {
-    let expected = newest.is_some_and(|newest| newest.geometry.second_superblock == place.pba);
+    let expected = newest.is_some_and(|newest| {
+        let geometry = &newest.geometry;
+        [geometry.second_superblock, geometry.third_superblock].contains(&place.pba)
+    });
     let blank = matches!(&place.content, Some(Err(corrupt)) if corrupt.reason == Reason::Magic);
     let elsewhere = newest.is_some_and(|newest| place.pba >= newest.geometry.first_segment);
     expected || place.copy() == Copy::A || !(blank || elsewhere)
@@ -136,10 +145,13 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         long_records: superblock.long_records,
         device_blocks: geometry.device_size,
         volume_blocks: geometry.volume_size,
+        capacity_blocks: geometry.capacity,
+        root_limit: geometry.root_limit,
         segment_blocks: geometry.segment_size,
         segments: geometry.segment_count,
         first_segment_block: geometry.first_segment.0,
         second_superblock_block: geometry.second_superblock.0,
+        third_superblock_block: geometry.third_superblock.0,
         recovery_map_bytes: budget.map_size,
         journal_updates: budget.journal_size,
         runs_max: budget.run_count_limit,
@@ -189,10 +201,15 @@ impl fmt::Display for SuperblockFields {
         row("long records", &self.long_records)?;
         row("device", &format_args!("{} blocks", self.device_blocks))?;
         row("volume", &format_args!("{} blocks", self.volume_blocks))?;
+        if self.root_limit > 0 {
+            row("capacity", &format_args!("{} blocks", self.capacity_blocks))?;
+            row("roots at most", &self.root_limit)?;
+        }
         let segments = format_args!("{} of {} blocks", self.segments, self.segment_blocks);
         row("segments", &segments)?;
         row("first segment", &format_args!("block {}", self.first_segment_block))?;
         row("second superblock", &format_args!("block {}", self.second_superblock_block))?;
+        row("third superblock", &format_args!("block {}", self.third_superblock_block))?;
         row("recovery map", &format_args!("{} bytes", self.recovery_map_bytes))?;
         row("journal", &format_args!("{} updates", self.journal_updates))?;
         row("runs at most", &self.runs_max)?;

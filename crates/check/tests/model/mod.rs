@@ -137,10 +137,13 @@ impl Model {
         let geometry = Geometry {
             device_size,
             volume_size: u64::from(SEGMENT) * u64::from(segment_count) * 3 / 4,
+            capacity: u64::from(SEGMENT) * u64::from(segment_count) * 3 / 4,
+            root_limit: 0,
             segment_size: SEGMENT,
             segment_count,
             first_segment: Pba(SEGMENT),
             second_superblock: Pba(SEGMENT / 2),
+            third_superblock: Pba::NOWHERE,
         };
         let mut label = [0; LABEL_SIZE];
         label[..5].copy_from_slice(b"model");

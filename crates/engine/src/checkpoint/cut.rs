@@ -27,10 +27,13 @@ impl Checkpointer {
         }
         let updates = self.cut_run(shared, position);
         let (images, image_keys) = (&mut self.images, &mut self.image_keys);
-        shared.map.cut_roots(|key, page| {
+        shared.map.cut_roots(&mut shared.segments, sequence, |key, page| {
             images.push(page);
             image_keys.push((Kind::Root, key));
         });
+        if shared.promises.blocks == 0 {
+            shared.map.drop_empty_roots();
+        }
         self.forgive_lost_references(shared);
         shared.log.close_unwanted(&mut shared.segments, shared.placer.streams());
         let queue_length = self.queue_length(shared);

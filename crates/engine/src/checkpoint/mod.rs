@@ -69,6 +69,14 @@ struct Cut {
     clean: bool,
 }
 
+/// Which copies of a superblock are written at a time. One of A and B is always left alone, so whatever
+/// becomes of the others there is a whole one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    One,
+    SecondAndThird,
+}
+
 /// The checkpoint being written, and the lists of the newest one.
 #[derive(Default)]
 pub(crate) struct Checkpointer {
@@ -79,6 +87,8 @@ pub(crate) struct Checkpointer {
     next_image: usize,
     cut: Cut,
     next_superblock: Option<Superblock>,
+    /// Writes of it that are out.
+    superblock_writes: u32,
     /// It is the second copy that is being written.
     is_second: bool,
     /// The superblock found at opening, until the other copy leads where it does and tells the epoch.
@@ -295,7 +305,12 @@ impl Checkpointer {
             Stage::Found => {
                 self.enter(shared, Stage::Idle);
             }
-            Stage::Superblock => self.checkpoint_flush(shared, Stage::LastFlush),
+            Stage::Superblock => {
+                self.superblock_writes -= 1;
+                if self.superblock_writes == 0 {
+                    self.checkpoint_flush(shared, Stage::LastFlush);
+                }
+            }
             Stage::LastFlush => {
                 shared.durable_up_to(self.flushing);
                 self.superblock_is_durable(shared, buffers);
@@ -317,7 +332,7 @@ impl Checkpointer {
             ..shared.superblock
         };
         self.is_second = false;
-        self.put_superblock(shared, superblock, buffers);
+        self.put_superblock(shared, superblock, Copies::One, buffers);
     }
 
     /// At opening: before anything else is written, the other copy of the superblock leads to the same
@@ -338,7 +353,9 @@ impl Checkpointer {
         }
         self.is_second = true;
         let (generation, epoch_max) = (found.generation + 1, shared.log.epoch);
-        self.put_superblock(shared, Superblock { generation, epoch_max, ..found }, buffers);
+        // Not the third copy as well: it may be the only one that there is.
+        let superblock = Superblock { generation, epoch_max, ..found };
+        self.put_superblock(shared, superblock, Copies::One, buffers);
         true
     }
 
@@ -347,7 +364,7 @@ impl Checkpointer {
         if !self.is_second && !sings(Canary::SuperblockSingle) {
             self.is_second = true;
             let second = Superblock { generation: written.generation + 1, ..written };
-            self.put_superblock(shared, second, buffers);
+            self.put_superblock(shared, second, Copies::SecondAndThird, buffers);
             return;
         }
         // What records know of is the first of the two: the other one will do as well.
@@ -365,15 +382,21 @@ impl Checkpointer {
         &mut self,
         shared: &mut Shared,
         superblock: Superblock,
+        copies: Copies,
         buffers: &mut impl Buffers,
     ) {
         let page = shared.loads.superblock_page();
         superblock.encode(buffers.page_mut(page));
         self.enter(shared, Stage::Superblock);
-        let (pba, source) = (superblock.location(), Target::Page(page));
         self.next_superblock = Some(superblock);
-        let stream = Stream::Metadata;
-        shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source, stream });
+        let third = superblock.geometry.third_superblock;
+        let third = (copies == Copies::SecondAndThird && third != Pba::NOWHERE).then_some(third);
+        self.superblock_writes = 0;
+        for pba in core::iter::once(superblock.location()).chain(third) {
+            let (source, stream) = (Target::Page(page), Stream::Metadata);
+            shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source, stream });
+            self.superblock_writes += 1;
+        }
     }
 
     /// The new checkpoint counts: what only the old one needed may go.
@@ -422,11 +445,13 @@ impl Checkpointer {
     /// # Panics
     /// If the stage is not what its commands make it, or the lists are out of order.
     pub(crate) fn assert_invariants(&self, out: usize) {
-        let waits = matches!(
-            self.stage,
-            Stage::Found | Stage::Flush | Stage::Superblock | Stage::LastFlush
-        );
-        assert_eq!(out, usize::from(waits), "a checkpoint waits for one command at a time");
+        let awaited = match self.stage {
+            Stage::Found | Stage::Flush | Stage::LastFlush => 1,
+            Stage::Superblock => self.superblock_writes as usize,
+            _ => 0,
+        };
+        assert_eq!(out, awaited, "a checkpoint waits for one flush, or for copies of a superblock");
+        assert!(self.superblock_writes <= 2, "one of A and B is left alone");
         assert!(self.next_image <= self.images.len(), "no more images than were taken");
         assert_eq!(self.images.len(), self.image_keys.len(), "each image has its key");
     }

@@ -80,6 +80,12 @@ impl Cleaner {
         let volume = shared.superblock.geometry.volume_size;
         for _ in 0..RANGES_PER_STEP {
             let Some(first) = self.range.next else { return false };
+            // Of a sparse volume only what is in use is gone over.
+            let first = match shared.map.next_in_use(first) {
+                in_use if in_use > first && in_use < volume => in_use / RANGE * RANGE,
+                in_use => in_use,
+            };
+            self.pass_range(shared, first);
             if first >= volume {
                 self.range.next = None;
                 shared.statistics.defrag_passes += 1;

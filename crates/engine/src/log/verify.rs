@@ -53,6 +53,14 @@ impl Log {
         records.flat_map(|record| self.record(*record).requests.iter().copied())
     }
 
+    /// Blocks promised to writes in records that did not take effect, and how many of these discard.
+    pub(crate) fn count_promises(&self) -> (u64, u32) {
+        let records = self.order.iter().chain(self.filling.iter().flatten());
+        records.map(|record| self.record(*record)).fold((0, 0), |(blocks, discards), record| {
+            (blocks + record.promised, discards + u32::from(record.discards))
+        })
+    }
+
     /// Each buffer is in one place.
     fn assert_buffers(&self) {
         let mut places = alloc::vec![0; self.records.len()];

@@ -1,7 +1,7 @@
 //! The directory: root pages in memory, each with the states of its 512 leaves.
 //!
-//! The host's space is sparse. A root is there from the start for every 2^18 blocks of the volume;
-//! its table of leaves is allocated when it is first needed.
+//! A root is there from the start for every 2^18 blocks of the volume, unless that is sparse: then it is
+//! made when something is written there. Its table of leaves is allocated when it is first needed.
 
 use super::frames::{ChunkIndex, FrameIndex};
 use alloc::boxed::Box;
@@ -23,12 +23,12 @@ pub(crate) struct Leaf {
     pub(crate) unmerged: u16,
     /// Relocations on their way that will compare this leaf's pointers.
     pub(crate) relocating: u16,
-    flags: u8,
+    flags: u16,
 }
 
 /// A condition of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub(crate) enum Flag {
     /// The array holds updates that the leaf page does not.
     Changed = 1,
@@ -49,6 +49,8 @@ pub(crate) enum Flag {
     /// Records that are referred to have changed addresses of it since it was swept: so there are
     /// updates that a run need not say.
     Referred = 128,
+    /// It has updates, and no page that is known: it is counted as one that will take a page.
+    Pageless = 256,
 }
 
 impl Leaf {
@@ -62,22 +64,29 @@ impl Leaf {
     };
 
     pub(crate) fn is(&self, flag: Flag) -> bool {
-        self.flags & flag as u8 != 0
+        self.flags & flag as u16 != 0
     }
 
     pub(crate) fn set(&mut self, flag: Flag, on: bool) {
         if on {
-            self.flags |= flag as u8;
+            self.flags |= flag as u16;
         } else {
-            self.flags &= !(flag as u8);
+            self.flags &= !(flag as u16);
         }
     }
 
     /// Whether the array must stay in memory: it differs from the page on the device, or something
     /// is on its way that will need it.
     pub(crate) fn must_stay(&self) -> bool {
-        let busy = Flag::Changed as u8 | Flag::Writing as u8 | Flag::Loading as u8;
+        let busy = Flag::Changed as u16 | Flag::Writing as u16 | Flag::Loading as u16;
         self.flags & busy != 0 || self.relocating > 0
+    }
+
+    /// Whether nothing is known of the leaf but that it is unmapped, and nothing is under way.
+    fn is_empty(&self) -> bool {
+        let tells = [Flag::Dead, Flag::Damaged, Flag::Pageless].iter().any(|flag| self.is(*flag));
+        let is_quiet = self.unmerged == 0 && !self.must_stay() && !tells;
+        is_quiet && !self.disk.is_mapped() && !self.frame.is_some() && !self.chain.is_some()
     }
 
     /// Whether the addresses without an update are known to be unmapped.
@@ -125,6 +134,12 @@ impl Root {
         None
     }
 
+    /// Whether nothing is mapped in it, and nothing is under way.
+    fn is_empty(&self) -> bool {
+        let leaves = self.leaves.iter().flat_map(|leaves| leaves.iter());
+        self.state == RootState::Loaded && leaves.clone().all(Leaf::is_empty)
+    }
+
     fn empty(key: u64) -> Root {
         Root {
             key,
@@ -161,14 +176,14 @@ pub(crate) struct Directory {
 pub(crate) const LEAF_TABLE_SIZE: usize = core::mem::size_of::<[Leaf; ENTRIES_PER_PAGE]>();
 
 impl Directory {
-    pub(crate) fn new(volume_size: u64) -> Directory {
-        let dense = volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64);
+    /// With roots of the keys below `dense` from the start.
+    pub(crate) fn new(dense: u64) -> Directory {
         Directory { roots: (0..dense).map(Root::empty).collect(), dense, leaf_tables: 0 }
     }
 
-    /// The volume has addresses of so many blocks from now on.
-    pub(crate) fn grow(&mut self, volume_size: u64) {
-        let grown = Directory::new(volume_size);
+    /// There are roots of the keys below `dense` from now on.
+    pub(crate) fn grow(&mut self, dense: u64) {
+        let grown = Directory::new(dense);
         assert_eq!(self.roots.len() as u64, self.dense, "there are no roots behind the volume");
         self.roots.extend(grown.roots.into_iter().skip(self.dense as usize));
         self.dense = grown.dense;
@@ -201,6 +216,23 @@ impl Directory {
                 index
             }
         }
+    }
+
+    /// Whether there is a root that says nothing.
+    pub(crate) fn has_empty(&self) -> bool {
+        self.roots.iter().any(|root| root.key >= self.dense && root.is_empty())
+    }
+
+    /// Forgets roots that say nothing; returns how many. Their pages were given up.
+    pub(crate) fn drop_empty(&mut self) -> usize {
+        let before = self.roots.len();
+        let (dense, leaf_tables) = (self.dense, &mut self.leaf_tables);
+        self.roots.retain(|root| {
+            let is_empty = root.key >= dense && root.is_empty() && !root.disk.is_mapped();
+            *leaf_tables -= usize::from(is_empty && root.leaves.is_some());
+            !is_empty
+        });
+        before - self.roots.len()
     }
 
     /// The place of a leaf whose root has a table.

@@ -257,15 +257,30 @@ impl Map {
         let root = &mut self.directory.roots_mut()[index];
         root.disk = pointer;
         root.state = RootState::OnDevice;
+        self.root_page_count += 1;
     }
 
-    /// Takes the images of all root pages that changed, for a checkpoint.
-    pub(crate) fn cut_roots(&mut self, mut image: impl FnMut(u64, Block)) {
+    /// Takes the images of all root pages that changed, for a checkpoint. One that leads nowhere any more
+    /// has none.
+    pub(crate) fn cut_roots(
+        &mut self,
+        segments: &mut Segments,
+        now: Sequence,
+        mut image: impl FnMut(u64, Block),
+    ) {
         for root in self.directory.roots_mut() {
             if !core::mem::replace(&mut root.changed, false) {
                 continue;
             }
             let leaves = root.leaves.as_ref().expect("a root that changed has leaves");
+            if leaves.iter().all(|leaf| !leaf.disk.is_mapped()) {
+                let old = core::mem::replace(&mut root.disk, BlockPointer::NOWHERE);
+                if old.is_mapped() {
+                    segments.release_listed(old.pba, now);
+                    self.root_page_count -= 1;
+                }
+                continue;
+            }
             let mut page = [0; coulter_format::BLOCK_SIZE];
             map_page::encode(leaves.iter().map(|leaf| leaf.disk), &mut page);
             image(root.key, page);
@@ -286,6 +301,8 @@ impl Map {
         segments.retain_listed(pointer.pba);
         if old.is_mapped() {
             segments.release_listed(old.pba, now);
+        } else {
+            self.root_page_count += 1;
         }
     }
 
@@ -313,7 +330,7 @@ impl Map {
 
     /// Root pages, on the device or not.
     pub(crate) fn root_count(&self) -> usize {
-        self.directory.roots().len()
+        self.directory.roots().len() + self.roots_held
     }
 
     /// All root pages on the device, by key.
@@ -334,17 +351,20 @@ mod tests {
     fn map_and_segments() -> (Map, Segments) {
         let geometry = Geometry {
             volume_size: 1 << 16,
+            capacity: 1 << 16,
+            root_limit: 0,
             segment_size: 4096,
             segment_count: 40,
             first_segment: Pba(4096),
             device_size: 4096 * 41,
             second_superblock: Pba(128),
+            third_superblock: Pba::NOWHERE,
         };
         let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
         let mut segments = Segments::new(geometry);
         segments.restore(SegmentIndex(0), 0, State::Open, 0, 0, 0);
         let width = EntryWidth::of_addresses_below(geometry.device_size);
-        let map = Map::new(geometry.volume_size, 1 << 20, width, budget);
+        let map = Map::new(&geometry, 1 << 20, width, budget);
         (map.expect("it fits"), segments)
     }
 

@@ -185,11 +185,14 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry {
         volume_size: 1 << 16,
+        capacity: 1 << 16,
+        root_limit: 0,
         segment_size: 256,
         segment_count: 400,
         first_segment: Pba(256),
         device_size: 256 * 401,
         second_superblock: Pba(128),
+        third_superblock: Pba::NOWHERE,
     };
 
     /// A discard of a whole leaf is replayed before its root page is read, and the root page says
@@ -198,7 +201,7 @@ mod tests {
     fn a_leaf_that_need_not_be_loaded_is_settled() {
         for root_page in [Some(&[0; BLOCK_SIZE]), None] {
             let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
-            let map = Map::new(GEOMETRY.volume_size, 1 << 20, EntryWidth::MAX, budget);
+            let map = Map::new(&GEOMETRY, 1 << 20, EntryWidth::MAX, budget);
             let (mut map, mut segments) = (map.expect("it fits"), Segments::new(GEOMETRY));
             let on_device = BlockPointer { pba: Pba(300), checksum: 1 };
             map.restore_root(0, on_device);

@@ -43,14 +43,24 @@ impl Map {
         let rest = (count / 32).max((8 * SWEEP_FRAMES).min(count / 2));
         let most = count - rest;
         // With n arrays for L leaves, n + (L - n) * 3 / 4 = most.
-        let lacking = self.volume_leaves.saturating_sub(most);
+        let lacking = self.leaf_count().saturating_sub(most);
         most.saturating_sub(3 * lacking).max(count / 8)
     }
 
     /// Whether every leaf may have an array that differs from its page: then nobody waits for those that
     /// stay because of relocations.
     pub(crate) fn holds_all(&self) -> bool {
-        self.changed_count_max() >= self.volume_leaves
+        self.changed_count_max() >= self.leaf_count()
+    }
+
+    /// Leaves that may have arrays: of a sparse volume those in stretches that were looked at, for of the
+    /// others there may be any number.
+    fn leaf_count(&self) -> usize {
+        if self.is_sparse {
+            self.leaf_count_max.min(self.directory.leaf_tables * super::ENTRIES_PER_PAGE)
+        } else {
+            self.leaf_count_max
+        }
     }
 
     /// Frames that could be had now.

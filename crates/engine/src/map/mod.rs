@@ -46,7 +46,7 @@ use alloc::vec::Vec;
 use chain::{UPDATES_PER_CHUNK, Update};
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::superblock::RecoveryBudget;
+use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{BlockPointer, Lba, Pba};
 use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
 pub(crate) use entries::EntryWidth;
@@ -82,9 +82,19 @@ pub(crate) enum Lookup {
 /// The map.
 pub(crate) struct Map {
     directory: Directory,
-    /// Blocks, and leaves, that the volume can have.
+    /// Blocks, and leaves, that the volume has addresses for.
     volume_size: u64,
-    volume_leaves: usize,
+    volume_leaves: u64,
+    /// Leaves, and roots, that may be in use at once.
+    leaf_count_max: usize,
+    roots_max: u64,
+    is_sparse: bool,
+    /// Roots that were forgotten and that the durable checkpoint still has.
+    roots_held: usize,
+    /// Root pages on the device.
+    root_page_count: u64,
+    /// Leaves of which it is not known that they have a page, and that have updates.
+    pageless: u64,
     frames: Frames,
     /// Changed addresses since the last cut: host address × 2, or leaf start × 2 + 1 for "all of
     /// the leaf's updates".
@@ -119,10 +129,21 @@ pub struct MapStatistics {
 /// The least frames that a map works with, if they are of the largest size.
 pub(crate) const FRAME_COUNT_MIN: u64 = 64;
 
-/// Bytes that the directory of a volume of this size can take.
-pub(crate) fn directory_size(volume_size: u64) -> u64 {
-    let roots = volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64);
+/// Bytes that a directory of so many roots can take.
+pub(crate) fn directory_size(roots: u64) -> u64 {
     roots * (LEAF_TABLE_SIZE + core::mem::size_of::<directory::Root>()) as u64
+}
+
+/// Leaves that may be in use at once.
+fn leaf_count_max(geometry: &Geometry) -> u64 {
+    let addressable = geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64);
+    // Of a sparse volume each block may be in a leaf of its own; but then half of them are map pages.
+    if geometry.is_sparse() { addressable.min(geometry.capacity) } else { addressable }
+}
+
+/// Roots that are there from the start.
+fn dense_roots(geometry: &Geometry) -> u64 {
+    if geometry.is_sparse() { 0 } else { geometry.roots_max() }
 }
 
 /// Bytes of a frame of entries of this width.
@@ -133,26 +154,34 @@ const fn frame_size(width: EntryWidth) -> u64 {
 impl Map {
     /// A map without entries, within `map_size` bytes; `None` if that is too little.
     pub(crate) fn new(
-        volume_size: u64,
+        geometry: &Geometry,
         map_size: u64,
         width: EntryWidth,
         budget: RecoveryBudget,
     ) -> Option<Map> {
         // An array for each leaf, and a chain of all its addresses besides: more is of no use, and
         // what a damaged superblock asks for is not taken on trust.
-        let useful = (3 * volume_size.div_ceil(ENTRIES_PER_PAGE as u64) + 1024) * FRAME_SIZE_MAX;
-        let size = map_size.checked_sub(directory_size(volume_size))?.min(useful);
+        let leaf_count_max = leaf_count_max(geometry);
+        let roots_max = geometry.roots_max();
+        let useful = (3 * leaf_count_max + 1024) * FRAME_SIZE_MAX;
+        let size = map_size.checked_sub(directory_size(roots_max))?.min(useful);
         if size / FRAME_SIZE_MAX < FRAME_COUNT_MIN {
             return None;
         }
         let frame_count = size / frame_size(width);
-        let budget_size = budget.map_size.saturating_sub(directory_size(volume_size)).min(size);
+        let budget_size = budget.map_size.saturating_sub(directory_size(roots_max)).min(size);
         // Three times the size between cuts, and replay may have to take two intervals in one.
         let journal_capacity = 8 * budget.journal_size as usize;
         Some(Map {
-            directory: Directory::new(volume_size),
-            volume_size,
-            volume_leaves: volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize,
+            directory: Directory::new(dense_roots(geometry)),
+            volume_size: geometry.volume_size,
+            volume_leaves: geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64),
+            leaf_count_max: leaf_count_max as usize,
+            roots_max,
+            is_sparse: geometry.is_sparse(),
+            roots_held: 0,
+            root_page_count: 0,
+            pageless: 0,
             frames: Frames::new(frame_count as usize, width),
             journal: Vec::with_capacity(journal_capacity),
             journal_spare: Vec::with_capacity(journal_capacity),
@@ -170,13 +199,18 @@ impl Map {
     /// The volume is larger from now on, before anything is written to it. Its directory takes memory that
     /// frames had. They are free: the new size is one that recovery could do with, directory and all, and
     /// all that was restored was let in by the old one.
-    pub(crate) fn grow(&mut self, volume_size: u64, map_size: u64) {
+    pub(crate) fn grow(&mut self, geometry: &Geometry, map_size: u64) {
         let width = self.frames.width();
-        let frames = map_size.saturating_sub(directory_size(volume_size)) / frame_size(width);
+        let directory = directory_size(geometry.roots_max());
+        let frames = map_size.saturating_sub(directory) / frame_size(width);
         self.frames.retire_down_to(frames as usize);
-        self.directory.grow(volume_size);
-        self.volume_size = volume_size;
-        self.volume_leaves = volume_size.div_ceil(ENTRIES_PER_PAGE as u64) as usize;
+        if !geometry.is_sparse() {
+            self.directory.grow(dense_roots(geometry));
+        }
+        self.volume_size = geometry.volume_size;
+        self.volume_leaves = geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64);
+        self.leaf_count_max = leaf_count_max(geometry) as usize;
+        self.roots_max = geometry.roots_max();
     }
 
     /// Whether arrays have room for every address below this one.
@@ -184,14 +218,122 @@ impl Map {
         EntryWidth::of_addresses_below(end) <= self.frames.width()
     }
 
-    /// Roots that the volume can have.
-    pub(crate) fn root_count_max(&self) -> u64 {
+    /// Keys of the volume's roots are below it.
+    pub(crate) fn root_key_limit(&self) -> u64 {
         self.volume_size.div_ceil((ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64)
     }
 
+    /// Roots that may be in use at once.
+    pub(crate) fn roots_max(&self) -> u64 {
+        self.roots_max
+    }
+
     /// Whether an address belongs to a leaf that the volume can have.
+    pub(crate) fn can_have_leaf_of(&self, lba: Lba) -> bool {
+        split(lba).0 < self.volume_leaves
+    }
+
+    /// The same, and besides all others that it has.
     pub(crate) fn has_leaf_of(&self, lba: Lba) -> bool {
-        split(lba).0 < self.volume_leaves as u64
+        let (leaf, _) = split(lba);
+        let root = leaf / ENTRIES_PER_PAGE as u64;
+        let has_room = self.has_root(root) || (self.root_count() as u64) < self.roots_max;
+        self.can_have_leaf_of(lba) && has_room
+    }
+
+    /// Whether anything may be mapped in this root: it is in use.
+    pub(crate) fn has_root(&self, key: u64) -> bool {
+        self.directory.find_root(key).is_some()
+    }
+
+    /// Takes a root into use.
+    pub(crate) fn make_root(&mut self, key: u64) {
+        self.directory.root_index(key);
+    }
+
+    /// The first address from here on that belongs to a root in use; behind all addresses if none does.
+    pub(crate) fn next_in_use(&self, lba: u64) -> u64 {
+        let per_root = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
+        let roots = self.directory.roots();
+        let index = roots.partition_point(|root| root.key < lba / per_root);
+        let first = roots.get(index).map(|root| root.key.saturating_mul(per_root));
+        first.map_or(self.volume_size.max(lba), |first| first.max(lba))
+    }
+
+    /// Whether there is a root in which there is nothing.
+    pub(crate) fn has_empty_root(&self) -> bool {
+        self.directory.has_empty()
+    }
+
+    /// At a cut: forgets roots in which there is nothing. Only while nothing is promised: what was accepted
+    /// and did not take effect needs its root. Recovery may come from the checkpoint before this one, which
+    /// has them, so they count until this one is durable.
+    pub(crate) fn drop_empty_roots(&mut self) {
+        self.roots_held += self.directory.drop_empty();
+    }
+
+    /// Root pages on the device.
+    pub(crate) fn root_page_count(&self) -> u64 {
+        self.root_page_count
+    }
+
+    /// Leaves with updates of which it is not known that they have a page.
+    pub(crate) fn pageless_count(&self) -> u64 {
+        self.pageless
+    }
+
+    /// Whether a leaf has a page, or is counted as one that will.
+    pub(crate) fn has_page_or_update(&self, key: u64) -> bool {
+        let Some(place) = self.directory.find(key) else { return false };
+        let leaf = self.directory.leaf(place);
+        leaf.is(Flag::Pageless) || leaf.is(Flag::Writing) || leaf.disk.is_mapped()
+    }
+
+    /// Whether a block is mapped, if memory tells.
+    pub(crate) fn presence(&self, lba: Lba) -> Option<bool> {
+        let (key, index) = split(lba);
+        match self.directory.find(key) {
+            Some(place) => {
+                let known = self.known(place, index);
+                // What is lost takes no room, and what heals it does.
+                known.map(|pointer| pointer.is_mapped() && !pointer.is_lost())
+            }
+            None => {
+                let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
+                let state = root.map(|root| self.directory.roots()[root].state);
+                matches!(state, None | Some(RootState::Loaded)).then_some(false)
+            }
+        }
+    }
+
+    /// Whether any old location in a leaf page is counted though nobody looked whether it is there.
+    pub(crate) fn has_unsettled(&self) -> bool {
+        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
+        let mut leaves = tables.flat_map(|leaves| leaves.iter()).filter(|leaf| leaf.unmerged > 0);
+        leaves.any(|leaf| {
+            let unknown = leaf.is(Flag::Pageless) || leaf.is(Flag::Dead);
+            unknown || self.frames.chain_updates(leaf.chain).any(|update| !update.released)
+        })
+    }
+
+    /// A leaf has updates: if it is not known to have a page, it is counted as one that will.
+    fn note_pageless(&mut self, place: LeafPlace) {
+        let is_loaded = self.directory.is_loaded(place);
+        let leaf = self.directory.leaf_mut(place);
+        let has_page = is_loaded && leaf.disk.is_mapped();
+        if !has_page && !leaf.is(Flag::Pageless) {
+            leaf.set(Flag::Pageless, true);
+            self.pageless += 1;
+        }
+    }
+
+    /// A leaf has a page, or needs none.
+    fn note_page(&mut self, place: LeafPlace) {
+        let leaf = self.directory.leaf_mut(place);
+        if leaf.is(Flag::Pageless) {
+            leaf.set(Flag::Pageless, false);
+            self.pageless -= 1;
+        }
     }
 
     /// Bytes in use: arrays, chains, directory.
@@ -469,6 +611,7 @@ impl Map {
         if was_clean {
             self.directory.note_dirty(place);
         }
+        self.note_pageless(place);
     }
 
     fn fold_if_long(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {

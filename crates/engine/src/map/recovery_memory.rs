@@ -217,12 +217,24 @@ mod tests {
     use super::super::{Map, directory_size};
     use super::*;
     use crate::create::map_size_default;
-    use coulter_format::superblock::RecoveryBudget;
+    use coulter_format::Pba;
+    use coulter_format::superblock::{Geometry, RecoveryBudget};
 
     fn map(volume_size: u64, map_size: u64, address_bits: u32) -> Map {
         let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size };
         let width = EntryWidth::of_addresses_below(1 << address_bits);
-        Map::new(volume_size, map_size, width, budget).expect("it fits")
+        let geometry = Geometry {
+            device_size: 1 << 32,
+            volume_size,
+            capacity: volume_size,
+            root_limit: 0,
+            segment_size: 256,
+            segment_count: 1,
+            first_segment: Pba(256),
+            second_superblock: Pba(128),
+            third_superblock: Pba::NOWHERE,
+        };
+        Map::new(&geometry, map_size, width, budget).expect("it fits")
     }
 
     /// Frames of 4 KiB lent themselves to counting, and stores were written by engines that did.
@@ -232,7 +244,7 @@ mod tests {
         let odd = [0, 1, 63, 64, 65, 1000, 4095];
         for frames in (64..80).chain([127, 128, 255, 682, 683, 684, 1023, 1024, 1025, 4000]) {
             for (bits, rest) in (1..=32).flat_map(|bits| odd.map(|rest| (bits, rest))) {
-                let map_size = directory_size(volume_size) + 4096 * frames + rest;
+                let map_size = directory_size(volume_size >> 18) + 4096 * frames + rest;
                 let map = map(volume_size, map_size, bits);
                 let (_, chunks_max) = map.recovery_chunks();
                 let large = (frames / 4).max(256);

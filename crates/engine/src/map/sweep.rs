@@ -53,6 +53,7 @@ impl Map {
     /// The checkpoint cut last is durable.
     pub(crate) fn checkpoint_is_durable(&mut self) {
         self.recovery.checkpoint_is_durable();
+        self.roots_held = 0;
     }
 
     /// The next leaf that has updates, from the position on; moves the position to it. `None` at
@@ -116,7 +117,7 @@ impl Map {
             };
             let leaf = self.directory.leaf_mut(place);
             leaf.frame = frame;
-            let inside = (key as usize) < self.volume_leaves;
+            let inside = key < self.volume_leaves;
             let lost = leaf.is(Flag::Damaged) && !leaf.base_is_gone() && inside;
             leaf.set(Flag::Damaged, false);
             leaf.set(Flag::Cleared, false);
@@ -168,7 +169,7 @@ impl Map {
         root.state = RootState::Loaded;
         root.changed = true;
         let first = root.key * ENTRIES_PER_PAGE as u64;
-        let inside = (self.volume_leaves as u64).saturating_sub(first) as usize;
+        let inside = self.volume_leaves.saturating_sub(first).min(ENTRIES_PER_PAGE as u64) as usize;
         for leaf in root.leaves.iter_mut().flat_map(|leaves| leaves.iter_mut().take(inside)) {
             leaf.disk = BlockPointer::LOST;
             leaf.set(Flag::Damaged, true);
@@ -189,6 +190,7 @@ impl Map {
     }
 
     fn vanish(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
+        self.note_page(place);
         let leaf = self.directory.leaf_mut(place);
         let old = core::mem::replace(&mut leaf.disk, BlockPointer::NOWHERE);
         leaf.set(Flag::Changed, false);
@@ -249,6 +251,7 @@ impl Map {
         pointer: BlockPointer,
         now: Sequence,
     ) {
+        self.note_page(place);
         let old = core::mem::replace(&mut self.directory.leaf_mut(place).disk, pointer);
         segments.retain(pointer.pba);
         if old.is_mapped() {

@@ -87,6 +87,13 @@ impl Map {
         }
     }
 
+    /// Leaves that are counted as ones that will take a page.
+    pub(crate) fn count_pageless(&self) -> u64 {
+        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
+        let leaves = tables.flat_map(|leaves| leaves.iter());
+        leaves.filter(|leaf| leaf.is(Flag::Pageless)).count() as u64
+    }
+
     /// # Panics
     /// If leaves, frames, chunks, promises and the account of recovery's memory contradict each other.
     pub(crate) fn assert_invariants(&self, under_way: &UnderWay, is_sound: bool) {

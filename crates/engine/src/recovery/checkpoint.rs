@@ -75,8 +75,9 @@ impl Recovery {
         self.reserved = body.reserved().map(SegmentIndex).collect();
         self.holes = body.reserved_holes().map(SegmentIndex).collect();
         // Each has 12 KiB of directory: more than the volume can have would be more than was allowed.
-        let root_count = shared.map.root_count_max();
+        let root_count = shared.map.root_key_limit();
         check(body.roots().all(|(key, p)| key < root_count && inside(&p)), "root")?;
+        check(body.counts().roots as u64 <= shared.map.roots_max(), "root_count")?;
         body.roots().for_each(|(key, pointer)| shared.map.restore_root(key, pointer));
         let table: Vec<_> = body.table().collect();
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
@@ -195,7 +196,11 @@ impl Recovery {
             if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
                 return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
             }
-            if !shared.map.has_leaf_of(entry.lba) {
+            let has_leaf = match is_live(&entry) {
+                true => shared.map.has_leaf_of(entry.lba),
+                false => shared.map.can_have_leaf_of(entry.lba),
+            };
+            if !has_leaf {
                 return Err(damaged(Structure::Run, Reason::Field("lba"), pba));
             }
             if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {
@@ -243,7 +248,11 @@ impl Recovery {
             if entry.kind != Kind::Data {
                 return Err(wrong("kind"));
             }
-            if !shared.map.has_leaf_of(Lba(entry.key)) {
+            let has_leaf = match is_live(&entry) {
+                true => shared.map.has_leaf_of(Lba(entry.key)),
+                false => shared.map.can_have_leaf_of(Lba(entry.key)),
+            };
+            if !has_leaf {
                 return Err(wrong("key"));
             }
             let pointer = BlockPointer { pba: entry.pba, checksum: entry.word.checksum };

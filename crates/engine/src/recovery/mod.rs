@@ -131,6 +131,8 @@ struct Found {
 pub(crate) struct Recovery {
     stage: Stage,
     begun: bool,
+    /// Neither of the first two superblocks is there.
+    third_is_sought: bool,
     jobs: Vec<Option<Job>>,
     /// Jobs whose results are taken in order.
     in_order: VecDeque<u32>,
@@ -168,6 +170,7 @@ impl Recovery {
         Recovery {
             stage: Stage::Superblocks,
             begun: false,
+            third_is_sought: false,
             jobs: Vec::with_capacity(usize::from(record_count)),
             in_order: VecDeque::new(),
             newest: None,

@@ -21,7 +21,9 @@ impl Recovery {
                 // that nobody allowed.
                 let is_host = matches!(entry.kind, Kind::Data | Kind::Remote | Kind::Discard);
                 let end = entry.key + u64::from(entry.count);
-                if is_host && end > shared.superblock.geometry.volume_size {
+                let has_room = !matches!(entry.kind, Kind::Data | Kind::Remote)
+                    || shared.map.has_leaf_of(Lba(entry.key));
+                if is_host && (end > shared.superblock.geometry.volume_size || !has_room) {
                     let key = Reason::Field("key");
                     return Err(damaged(Structure::RecordHeader, key, found.pba));
                 }

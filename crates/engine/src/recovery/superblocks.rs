@@ -7,7 +7,7 @@ use crate::pacing::{Pacing, Watermarks};
 use crate::prepare::Prepare;
 use crate::segments::Segments;
 use crate::shared::Shared;
-use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock};
+use coulter_format::superblock::{FIRST_SUPERBLOCK, Superblock, third_superblocks};
 use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
 
 /// Where superblock B lies for every segment size that there can be.
@@ -45,7 +45,7 @@ impl Recovery {
                     self.superblock_errors.push(SuperblockError::Corrupt(job.pba, corrupt));
                 }
                 Ok(Ok(superblock)) => {
-                    if superblock.location() != job.pba {
+                    if !superblock.belongs_at(job.pba) {
                         continue;
                     }
                     let newer =
@@ -59,7 +59,23 @@ impl Recovery {
         if self.jobs_out() {
             return Ok(false);
         }
+        let is_of_another = of_another_program(self, |_| true).is_some();
+        if self.newest.is_none() && !self.third_is_sought && !is_of_another {
+            self.third_is_sought = true;
+            for (index, pba) in third_superblocks(shared.device_size).enumerate() {
+                let page = Target::Page(PageRef(index as u16));
+                self.start_job(shared, JobKind::Superblock(pba), pba, 1, page);
+            }
+            // On a device of a block or none there is no place for one.
+            if self.jobs_out() {
+                return Ok(false);
+            }
+        }
         let Some(superblock) = self.newest else { return Err(no_superblock(self)) };
+        // What has overwritten the first two may be somebody's, and is not overwritten in turn.
+        if self.third_is_sought && !shared.config.read_only {
+            return Err(OpenError::FirstSuperblocksLost);
+        }
         // It may be the newer one. To go on from the other would overwrite it.
         let places = [FIRST_SUPERBLOCK, superblock.geometry.second_superblock];
         if let Some(error) = of_another_program(self, |pba| places.contains(&pba)) {
@@ -99,7 +115,7 @@ impl Recovery {
         // A store that grows has addresses up to the end of the device as soon as it is opened.
         let grows = shared.config.growth.is_some() && !shared.config.read_only;
         let width = EntryWidth::of_addresses_below(if grows { shared.device_size } else { end });
-        let map = Map::new(geometry.volume_size, map_size, width, superblock.budget);
+        let map = Map::new(&geometry, map_size, width, superblock.budget);
         shared.map = map.ok_or(too_small)?;
         shared.segments = Segments::new(geometry);
         if shared.config.prepare == Prepare::Space {

@@ -178,12 +178,15 @@ impl World {
         let mut observed = vec![0; self.volume_size as usize];
         let mut lba = 0;
         while let Some(range) = self.oracle.touched(lba) {
+            let together = self.shape.together(range.start, range.end - range.start);
+            let range = range.start..range.start + together;
             lba = range.end;
-            let count = (range.end - range.start) as u32;
+            let count = together as u32;
             let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
             self.next_request += 1;
             let id = RequestId(self.next_request);
-            let request = Request::Read { lba: Lba(range.start), count, buffer };
+            let lba = Lba(self.shape.place(range.start));
+            let request = Request::Read { lba, count, buffer };
             let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
             if engine.handle_request(id, request, memory).is_err() {
                 return violation("a read is refused while nothing else happens".to_owned());

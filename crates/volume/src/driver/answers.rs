@@ -13,6 +13,7 @@
 
 use super::footprint::Footprint;
 use super::jobs::{Job, JobIndex, Stage};
+use super::parts::request_id;
 use super::{Driver, Finished};
 use crate::open_options::Acknowledge;
 use crate::service::{Operation, RequestError};
@@ -86,7 +87,9 @@ impl Driver {
             Operation::Write { fua: false } => self.answers_early,
             _ => false,
         };
-        if is_early && job.failure.is_none() && self.engine.read_only().is_none() {
+        // What the engine took may be refused already: a sparse store that is full.
+        let is_refused = self.engine.has_answered(request_id(index));
+        if is_early && !is_refused && job.failure.is_none() && self.engine.read_only().is_none() {
             job.is_answered = true;
             self.finished.push(Finished::of(job, Ok(())));
             self.bounces.give(std::mem::take(&mut job.bounce));

@@ -471,6 +471,7 @@ fn request_error(failure: Failure) -> RequestError {
     match failure {
         Failure::Corrupt(lba) => RequestError::Corrupt { block: lba.0 },
         Failure::Device(errno) => RequestError::Device { errno },
+        Failure::Full => RequestError::Full,
         // What else there may come to be is a refusal too.
         _ => RequestError::ReadOnly,
     }

@@ -1,0 +1,270 @@
+//! Whether a sparse store has room for a write.
+//!
+//! A sparse store has more host addresses than blocks. Its *capacity* is given in blocks: so many may be
+//! mapped at once if they lie densely, 512 to a map page. Scattered blocks need more map pages, and
+//! those take the room of data. So the device always has room for all that is mapped, for its map pages
+//! and for the cleaner, whatever the addresses are.
+//!
+//! ```text
+//! charge = blocks counted in the segment table      data, leaf pages, and old locations not looked at
+//!        + leaves that have updates and no page yet
+//!        + roots in use
+//! ```
+//! The segment table is exact over crashes, so the charge is. It is too high only by *unsettled*
+//! locations: those that an overwrite or a discard has left in a leaf page that nobody looked at since.
+//!
+//! # Invariants
+//! - Charge and promises together never exceed capacity and the map pages that a dense volume of that
+//!   size has.
+//! - `Full` is answered only when nothing is promised and nothing is unsettled: then the charge is exact.
+//!   Before that the write waits: for what is on its way, for a leaf to be loaded, or for a round of the
+//!   sweep, which settles everything.
+//! - An overwrite is charged nothing, so it always succeeds; a discard is not even asked.
+//!
+//! # Does not
+//! concern a store that is not sparse: its capacity is its number of addresses.
+
+use crate::api::RecordRef;
+use crate::loads::Waiter;
+use crate::map::LoadPurpose;
+use crate::pacing::metadata_blocks;
+use crate::shared::Shared;
+use alloc::vec::Vec;
+use coulter_format::Lba;
+use coulter_format::checkpoint::SweepPosition;
+use coulter_format::checksum::Kind;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::record::Extent;
+
+const LEAF: u64 = ENTRIES_PER_PAGE as u64;
+const ROOT: u64 = LEAF * LEAF;
+
+/// What becomes of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may go on. So many blocks are promised to it.
+    Free(u64),
+    /// Something must end first; it is on its way.
+    Wait,
+    /// There is no room, and nothing that is under way will make any.
+    Full,
+}
+
+/// What was promised to writes that did not take effect yet, and what the sweep was asked for.
+#[derive(Default)]
+pub(crate) struct Promises {
+    /// Blocks.
+    pub(crate) blocks: u64,
+    /// Records with discards that did not take effect.
+    pub(crate) discards: u32,
+    /// New roots of the write in hand; kept for its memory.
+    roots: Vec<u64>,
+    /// Nothing is unsettled once the sweep has come here.
+    settled_at: Option<SweepPosition>,
+}
+
+impl Shared {
+    /// Whether these extents, of one write, have room.
+    pub(crate) fn admission(&mut self, extents: &[Extent]) -> Admission {
+        if !self.superblock.geometry.is_sparse() {
+            return Admission::Free(0);
+        }
+        let written = || extents.iter().filter(|extent| extent.kind == Kind::Data);
+        let most = written().map(most_needed).sum::<u64>();
+        if most == 0 {
+            return Admission::Free(0);
+        }
+        match self.try_admit(extents, most) {
+            // Roots without anything in them count until a checkpoint has done without them.
+            Admission::Full if self.map.has_empty_root() => {
+                self.signals.checkpoint = true;
+                Admission::Wait
+            }
+            admission => admission,
+        }
+    }
+
+    fn try_admit(&mut self, extents: &[Extent], most: u64) -> Admission {
+        let written = || extents.iter().filter(|extent| extent.kind == Kind::Data);
+        if !self.has_roots_for(written()) {
+            return self.wait_or_full();
+        }
+        let admitted = match self.charge() + self.promises.blocks + most <= self.charge_max() {
+            true => Some(most),
+            false => self.needed_exactly(written()),
+        };
+        match admitted {
+            None => Admission::Wait,
+            Some(needed) if self.charge() + self.promises.blocks + needed > self.charge_max() => {
+                self.wait_or_full()
+            }
+            Some(needed) => {
+                // They exist from now on: a discard that comes later, and finds them, may concern this
+                // write although it did not take effect yet.
+                for root in &self.promises.roots {
+                    self.map.make_root(*root);
+                }
+                Admission::Free(needed)
+            }
+        }
+    }
+
+    /// Whether the roots of these extents exist or may.
+    fn has_roots_for<'e>(&mut self, written: impl Iterator<Item = &'e Extent>) -> bool {
+        let roots = &mut self.promises.roots;
+        roots.clear();
+        roots.extend(written.flat_map(roots_of).filter(|root| !self.map.has_root(*root)));
+        roots.sort_unstable();
+        roots.dedup();
+        (self.map.root_count() + roots.len()) as u64 <= self.map.roots_max()
+    }
+
+    /// Blocks that are charged now.
+    pub(crate) fn charge(&self) -> u64 {
+        let counted = self.segments.valid_count().saturating_sub(self.segments.listed_blocks());
+        counted + self.map.pageless_count() + self.map.root_count() as u64
+    }
+
+    /// Blocks that may be charged.
+    pub(crate) fn charge_max(&self) -> u64 {
+        let capacity = self.superblock.geometry.capacity;
+        capacity + metadata_blocks(capacity)
+    }
+
+    /// Blocks that these extents need besides what is charged already. `None`: a leaf must be loaded, or
+    /// a discard take effect, before that is known.
+    fn needed_exactly<'e>(&mut self, written: impl Iterator<Item = &'e Extent>) -> Option<u64> {
+        if self.promises.discards > 0 {
+            return None;
+        }
+        let (mut needed, mut latest) = (0, None);
+        let mut unknown = None;
+        for extent in written {
+            for lba in extent.key..extent.key + u64::from(extent.count) {
+                let leaf = lba / LEAF;
+                if latest.replace(leaf) != Some(leaf) {
+                    needed += u64::from(!self.map.has_page_or_update(leaf));
+                    needed += u64::from(!self.map.has_root(leaf / LEAF));
+                }
+                match self.map.presence(Lba(lba)) {
+                    Some(is_mapped) => needed += u64::from(!is_mapped),
+                    None => unknown = Some(leaf),
+                }
+            }
+        }
+        let Some(leaf) = unknown else { return Some(needed) };
+        // A leaf that is damaged tells nothing, and never will: what is written to it is new.
+        let is_ready = self.load_for(leaf, Waiter::Nobody, LoadPurpose::Clean);
+        (is_ready && self.map.is_doubtful(leaf)).then_some(needed + 1)
+    }
+
+    /// There is no room as things stand: whether something under way may make some.
+    fn wait_or_full(&mut self) -> Admission {
+        let is_quiet = self.promises.blocks == 0 && self.promises.discards == 0;
+        if !is_quiet || self.requests.discard_under_way || self.signals.checkpoint_is_active() {
+            return Admission::Wait;
+        }
+        let here = self.map.sweep_position();
+        match self.promises.settled_at {
+            Some(target) if here < target => {
+                self.signals.settling = true;
+                return Admission::Wait;
+            }
+            // The round is over, and has settled all that there was.
+            Some(_) if !self.map.has_unsettled() => {
+                self.promises.settled_at = None;
+                self.signals.settling = false;
+            }
+            _ if self.map.has_unsettled() => {
+                let target = SweepPosition { cycle: here.cycle + 1, leaf: here.leaf };
+                self.promises.settled_at = Some(target);
+                self.signals.settling = true;
+                return Admission::Wait;
+            }
+            _ => {}
+        }
+        Admission::Full
+    }
+
+    /// Blocks that the write in this record may map.
+    pub(crate) fn promise(&mut self, record: RecordRef, blocks: u64) {
+        self.log.record_mut(record).promised += blocks;
+        self.promises.blocks += blocks;
+    }
+
+    /// The record discards something.
+    pub(crate) fn promise_discard(&mut self, record: RecordRef) {
+        let record = self.log.record_mut(record);
+        self.promises.discards += u32::from(!core::mem::replace(&mut record.discards, true));
+    }
+
+    /// What was promised to a record's writes is charged now, or never will be.
+    pub(crate) fn redeem(&mut self, (blocks, discards): (u64, bool)) {
+        assert!(self.promises.blocks >= blocks, "what is redeemed was promised");
+        self.promises.blocks -= blocks;
+        self.promises.discards -= u32::from(discards);
+    }
+
+    /// The sweep has moved: whether it is still wanted for what is unsettled.
+    pub(crate) fn note_settling(&mut self) {
+        if self.promises.settled_at.is_none_or(|target| self.map.sweep_position() >= target) {
+            self.signals.settling = false;
+        }
+    }
+}
+
+#[cfg(feature = "verify")]
+impl Shared {
+    /// # Panics
+    /// If what the charge is made of is not what it counts, or more was let in than there is room for.
+    pub(crate) fn assert_room(&self, is_sound: bool) {
+        let valid = self.segments.iter().map(|(_, segment)| u64::from(segment.valid));
+        assert_eq!(self.segments.valid_count(), valid.sum::<u64>(), "references are counted");
+        let pages = self.map.root_pages().count() as u64;
+        assert_eq!(self.map.root_page_count(), pages, "root pages are counted");
+        assert_eq!(
+            self.map.pageless_count(),
+            self.map.count_pageless(),
+            "so are leaves without page"
+        );
+        assert!(self.map.root_count() as u64 <= self.map.roots_max(), "no root is one too many");
+        let (blocks, discards) = self.log.count_promises();
+        if is_sound {
+            assert_eq!(self.promises.blocks, blocks, "what is promised is in a record");
+            assert_eq!(self.promises.discards, discards, "so is what is discarded");
+        }
+        let listed = self.segments.iter().map(|(_, segment)| u64::from(segment.listed));
+        assert_eq!(self.segments.listed_blocks(), listed.sum::<u64>(), "what is listed is counted");
+    }
+}
+
+/// Blocks that a write may need at most: itself, its leaf pages, its roots.
+fn most_needed(extent: &Extent) -> u64 {
+    let count = |size: u64| {
+        let last = extent.key + u64::from(extent.count) - 1;
+        last / size - extent.key / size + 1
+    };
+    u64::from(extent.count) + count(LEAF) + count(ROOT)
+}
+
+fn roots_of(extent: &Extent) -> impl Iterator<Item = u64> + use<> {
+    let last = extent.key + u64::from(extent.count) - 1;
+    extent.key / ROOT..=last / ROOT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(key: u64, count: u16) -> Extent {
+        Extent { key, count, kind: Kind::Data, relocated: false }
+    }
+
+    #[test]
+    fn a_write_is_promised_its_blocks_its_leaf_pages_and_its_roots() {
+        assert_eq!(most_needed(&data(5, 1)), 3);
+        assert_eq!(most_needed(&data(511, 2)), 2 + 2 + 1);
+        assert_eq!(most_needed(&data(ROOT - 1, 2)), 2 + 2 + 2);
+        assert_eq!(roots_of(&data(ROOT - 1, 2)).collect::<alloc::vec::Vec<_>>(), [0, 1]);
+    }
+}
