@@ -8,7 +8,7 @@ use coulter::service::{BlockService, Guest, Session};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 /// Where a loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,11 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
+    /// Whether the loop is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
     /// Waits until the loop is over and all that it owned is gone.
     pub(crate) fn await_end(self) {
         // Nothing is ever sent: this waits for the loop to drop its end, as a panic does too.

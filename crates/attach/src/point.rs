@@ -35,6 +35,11 @@ pub trait AttachPoint: Send {
     /// Ends it. Once it has succeeded, or when there is nothing left to end, it does nothing.
     fn detach(&mut self, how: Detach) -> Result<(), DetachError>;
 
+    /// Whether it has ended by itself, as a mount does that somebody else unmounts.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Finishes what hosts had asked for and stops, but leaves everything that they see in its place.
     /// The descriptor is what another process, or this one, resumes with; until then requests wait.
     /// Afterwards this does nothing any more, dropping it included.

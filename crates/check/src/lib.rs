@@ -36,6 +36,7 @@ mod check;
 mod checkpoint;
 mod detail;
 pub mod dump;
+pub mod files;
 mod finding;
 mod layout;
 mod leaves;

@@ -62,6 +62,7 @@ pub(crate) enum Verb {
     Mount(verbs::mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(verbs::umount::Umount),
+    Fs(verbs::fs::Fs),
     Serve(verbs::serve::Serve),
     #[command(visible_alias = "info")]
     Status(verbs::status::StatusOf),

@@ -3,12 +3,13 @@
 use crate::control::{self, Request};
 use crate::error::{DaemonError, Error, StateError};
 use crate::inherited;
-use crate::job::{Job, Point};
+use crate::job::{FsOptions, Job, Point};
 use crate::nvme::NvmeTarget;
 use crate::opening::Acknowledge;
 use crate::state::{Entry, StateDirectory, Via};
-use coulter::service::{BlockService, Session};
+use coulter::service::{BLOCK_SIZE, BlockService, Session};
 use coulter_attach::fuse::FILE_NAME;
+use coulter_attach::fuse::files::{FilesMount, MountOptions};
 use coulter_attach::loop_device::{self, LoopDevice, LoopOptions};
 use coulter_attach::mounts::{self, Mount};
 use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
@@ -72,6 +73,11 @@ impl AttachPoint {
                 let target = NvmeTarget::start(state, place, entry, service);
                 Box::new(target.map_err(|error| failed(error.to_string()))?)
             }
+            Point::Fs { directory, options } => {
+                let options = mount_options(entry, options);
+                let mount = FilesMount::mount(&*service, directory, &options);
+                Box::new(mount.map_err(|error| failed(error.to_string()))?)
+            }
         };
         Ok(AttachPoint::new(inner, entry))
     }
@@ -103,7 +109,7 @@ impl AttachPoint {
                 Box::new(device.map_err(|error| failed(error.to_string()))?)
             }
             // These hand nothing over: whoever is to serve them next takes them over.
-            Point::Ublk | Point::Nbd => {
+            Point::Ublk | Point::Nbd | Point::Fs { .. } => {
                 return Err(failed("it is taken over by `attach --recover`".to_owned()).into());
             }
             Point::NvmeDevice => {
@@ -143,6 +149,11 @@ impl AttachPoint {
     /// Whether it was ended, in order or not.
     pub fn is_gone(&self) -> bool {
         self.is_gone
+    }
+
+    /// Whether it has ended by itself: somebody else has unmounted it.
+    pub fn has_ended(&self) -> bool {
+        self.inner.has_ended()
     }
 
     /// Ends it; afterwards it does nothing any more.
@@ -274,6 +285,18 @@ fn loop_options(entry: &Entry) -> LoopOptions {
     }
 }
 
+fn mount_options(entry: &Entry, options: &FsOptions) -> MountOptions {
+    MountOptions {
+        read_only: entry.read_only,
+        writes_back: options.writes_back,
+        no_suid: options.no_suid,
+        no_dev: options.no_dev,
+        no_exec: options.no_exec,
+        cache_blocks: options.cache_size.map(|size| (size / BLOCK_SIZE) as usize),
+        source: entry.store.display().to_string(),
+    }
+}
+
 fn serve(
     address: &Address,
     allow_remote: bool,
@@ -330,7 +353,14 @@ pub fn has_its_device(state: &StateDirectory, entry: &Entry) -> bool {
             found.is_some_and(|found| found.device().as_deref() == Some(device))
         }
         Via::NbdServer | Via::NvmeServer => true,
+        Via::Fs => is_mounted(entry, device),
     }
+}
+
+/// Whether the file system of this entry's store is what is mounted there.
+fn is_mounted(entry: &Entry, directory: &Path) -> bool {
+    let mount = mounts::mount_at(directory).ok().flatten();
+    mount.is_some_and(|mount| mount.kind == "fuse.coulter" && mount.source == entry.store)
 }
 
 /// That the device of `entry` leads to its volume, before anything is done to it.
@@ -361,6 +391,8 @@ pub fn check(via: Via) -> Result<(), String> {
         Via::Loop => loop_is_possible(),
         Via::Nvme => nvme_device::check().map_err(|error| error.to_string()),
         Via::NbdServer | Via::NvmeServer => Ok(()),
+        Via::Fs if !nix::unistd::Uid::effective().is_root() => Err("it takes root".to_owned()),
+        Via::Fs => Ok(()),
     }
 }
 
@@ -379,7 +411,7 @@ pub fn waiting_device(entry: &Entry) -> Option<PathBuf> {
         }
         Via::Nbd => nbd_device::find(&nbd_identity(entry)).map(nbd_device::device_path),
         Via::Nvme => nvme_device::find(&nvme_name(entry)).and_then(|found| found.device()),
-        Via::Loop | Via::NbdServer | Via::NvmeServer => None,
+        Via::Loop | Via::NbdServer | Via::NvmeServer | Via::Fs => None,
     }
 }
 
@@ -412,6 +444,16 @@ pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
             }
         }
         Via::Loop | Via::NbdServer | Via::NvmeServer => {}
+        Via::Fs => {
+            // What is left of it answers with errors; programs in it see it go.
+            let directory = entry.device.as_deref().map(Path::new);
+            if let Some(directory) = directory.filter(|directory| is_mounted(entry, directory)) {
+                let gone = nix::mount::umount2(directory, nix::mount::MntFlags::MNT_DETACH);
+                gone.map_err(|error| {
+                    failed(format!("cannot unmount {}: {error}", directory.display()))
+                })?;
+            }
+        }
     }
     Ok(())
 }

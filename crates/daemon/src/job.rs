@@ -4,6 +4,7 @@ use crate::backing::Source;
 use crate::opening::Opening;
 use crate::state::Via;
 use coulter_attach::nbd::Address;
+use std::path::PathBuf;
 
 /// What a daemon is to do.
 pub struct Job {
@@ -17,6 +18,21 @@ pub struct Job {
     pub recover: bool,
 }
 
+/// How a file system is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FsOptions {
+    /// Gather writes in the page cache.
+    pub writes_back: bool,
+    /// Memory for names, attributes and places, in bytes; `None` for the default.
+    pub cache_size: Option<u64>,
+    /// No set-uid programs, devices, programs.
+    pub no_suid: bool,
+    /// See above.
+    pub no_dev: bool,
+    /// See above.
+    pub no_exec: bool,
+}
+
 /// An attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Point {
@@ -28,6 +44,13 @@ pub enum Point {
     Loop,
     /// An NBD server on a socket in the state directory.
     NbdInState,
+    /// The file system on the volume, mounted.
+    Fs {
+        /// Where.
+        directory: PathBuf,
+        /// How.
+        options: FsOptions,
+    },
     /// An NBD server on a socket that whoever started this process has opened.
     NbdInherited,
     /// An NBD server at an address of the user's.
@@ -81,6 +104,7 @@ impl Point {
             Point::NbdInState | Point::NbdInherited | Point::NbdAt { .. } => Via::NbdServer,
             Point::NvmeDevice => Via::Nvme,
             Point::Nvme(_) => Via::NvmeServer,
+            Point::Fs { .. } => Via::Fs,
         }
     }
 
@@ -91,7 +115,7 @@ impl Point {
             Via::Nbd => Some(Point::Nbd),
             Via::Loop => Some(Point::Loop),
             Via::Nvme => Some(Point::NvmeDevice),
-            Via::NbdServer | Via::NvmeServer => None,
+            Via::NbdServer | Via::NvmeServer | Via::Fs => None,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! When a daemon protects itself against the shortage of memory that it might have to end.
 //!
-//! Only a block device of this very host can be what the kernel writes its dirty pages to; an NBD
+//! Only a device or a mount of this very host can be what the kernel writes its dirty pages to; an NBD
 //! server is left as it is. And memory is locked only where that cannot fail later: with a limit,
 //! each allocation beyond it would be refused, which is worse than being paged out.
 
 use crate::job::Point;
+use crate::state::Via;
 use coulter_attach::harden::harden_process;
 use std::fs;
 
@@ -15,7 +16,7 @@ const IPC_LOCK: u64 = 1 << 14;
 /// first thread is started.
 pub(super) fn protect(point: &Point) -> String {
     match point {
-        point if !point.via().is_block_device() => "not needed".to_owned(),
+        point if point.via() == Via::NbdServer => "not needed".to_owned(),
         _ if memory_may_be_locked() => harden_process().to_string(),
         _ => "none, as the memory that may be locked is limited".to_owned(),
     }

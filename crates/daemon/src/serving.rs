@@ -174,6 +174,11 @@ impl Serving {
                 },
                 Ok(Event::Request(Request::FirstData, client)) => self.search(client),
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
+                Ok(Event::Heartbeat) if self.point.has_ended() => {
+                    log::info!("it was unmounted");
+                    self.say_whether_it_ends(true);
+                    return End::Over(self.point.detach(true), None);
+                }
                 Ok(Event::Heartbeat) => {
                     self.watch();
                     self.stay_listed();

@@ -53,6 +53,8 @@ pub enum Via {
     Nvme,
     /// An NVMe/TCP target.
     NvmeServer,
+    /// No blocks: the file system on the volume, mounted.
+    Fs,
 }
 
 impl Via {
@@ -65,12 +67,13 @@ impl Via {
             Via::NbdServer => "nbd-server",
             Via::Nvme => "nvme",
             Via::NvmeServer => "nvme-server",
+            Via::Fs => "fs",
         }
     }
 
     /// Whether the host gets a block device.
     pub fn is_block_device(self) -> bool {
-        !matches!(self, Via::NbdServer | Via::NvmeServer)
+        !matches!(self, Via::NbdServer | Via::NvmeServer | Via::Fs)
     }
 }
 

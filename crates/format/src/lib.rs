@@ -31,6 +31,7 @@ pub mod address;
 mod bytes;
 pub mod checkpoint;
 pub mod checksum;
+pub mod files;
 pub mod map_page;
 pub mod places;
 pub mod record;
@@ -74,6 +75,12 @@ pub enum Structure {
     Run,
     /// A block of host data.
     Data,
+    /// The superblock of a file system on the volume.
+    FilesSuperblock,
+    /// A node of a file system's tree.
+    FilesNode,
+    /// An item in such a node.
+    FilesItem,
 }
 
 impl core::fmt::Display for Structure {
@@ -86,6 +93,9 @@ impl core::fmt::Display for Structure {
             Structure::SegmentTable => "segment table page",
             Structure::Run => "run block",
             Structure::Data => "data block",
+            Structure::FilesSuperblock => "file system superblock",
+            Structure::FilesNode => "file system node",
+            Structure::FilesItem => "file system item",
         })
     }
 }

@@ -20,6 +20,7 @@
 //! wire     bytes <-> values
 //! ```
 
+pub mod files;
 pub mod wire;
 
 pub(crate) mod mount;

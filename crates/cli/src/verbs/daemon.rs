@@ -5,6 +5,7 @@
 
 use crate::error::CliError;
 use crate::verbs::attach::Options;
+use crate::verbs::fs::DaemonMount;
 use clap::Args;
 use coulter_daemon::logging;
 use coulter_daemon::state::StateDirectory;
@@ -19,6 +20,9 @@ pub(crate) struct Daemon {
 
     #[command(flatten)]
     pub(crate) options: Options,
+
+    #[command(flatten)]
+    pub(crate) mount: DaemonMount,
 }
 
 impl Daemon {
@@ -33,7 +37,10 @@ impl Daemon {
 
     fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
         service::leave_session();
-        let job = self.options.job(&self.path)?;
+        let mut job = self.options.job(&self.path)?;
+        if let Some(point) = self.mount.point() {
+            job.point = point;
+        }
         service::run(state, job, &mut |entry| {
             logging::move_to_file(&state.file(&entry.name, "log"))?;
             readiness.tell_success(entry)

@@ -9,7 +9,7 @@ use coulter_daemon::control::{self, Request};
 use coulter_daemon::detach::detach;
 use coulter_daemon::left_over;
 use coulter_daemon::reclaim;
-use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::state::{Entry, StateDirectory, Via};
 use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
@@ -36,6 +36,9 @@ impl Umount {
         };
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
+        if let Some(entry) = fs_entry(state, &directory)? {
+            return unmount_fs(state, &entry);
+        }
         let not_ours = |source| MountError::NotOurMount { directory: directory.clone(), source };
         let Some(mount) = mount else { return Err(not_ours(None).into()) };
         let entry = entry_of(state, &mount.source)?;
@@ -65,6 +68,26 @@ impl Umount {
             },
             _ => Ok(()),
         }
+    }
+}
+
+/// The entry of the volume whose own file system is mounted there.
+fn fs_entry(state: &StateDirectory, directory: &Path) -> Result<Option<Entry>, CliError> {
+    let is_it = |entry: &Entry| {
+        entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(directory)
+    };
+    Ok(state.entries()?.into_iter().find(is_it))
+}
+
+/// Unmounts it, and waits until its store is closed.
+fn unmount_fs(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    if !entry.process.is_alive() {
+        return Ok(reclaim::reclaim(state, &state.lock()?, entry)?);
+    }
+    match detach(state, entry, false) {
+        // By another command, together with this one.
+        Err(Error::State(StateError::NotAttached { .. })) => Ok(()),
+        detached => Ok(detached?),
     }
 }
 

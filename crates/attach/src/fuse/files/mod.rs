@@ -1,0 +1,22 @@
+//! A file system on a volume, as a mount.
+//!
+//! # Layers
+//! ```text
+//! mount    the mount point, and how it goes
+//! pump     one thread: the kernel's messages, the file system and the volume's session
+//! answers  what the file system answered -> bytes
+//! message  the kernel's bytes -> what it asks
+//! ```
+//!
+//! # What the kernel keeps
+//! Nobody but this mount changes the file system, so the kernel may remember names, attributes, pages
+//! and listings for as long as it likes. It checks permissions itself (`default_permissions`), and
+//! locks are its own. Files and directories have no handles: it does not even ask before it opens one.
+
+mod answers;
+mod message;
+mod mount;
+mod pump;
+
+pub use message::SYNC_IOCTL;
+pub use mount::{FilesMount, MountError, MountOptions};

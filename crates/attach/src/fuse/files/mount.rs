@@ -1,0 +1,310 @@
+//! The mount of a file system: how it comes, and how it goes.
+
+use super::pump::Pump;
+use crate::fuse::mount::{FILE_SYSTEM_TYPE, require_root};
+use crate::holders;
+use crate::hosting::{self, Hosted, ThreadShape};
+use crate::point::{AttachPoint, Detach, DetachError};
+use coulter::buffer::Buffer;
+use coulter::service::{BLOCK_SIZE, BlockService, Operation, Request, RequestError};
+use coulter_files::{Files, Options};
+use coulter_format::Corrupt;
+use coulter_format::files::Superblock;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The thread of a pump that cannot have the service's.
+const THREAD: ThreadShape = ThreadShape { name: "files", stack_size: 1 << 20 };
+/// How long a mount that was just in use may stay busy, as the kernel lets go a little later.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Percent of dirty memory that may belong to this mount. The kernel gives FUSE one.
+const DIRTY_SHARE: &str = "40";
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// Refuse changes whatever the service allows.
+    pub read_only: bool,
+    /// Let the kernel gather writes in its page cache, and write them back later.
+    pub writes_back: bool,
+    /// No set-uid programs.
+    pub no_suid: bool,
+    /// No devices.
+    pub no_dev: bool,
+    /// No programs.
+    pub no_exec: bool,
+    /// Blocks of metadata kept in memory, 4096 bytes each; the default if it is none.
+    pub cache_blocks: Option<usize>,
+    /// What stands in the mount table as the source, usually the path of the store.
+    pub source: String,
+}
+
+/// Why a file system could not be mounted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// Mounting takes privileges that this process does not have.
+    NeedsRoot,
+    /// The kernel has no FUSE.
+    NoFuse(io::Error),
+    /// The volume holds no file system that this version can mount.
+    NoFileSystem(Corrupt),
+    /// The file system was made for a larger volume.
+    Truncated,
+    /// The first block of the volume cannot be read.
+    Unreadable(RequestError),
+    /// The directory cannot be mounted on.
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    System {
+        /// Which step.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::NeedsRoot => f.write_str("mounting takes root (CAP_SYS_ADMIN); use sudo"),
+            MountError::NoFuse(error) => {
+                write!(f, "cannot open /dev/fuse: {error}; is the module loaded (modprobe fuse)?")
+            }
+            MountError::NoFileSystem(corrupt) => write!(
+                f,
+                "the volume holds no file system of Coulter ({corrupt}); `coulter fs create` makes one"
+            ),
+            MountError::Truncated => {
+                f.write_str("the file system was made for a larger volume than this one")
+            }
+            MountError::Unreadable(error) => write!(f, "cannot read the first block: {error}"),
+            MountError::Directory { path, source } => {
+                write!(f, "cannot mount on {}: {source}", path.display())
+            }
+            MountError::System { step, source } => write!(f, "cannot {step}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// A mounted file system. Dropping it unmounts it, used or not.
+pub struct FilesMount {
+    mount_point: PathBuf,
+    /// Whether the mount is still ours to undo.
+    mounted: bool,
+    stop: OwnedFd,
+    /// The pump, until it is over.
+    pump: Option<Hosted>,
+}
+
+impl FilesMount {
+    /// Mounts the file system on `service` over `directory`, which must exist.
+    ///
+    /// # Errors
+    /// [`MountError`]; nothing is mounted then.
+    pub fn mount(
+        service: &dyn BlockService,
+        directory: &Path,
+        options: &MountOptions,
+    ) -> Result<FilesMount, MountError> {
+        require_root().map_err(|_| MountError::NeedsRoot)?;
+        check_superblock(service)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+            .map_err(|error| MountError::NoFuse(error.into()))?;
+        let failed = |source| MountError::Directory { path: directory.to_owned(), source };
+        let mount_point = directory.canonicalize().map_err(failed)?;
+        let read_only = options.read_only || service.read_only();
+        mount(&device, &mount_point, read_only, options).map_err(failed)?;
+        // On failure the drop of the mount unmounts.
+        FilesMount::serve(service, device, mount_point, read_only, options)
+    }
+
+    fn serve(
+        service: &dyn BlockService,
+        device: OwnedFd,
+        mount_point: PathBuf,
+        read_only: bool,
+        options: &MountOptions,
+    ) -> Result<FilesMount, MountError> {
+        let system = |step| move |error: Errno| MountError::System { step, source: error.into() };
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = made.map_err(system("make an event descriptor"))?;
+        let stop_for_pump =
+            rustix::io::fcntl_dupfd_cloexec(&stop, 0).map_err(system("duplicate a descriptor"))?;
+        let mut mount = FilesMount { mount_point, mounted: true, stop, pump: None };
+        let (block_count, writes_back) = (service.size() / BLOCK_SIZE, options.writes_back);
+        let mut files_options = Options { read_only, ..Options::default() };
+        files_options.cache_blocks = options.cache_blocks.unwrap_or(files_options.cache_blocks);
+        let hosted = hosting::host(service, &THREAD, move |session, place| {
+            let files = Files::open(files_options, block_count);
+            Pump::new(device, stop_for_pump, session, place, files, writes_back).run();
+        });
+        let failed = |source| MountError::System { step: "start a thread", source };
+        mount.pump = Some(hosted.map_err(failed)?);
+        widen_share(&mount.mount_point);
+        Ok(mount)
+    }
+
+    /// The directory that it is mounted on.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    fn unmount(&self, how: Detach) -> Result<(), DetachError> {
+        let flags = match how {
+            Detach::IfIdle => UnmountFlags::empty(),
+            Detach::Always => UnmountFlags::DETACH,
+        };
+        let limit = Instant::now() + BUSY_PATIENCE;
+        loop {
+            match rustix::mount::unmount(&self.mount_point, flags) {
+                Ok(()) => return Ok(()),
+                // Somebody else unmounted it already.
+                Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+                Err(Errno::BUSY) if Instant::now() < limit => std::thread::sleep(BUSY_PAUSE),
+                Err(Errno::BUSY) => {
+                    let holders = holders::of_directory(&self.mount_point);
+                    return Err(DetachError::Busy { address: self.address(), holders });
+                }
+                Err(error) => {
+                    let target = self.mount_point.display().to_string();
+                    let source = error.into();
+                    return Err(DetachError::System { step: "unmount", target, source });
+                }
+            }
+        }
+    }
+
+    /// Waits until the kernel has let go of the mount, whoever unmounted it.
+    pub fn await_end(&mut self) {
+        if let Some(pump) = self.pump.take() {
+            pump.await_end();
+        }
+        self.mounted = false;
+    }
+}
+
+impl AttachPoint for FilesMount {
+    fn kind(&self) -> &'static str {
+        "fs"
+    }
+
+    fn address(&self) -> String {
+        self.mount_point.display().to_string()
+    }
+
+    fn detach(&mut self, how: Detach) -> Result<(), DetachError> {
+        if !self.mounted {
+            return Ok(());
+        }
+        self.unmount(how)?;
+        self.mounted = false;
+        // After a plain unmount the pump ends by itself; after a lazy one a file may still be open
+        // somewhere, and only the end of the pump takes it away.
+        if how == Detach::Always {
+            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        }
+        if let Some(pump) = self.pump.take() {
+            pump.await_end();
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.pump.as_ref().is_none_or(Hosted::has_ended)
+    }
+
+    fn hand_over(&mut self) -> io::Result<OwnedFd> {
+        // What the kernel knows of nodes would have to go along.
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a mounted file system cannot go on in another program; unmount it and mount it again",
+        ))
+    }
+}
+
+impl Drop for FilesMount {
+    fn drop(&mut self) {
+        // There is nobody left to tell.
+        let _ = self.detach(Detach::Always);
+    }
+}
+
+/// Looks whether the volume holds a file system, before anything is mounted.
+fn check_superblock(service: &dyn BlockService) -> Result<(), MountError> {
+    let mut session = service.connect();
+    let buffer = Buffer::zeroed(BLOCK_SIZE as usize);
+    let (operation, length) = (Operation::Read, BLOCK_SIZE);
+    session.submit(Request { tag: 0, operation, offset: 0, length, buffer });
+    let mut completions = Vec::new();
+    session.complete(&mut completions, None);
+    let completion = completions.pop().ok_or(MountError::Unreadable(RequestError::Closed))?;
+    completion.result.map_err(MountError::Unreadable)?;
+    let block = completion.buffer[..].try_into();
+    let block = block.map_err(|_| MountError::Unreadable(RequestError::Invalid))?;
+    let superblock = Superblock::decode(block).map_err(MountError::NoFileSystem)?;
+    if superblock.block_count > service.size() / BLOCK_SIZE {
+        return Err(MountError::Truncated);
+    }
+    Ok(())
+}
+
+fn mount(
+    device: &OwnedFd,
+    target: &Path,
+    read_only: bool,
+    options: &MountOptions,
+) -> io::Result<()> {
+    let mut flags = MountFlags::empty();
+    let wanted = [
+        (read_only, MountFlags::RDONLY),
+        (options.no_suid, MountFlags::NOSUID),
+        (options.no_dev, MountFlags::NODEV),
+        (options.no_exec, MountFlags::NOEXEC),
+    ];
+    for (is_wanted, flag) in wanted {
+        flags.set(flag, is_wanted);
+    }
+    let descriptor = device.as_raw_fd();
+    let data = format!(
+        "fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other"
+    );
+    let data = CString::new(data)?;
+    let source = if options.source.is_empty() { "coulter" } else { &options.source };
+    rustix::mount::mount(source, target, FILE_SYSTEM_TYPE, flags, data.as_c_str())?;
+    Ok(())
+}
+
+/// The kernel lets a FUSE mount have 1 % of the dirty pages, which makes write-back crawl. Where it
+/// cannot be changed the mount is slower, and right all the same.
+fn widen_share(mount_point: &Path) {
+    let Ok(status) = rustix::fs::statx(
+        rustix::fs::CWD,
+        mount_point,
+        rustix::fs::AtFlags::STATX_DONT_SYNC,
+        rustix::fs::StatxFlags::TYPE,
+    ) else {
+        return;
+    };
+    let (major, minor) = (status.stx_dev_major, status.stx_dev_minor);
+    let directory = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
+    let _ = std::fs::write(directory.join("strict_limit"), "0");
+    let _ = std::fs::write(directory.join("max_ratio"), DIRTY_SHARE);
+}

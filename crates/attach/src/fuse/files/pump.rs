@@ -1,0 +1,587 @@
+//! The thread between `/dev/fuse`, the file system and the volume's session.
+//!
+//! Each turn takes the messages that the kernel has, lets the file system work, submits what that wants
+//! of the volume with one kick, and replies to what is complete. It sleeps on the kernel and on the
+//! session at once.
+//!
+//! # Invariants
+//! - All buffers for payloads are there from the start, since most messages come when memory is short.
+//! - Every message that wants a reply gets one, unless the mount is gone.
+//! - When it ends, everything that was answered is durable, or it was said that it is not.
+
+use super::answers::Body;
+use super::message::{
+    Attributes, HEADER_SIZE, Header, Message, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
+};
+use crate::hosting::Place;
+use crate::pool::BufferPool;
+use coulter::buffer::Buffer;
+use coulter::service::{self, Completion, Operation, RequestError, Session, WriteMany};
+use coulter_files::{
+    Change, Changes, Command, Files, Io, IoError, Name, NewNode, Reply, Request, Response, SetTime,
+    Time, read_span,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Messages that are being worked on at a time.
+const PENDING_MAX: usize = 1024;
+/// Bytes of one read or write.
+pub(super) const WRITE_SIZE_MAX: usize = 1 << 20;
+/// Buffers that there are; see `one_file`'s pump.
+const STOCK: [(usize, usize); 5] =
+    [(4096, 512), (64 << 10, 48), (256 << 10, 16), (WRITE_SIZE_MAX, 12), (2 * WRITE_SIZE_MAX, 2)];
+/// Messages taken before completions are looked at.
+const BATCH_MAX: usize = 64;
+/// Payloads from this size on go on in the buffer that they were read into.
+const HAND_OVER_SIZE_MIN: usize = 256 << 10;
+/// How long the end of a mount waits for the volume at a time.
+const END_PAUSE: Duration = Duration::from_millis(100);
+const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
+
+/// What the answer to a message looks like.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Lookup,
+    Entry {
+        opens: bool,
+    },
+    Attributes,
+    Statx,
+    Done,
+    Ioctl,
+    Data,
+    Written,
+    Copied {
+        is_long: bool,
+    },
+    Link,
+    /// At most so many bytes, or with zero only how many they are.
+    Value {
+        size: u32,
+    },
+    Offset,
+    Listing {
+        plus: bool,
+    },
+    Usage,
+    /// The mount itself asks, to end.
+    Nobody,
+}
+
+#[derive(Clone, Copy)]
+struct Pending {
+    unique: u64,
+    asked: Asked,
+}
+
+/// What the device had for us.
+enum Taken {
+    Message,
+    Nothing,
+    /// The mount is gone.
+    End,
+}
+
+pub(super) struct Pump {
+    device: OwnedFd,
+    /// Readable when the mount is to be given up.
+    stop: OwnedFd,
+    session: Box<dyn Session>,
+    place: Place,
+    files: Files,
+    writes_back: bool,
+    pool: BufferPool,
+    /// Where the next message's payload goes.
+    staging: Buffer,
+    pending: Vec<Option<Pending>>,
+    idle: Vec<usize>,
+    completions: Vec<Completion>,
+    body: Body,
+    begun: Instant,
+    deadline_ns: Option<u64>,
+}
+
+impl Pump {
+    pub(super) fn new(
+        device: OwnedFd,
+        stop: OwnedFd,
+        session: Box<dyn Session>,
+        place: Place,
+        files: Files,
+        writes_back: bool,
+    ) -> Pump {
+        let mut pool = BufferPool::stocked(&STOCK);
+        let staging = pool.take(WRITE_SIZE_MAX);
+        Pump {
+            device,
+            stop,
+            session,
+            place,
+            files,
+            writes_back,
+            pool,
+            staging,
+            pending: vec![None; PENDING_MAX],
+            idle: (0..PENDING_MAX).rev().collect(),
+            completions: Vec::with_capacity(PENDING_MAX),
+            body: Body(Vec::with_capacity(WRITE_SIZE_MAX)),
+            begun: Instant::now(),
+            deadline_ns: None,
+        }
+    }
+
+    /// Serves until the mount is gone or `stop` is readable. Then everything is made durable.
+    pub(super) fn run(mut self) {
+        loop {
+            let mut taken = 0;
+            while taken < BATCH_MAX && self.has_room() {
+                match self.take_message() {
+                    Taken::Message => taken += 1,
+                    Taken::Nothing => break,
+                    Taken::End => return self.finish(),
+                }
+            }
+            self.deadline_ns = self.files.handle_time(self.now_ns());
+            let worked = self.work(Some(Duration::ZERO));
+            if taken == 0 && !worked && self.sleep() {
+                return self.finish();
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    /// Commands out, completions in, answers out; whether there was anything.
+    fn work(&mut self, timeout: Option<Duration>) -> bool {
+        let mut any = self.submit_ios();
+        let mut completions = std::mem::take(&mut self.completions);
+        self.session.complete(&mut completions, timeout);
+        any |= !completions.is_empty();
+        for completion in completions.drain(..) {
+            let Completion { tag, result, buffer, .. } = completion;
+            self.files.handle_completion(tag as u32, result.map_err(io_error), buffer);
+        }
+        self.completions = completions;
+        any |= self.submit_ios();
+        while let Some(response) = self.files.poll_response() {
+            any = true;
+            self.handle_response(response);
+        }
+        any
+    }
+
+    fn submit_ios(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Io { id, command }) = self.files.poll_io() {
+            any = true;
+            let refused = submit(&mut *self.session, id, command);
+            if let Err(buffer) = refused {
+                self.files.handle_completion(id, Err(IoError::Failed(libc::EOPNOTSUPP)), buffer);
+            }
+        }
+        if any {
+            self.session.kick();
+        }
+        any
+    }
+
+    fn finish(mut self) {
+        if let Some(slot) = self.idle.pop() {
+            self.pending[slot] = Some(Pending { unique: 0, asked: Asked::Nobody });
+            self.files.handle_request(slot as u64, Request::Sync, now());
+        }
+        loop {
+            self.work(Some(END_PAUSE));
+            if self.files.is_quiet() && self.session.outstanding() == 0 {
+                return;
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.idle.is_empty() && self.pool.can_take(WRITE_SIZE_MAX)
+    }
+
+    /// Sleeps until there is something to do; whether that is to stop.
+    fn sleep(&self) -> bool {
+        let flags = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
+        // Asked for anew before each sleep, so that a session may use the call to arm itself.
+        let completions = self.session.completion_fd();
+        // A session that is over has nothing to say, and says so for ever.
+        let waits = self.place == Place::Guest || self.session.outstanding() > 0;
+        let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = [
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&self.device, flags),
+            PollFd::from_borrowed_fd(completions, wanted),
+        ];
+        let left = self.deadline_ns.map(|at| {
+            let left = at.saturating_sub(self.now_ns()).max(100_000);
+            Timespec {
+                tv_sec: (left / 1_000_000_000) as i64,
+                tv_nsec: (left % 1_000_000_000) as i64,
+            }
+        });
+        // An interrupted sleep only means one more turn.
+        let _ = poll(&mut fds, left.as_ref());
+        let gone = fds[1].revents().intersects(PollFlags::ERR);
+        gone || fds[0].revents().intersects(PollFlags::IN)
+    }
+
+    fn take_message(&mut self) -> Taken {
+        let mut head = [0; WRITE_HEADER_SIZE];
+        let slices = &mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut self.staging)];
+        let length = match rustix::io::readv(&self.device, slices) {
+            Ok(length) => length,
+            Err(Errno::AGAIN) => return Taken::Nothing,
+            // The request was taken back while it was being read; there may be others.
+            Err(Errno::INTR | Errno::NOENT) => return Taken::Message,
+            Err(_) => return Taken::End,
+        };
+        let beyond = length.saturating_sub(WRITE_HEADER_SIZE);
+        let head = &head[..length.min(WRITE_HEADER_SIZE)];
+        let Some((header, body)) = Header::decode(head) else { return Taken::End };
+        if header.opcode == opcode::WRITE {
+            match Message::decode(header.opcode, body) {
+                Some(Message::Write { offset, size, kills, sync }) if size as usize == beyond => {
+                    let buffer = self.take_payload(beyond);
+                    let kills_privileges = kills;
+                    let request = Request::Write {
+                        inode: header.node,
+                        offset,
+                        buffer,
+                        kills_privileges,
+                        sync,
+                    };
+                    self.ask(header, Asked::Written, request);
+                }
+                _ => self.send(header.unique, libc::EINVAL, &[]),
+            }
+            return Taken::Message;
+        }
+        if beyond == 0 {
+            self.dispatch(header, Message::decode(header.opcode, body));
+        } else {
+            // Names, values and lists that are longer than a write's header.
+            let staging = std::mem::take(&mut self.staging);
+            let whole = [body, &staging[..beyond]].concat();
+            self.staging = staging;
+            self.dispatch(header, Message::decode(header.opcode, &whole));
+        }
+        Taken::Message
+    }
+
+    /// The payload that was read last.
+    fn take_payload(&mut self, length: usize) -> Buffer {
+        if length >= HAND_OVER_SIZE_MIN {
+            let next = self.pool.take(WRITE_SIZE_MAX);
+            let mut buffer = std::mem::replace(&mut self.staging, next);
+            buffer.set_length(length);
+            buffer
+        } else {
+            let mut buffer = self.pool.take(length);
+            buffer.copy_from_slice(&self.staging[..length]);
+            buffer
+        }
+    }
+
+    fn dispatch(&mut self, header: Header, message: Option<Message<'_>>) {
+        let Some(message) = message else { return self.send(header.unique, libc::EINVAL, &[]) };
+        match message {
+            Message::Init { major, minor, readahead_max, flags } => {
+                let (version, size) = ((major, minor), WRITE_SIZE_MAX as u32);
+                let agreed = self.body.init(version, readahead_max, flags, self.writes_back, size);
+                self.send_body(header.unique, agreed.map(|_| ()));
+            }
+            Message::Forget(forgets) => {
+                forgets.each(header.node, |node, lookups| self.files.forget(node, lookups));
+            }
+            Message::Silent => {}
+            Message::Nothing | Message::Destroy => self.send(header.unique, 0, &[]),
+            Message::Unknown => self.send(header.unique, libc::ENOSYS, &[]),
+            Message::Ioctl { command } if command != SYNC_IOCTL => {
+                self.send(header.unique, libc::ENOTTY, &[]);
+            }
+            Message::Read { offset, size } if size as usize > WRITE_SIZE_MAX => {
+                let _ = offset;
+                self.send(header.unique, libc::EINVAL, &[]);
+            }
+            message => match self.request(header, message) {
+                Ok((asked, request)) => self.ask(header, asked, request),
+                Err(errno) => self.send(header.unique, errno, &[]),
+            },
+        }
+    }
+
+    /// The message as a request, and how its answer looks.
+    fn request(&mut self, header: Header, message: Message<'_>) -> Result<(Asked, Request), i32> {
+        let (node, directory) = (header.node, header.node);
+        let inode = node;
+        Ok(match message {
+            Message::Lookup { name } => {
+                (Asked::Lookup, Request::Lookup { directory, name: Name::new(name)? })
+            }
+            Message::GetAttributes => (Asked::Attributes, Request::Attributes { inode }),
+            Message::Statx => (Asked::Statx, Request::Attributes { inode }),
+            Message::SetAttributes(set) => {
+                (Asked::Attributes, Request::Change { inode, changes: changes(&set) })
+            }
+            Message::Read { offset, size } => {
+                let buffer = self.pool.take(read_span(offset, size));
+                (Asked::Data, Request::Read { inode, offset, length: size, buffer })
+            }
+            Message::Sync => (Asked::Done, Request::Sync),
+            Message::Ioctl { .. } => (Asked::Ioctl, Request::Sync),
+            Message::StatFs => (Asked::Usage, Request::Statistics),
+            Message::List { cookie, size, plus } => {
+                let size = size.min(WRITE_SIZE_MAX as u32);
+                let request = Request::List { directory, cookie, size, with_attributes: plus };
+                (Asked::Listing { plus }, request)
+            }
+            Message::Allocate { offset, length, mode } => {
+                // Never ENOSYS: the kernel would then refuse every mode.
+                let mode = mode.ok_or(libc::EOPNOTSUPP)?;
+                (Asked::Done, Request::Allocate { inode, offset, length, mode })
+            }
+            Message::Seek { offset, whence } => {
+                let whence = whence.ok_or(libc::EINVAL)?;
+                (Asked::Offset, Request::Seek { inode, offset, whence })
+            }
+            Message::Copy { from_offset, to, to_offset, length, is_long } => {
+                let request = Request::Copy { from: node, from_offset, to, to_offset, length };
+                (Asked::Copied { is_long }, request)
+            }
+            message => return name_request(header, message),
+        })
+    }
+
+    fn ask(&mut self, header: Header, asked: Asked, request: Request) {
+        let Some(slot) = self.idle.pop() else {
+            unreachable!("room was checked before the message was taken")
+        };
+        self.pending[slot] = Some(Pending { unique: header.unique, asked });
+        self.files.handle_request(slot as u64, request, now());
+    }
+
+    fn handle_response(&mut self, response: Response) {
+        let Response { id, result, buffer } = response;
+        let pending = self.pending[id as usize].take();
+        let Some(Pending { unique, asked }) = pending else {
+            unreachable!("a request is answered once")
+        };
+        self.idle.push(id as usize);
+        self.pool.give(buffer);
+        match (asked, result) {
+            (Asked::Nobody, _) => {}
+            (Asked::Lookup, Err(libc::ENOENT)) => {
+                self.body.no_entry();
+                self.send_body(unique, Ok(()));
+            }
+            (_, Err(errno)) => self.send(unique, errno, &[]),
+            (Asked::Data, Ok(Reply::Data(buffer, range))) => {
+                self.send(unique, 0, &buffer[range]);
+                self.pool.give(buffer);
+            }
+            (Asked::Written, Ok(Reply::Written(count, buffer))) => {
+                self.pool.give(buffer);
+                self.body.clear().u32(count).u32(0);
+                self.send_body(unique, Ok(()));
+            }
+            (asked, Ok(reply)) => {
+                let result = self.encode(asked, &reply);
+                let is_taken = self.send_body(unique, result);
+                if let (false, Reply::Entry(entry)) = (is_taken, &reply) {
+                    // The kernel never heard of it.
+                    self.files.forget(entry.number, 1);
+                }
+            }
+        }
+    }
+
+    /// The bytes of an answer in `body`; or an error number.
+    fn encode(&mut self, asked: Asked, reply: &Reply) -> Result<(), i32> {
+        let body = &mut self.body;
+        match (asked, reply) {
+            (Asked::Lookup, Reply::Entry(found)) => body.entry(found, false),
+            (Asked::Entry { opens }, Reply::Entry(found)) => body.entry(found, opens),
+            (Asked::Attributes, Reply::Attributes(found)) => body.attributes(found),
+            (Asked::Statx, Reply::Attributes(found)) => body.statx(found),
+            (Asked::Copied { is_long: false }, Reply::Written(count, _)) => {
+                body.clear().u32(*count).u32(0);
+            }
+            (Asked::Copied { is_long: true }, Reply::Written(count, _)) => {
+                body.clear().u64((*count).into());
+            }
+            (Asked::Link, Reply::Bytes(bytes)) => body.clear().0.extend_from_slice(bytes),
+            (Asked::Value { size: 0 }, Reply::Bytes(bytes)) => {
+                body.clear().u32(bytes.len() as u32).u32(0);
+            }
+            (Asked::Value { size }, Reply::Bytes(bytes)) => {
+                if bytes.len() > size as usize {
+                    return Err(libc::ERANGE);
+                }
+                body.clear().0.extend_from_slice(bytes);
+            }
+            (Asked::Offset, Reply::Offset(offset)) => {
+                body.clear().u64(*offset);
+            }
+            (Asked::Listing { plus }, Reply::Listing(listing)) => body.listing(listing, plus),
+            (Asked::Usage, Reply::Usage(usage)) => body.usage(usage),
+            (Asked::Done, _) => {
+                body.clear();
+            }
+            (Asked::Ioctl, _) => {
+                body.clear().u64(0).u64(0);
+            }
+            (asked, reply) => unreachable!("{reply:?} is no answer to {asked:?}"),
+        }
+        Ok(())
+    }
+
+    /// Sends what is in `body`, or an error; whether the kernel took it.
+    fn send_body(&mut self, unique: u64, result: Result<(), i32>) -> bool {
+        match result {
+            Ok(()) => reply(&self.device, unique, 0, &self.body.0),
+            Err(errno) => reply(&self.device, unique, errno, &[]),
+        }
+    }
+
+    fn send(&self, unique: u64, errno: i32, body: &[u8]) {
+        reply(&self.device, unique, errno, body);
+    }
+}
+
+/// Sends an answer. The kernel does not take it when the request was taken back or the mount is gone.
+fn reply(device: &OwnedFd, unique: u64, errno: i32, body: &[u8]) -> bool {
+    let header = crate::fuse::wire::out_header(unique, errno, body.len());
+    let slices = [IoSlice::new(&header), IoSlice::new(body)];
+    loop {
+        match rustix::io::writev(device, &slices) {
+            Err(Errno::INTR) => {}
+            result => return result.is_ok(),
+        }
+    }
+}
+
+/// Requests about names.
+fn name_request(header: Header, message: Message<'_>) -> Result<(Asked, Request), i32> {
+    let (inode, directory) = (header.node, header.node);
+    let new =
+        |mode, device, target| NewNode { mode, uid: header.uid, gid: header.gid, device, target };
+    Ok(match message {
+        Message::Make { name, mode, device, opens } => {
+            let new = new(mode, device, None);
+            let request = Request::Make { directory, name: Name::new(name)?, new };
+            (Asked::Entry { opens }, request)
+        }
+        Message::MakeUnnamed { mode } => {
+            let request = Request::MakeUnnamed { directory, new: new(mode, 0, None) };
+            (Asked::Entry { opens: true }, request)
+        }
+        Message::Symlink { name, target } => {
+            if target.len() > 4095 {
+                return Err(libc::ENAMETOOLONG);
+            }
+            let new = new(libc::S_IFLNK | 0o777, 0, Some(target.into()));
+            let request = Request::Make { directory, name: Name::new(name)?, new };
+            (Asked::Entry { opens: false }, request)
+        }
+        Message::Unlink { name } => {
+            (Asked::Done, Request::Unlink { directory, name: Name::new(name)? })
+        }
+        Message::RemoveDirectory { name } => {
+            (Asked::Done, Request::RemoveDirectory { directory, name: Name::new(name)? })
+        }
+        Message::Rename { to, name, new_name, flags } => {
+            let flags = flags.ok_or(libc::EINVAL)?;
+            let (name, new_name) = (Name::new(name)?, Name::new(new_name)?);
+            (Asked::Done, Request::Rename { from: directory, name, to, new_name, flags })
+        }
+        Message::Link { inode, name } => {
+            let request = Request::Link { inode, directory, name: Name::new(name)? };
+            (Asked::Entry { opens: false }, request)
+        }
+        Message::ReadLink => (Asked::Link, Request::ReadLink { inode }),
+        Message::GetXattr { name, size } => {
+            (Asked::Value { size }, Request::Xattr { inode, name: Name::new(name)? })
+        }
+        Message::ListXattr { size } => (Asked::Value { size }, Request::XattrNames { inode }),
+        Message::SetXattr { name, value, mode } => {
+            let name = Name::new(name)?;
+            (Asked::Done, Request::SetXattr { inode, name, value: value.into(), mode })
+        }
+        Message::RemoveXattr { name } => {
+            (Asked::Done, Request::RemoveXattr { inode, name: Name::new(name)? })
+        }
+        _ => return Err(libc::ENOSYS),
+    })
+}
+
+/// Hands a command to the session; gives its buffer back if the service has no such thing.
+fn submit(session: &mut dyn Session, id: u32, command: Command) -> Result<(), Buffer> {
+    let tag = u64::from(id);
+    let (operation, block, count, buffer) = match command {
+        Command::Read { block, buffer } => {
+            (Operation::Read, block, buffer.len() as u64 / BLOCK_SIZE, buffer)
+        }
+        Command::Write { block, buffer } => {
+            let count = buffer.len() as u64 / BLOCK_SIZE;
+            (Operation::Write { fua: false }, block, count, buffer)
+        }
+        Command::Discard { block, count } => (Operation::Discard, block, count, Buffer::empty()),
+        Command::Flush => (Operation::Flush, 0, 0, Buffer::empty()),
+        Command::WriteMany { changes, buffer, fua } => {
+            let changes = changes.iter().map(change).collect();
+            let request = WriteMany { tag, changes, buffer, fua };
+            return session.submit_many(request).map_err(|refused| refused.buffer);
+        }
+    };
+    let (offset, length) = (block * BLOCK_SIZE, count * BLOCK_SIZE);
+    session.submit(service::Request { tag, operation, offset, length, buffer });
+    Ok(())
+}
+
+fn change(change: &Change) -> service::Change {
+    let (offset, length) = (change.block * BLOCK_SIZE, change.count * BLOCK_SIZE);
+    if change.discard {
+        service::Change::Discard { offset, length }
+    } else {
+        service::Change::Write { offset, length }
+    }
+}
+
+fn io_error(error: RequestError) -> IoError {
+    match error {
+        RequestError::Corrupt { .. } => IoError::Corrupt,
+        error => IoError::Failed(error.errno()),
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+}
+
+fn changes(set: &Attributes) -> Changes {
+    let time = |set: Option<Time>| set.map_or(SetTime::Now, SetTime::To);
+    // A change of owner takes privileges away, unasked (see FUSE_HANDLE_KILLPRIV_V2).
+    let owner = set.uid.is_some() || set.gid.is_some();
+    Changes {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        accessed: set.accessed.map(time),
+        modified: set.modified.map(time),
+        changed: set.changed,
+        kills_privileges: set.kills_privileges || owner,
+    }
+}
+
+const _: () = assert!(HEADER_SIZE < WRITE_HEADER_SIZE);

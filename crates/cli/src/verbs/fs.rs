@@ -1,0 +1,432 @@
+//! `coulter fs`: file systems of Coulter's own, which lie on a volume without a block device between.
+
+use crate::error::{CliError, Error, MountError};
+use crate::format_store::{self, Target};
+use crate::opening::OpeningOptions;
+use crate::room;
+use crate::store;
+use crate::terminal::{self, GREEN};
+use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::create::Shape;
+use clap::{Args, Subcommand, ValueEnum};
+use coulter::{LocalVolume, OpenOptions};
+use coulter_attach::mounts;
+use coulter_check::files::{self, Report};
+use coulter_daemon::job::{FsOptions, Job, Point};
+use coulter_daemon::opening::{Acknowledge, Trim};
+use coulter_daemon::setting::{self, Setting};
+use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::{launch, service};
+use coulter_files::{CreateOptions, Time};
+use coulter_terminal::{Report as Told, Size};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of a block.
+const BLOCK_SIZE: usize = coulter::service::BLOCK_SIZE as usize;
+
+/// Make, mount and check a file system of Coulter's own.
+///
+/// It needs no block device and no other file system: names, attributes and data lie on the volume
+/// itself. After a crash the tree is as it was after one of the latest operations, and everything that
+/// was synced is there.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter fs create disk.img --size 10G    make a store with an empty file system
+  coulter fs mount disk.img /mnt           mount it
+  coulter umount /mnt                      unmount it, and wait until all of it is in the store")]
+pub(crate) struct Fs {
+    /// What to do.
+    #[command(subcommand)]
+    verb: FsVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum FsVerb {
+    Create(Create),
+    Mount(Mount),
+    Check(Check),
+    Dump(Dump),
+}
+
+/// Make a store with an empty file system.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter fs create disk.img --size 10G
+  coulter fs create /dev/sdb --segment-size 64M")]
+struct Create {
+    /// File or disk to format
+    path: PathBuf,
+
+    #[command(flatten)]
+    shape: Shape,
+
+    /// Format even though the target holds something, and erase the signatures on it
+    #[arg(long)]
+    force: bool,
+}
+
+/// Mount the file system of a store.
+///
+/// A process of its own serves it until it is unmounted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter fs mount disk.img /mnt
+  coulter fs mount disk.img /mnt --cache back --options nosuid,nodev")]
+struct Mount {
+    /// Store with the file system
+    path: PathBuf,
+
+    /// Directory to mount it on
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Whether the kernel's page cache writes through, or gathers writes and writes them back later
+    #[arg(long, value_enum, default_value = "through", value_name = "HOW")]
+    cache: Cache,
+
+    /// Memory for names, attributes and places of data [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<Size>,
+
+    /// Mount options: ro, nosuid, nodev, noexec
+    #[arg(long, short, value_name = "LIST")]
+    options: Option<String>,
+
+    /// Name for `status` [default: made from the file name]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Most memory that the map may take [default: what was decided at `create`]
+    #[arg(long, value_name = "SIZE")]
+    map_memory: Option<Size>,
+
+    /// Begin with this setting of `coulter tune`; once for each setting
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
+    tune: Vec<Setting>,
+
+    /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+
+    /// Stay in the foreground until it is unmounted
+    #[arg(long)]
+    foreground: bool,
+
+    /// Print the entry that `list --json` would show
+    #[arg(long)]
+    json: bool,
+}
+
+/// How the kernel's page cache writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cache {
+    Through,
+    Back,
+}
+
+/// Check a file system for faults; it is only read.
+///
+/// Every node, name, inode and block is compared with every other one that speaks of the same thing. It
+/// must not be mounted. Ends with 1 if anything is wrong. `coulter check` looks at the store below.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter fs check disk.img")]
+struct Check {
+    /// Store with the file system
+    path: PathBuf,
+}
+
+/// Print every item of a file system's tree.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter fs dump disk.img | less")]
+struct Dump {
+    /// Store with the file system
+    path: PathBuf,
+}
+
+/// How a daemon is told what to mount, behind the options that every daemon has.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct DaemonMount {
+    /// Mount the volume's file system here
+    #[arg(long, value_name = "DIR")]
+    fs_directory: Option<PathBuf>,
+
+    /// Gather writes in the page cache
+    #[arg(long)]
+    fs_back: bool,
+
+    /// Memory for metadata
+    #[arg(long, value_name = "SIZE")]
+    fs_cache_size: Option<Size>,
+
+    /// Mount options
+    #[arg(long, value_name = "LIST", default_value = "")]
+    fs_options: String,
+}
+
+impl DaemonMount {
+    /// What the daemon's host shall see, if it is to be a mount.
+    pub(crate) fn point(&self) -> Option<Point> {
+        let has = |word: &str| self.fs_options.split(',').any(|option| option == word);
+        let options = FsOptions {
+            writes_back: self.fs_back,
+            cache_size: self.fs_cache_size.map(|size| size.0),
+            no_suid: has("nosuid"),
+            no_dev: has("nodev"),
+            no_exec: has("noexec"),
+        };
+        self.fs_directory.clone().map(|directory| Point::Fs { directory, options })
+    }
+
+    fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some(directory) = &self.fs_directory {
+            words.extend(["--fs-directory".into(), directory.into()]);
+        }
+        if self.fs_back {
+            words.push("--fs-back".into());
+        }
+        if let Some(size) = self.fs_cache_size {
+            words.push(format!("--fs-cache-size={}", size.0).into());
+        }
+        words.push(format!("--fs-options={}", self.fs_options).into());
+        words
+    }
+}
+
+impl Fs {
+    pub(crate) fn run(
+        &self,
+        known: Option<&StateDirectory>,
+        state: impl Fn() -> Result<StateDirectory, Error>,
+    ) -> Result<(), CliError> {
+        match &self.verb {
+            FsVerb::Create(create) => create.run(known),
+            FsVerb::Mount(mount) => mount.run(&state()?),
+            FsVerb::Check(check) => check.run(known),
+            FsVerb::Dump(dump) => dump.run(known),
+        }
+    }
+
+    /// Whether it serves in the foreground, and so logs what it does.
+    pub(crate) fn is_in_foreground(&self) -> bool {
+        matches!(&self.verb, FsVerb::Mount(mount) if mount.foreground)
+    }
+}
+
+impl Create {
+    fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let target = Target::prepare(&self.path, &self.shape, self.force)
+            .map_err(|error| store::naming_volume(error.into(), &self.path, state))?;
+        store::refuse_attached(&self.path, state)?;
+        let made = format_store::format(target, &self.shape, None)?;
+        self.write().inspect_err(|_| {
+            terminal::note("the store was made all the same, without a file system");
+        })?;
+        room::note_if_short(&self.path);
+        terminal::print(&format!(
+            "{}: a store of {} with a file system of {}",
+            self.path.display(),
+            Size(made.store_size_bytes),
+            Size(made.volume_size_bytes),
+        ))
+    }
+
+    /// Writes an empty file system into the store, which is new.
+    fn write(&self) -> Result<(), CliError> {
+        let device = store::open_locked_device(&self.path)?;
+        let failed = |why: String| told("cannot make a file system on", &self.path, why);
+        let volume = LocalVolume::open(device, OpenOptions::default())
+            .map_err(|error| failed(error.to_string()))?;
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|error| failed(error.to_string()))?;
+        let (uuid, hash_seed) = random.split_at(16);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut label = [0; 64];
+        let bytes = self.shape.label.as_bytes();
+        label[..bytes.len().min(64)].copy_from_slice(&bytes[..bytes.len().min(64)]);
+        let options = CreateOptions {
+            block_count: volume.size() / BLOCK_SIZE as u64,
+            uuid: uuid.try_into().unwrap_or_default(),
+            hash_seed: hash_seed.try_into().unwrap_or_default(),
+            label,
+            owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
+            now: Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
+        };
+        let blocks = coulter_files::create(&options).map_err(|error| failed(error.to_string()))?;
+        let written = volume.write_at(0, &blocks.concat()).and_then(|()| volume.flush());
+        written.map_err(|error| failed(error.to_string()))?;
+        volume.close().map_err(|error| failed(error.to_string()))
+    }
+}
+
+impl Mount {
+    fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let directory = self.mount_point()?;
+        if !nix::unistd::Uid::effective().is_root() {
+            return Err(CliError::needs_root("mounting", "run it with sudo"));
+        }
+        let list = self.options.clone().unwrap_or_default();
+        let known =
+            ["ro", "rw", "nosuid", "nodev", "noexec", "suid", "dev", "exec", "defaults", ""];
+        if let Some(word) = list.split(',').find(|word| !known.contains(word)) {
+            let why = format!("it is none of {}", known[..5].join(", "));
+            return Err(told("cannot mount with option", Path::new(word), why));
+        }
+        let opening = OpeningOptions {
+            name: self.name.clone(),
+            map_memory: self.map_memory,
+            trim: Trim::Auto,
+            // What a program did not sync may go with the mount, as with any file system.
+            acknowledge: Acknowledge::Buffered,
+            read_only: list.split(',').any(|option| option == "ro"),
+            tune: self.tune.clone(),
+            metrics: self.metrics,
+        };
+        let options = Options { via: ViaChoice::Auto, recover: false, opening };
+        let mount = DaemonMount {
+            fs_directory: Some(directory),
+            fs_back: self.cache == Cache::Back,
+            fs_cache_size: self.cache_size,
+            fs_options: list,
+        };
+        if self.foreground {
+            let job = options.job(&self.path)?;
+            let job = Job { point: mount.point().unwrap_or(job.point), ..job };
+            service::run(state, job, &mut |entry| Ok(self.tell(entry)?))?;
+            return Ok(());
+        }
+        let mut words = options.words(&self.path);
+        words.splice(1..1, mount.words());
+        let entry = launch::launch(state, words)?;
+        self.tell(&entry)
+    }
+
+    /// The directory, absolute, if something may be mounted there. What a killed daemon left there is in
+    /// the way of nobody.
+    fn mount_point(&self) -> Result<PathBuf, CliError> {
+        let unfit =
+            |reason| MountError::MountPointUnfit { directory: self.directory.clone(), reason };
+        let failed = |source| CliError::io("find", &self.directory, source);
+        let directory = match std::fs::metadata(&self.directory) {
+            Ok(metadata) if !metadata.is_dir() => return Err(unfit("it is not a directory").into()),
+            Ok(_) => self.directory.canonicalize().map_err(failed)?,
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+                return std::path::absolute(&self.directory).map_err(failed);
+            }
+            Err(_) => return Err(unfit("there is no such directory").into()),
+        };
+        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        if mounts::mount_at(&directory).map_err(failed)?.is_some() {
+            return Err(MountError::MountPointTaken { directory }.into());
+        }
+        Ok(directory)
+    }
+
+    fn tell(&self, entry: &Entry) -> Result<(), CliError> {
+        if self.json { terminal::print_json(entry) } else { Ok(()) }
+    }
+}
+
+/// A volume that is only read.
+fn open(path: &Path, state: Option<&StateDirectory>) -> Result<LocalVolume, CliError> {
+    store::refuse_attached(path, state)?;
+    let device =
+        store::open_device(path, true).map_err(|error| store::naming_volume(error, path, state))?;
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    LocalVolume::open(device, options).map_err(|error| told("cannot open", path, error.to_string()))
+}
+
+fn read_block(volume: &LocalVolume, block: u64) -> Result<[u8; BLOCK_SIZE], ()> {
+    let mut bytes = [0; BLOCK_SIZE];
+    volume.read_at(block * BLOCK_SIZE as u64, &mut bytes).map_err(|_| ())?;
+    Ok(bytes)
+}
+
+impl Check {
+    fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let volume = open(&self.path, state)?;
+        let blocks = volume.size() / BLOCK_SIZE as u64;
+        let report = files::check(&mut |block| read_block(&volume, block), blocks);
+        for finding in &report.findings {
+            terminal::print(&finding.to_string())?;
+        }
+        if report.findings_omitted > 0 {
+            terminal::print(&format!("… and {} more", report.findings_omitted))?;
+        }
+        if report.is_sound() {
+            return self.tell_sound(&report);
+        }
+        let count = report.findings.len() as u64 + report.findings_omitted;
+        Err(told("found faults in the file system of", &self.path, format!("{count} in all")))
+    }
+
+    fn tell_sound(&self, report: &Report) -> Result<(), CliError> {
+        let counters = &report.counters;
+        terminal::print(&format!(
+            "{GREEN}sound{GREEN:#}: {} inodes, {} of them directories, {} names, {} in files, {} free",
+            counters.inodes,
+            counters.directories,
+            counters.names,
+            Size(counters.data_blocks * BLOCK_SIZE as u64),
+            Size(counters.free_blocks * BLOCK_SIZE as u64),
+        ))
+    }
+}
+
+impl Dump {
+    fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let volume = open(&self.path, state)?;
+        let mut printed = Ok(());
+        files::dump(&mut |block| read_block(&volume, block), &mut |line| {
+            printed = terminal::print(line);
+            printed.is_ok()
+        });
+        printed
+    }
+}
+
+fn told(what: &str, path: &Path, why: String) -> CliError {
+    let what = format!("{what} {}", path.display());
+    Error::Told(Told { what, why: Some(why), help: None, exit_code: 1 }).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{CommandLine, Verb};
+    use clap::Parser;
+
+    #[test]
+    fn the_daemon_understands_what_it_is_to_mount() {
+        let mount = DaemonMount {
+            fs_directory: Some("/mnt/-odd name".into()),
+            fs_back: true,
+            fs_cache_size: Some(Size(12_345_678)),
+            fs_options: "nosuid,noexec".to_owned(),
+        };
+        let mut words: Vec<OsString> = vec!["coulter".into(), "daemon".into()];
+        words.extend(mount.words());
+        words.extend(["--".into(), "/srv/x.img".into()]);
+        let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");
+        let Verb::Daemon(daemon) = parsed.verb else { panic!("another verb: {:?}", parsed.verb) };
+        let options = FsOptions {
+            writes_back: true,
+            cache_size: Some(12_345_678),
+            no_suid: true,
+            no_dev: false,
+            no_exec: true,
+        };
+        let directory = PathBuf::from("/mnt/-odd name");
+        assert_eq!(daemon.mount.point(), Some(Point::Fs { directory, options }));
+    }
+}

@@ -1,0 +1,323 @@
+//! The blocks of metadata in memory: nodes and bitmaps.
+//!
+//! # Invariants
+//! - A block that was changed since the last set, or is being written, stays.
+//! - Between [`Cache::begin`] and [`Cache::commit`], [`Cache::roll_back`] undoes every change: a step
+//!   that finds a block missing, or fails, leaves no trace.
+//! - A block that was freed is not written any more, whatever it held.
+
+use crate::stop::{Role, Step, Stop};
+use coulter_format::{BLOCK_SIZE, Block};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Block numbers need no protection from whoever chooses them.
+#[derive(Default)]
+pub(crate) struct BlockHasher(u64);
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mixed = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+pub(crate) type BlockMap<T> = HashMap<u64, T, BuildHasherDefault<BlockHasher>>;
+
+struct Slot {
+    block: u64,
+    data: Box<Block>,
+    /// Changed since the last set.
+    dirty: bool,
+    /// Sets that it is part of and that are not complete.
+    writing: u32,
+    /// Used since the hand last came by.
+    used: bool,
+    /// The attempt that saved what it held before.
+    saved_by: u64,
+}
+
+struct Saved {
+    slot: usize,
+    before: Box<Block>,
+    was_dirty: bool,
+}
+
+/// See the module's documentation.
+pub(crate) struct Cache {
+    slots: Vec<Slot>,
+    places: BlockMap<usize>,
+    capacity: usize,
+    hand: usize,
+    attempt: u64,
+    saved: Vec<Saved>,
+    spare: Vec<Box<Block>>,
+    dirty: usize,
+    damaged: Vec<u64>,
+}
+
+impl Cache {
+    /// A cache of at most `capacity` blocks, and those that cannot be let go.
+    pub(crate) fn new(capacity: usize) -> Cache {
+        Cache {
+            slots: Vec::new(),
+            places: BlockMap::default(),
+            capacity,
+            hand: 0,
+            attempt: 1,
+            saved: Vec::new(),
+            spare: Vec::new(),
+            dirty: 0,
+            damaged: Vec::new(),
+        }
+    }
+
+    pub(crate) fn read(&mut self, block: u64, role: Role) -> Step<&Block> {
+        match self.places.get(&block) {
+            Some(place) => {
+                let slot = &mut self.slots[*place];
+                slot.used = true;
+                Ok(&slot.data)
+            }
+            None if self.damaged.contains(&block) => Err(Stop::Errno(libc::EIO)),
+            None => Err(Stop::Miss(block, role)),
+        }
+    }
+
+    /// The block, to be changed in this attempt.
+    pub(crate) fn change(&mut self, block: u64, role: Role) -> Step<&mut Block> {
+        self.read(block, role)?;
+        let place = self.places[&block];
+        self.save(place);
+        let slot = &mut self.slots[place];
+        if !slot.dirty {
+            slot.dirty = true;
+            self.dirty += 1;
+        }
+        Ok(&mut slot.data)
+    }
+
+    /// A block that holds nothing yet.
+    pub(crate) fn add(&mut self, block: u64) -> &mut Block {
+        self.damaged.retain(|other| *other != block);
+        let place = match self.places.get(&block) {
+            Some(place) => *place,
+            None => self.place_for(block, Box::new([0; BLOCK_SIZE])),
+        };
+        self.save(place);
+        let slot = &mut self.slots[place];
+        if !slot.dirty {
+            slot.dirty = true;
+            self.dirty += 1;
+        }
+        &mut slot.data
+    }
+
+    /// The block is free: what it holds is not to be written.
+    pub(crate) fn release(&mut self, block: u64) {
+        if let Some(place) = self.places.get(&block).copied() {
+            self.save(place);
+            if std::mem::take(&mut self.slots[place].dirty) {
+                self.dirty -= 1;
+            }
+        }
+    }
+
+    /// A block has come from the volume.
+    pub(crate) fn handle_loaded(&mut self, block: u64, data: &[u8]) {
+        if self.places.contains_key(&block) {
+            // It was made anew meanwhile.
+            return;
+        }
+        let mut copy = self.spare.pop().unwrap_or_else(|| Box::new([0; BLOCK_SIZE]));
+        copy.copy_from_slice(data);
+        self.place_for(block, copy);
+    }
+
+    /// A block cannot be had.
+    pub(crate) fn handle_damaged(&mut self, block: u64) {
+        if !self.damaged.contains(&block) {
+            self.damaged.push(block);
+        }
+    }
+
+    pub(crate) fn damaged(&self) -> &[u64] {
+        &self.damaged
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self) {
+        assert!(self.saved.is_empty(), "steps do not nest");
+        self.attempt += 1;
+    }
+
+    /// The step stands.
+    pub(crate) fn commit(&mut self) {
+        self.attempt += 1;
+        let saved = std::mem::take(&mut self.saved);
+        self.saved = self.put_away(saved, |_, _| {});
+    }
+
+    /// The step never was.
+    pub(crate) fn roll_back(&mut self) {
+        self.attempt += 1;
+        let saved = std::mem::take(&mut self.saved);
+        self.saved = self.put_away(saved, |cache, saved| {
+            let slot = &mut cache.slots[saved.slot];
+            std::mem::swap(&mut slot.data, &mut saved.before);
+            if slot.dirty != saved.was_dirty {
+                slot.dirty = saved.was_dirty;
+                cache.dirty = if saved.was_dirty { cache.dirty + 1 } else { cache.dirty - 1 };
+            }
+        });
+    }
+
+    fn put_away(
+        &mut self,
+        mut list: Vec<Saved>,
+        mut each: impl FnMut(&mut Cache, &mut Saved),
+    ) -> Vec<Saved> {
+        for mut saved in list.drain(..).rev() {
+            each(self, &mut saved);
+            self.spare.push(saved.before);
+        }
+        list
+    }
+
+    /// Blocks that the next set has to hold.
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty
+    }
+
+    /// Blocks changed by the step so far.
+    pub(crate) fn changed_in_step(&self) -> usize {
+        self.saved.len()
+    }
+
+    /// Blocks in memory.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Hands every changed block to `each`, in the order of their numbers; they are being written then.
+    pub(crate) fn take_dirty(&mut self, mut each: impl FnMut(u64, &Block)) -> Vec<u64> {
+        assert!(self.saved.is_empty(), "a set is taken between steps");
+        let dirty = self.slots.iter().filter(|slot| slot.dirty);
+        let mut blocks: Vec<u64> = dirty.map(|slot| slot.block).collect();
+        assert!(blocks.len() == self.dirty, "changed blocks are counted");
+        blocks.sort_unstable();
+        for block in &blocks {
+            let slot = &mut self.slots[self.places[block]];
+            each(*block, &slot.data);
+            slot.dirty = false;
+            slot.writing += 1;
+        }
+        self.dirty = 0;
+        blocks
+    }
+
+    /// A set with these blocks is complete.
+    pub(crate) fn handle_written(&mut self, blocks: &[u64]) {
+        for block in blocks {
+            let slot = &mut self.slots[self.places[block]];
+            assert!(slot.writing > 0, "a set completes once");
+            slot.writing -= 1;
+        }
+    }
+
+    fn save(&mut self, place: usize) {
+        let slot = &mut self.slots[place];
+        if slot.saved_by == self.attempt {
+            return;
+        }
+        slot.saved_by = self.attempt;
+        let mut before = self.spare.pop().unwrap_or_else(|| Box::new([0; BLOCK_SIZE]));
+        before.copy_from_slice(&slot.data[..]);
+        self.saved.push(Saved { slot: place, before, was_dirty: slot.dirty });
+    }
+
+    fn place_for(&mut self, block: u64, data: Box<Block>) -> usize {
+        let slot = Slot { block, data, dirty: false, writing: 0, used: true, saved_by: 0 };
+        let place = match self.victim() {
+            Some(place) => {
+                let old = std::mem::replace(&mut self.slots[place], slot);
+                self.places.remove(&old.block);
+                self.spare.push(old.data);
+                self.spare.truncate(64);
+                place
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        self.places.insert(block, place);
+        place
+    }
+
+    /// A slot whose block can be let go, if there is no room for one more.
+    fn victim(&mut self) -> Option<usize> {
+        if self.slots.len() < self.capacity {
+            return None;
+        }
+        for _ in 0..2 * self.slots.len() {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[self.hand];
+            let stays = slot.dirty || slot.writing > 0 || slot.saved_by == self.attempt;
+            if !stays && !std::mem::take(&mut slot.used) {
+                return Some(self.hand);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_step_did_is_undone_and_what_is_dirty_stays() {
+        let mut cache = Cache::new(2);
+        cache.begin();
+        cache.add(10)[0] = 1;
+        cache.commit();
+        cache.begin();
+        cache.change(10, Role::Node).unwrap()[0] = 2;
+        cache.add(11)[0] = 3;
+        cache.roll_back();
+        assert_eq!(cache.read(10, Role::Node).unwrap()[0], 1);
+        assert_eq!(cache.dirty_count(), 1);
+        for block in 20..30 {
+            cache.handle_loaded(block, &[block as u8; BLOCK_SIZE]);
+        }
+        assert_eq!(cache.read(10, Role::Node).unwrap()[0], 1);
+        let mut seen = Vec::new();
+        let set = cache.take_dirty(|block, data| seen.push((block, data[0])));
+        assert_eq!(seen, [(10, 1)]);
+        cache.handle_written(&set);
+        for block in 30..40 {
+            cache.handle_loaded(block, &[block as u8; BLOCK_SIZE]);
+        }
+        assert!(cache.read(10, Role::Node).is_err());
+        assert!(cache.count() <= 3);
+    }
+
+    #[test]
+    fn a_freed_block_is_not_written() {
+        let mut cache = Cache::new(2);
+        cache.begin();
+        cache.add(10)[0] = 1;
+        cache.release(10);
+        cache.commit();
+        assert_eq!(cache.take_dirty(|_, _| panic!("nothing is dirty")), []);
+    }
+}

@@ -1,0 +1,190 @@
+//! Extended attributes: a first part with the name, and more parts if the value is long.
+
+use crate::stop::{Step, fail};
+use crate::tree::Tree;
+use coulter_format::files::hash::hash;
+use coulter_format::files::item::{FLAG_CAPABILITY, PART_SIZE, XATTR_SIZE_MAX, XattrHead};
+use coulter_format::files::key::{ALIKE_BITS, PART_BITS};
+use coulter_format::files::node::ITEM_SIZE_MAX;
+use coulter_format::files::{Key, Kind, Time};
+use std::ops::ControlFlow;
+
+/// The attribute that gives a program rights.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Bytes of all names of an inode's attributes together: what `listxattr` may return.
+const LIST_SIZE_MAX: usize = 65536;
+
+/// Which of "it must not exist" and "it must exist" is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Neither.
+    Any,
+    /// It must not exist.
+    Create,
+    /// It must exist.
+    Replace,
+}
+
+impl Tree {
+    /// The first part's key and the value's size; or where a new one would come.
+    fn find_xattr(&mut self, inode: u64, name: &[u8]) -> Step<Result<(Key, u32), Option<Key>>> {
+        let base = Key::of_xattr(inode, hash(&self.superblock.hash_seed, name));
+        let mut free = base;
+        for _ in 0..1 << ALIKE_BITS {
+            match self.find(free)? {
+                None => return Ok(Err(Some(free))),
+                Some(item) => {
+                    let head = XattrHead::decode(item)?;
+                    if head.name == name {
+                        let size = head.size;
+                        return Ok(Ok((free, size)));
+                    }
+                }
+            }
+            free = free.plus(1 << PART_BITS);
+        }
+        Ok(Err(None))
+    }
+
+    /// The value of an attribute.
+    pub(crate) fn xattr(&mut self, inode: u64, name: &[u8]) -> Step<Vec<u8>> {
+        self.inode(inode)?;
+        let Ok((key, size)) = self.find_xattr(inode, name)? else { return fail(libc::ENODATA) };
+        let mut value = Vec::with_capacity(size as usize);
+        for part in 0..parts(size as usize) {
+            let Some(item) = self.find(key.plus(part))? else { return fail(libc::EIO) };
+            match part {
+                0 => value.extend_from_slice(XattrHead::decode(item)?.value),
+                _ => value.extend_from_slice(item),
+            }
+        }
+        if value.len() == size as usize { Ok(value) } else { fail(libc::EIO) }
+    }
+
+    /// Sets an attribute.
+    pub(crate) fn set_xattr(
+        &mut self,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        now: Time,
+    ) -> Step<()> {
+        let mut inode = self.inode(number)?;
+        check_name(name, inode.mode)?;
+        if value.len() > XATTR_SIZE_MAX {
+            return fail(libc::E2BIG);
+        }
+        let key = match self.find_xattr(number, name)? {
+            Ok(_) if mode == XattrMode::Create => return fail(libc::EEXIST),
+            Ok((key, size)) => {
+                self.remove_parts(key, size)?;
+                key
+            }
+            Err(_) if mode == XattrMode::Replace => return fail(libc::ENODATA),
+            Err(Some(free)) => free,
+            Err(None) => return fail(libc::ENOSPC),
+        };
+        let first = &value[..value.len().min(PART_SIZE)];
+        let mut bytes = [0; ITEM_SIZE_MAX];
+        let head = XattrHead { name, size: value.len() as u32, value: first };
+        let size = head.encode(&mut bytes);
+        self.put(key, &bytes[..size])?;
+        for (part, bytes) in value.chunks(PART_SIZE).enumerate().skip(1) {
+            self.put(key.plus(part as u64), bytes)?;
+        }
+        if name == CAPABILITY {
+            inode.flags |= FLAG_CAPABILITY;
+        }
+        inode.changed = now;
+        self.set_inode(number, &inode)
+    }
+
+    /// Takes an attribute away. The attributes under the same hash close the gap, so that a search
+    /// need not go on behind one.
+    pub(crate) fn remove_xattr(&mut self, number: u64, name: &[u8], now: Time) -> Step<()> {
+        self.may_use_reserve = true;
+        let mut inode = self.inode(number)?;
+        let Ok((mut key, size)) = self.find_xattr(number, name)? else {
+            return fail(libc::ENODATA);
+        };
+        self.remove_parts(key, size)?;
+        for _ in 0..1 << ALIKE_BITS {
+            let next = key.plus(1 << PART_BITS);
+            let Some(item) = self.find(next)? else { break };
+            let size = XattrHead::decode(item)?.size;
+            for part in 0..parts(size as usize) {
+                let Some(item) = self.find(next.plus(part))? else { return fail(libc::EIO) };
+                let copy = item.to_vec();
+                self.remove(next.plus(part))?;
+                self.put(key.plus(part), &copy)?;
+            }
+            key = next;
+        }
+        if name == CAPABILITY {
+            inode.flags &= !FLAG_CAPABILITY;
+        }
+        inode.changed = now;
+        self.set_inode(number, &inode)
+    }
+
+    fn remove_parts(&mut self, key: Key, size: u32) -> Step<()> {
+        for part in 0..parts(size as usize) {
+            self.remove(key.plus(part))?;
+        }
+        Ok(())
+    }
+
+    /// All names, each with a zero behind it.
+    pub(crate) fn xattr_names(&mut self, inode: u64) -> Step<Vec<u8>> {
+        self.inode(inode)?;
+        let (mut list, mut damaged) = (Vec::new(), false);
+        self.scan(Key::new(inode, Kind::Xattr, 0), |key, item| {
+            if !key.is(inode, Kind::Xattr) {
+                return ControlFlow::Break(());
+            }
+            if key.position().is_multiple_of(1 << PART_BITS) {
+                match XattrHead::decode(item) {
+                    Ok(head) => {
+                        list.extend_from_slice(head.name);
+                        list.push(0);
+                    }
+                    Err(_) => damaged = true,
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        if damaged {
+            fail(libc::EIO)
+        } else if list.len() > LIST_SIZE_MAX {
+            fail(libc::E2BIG)
+        } else {
+            Ok(list)
+        }
+    }
+
+    /// A write or a change of owner takes the program's rights away.
+    pub(crate) fn drop_capability(&mut self, number: u64, now: Time) -> Step<()> {
+        if self.inode(number)?.flags & FLAG_CAPABILITY != 0 {
+            self.remove_xattr(number, CAPABILITY, now)?;
+        }
+        Ok(())
+    }
+}
+
+/// Parts of a value of so many bytes.
+fn parts(size: usize) -> u64 {
+    size.div_ceil(PART_SIZE).max(1) as u64
+}
+
+/// User attributes are for files and directories; access lists are not kept.
+fn check_name(name: &[u8], mode: u32) -> Step<()> {
+    let is_regular = mode & libc::S_IFMT == libc::S_IFREG || mode & libc::S_IFMT == libc::S_IFDIR;
+    if name.starts_with(b"system.") {
+        return fail(libc::EOPNOTSUPP);
+    }
+    if name.starts_with(b"user.") && !is_regular {
+        return fail(libc::EPERM);
+    }
+    Ok(())
+}

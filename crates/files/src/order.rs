@@ -1,0 +1,93 @@
+//! The order of what was given to the volume, and how much of it is durable.
+//!
+//! Everything that changes the volume has a sequence. Since the volume keeps a prefix, a command that is
+//! durable makes all earlier ones durable too.
+
+use std::collections::VecDeque;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Order {
+    /// The last sequence given.
+    issued: u64,
+    /// Not complete, ascending; and whether it is durable at completion.
+    out: VecDeque<(u64, bool)>,
+    /// All sequences up to this one are durable.
+    durable: u64,
+    /// What the flush that is out covers.
+    flushing: Option<u64>,
+}
+
+impl Order {
+    pub(crate) fn issue(&mut self, fua: bool) -> u64 {
+        self.issued += 1;
+        self.out.push_back((self.issued, fua));
+        self.issued
+    }
+
+    pub(crate) fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    pub(crate) fn is_durable(&self, sequence: u64) -> bool {
+        self.durable >= sequence
+    }
+
+    /// Whether everything is durable.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.durable == self.issued
+    }
+
+    pub(crate) fn complete(&mut self, sequence: u64, succeeded: bool) {
+        let place = self.out.iter().position(|(other, _)| *other == sequence);
+        let place = place.expect("a command completes once");
+        let (_, fua) = self.out.remove(place).expect("it was found");
+        if fua && succeeded {
+            self.durable = self.durable.max(sequence);
+        }
+    }
+
+    fn completed(&self) -> u64 {
+        self.out.front().map_or(self.issued, |(oldest, _)| oldest - 1)
+    }
+
+    /// Whether a flush has to begin now, for somebody who waits for `target`.
+    pub(crate) fn begin_flush(&mut self, target: u64) -> bool {
+        let comes_by_itself = self.out.iter().any(|(sequence, fua)| *fua && *sequence >= target);
+        if self.flushing.is_some() || comes_by_itself || self.completed() < target {
+            return false;
+        }
+        self.flushing = Some(self.completed());
+        true
+    }
+
+    pub(crate) fn end_flush(&mut self, succeeded: bool) {
+        let covered = self.flushing.take().expect("a flush was out");
+        if succeeded {
+            self.durable = self.durable.max(covered);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_durable_command_makes_earlier_ones_durable_and_a_flush_what_had_completed() {
+        let mut order = Order::default();
+        let (first, set) = (order.issue(false), order.issue(true));
+        assert!(!order.begin_flush(set), "the set is durable when it completes");
+        order.complete(set, true);
+        assert!(order.is_durable(first));
+        order.complete(first, true);
+        let later = order.issue(false);
+        assert!(!order.begin_flush(later), "it has not completed");
+        order.complete(later, true);
+        assert!(order.begin_flush(later));
+        let latest = order.issue(false);
+        order.complete(latest, true);
+        order.end_flush(true);
+        assert!(order.is_durable(later) && !order.is_durable(latest));
+    }
+}

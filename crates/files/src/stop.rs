@@ -1,0 +1,36 @@
+//! Why a step of an operation goes no further.
+
+use coulter_format::Corrupt;
+
+/// What a block that has to be loaded is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Node,
+    Bitmap,
+}
+
+/// Why a step stops. All but an error mean: undo, wait, and do it again from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// This block has to be loaded first.
+    Miss(u64, Role),
+    /// What was freed becomes usable when the open set is submitted.
+    Space,
+    /// Blocks that it wants are being read or written.
+    Conflict,
+    /// The operation fails with this error number.
+    Errno(i32),
+}
+
+/// The result of a step.
+pub(crate) type Step<T> = Result<T, Stop>;
+
+impl From<Corrupt> for Stop {
+    fn from(_: Corrupt) -> Stop {
+        Stop::Errno(libc::EIO)
+    }
+}
+
+pub(crate) fn fail<T>(errno: i32) -> Step<T> {
+    Err(Stop::Errno(errno))
+}

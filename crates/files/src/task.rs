@@ -1,0 +1,210 @@
+//! Operations under way.
+
+use crate::files::read_span;
+use crate::request::{AllocateMode, Changes, Reply, Request};
+use coulter::buffer::Buffer;
+use coulter_format::files::Time;
+
+/// An operation, and what it waits for.
+pub(crate) struct Task {
+    /// Whom to answer; `None` for what the file system does by itself.
+    pub(crate) request: Option<u64>,
+    pub(crate) now: Time,
+    pub(crate) work: Work,
+    /// Commands of it that are out. Until they are complete it does not go on.
+    pub(crate) out: u32,
+    /// The first of them that failed.
+    pub(crate) failed: Option<i32>,
+    /// Blocks that were read for it, by host block.
+    pub(crate) old: Vec<(u64, Buffer)>,
+    /// The answer, while that has to wait.
+    pub(crate) reply: Option<Reply>,
+}
+
+impl Task {
+    /// The buffer of the request, if it failed.
+    pub(crate) fn into_buffer(mut self, has_failed: bool) -> Buffer {
+        if !has_failed {
+            return Buffer::empty();
+        }
+        let buffer = match self.reply.take() {
+            Some(Reply::Written(_, buffer)) => buffer,
+            _ => self.work.into_buffer(),
+        };
+        match self.old.pop() {
+            Some((_, piece)) if buffer.capacity() == 0 => piece,
+            _ => buffer,
+        }
+    }
+}
+
+/// What an operation does, and how far it is.
+#[expect(clippy::large_enum_variant, reason = "it is kept in place, so that none is allocated")]
+pub(crate) enum Work {
+    /// Names and attributes: one step.
+    Meta(Request),
+    Read(Read),
+    Write(Write),
+    Resize(Resize),
+    Allocate(Allocate),
+    /// `None` until it knows what it waits for.
+    Sync(Option<u64>),
+    /// Takes away what an inode has too much.
+    Reap(u64),
+    /// Looks for what a crash has left to be taken away.
+    FindOrphans,
+}
+
+impl Work {
+    /// The operation that a request asks for.
+    pub(crate) fn of(request: Request) -> Work {
+        match request {
+            Request::Read { inode, offset, length, buffer } => Work::Read(Read {
+                inode,
+                offset,
+                length,
+                buffer,
+                found: None,
+                pieces: Vec::new(),
+                copy_to: None,
+            }),
+            Request::Copy { from, from_offset, to, to_offset, length } => {
+                let length = length.min(1 << 20) as u32;
+                Work::Read(Read {
+                    inode: from,
+                    offset: from_offset,
+                    length,
+                    buffer: Buffer::zeroed(read_span(from_offset, length)),
+                    found: None,
+                    pieces: Vec::new(),
+                    copy_to: Some((to, to_offset)),
+                })
+            }
+            Request::Write { inode, offset, buffer, kills_privileges, sync } => {
+                Work::Write(Write {
+                    inode,
+                    offset,
+                    length: buffer.len(),
+                    payload: buffer,
+                    done: 0,
+                    kills_privileges,
+                    sync,
+                    edges: None,
+                })
+            }
+            Request::Change { inode, changes } if changes.size.is_some() => Work::Resize(Resize {
+                inode,
+                size: changes.size.unwrap_or(0),
+                changes,
+                edges: None,
+                drains: false,
+            }),
+            Request::Allocate { inode, offset, length, mode } => Work::Allocate(Allocate {
+                inode,
+                offset,
+                length,
+                mode,
+                edges: None,
+                visible: Vec::new(),
+                is_punched: false,
+                next: 0,
+                is_done: false,
+            }),
+            Request::Sync => Work::Sync(None),
+            other => Work::Meta(other),
+        }
+    }
+
+    /// The buffer that came with the request.
+    pub(crate) fn into_buffer(self) -> Buffer {
+        match self {
+            Work::Read(read) if read.copy_to.is_none() => read.buffer,
+            Work::Write(write) => write.payload,
+            _ => Buffer::empty(),
+        }
+    }
+
+    /// Whether it is refused where nothing may change.
+    pub(crate) fn changes_something(&self) -> bool {
+        match self {
+            Work::Read(read) => read.copy_to.is_some(),
+            Work::Write(_) | Work::Resize(_) | Work::Allocate(_) | Work::Reap(_) => true,
+            Work::Sync(_) | Work::FindOrphans => false,
+            Work::Meta(request) => !matches!(
+                request,
+                Request::Lookup { .. }
+                    | Request::Attributes { .. }
+                    | Request::ReadLink { .. }
+                    | Request::Seek { .. }
+                    | Request::List { .. }
+                    | Request::Xattr { .. }
+                    | Request::XattrNames { .. }
+                    | Request::Statistics
+            ),
+        }
+    }
+}
+
+pub(crate) struct Read {
+    pub(crate) inode: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) buffer: Buffer,
+    /// Which bytes of the buffer are the answer, once that is known.
+    pub(crate) found: Option<std::ops::Range<usize>>,
+    /// Pieces on their way: host block, and where in the buffer.
+    pub(crate) pieces: Vec<(u64, usize)>,
+    /// Where to write what was read, if it is a copy.
+    pub(crate) copy_to: Option<(u64, u64)>,
+}
+
+pub(crate) struct Write {
+    pub(crate) inode: u64,
+    pub(crate) offset: u64,
+    pub(crate) payload: Buffer,
+    pub(crate) length: usize,
+    pub(crate) done: usize,
+    pub(crate) kills_privileges: bool,
+    pub(crate) sync: bool,
+    pub(crate) edges: Option<Vec<Edge>>,
+}
+
+pub(crate) struct Resize {
+    pub(crate) inode: u64,
+    pub(crate) changes: Changes,
+    pub(crate) size: u64,
+    pub(crate) edges: Option<Vec<Edge>>,
+    /// It was done, and blocks are still to go.
+    pub(crate) drains: bool,
+}
+
+pub(crate) struct Allocate {
+    pub(crate) inode: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) mode: AllocateMode,
+    pub(crate) edges: Option<Vec<Edge>>,
+    pub(crate) visible: Vec<Edge>,
+    pub(crate) is_punched: bool,
+    /// The next block to be allocated.
+    pub(crate) next: u64,
+    /// It waits for its data only.
+    pub(crate) is_done: bool,
+}
+
+/// Bytes of one block of a file that become zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) block: u64,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+/// How an operation goes on.
+pub(crate) enum Progress {
+    /// It waits, and will be run again.
+    Waits,
+    /// It is to be run again after others.
+    Yields,
+    Ends(Result<Reply, i32>),
+}

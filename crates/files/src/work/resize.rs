@@ -1,0 +1,118 @@
+//! A file gets another size, and other attributes with it.
+//!
+//! The new size is there at once. When more blocks are behind it than one step takes away, the inode
+//! becomes an orphan of them, and nobody changes its blocks until they are gone.
+
+use super::edges::tail;
+use super::settle;
+use crate::files::Files;
+use crate::namespace::Namespace;
+use crate::namespace::tree::clear_privileges;
+use crate::request::Reply;
+use crate::stop::{Step, fail};
+use crate::task::{Edge, Progress, Resize, Task};
+use crate::tree::Tree;
+use coulter_format::BLOCK_SIZE;
+use coulter_format::files::{FILE_SIZE_MAX, Inode, Time};
+
+const SIZE: u64 = BLOCK_SIZE as u64;
+/// Runs of blocks that one step takes away.
+pub(crate) const RUNS_MAX: usize = 12;
+/// Behind every block of every file.
+pub(crate) const BLOCKS_END: u64 = u64::MAX >> 16;
+
+impl Files {
+    pub(crate) fn run_resize(
+        &mut self,
+        id: usize,
+        task: &mut Task,
+        resize: &mut Resize,
+    ) -> Progress {
+        let (number, size, now) = (resize.inode, resize.size, task.now);
+        if !self.lock(id, number) {
+            return Progress::Waits;
+        }
+        if let Some(errno) = task.failed {
+            return Progress::Ends(Err(errno));
+        }
+        if resize.drains {
+            return self.drain(id, number, size.div_ceil(SIZE));
+        }
+        if resize.edges.is_none() {
+            let edge = settle!(self.step(id, |tree, _| edge(tree, number, size)));
+            resize.edges = Some(edge.into_iter().collect());
+        }
+        let mut edges = resize.edges.take().unwrap_or_default();
+        let progress = self.run_edges(id, task, number, &mut edges);
+        resize.edges = Some(edges);
+        match progress {
+            Progress::Yields if task.out > 0 => return Progress::Waits,
+            Progress::Yields => {}
+            progress => return progress,
+        }
+        self.make_room();
+        let is_done = settle!(self.step(id, |tree, _| { apply(tree, number, size, resize, now) }));
+        self.note_change();
+        self.has_shrunk = true;
+        if !is_done {
+            resize.drains = true;
+            return Progress::Yields;
+        }
+        let found = settle!(self.step(id, |tree, _| tree.attributes(number)));
+        Progress::Ends(Ok(Reply::Attributes(found)))
+    }
+
+    /// Takes away what is behind the end, and answers when nothing is.
+    fn drain(&mut self, id: usize, number: u64, from: u64) -> Progress {
+        self.make_room();
+        let is_done = settle!(self.step(id, |tree, _| tree.cut(number, from)));
+        self.note_change();
+        if !is_done {
+            return Progress::Yields;
+        }
+        let found = settle!(self.step(id, |tree, _| tree.attributes(number)));
+        Progress::Ends(Ok(Reply::Attributes(found)))
+    }
+}
+
+fn edge(tree: &mut Tree, number: u64, size: u64) -> Step<Option<Edge>> {
+    let inode: Inode = tree.inode(number)?;
+    match inode.mode & libc::S_IFMT {
+        libc::S_IFREG => {}
+        libc::S_IFDIR => return fail(libc::EISDIR),
+        _ => return fail(libc::EINVAL),
+    }
+    if size > FILE_SIZE_MAX {
+        return fail(libc::EFBIG);
+    }
+    if size > inode.size { tail(tree, number, inode.size) } else { Ok(None) }
+}
+
+fn apply(tree: &mut Tree, number: u64, size: u64, resize: &Resize, now: Time) -> Step<bool> {
+    tree.may_use_reserve = size == 0 || size < tree.inode(number)?.size;
+    tree.change(number, &resize.changes, now)?;
+    if resize.changes.kills_privileges {
+        tree.drop_capability(number, now)?;
+    }
+    let mut inode = tree.inode(number)?;
+    if resize.changes.modified.is_none() {
+        inode.modified = now;
+    }
+    if resize.changes.kills_privileges {
+        clear_privileges(&mut inode);
+    }
+    let is_shorter = size < inode.size;
+    inode.size = size;
+    let mut is_done = true;
+    if is_shorter {
+        let from = size.div_ceil(SIZE);
+        let (freed, done) = tree.unmap(number, from, BLOCKS_END, RUNS_MAX)?;
+        inode.blocks = inode.blocks.saturating_sub(freed);
+        is_done = done;
+        if !is_done {
+            tree.add_orphan(number, from)?;
+        }
+    }
+    tree.set_inode(number, &inode)?;
+    Ok(is_done)
+}
