@@ -253,6 +253,10 @@ fn what_is_no_store_is_refused_with_the_reason<V: AnyVolume>() {
         damaged.write_at(place + 100, &[0xff; 8]).expect("nothing has it open");
     }
     let kind = open_error::<V>(&damaged, options);
+    assert!(matches!(kind, OpenErrorKind::FirstSuperblocksLost), "{kind}");
+    // The device is all log, so the third copy lies before that.
+    damaged.write_at(2 * MIB - 4096 + 100, &[0xff; 8]).expect("nothing has it open");
+    let kind = open_error::<V>(&damaged, options);
     assert!(matches!(kind, OpenErrorKind::Damaged { .. }), "{kind}");
 
     let bodiless = store.duplicate().expect("nothing has it open");
