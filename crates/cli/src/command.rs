@@ -72,6 +72,7 @@ pub(crate) enum Verb {
     Check(verbs::check::Check),
     Dump(verbs::dump::Dump),
     Salvage(verbs::salvage::Salvage),
+    Export(verbs::export::Export),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
     #[command(hide = true)]

@@ -6,6 +6,7 @@
 //! - [`format()`] first finds out whether the store can be, then reserves its room, and last of all
 //!   erases what was there: until then a failure leaves the target as it was.
 
+use crate::contents::Origin;
 use crate::error::{CliError, OpenError, StoreError};
 use crate::interrupt::Interrupt;
 use crate::signatures::{self, Signature};
@@ -96,6 +97,20 @@ impl Target {
 /// What the library refuses, such as a segment size that does not fit the device; whatever the system
 /// refuses. The target is as it was, unless the device itself has failed.
 pub fn format(target: Target, shape: &Shape, map_memory: Option<Size>) -> Result<Made, CliError> {
+    format_from(target, shape, map_memory, None)
+}
+
+/// The same, and the new volume holds what `origin` does.
+///
+/// # Errors
+/// As [`format()`], and as [`Origin::bring_in`]: a file that was made for it goes again then; a disk
+/// keeps a store that holds a part of it.
+pub fn format_from(
+    target: Target,
+    shape: &Shape,
+    map_memory: Option<Size>,
+    origin: Option<&Origin>,
+) -> Result<Made, CliError> {
     let Target { path, place, marks, interrupt } = target;
     let options = store::create_options(shape, map_memory);
     store::check_create(&path, place.size(), &options)?;
@@ -103,7 +118,11 @@ pub fn format(target: Target, shape: &Shape, map_memory: Option<Size>) -> Result
         Place::Disk { device } => {
             let disk = OpenOptions::new().write(true).open(&path);
             erase(&disk.map_err(|e| CliError::io("open", &path, e))?, &path, &marks)?;
-            return store::create(&path, device, &options);
+            let made = store::create(&path, device, &options)?;
+            if let Some(origin) = origin {
+                origin.bring_in(&path, store::open_device(&path, false)?, &interrupt)?;
+            }
+            return Ok(made);
         }
         Place::File { file, size } => (file, size),
         Place::Missing { size } => {
@@ -124,6 +143,9 @@ pub fn format(target: Target, shape: &Shape, map_memory: Option<Size>) -> Result
     interrupt.check()?;
     erase(file.file(), file.path(), &marks)?;
     let made = store::create(file.path(), device, &options)?;
+    if let Some(origin) = origin {
+        origin.bring_in(file.path(), file.open_device()?, &interrupt)?;
+    }
     file.keep();
     Ok(made)
 }

@@ -1,4 +1,4 @@
-//! Where `salvage` puts what it takes out: a file that is made for it, or a disk.
+//! Where `salvage` and `export` put what they take out: a file that is made for it, or a disk.
 //!
 //! Invariants:
 //! - nothing that is there is overwritten unless that was asked for;
@@ -77,6 +77,22 @@ impl Image {
     /// What kept a block from being written, if that ended it all.
     pub(crate) fn take_refusal(&mut self) -> Option<CliError> {
         self.refused.take()
+    }
+
+    /// Writes whole blocks, from `lba` on.
+    ///
+    /// # Errors
+    /// When one cannot be written, or the person pressed Ctrl-C.
+    pub(crate) fn write(&mut self, lba: Lba, bytes: &[u8]) -> Result<(), CliError> {
+        let (blocks, rest) = bytes.as_chunks();
+        assert!(rest.is_empty(), "only whole blocks are written");
+        for (index, block) in blocks.iter().enumerate() {
+            if let Err(source) = self.block(Lba(lba.0 + index as u64), block) {
+                let refusal = self.refused.take();
+                return Err(refusal.unwrap_or_else(|| CliError::io("write", &self.path, source)));
+            }
+        }
+        Ok(())
     }
 
     /// It is whole, and stays.

@@ -13,6 +13,7 @@
 pub mod choices;
 mod command;
 mod completion_words;
+pub mod contents;
 mod dashboard;
 pub mod dead_loops;
 pub mod error;
@@ -105,6 +106,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Dump(verb) => verb.run(known_state().as_ref()),
         Verb::Salvage(verb) => verb.run(known_state().as_ref()),
         Verb::Daemon(verb) => verb.run(&state()?),
+        Verb::Export(verb) => verb.run(known_state().as_ref()),
         Verb::Generate(verb) => verb.run(&CommandLine::command),
     }
 }

@@ -6,6 +6,7 @@ pub mod create;
 pub(crate) mod daemon;
 pub(crate) mod detach;
 pub(crate) mod dump;
+pub(crate) mod export;
 pub(crate) mod fs;
 pub mod generate;
 pub(crate) mod grow;

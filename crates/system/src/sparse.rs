@@ -57,7 +57,7 @@ pub fn content(file: &File, size: u64, read_max: u64) -> io::Result<Content> {
 ///
 /// # Errors
 /// When the file system cannot say for another reason than that it never does.
-fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u64>>> {
+pub fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<Range<u64>>> {
     if from >= size {
         return Ok(None);
     }

@@ -40,6 +40,8 @@ pub enum StoreError {
     Create { path: PathBuf, reason: String, is_usage: bool },
     /// A check or a dump came upon something that is wrong.
     Faulty { path: PathBuf, faults: u64, warnings: u64, complete: bool },
+    /// `create --from` what no volume can be made of.
+    OriginUnfit { path: PathBuf, reason: &'static str },
     /// `salvage` to where something is.
     ImageExists { path: PathBuf, is_disk: bool },
     /// `salvage` of a store to itself.
@@ -152,6 +154,11 @@ impl StoreError {
                     "not everything could be followed to its end: there may be more; if it cannot be \
                      attached, `coulter salvage` takes out what is left",
                 )
+            }
+            StoreError::OriginUnfit { path, reason } => {
+                usage(format!("cannot bring in {}", path.display()))
+                    .why(*reason)
+                    .help("name an image, or a disk that nobody uses; --size may be left away")
             }
             StoreError::ImageExists { path, is_disk } => {
                 let what = if *is_disk { "it is a disk" } else { "there is something already" };

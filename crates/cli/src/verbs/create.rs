@@ -1,5 +1,6 @@
 //! `coulter create`: formats a file or a disk as a store.
 
+use crate::contents::Origin;
 use crate::error::{CliError, StoreError};
 use crate::format_store::{self, Target};
 use crate::interrupt::Interrupt;
@@ -22,7 +23,8 @@ use std::path::PathBuf;
 Examples:
   coulter create disk.img --size 10G       a volume of 10 GiB in a file, which is larger
   coulter create /dev/sdb                  a whole disk; the volume gets what the over-provisioning leaves
-  coulter create disk.img --store-size 1T --segment-size 256M --over-provisioning 10%")]
+  coulter create disk.img --store-size 1T --segment-size 256M --over-provisioning 10%
+  coulter create disk.img --from /dev/sdc  a volume that holds what that disk does")]
 pub(crate) struct Create {
     /// File or disk to format
     pub path: PathBuf,
@@ -34,6 +36,10 @@ pub(crate) struct Create {
     /// block and 256 KiB; and 4 per block, 16 MiB at most, for what waits to be written]
     #[arg(long, value_name = "SIZE")]
     pub map_memory: Option<Size>,
+
+    /// Bring in what this image or disk holds; it is only read [default: an empty volume]
+    #[arg(long, value_name = "IMAGE|DISK")]
+    pub from: Option<PathBuf>,
 
     /// Format even though the target holds something, and erase the signatures on it
     #[arg(long)]
@@ -91,14 +97,19 @@ impl Create {
         if self.json && self.path.to_str().is_none() {
             return Err(StoreError::PathNotInJson { path: self.path.clone() }.into());
         }
-        let mut target = Target::prepare(&self.path, &self.shape, self.force)
+        let origin = self.from.as_deref().map(|from| Origin::open(from, &self.path)).transpose()?;
+        let mut shape = self.shape.clone();
+        if let Some(origin) = &origin {
+            shape.size.get_or_insert(Size(origin.volume_size()));
+        }
+        let mut target = Target::prepare(&self.path, &shape, self.force)
             .map_err(|error| store::naming_volume(error.into(), &self.path, state))?;
         store::refuse_attached(&self.path, state)?;
-        if self.shape.preallocate {
+        if shape.preallocate || origin.is_some() {
             // It may take long, and a file that is only half made is not to stay behind.
             target = target.heeding(Interrupt::take_over()?);
         }
-        let made = format_store::format(target, &self.shape, self.map_memory)?;
+        let made = format_store::format_from(target, &shape, self.map_memory, origin.as_ref())?;
         room::note_if_short(&self.path);
         if self.json {
             return terminal::print_json(&made);

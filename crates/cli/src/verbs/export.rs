@@ -1,0 +1,82 @@
+//! `coulter export`: what a volume holds, as an image that needs no Coulter.
+
+use crate::contents;
+use crate::error::{CliError, OpenError};
+use crate::image::Image;
+use crate::interrupt::Interrupt;
+use crate::store;
+use crate::terminal;
+use clap::Args;
+use coulter::{OpenOptions, Volume};
+use coulter_daemon::StateDirectory;
+use coulter_terminal::Size;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Copy what a volume holds to an image or a disk; the store is only read.
+///
+/// IMAGE becomes the volume, byte for byte: mount it by loop, write it to a disk, or bring it into
+/// another store by `coulter create --from`. What was never written is a hole in a file, and zeros on a
+/// disk. Not while the volume is attached. For a store that is damaged there is `coulter salvage`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter export disk.img volume.img       an image as large as the volume, sparse
+  coulter export disk.img /dev/sdc --force onto a disk, whose content is lost")]
+pub(crate) struct Export {
+    /// Store to read
+    path: PathBuf,
+
+    /// File to make, or disk to overwrite
+    image: PathBuf,
+
+    /// Write even though something is there
+    #[arg(long)]
+    force: bool,
+
+    /// Print what was copied as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints; documented in `docs/cli.md`.
+#[derive(Serialize)]
+struct Exported<'a> {
+    store: &'a Path,
+    image: &'a Path,
+    volume_size_bytes: u64,
+    mapped_bytes: u64,
+}
+
+impl Export {
+    pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let path = store::existing(&self.path)?;
+        let device = store::open_device(&path, true)
+            .map_err(|error| store::naming_volume(error, &path, state))?;
+        store::refuse_attached(&path, state)?;
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let volume = Volume::open(device, options).map_err(|error| OpenError::Refused {
+            path: path.clone(),
+            reason: error.kind.to_string(),
+        })?;
+        let size = volume.size();
+        let interrupt = Interrupt::take_over()?;
+        let mut image = Image::make(&self.image, &path, size, self.force, interrupt)?;
+        let mapped = contents::take_out(&volume, &path, &mut image)?;
+        image.keep()?;
+        if self.json {
+            return terminal::print_json(&Exported {
+                store: &path,
+                image: &self.image,
+                volume_size_bytes: size,
+                mapped_bytes: mapped,
+            });
+        }
+        terminal::print(&format!(
+            "{}: {} of a volume of {}",
+            terminal::path(&self.image),
+            Size(mapped),
+            Size(size)
+        ))
+    }
+}
