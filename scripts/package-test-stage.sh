@@ -123,7 +123,7 @@ case $stage in
     must systemctl stop coulter@two
     sed -i '/coulter/d' /etc/fstab
     must dpkg --purge coulter
-    left=$(find / -xdev \( -path /root -o -path /srv -o -path /proc -o -path /sys -o -path /var/log \) -prune -o \
+    left=$(find / -xdev \( -path /root -o -path /srv -o -path /proc -o -path /sys -o -path /var/log -o -path /var/cache/man \) -prune -o \
       -iname '*coulter*' -print)
     # What the administrator wrote stays.
     [ "$left" = /etc/coulter ] || failed "left behind: $left"

@@ -16,6 +16,7 @@ fn every_field_is_documented() {
     names(&sandbox.json(&["attach", "disk.img", "--via", "nbd-server", "--json"]), &mut printed);
     names(&sandbox.json(&["status", "--json"]), &mut printed);
     sandbox.ok(&["detach", "disk"]);
+    names(&sandbox.json(&["export", "disk.img", "exported.img", "--json"]), &mut printed);
     let mut salvaged = sandbox.json(&["salvage", "disk.img", "volume.img", "--json"]);
     // A report as of `check`, whose counters are documented as a whole.
     salvaged.as_object_mut().and_then(|fields| fields.remove("report")).expect("it has one");
