@@ -15,7 +15,7 @@ fn image(sandbox: &Sandbox, name: &str) -> u64 {
     let size = 40 * MIB + 1000;
     let file = fs::File::create(sandbox.path(name)).expect("the directory is writable");
     file.set_len(size).expect("it can be extended");
-    let noise: Vec<u8> = (0..3 * MIB).map(|i| (i * 2_654_435_761 >> 13) as u8 | 1).collect();
+    let noise: Vec<u8> = (0..3 * MIB).map(|i| ((i * 2_654_435_761) >> 13) as u8 | 1).collect();
     for (at, length) in [(0, 4096), (5 * MIB + 700, 3 * 4096), (20 * MIB, 3 << 20), (size - 9, 9)] {
         file.write_all_at(&noise[..length], at).expect("it is writable");
     }
