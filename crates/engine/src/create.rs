@@ -140,7 +140,7 @@ impl core::error::Error for LayoutError {}
 
 /// Spare space below which cleaning would win less than it writes. Headers and checkpoints weigh
 /// more the smaller the segments are.
-fn spare_percent_min(segment_size: u32) -> u64 {
+pub fn spare_percent_min(segment_size: u32) -> u64 {
     3 + (2048 / u64::from(segment_size)).max(1)
 }
 
@@ -210,6 +210,25 @@ fn root_limit_default(capacity: u64) -> u32 {
 
 fn with_spare(blocks: u64, percent: u64) -> u64 {
     blocks * 100 / (100 + percent)
+}
+
+/// The spare space of a store in percent of what it exports, rounded down: with as much, a store of that size
+/// would have a volume no smaller.
+pub(crate) fn spare_percent_of(geometry: &Geometry, options: &CreateOptions) -> u32 {
+    let spare = room_of(geometry, options).saturating_sub(geometry.capacity);
+    (spare * 100 / geometry.capacity).try_into().unwrap_or(u32::MAX)
+}
+
+/// The capacity of a store that is to have the share of spare space that another one has.
+pub(crate) fn capacity_alike(new: &Geometry, old: &Geometry, options: &CreateOptions) -> u64 {
+    let room = u128::from(room_of(new, options)) * u128::from(old.capacity);
+    // Below 2^32, as the room is, unless the other one has no room at all.
+    u64::try_from(room / u128::from(room_of(old, options)).max(1)).unwrap_or(u64::MAX)
+}
+
+/// Blocks for the volume and what is spare.
+fn room_of(geometry: &Geometry, options: &CreateOptions) -> u64 {
+    largest_volume(geometry, options).ok().flatten().unwrap_or_default()
 }
 
 /// Blocks that would serve if no spare space were needed; `None` if there are none.

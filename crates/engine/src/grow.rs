@@ -11,6 +11,7 @@
 
 use crate::create::{
     CreateOptions, LayoutError, POINTER_SIZE, Sparse, map_size_default_of, map_size_min_of, plan,
+    spare_percent_min, spare_percent_of, capacity_alike,
 };
 use crate::map::directory_size;
 use crate::pacing::{Pacing, Watermarks};
@@ -22,10 +23,11 @@ use coulter_format::superblock::Geometry;
 /// What a store should be like when it has grown over the whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// Blocks to export; `None` for as many as `spare_percent` leaves, but no fewer than before.
+    /// Blocks to export; `None` for as many as `spare_percent` leaves.
     pub volume_size: Option<u64>,
-    /// Spare space in percent of the exported space, when `volume_size` is `None`.
-    pub spare_percent: u32,
+    /// Spare space in percent of the exported space, when `volume_size` is `None`; `None` for as much as there
+    /// is now.
+    pub spare_percent: Option<u32>,
 }
 
 /// Why a store cannot grow.
@@ -41,6 +43,18 @@ pub enum GrowthError {
     VolumeShrinks {
         /// Blocks that it has.
         present: u64,
+    },
+    /// With so much spare space the volume would have fewer blocks than before.
+    SpareTooLarge {
+        /// Blocks that it has.
+        present: u64,
+        /// Percent that there can be at most.
+        limit: u32,
+    },
+    /// With so little spare space cleaning would win less than it writes.
+    SpareTooSmall {
+        /// Percent that are needed.
+        needed: u32,
     },
     /// The map memory that was allowed is less than recovery of the larger volume may need.
     MapMemory {
@@ -94,6 +108,11 @@ impl Shared {
 
     fn grown_geometry(&self, growth: Growth) -> Result<Geometry, GrowthError> {
         let old = self.superblock.geometry;
+        let needed = spare_percent_min(old.segment_size) as u32;
+        if growth.volume_size.is_none() && growth.spare_percent.is_some_and(|spare| spare < needed)
+        {
+            return Err(GrowthError::SpareTooSmall { needed });
+        }
         let wishes = CreateOptions {
             device_size: self.device_size,
             volume_size: growth.volume_size,
@@ -102,7 +121,8 @@ impl Shared {
                 root_limit: Some(old.root_limit),
             }),
             segment_size: old.segment_size,
-            spare_percent: growth.spare_percent,
+            // Without a wish, as little as there may be at first.
+            spare_percent: growth.spare_percent.unwrap_or(0),
             store: self.superblock.store,
             label: self.superblock.label,
             map_size: None,
@@ -118,8 +138,16 @@ impl Shared {
         if growth.volume_size.is_some_and(|wanted| wanted < old.capacity) {
             return Err(GrowthError::VolumeShrinks { present: old.capacity });
         }
-        new.volume_size = new.volume_size.max(old.volume_size);
+        if growth.spare_percent.is_some() && new.capacity < old.capacity {
+            let present = old.capacity;
+            let limit = spare_percent_of(&Geometry { capacity: present, ..new }, &wishes);
+            return Err(GrowthError::SpareTooLarge { present, limit });
+        }
+        if growth.volume_size.is_none() && growth.spare_percent.is_none() {
+            new.capacity = new.capacity.min(capacity_alike(&new, &old, &wishes));
+        }
         new.capacity = new.capacity.max(old.capacity);
+        new.volume_size = if old.is_sparse() { old.volume_size } else { new.capacity };
         Ok(new)
     }
 }

@@ -394,7 +394,7 @@ impl World {
             }
             Step::Grow(segments) => {
                 self.device.grow(segments * u64::from(self.shape.segment_size));
-                let growth = Growth { volume_size: None, spare_percent: self.shape.spare };
+                let growth = Growth { volume_size: None, spare_percent: None };
                 // A larger volume may need more map memory than it was opened with.
                 (self.config.growth, self.config.map_size) = (Some(growth), None);
                 Ok(())

@@ -142,7 +142,7 @@ fn what_a_run_says_again_of_a_swept_leaf_is_counted() {
 fn a_store_that_grew_has_no_less_for_updates_than_before() {
     let map = map_size_min(1 << 17) + 600 * FRAME;
     let store = store(2400, 65_536, Some(1 << 17), Some(map), 128);
-    let growth = Growth { volume_size: Some(450_000), spare_percent: 20 };
+    let growth = Growth { volume_size: Some(450_000), spare_percent: None };
     let mut h = Hand::open(store, Config { growth: Some(growth), ..small() });
     assert!(h.write(3, 4, 7));
     let (_, most) = need(&h);
@@ -162,7 +162,7 @@ fn a_volume_that_has_just_grown_keeps_to_the_map_memory_that_was_allowed() {
     let mut device = store(2400, 1024, Some(blocks), Some(small_map), 16);
     device.grow(16 * blocks);
     let volume_size = Some(12 * blocks);
-    let growth = Growth { volume_size, spare_percent: 20 };
+    let growth = Growth { volume_size, spare_percent: None };
     let open =
         |device, map_size| Hand::open(device, Config { growth: Some(growth), map_size, ..small() });
     let h = open(device.clone(), Some(small_map));

@@ -171,6 +171,12 @@ fn translate(
         Some(size) if size % SIZE != 0 || size < CreateOptions::SEGMENT_SIZE_MIN => None,
         Some(size) => u32::try_from(size / SIZE).ok(),
     };
+    let segment_size = segment_size.ok_or(CreateError::SegmentSize)?;
+    let percent_min = layout::spare_percent_min(segment_size) as u32;
+    if options.volume_size.is_none() && options.spare_percent < percent_min {
+        let segment_size = u64::from(segment_size) * SIZE;
+        return Err(CreateError::SpareTooSmall { percent_min, segment_size });
+    }
     let (uuid, salt) = random.split_at(16);
     let mut uuid: [u8; 16] = uuid.try_into().expect("split there");
     // Version 4 and variant 1 of RFC 9562: random.
@@ -181,7 +187,7 @@ fn translate(
         device_size,
         sparse: sparse(options)?,
         volume_size: options.volume_size.map(|size| size / SIZE),
-        segment_size: segment_size.ok_or(CreateError::SegmentSize)?,
+        segment_size,
         spare_percent: options.spare_percent,
         store: StoreId { uuid: options.uuid.unwrap_or(uuid), salt },
         label,
@@ -366,6 +372,8 @@ mod tests {
         assert!(matches!(partial, CreateError::VolumeSize), "{partial}");
         let wide = refused(CreateOptions { volume_size: Some(63 << 20), ..small() });
         assert!(matches!(wide, CreateError::VolumeTooLarge { .. }), "{wide}");
+        let bare = refused(CreateOptions { spare_percent: 3, ..small() });
+        assert!(matches!(bare, CreateError::SpareTooSmall { percent_min: 7, .. }), "{bare}");
         let narrow = refused(CreateOptions { segment_size: Some(32 << 20), ..small() });
         assert!(matches!(narrow, CreateError::DeviceTooSmall { .. }), "{narrow}");
         let long = refused(CreateOptions { label: "x".repeat(65), ..small() });

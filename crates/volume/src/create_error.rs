@@ -43,6 +43,13 @@ pub enum CreateError {
         /// Bytes that it may have at most.
         size_max: u64,
     },
+    /// So little spare space could not be cleaned.
+    SpareTooSmall {
+        /// Percent of the volume that it must have at least, with this segment size.
+        percent_min: u32,
+        /// Bytes of a segment.
+        segment_size: u64,
+    },
     /// The map memory is too small for the volume.
     MapMemoryTooSmall {
         /// Bytes that it needs at least.
@@ -144,6 +151,12 @@ impl fmt::Display for CreateError {
                 f,
                 "the volume would leave too little room for cleaning: it can have {} at most here",
                 Bytes(*size_max)
+            ),
+            CreateError::SpareTooSmall { percent_min, segment_size } => write!(
+                f,
+                "so little spare space could not be cleaned: with segments of {} it must be at least \
+                 {percent_min} % of the volume",
+                Bytes(*segment_size)
             ),
             CreateError::MapMemoryTooSmall { size_min } => {
                 write!(f, "the map of this volume needs at least {} of memory", Bytes(*size_min))

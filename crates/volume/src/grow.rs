@@ -11,19 +11,13 @@ use coulter_format::BLOCK_SIZE;
 use std::fmt;
 
 /// What a store should be like afterwards.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct GrowOptions {
-    /// Bytes that the volume offers, rounded down to 4096; `None` for as many as the spare leaves,
-    /// but no fewer than before.
+    /// Bytes that the volume offers, rounded down to 4096; `None` for as many as the spare leaves.
     pub volume_size: Option<u64>,
-    /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
-    pub spare_percent: u32,
-}
-
-impl Default for GrowOptions {
-    fn default() -> GrowOptions {
-        GrowOptions { volume_size: None, spare_percent: 20 }
-    }
+    /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`; `None` for the
+    /// share that it has now.
+    pub spare_percent: Option<u32>,
 }
 
 /// Why a store did not grow.

@@ -141,6 +141,14 @@ fn reason_not_to_grow(error: GrowthError) -> String {
         GrowthError::VolumeShrinks { present } => {
             format!("the volume has {} already; a volume never shrinks", bytes(present))
         }
+        GrowthError::SpareTooLarge { present, limit } => format!(
+            "so much spare space would leave less than the {} that the volume has, and a volume never \
+             shrinks: at most {limit} % on this device",
+            bytes(present)
+        ),
+        GrowthError::SpareTooSmall { needed } => {
+            format!("so little spare space cannot be cleaned: at least {needed} %")
+        }
         GrowthError::MapMemory { needed } => {
             format!(
                 "so large a volume may need {} of map memory to be opened: allow as much",

@@ -94,9 +94,67 @@ fn growing_can_give_spare_space_only_and_may_be_asked_for_again() {
     assert_eq!(geometry.segment_count, 63);
     let again = grow(device(&store), &options).expect("nothing is left to do");
     assert_eq!(again, geometry);
-    let tight = GrowOptions { spare_percent: 1000, ..GrowOptions::default() };
-    let geometry = grow(device(&store), &tight).expect("the volume stays as it is");
-    assert_eq!(geometry.volume_size_bytes, blocks * BLOCK);
+    let kept = grow(device(&store), &GrowOptions::default()).expect("nothing is left to do");
+    assert_eq!(kept, geometry, "the share stays as it was");
+    assert_content(&open(&store), blocks);
+}
+
+/// The share of a store's spare space in percent of its volume, about.
+fn spare_of(geometry: &Geometry) -> u64 {
+    let spare = geometry.store_size_bytes - geometry.volume_size_bytes;
+    spare * 100 / geometry.volume_size_bytes
+}
+
+#[test]
+fn a_store_keeps_its_share_of_spare_space_when_it_grows() {
+    for percent in [7, 20, 60, 157] {
+        let store = MemoryStore::sparse(1 << 30);
+        let options = CreateOptions {
+            segment_size: Some(2 << 20),
+            spare_percent: percent,
+            ..CreateOptions::default()
+        };
+        let before = create(device(&store), &options).expect("there is room");
+        let mut content = vec![0; 64 << 20];
+        store.read_at(0, &mut content).expect("nothing has it open");
+        let larger = MemoryStore::sparse(4 << 30);
+        larger.write_at(0, &content).expect("it is larger");
+        let after = grow(device(&larger), &GrowOptions::default()).expect("there is room");
+        let (before, after) = (spare_of(&before), spare_of(&after));
+        // What is kept back by number and not by share weighs less in a larger store.
+        assert!((u64::from(percent)..=before).contains(&after), "{percent}: {before}, {after}");
+        assert!(after <= u64::from(percent) * 11 / 10 + 4, "{percent}: {before}, {after}");
+    }
+}
+
+#[test]
+fn spare_space_that_is_asked_for_is_there_or_refused() {
+    let (store, blocks) = full_store(128 * MIB);
+    let grown = |spare| {
+        let options = GrowOptions { spare_percent: Some(spare), ..GrowOptions::default() };
+        grow(device(&store), &options).map_err(|error| error.to_string())
+    };
+    let before = content_of(&store);
+    let error = grown(1000).expect_err("the volume would shrink");
+    assert!(error.contains("a volume never shrinks: at most "), "{error}");
+    let limit = error.rsplit_once("at most ").and_then(|(_, rest)| rest.split_once(' '));
+    let limit: u32 = limit.expect("it says so").0.parse().expect("it is a number");
+    let error = grown(limit + 1).expect_err("it is the limit");
+    assert!(error.contains(&format!("at most {limit} %")), "{error}");
+    let error = grown(6).expect_err("that is too little");
+    assert!(error.contains("at least 7 %"), "{error}");
+    assert!(content_of(&store) == before, "it is as it was");
+    let geometry = grown(limit).expect("it is the limit");
+    assert!(geometry.volume_size_bytes >= blocks * BLOCK);
+    let geometry = grown(40).expect("there is room");
+    let new = CreateOptions {
+        segment_size: Some(2 << 20),
+        spare_percent: 40,
+        ..CreateOptions::default()
+    };
+    let new = create(device(&MemoryStore::new(128 * MIB)), &new).expect("there is room");
+    let ratio = geometry.volume_size_bytes as f64 / new.volume_size_bytes as f64;
+    assert!((0.95..1.05).contains(&ratio), "{geometry:?}, {new:?}");
     assert_content(&open(&store), blocks);
 }
 
