@@ -5,11 +5,13 @@ use crate::control::{self, Request};
 use crate::device_link;
 use crate::error::{DaemonError, Error, StateError};
 use crate::file_identity::FileIdentity;
+
 use crate::job::{Job, Point};
+use crate::liveness::{self, Liveness};
 use crate::opening::Acknowledge;
 use crate::process::Process;
 use crate::reclaim;
-use crate::state::{Entry, StateDirectory, StateLock};
+use crate::state::{Entry, LOCK, StateDirectory, StateLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +21,8 @@ pub(super) struct Claim {
     pub(super) entry: Entry,
     /// The entry of the daemon before, whose device waits and is to be taken over.
     pub(super) waiting: Option<Entry>,
+    /// What shows that this daemon lives.
+    pub(super) liveness: Liveness,
 }
 
 /// How long another daemon is waited for that has not told yet that it serves the store: the one of a
@@ -73,7 +77,7 @@ fn is_settled(state: &StateDirectory, name: &str) -> bool {
 fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
     let lock = state.lock()?;
     let (mut taken, ended): (Vec<Entry>, Vec<Entry>) =
-        state.entries()?.into_iter().partition(|entry| entry.process.is_alive());
+        state.entries()?.into_iter().partition(|entry| state.is_alive(entry));
     let (waiting, gone): (Vec<Entry>, Vec<Entry>) =
         ended.into_iter().partition(|entry| attach_point::waiting_device(entry).is_some());
     gone.iter().try_for_each(|entry| reclaim::reclaim(state, &lock, entry))?;
@@ -134,8 +138,19 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             store,
         },
     };
+    // First: an entry without it would be taken for that of a daemon which has ended.
+    let liveness = hold(state, &entry)?;
     state.write(&lock, &entry)?;
-    Ok(Claim { entry, waiting })
+    Ok(Claim { entry, waiting, liveness })
+}
+
+/// What shows everybody that this process lives, as the daemon of `entry`.
+///
+/// # Errors
+/// When the file cannot be made or locked.
+pub(super) fn hold(state: &StateDirectory, entry: &Entry) -> Result<Liveness, Error> {
+    let path = state.file(&entry.name, LOCK);
+    Liveness::hold(path.clone()).map_err(|source| Error::io("lock", &path, source))
 }
 
 /// The user's name, or one made from the file name; of what is no file or disk, with a number if that is taken.
@@ -159,7 +174,9 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
             // somebody else's files are in the way, the error names one of them.
             let numbered = (2..taken.len() + 3).map(|number| format!("{stem}-{number}"));
             let mut candidates = std::iter::once(stem.clone()).chain(numbered);
-            candidates.find(|name| owner(name).is_none()).unwrap_or(stem)
+            // One whose entry somebody deleted will have it back.
+            let is_held = |name: &str| liveness::is_held(&state.file(name, LOCK));
+            candidates.find(|name| owner(name).is_none() && !is_held(name)).unwrap_or(stem)
         }
     };
     state.check_name(&name)?;

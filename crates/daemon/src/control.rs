@@ -119,7 +119,7 @@ pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<R
         log::debug!("no answer from {}: {error}", entry.name);
         if !was_unheard(&error) {
             let hung_up = error.kind() == io::ErrorKind::UnexpectedEof;
-            if hung_up && entry.process.wait_for_end(END_PATIENCE) {
+            if hung_up && state.wait_for_end(entry, END_PATIENCE) {
                 let (name, log) = (entry.name.clone(), state.file(&entry.name, "log"));
                 return Err(DaemonError::DaemonEnded { name, log }.into());
             }

@@ -21,7 +21,7 @@ pub fn detach(state: &StateDirectory, entry: &Entry, force: bool) -> Result<(), 
         return Err(StateError::StoreDeleted { name, store, device }.into());
     }
     control::ask(state, entry, &Request::Detach { force })?;
-    if entry.process.wait_for_end(END_PATIENCE) {
+    if state.wait_for_end(entry, END_PATIENCE) {
         return Ok(());
     }
     Err(DaemonError::silent(entry).into())

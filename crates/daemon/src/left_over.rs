@@ -36,7 +36,7 @@ fn is_from_here(state: &StateDirectory, device: &Path) -> bool {
 /// entry is missing proves nothing: somebody may have deleted it, and its daemon lives.
 pub fn dead_mounts(state: &StateDirectory, entries: &[Entry]) -> Vec<String> {
     let is_of = |entry: &Entry, device: &Path| {
-        entry.process.is_alive() && entry.device.as_deref().map(Path::new) == Some(device)
+        state.is_alive(entry) && entry.device.as_deref().map(Path::new) == Some(device)
     };
     let mut told = Vec::new();
     for (device, backing) in loop_device::all() {

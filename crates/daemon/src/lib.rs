@@ -38,6 +38,7 @@ pub mod job;
 pub mod killed;
 pub mod launch;
 pub mod left_over;
+mod liveness;
 pub mod logging;
 mod metrics;
 mod notify;

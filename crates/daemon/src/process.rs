@@ -28,8 +28,10 @@ impl Process {
 
     /// This process.
     pub fn current() -> Process {
-        let pid = std::process::id();
-        Process::with_pid(pid).unwrap_or(Process { pid, start_ticks: 0 })
+        // By its number it might be another's: `/proc` may be that of another namespace.
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let start_ticks = state_and_start(&stat).map_or(0, |(_, start)| start);
+        Process { pid: std::process::id(), start_ticks }
     }
 
     /// Whether it still runs.

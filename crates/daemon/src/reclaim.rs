@@ -18,10 +18,10 @@ use coulter_attach::mounts;
 /// # Errors
 /// When the system refuses a step.
 pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Result<(), Error> {
-    assert!(!entry.process.is_alive(), "the state of a running daemon is its own");
     if state.entry(&entry.name).is_none_or(|found| found.process != entry.process) {
         return Ok(());
     }
+    assert!(!state.is_alive(entry), "the state of a running daemon is its own");
     log::info!(name = entry.name; "clearing away what its ended daemon left");
     attach_point::remove_waiting(entry)?;
     for device in attach_point::release_leftovers(&state.file(&entry.name, "mount"))? {

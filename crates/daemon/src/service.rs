@@ -47,8 +47,11 @@ pub fn run(
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);
     let mut resumed = Handover::passed();
-    let claim::Claim { mut entry, waiting } = match &resumed {
-        Some(handover) => claim::Claim { entry: handover.entry.clone(), waiting: None },
+    let claim::Claim { mut entry, waiting, mut liveness } = match &resumed {
+        Some(Handover { entry, .. }) => {
+            let liveness = claim::hold(state, entry)?;
+            claim::Claim { entry: entry.clone(), waiting: None, liveness }
+        }
         None => claim::claim(state, &job)?,
     };
     if let Some(point) = waiting.as_ref().and_then(|waiting| Point::of(waiting.via)) {
@@ -72,6 +75,9 @@ pub fn run(
         };
         let (handover, program) = next;
         log::info!(name = entry.name, program:% = program.display(); "becoming another program");
+        if let Err(error) = liveness.restore().and_then(|()| liveness.pass_on()) {
+            log::warn!(error:%; "in other namespaces it may be taken for ended");
+        }
         let error = handover.become_program(&program);
         // Then this one goes on as it was.
         log::error!(name = entry.name, error:%; "could not become another program");

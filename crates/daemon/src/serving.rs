@@ -10,10 +10,11 @@ use crate::failure_log::FailureLog;
 use crate::first_data;
 use crate::handover;
 use crate::job::Job;
+use crate::liveness::Liveness;
 use crate::requests::{Client, Requests};
 use crate::scrapes::{self, Port};
 use crate::setting::{self, Setting, Settings};
-use crate::state::{Entry, StateDirectory};
+use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::Facts;
 use crate::uevent;
 use coulter::State;
@@ -62,6 +63,8 @@ pub(super) struct Serving {
     directory: StateDirectory,
     /// Whether it was told that it is not listed as it is.
     is_unlisted: bool,
+    /// What shows that this process lives.
+    liveness: Liveness,
 }
 
 impl Serving {
@@ -128,6 +131,7 @@ impl Serving {
                 return Err(abandon(backing, entry).err().unwrap_or(error));
             }
         };
+        let liveness = claim::hold(state, entry)?;
         if entry.via.is_block_device() {
             uevent::announce(&point.device());
         }
@@ -144,6 +148,7 @@ impl Serving {
             is_silent: false,
             directory,
             is_unlisted: false,
+            liveness,
         })
     }
 
@@ -274,6 +279,9 @@ impl Serving {
     fn stay_listed(&mut self) {
         let restored = claim::keep(&self.directory, &self.entry).and_then(|entry| {
             let socket = self.events.requests().restore()?;
+            self.liveness.restore().map_err(|source| {
+                Error::io("lock", &self.directory.file(&self.entry.name, LOCK), source)
+            })?;
             Ok(entry || socket)
         });
         match &restored {

@@ -1,7 +1,7 @@
 //! The state directory: what is attached now, and by which process.
 //!
 //! It holds, for an attached volume NAME, `NAME.json` (the [`Entry`]), `NAME.sock` (the control
-//! socket), `NAME.log` and whatever an attach point needs to keep, such as `NAME.mount`. It is on a
+//! socket), `NAME.lock` (held for as long as the daemon lives), `NAME.log` and whatever an attach point needs to keep, such as `NAME.mount`. It is on a
 //! file system that does not outlive a boot, and nothing in it is needed to open a store.
 //!
 //! Invariants:
@@ -12,6 +12,7 @@
 
 use crate::error::{Error, StateError};
 use crate::file_identity::FileIdentity;
+use crate::liveness;
 use crate::opening::Acknowledge;
 use crate::process::Process;
 use crate::store_fate::StoreFate;
@@ -30,6 +31,9 @@ use std::time::{Duration, Instant};
 
 /// Longest name of a volume, so that its socket's path fits into a socket address.
 const NAME_SIZE_MAX: usize = 64;
+
+/// The suffix of the file that a daemon holds a lock on for as long as it lives.
+pub(crate) const LOCK: &str = "lock";
 
 /// Longest path that a unix socket address can hold, without its closing zero.
 pub const SOCKET_PATH_SIZE_MAX: usize = 107;
@@ -320,20 +324,40 @@ impl StateDirectory {
         (self.file(&entry.name, "json") == path).then_some(entry)
     }
 
+    /// Whether the daemon of `entry` lives. Its process may be one that is not to be seen from here.
+    pub fn is_alive(&self, entry: &Entry) -> bool {
+        // The next daemon of that name holds a lock there too.
+        let is_of_it = || self.entry(&entry.name).is_none_or(|it| it.process == entry.process);
+        let lock = self.file(&entry.name, LOCK);
+        entry.process.is_alive() || liveness::is_held(&lock) && is_of_it()
+    }
+
+    /// Waits until the daemon of `entry` has ended; `false` if it still lives after `limit`.
+    pub fn wait_for_end(&self, entry: &Entry, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.is_alive(entry) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(LOCK_PAUSE);
+        }
+        true
+    }
+
     /// The entries whose daemons run and serve.
     ///
     /// # Errors
     /// As [`StateDirectory::entries`].
     pub fn attached(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = self.entries()?;
-        entries.retain(|entry| entry.device.is_some() && entry.process.is_alive());
+        entries.retain(|entry| entry.device.is_some() && self.is_alive(entry));
         Ok(entries)
     }
 
     /// Whether the daemon of `entry` has said meanwhile that it is ending.
     pub fn is_ending(&self, entry: &Entry) -> bool {
         let found = self.entry(&entry.name).filter(|found| found.process == entry.process);
-        found.is_some_and(|found| found.ending && found.process.is_alive())
+        found.is_some_and(|found| found.ending && self.is_alive(&found))
     }
 
     /// The entries of daemons that were killed: one that ends in order takes its entry along.
@@ -346,7 +370,7 @@ impl StateDirectory {
         let is_there = |entry: &Entry| {
             self.entry(&entry.name).is_some_and(|found| found.process == entry.process)
         };
-        entries.retain(|entry| !entry.process.is_alive() && is_there(entry));
+        entries.retain(|entry| !self.is_alive(entry) && is_there(entry));
         Ok(entries)
     }
 
@@ -391,7 +415,7 @@ impl StateDirectory {
     pub fn find_ended(&self, _lock: &StateLock, text: &str) -> Result<Option<Entry>, Error> {
         let path = path_of(text);
         let mut entries = self.entries()?.into_iter();
-        let ended = |entry: &Entry| !entry.process.is_alive();
+        let ended = |entry: &Entry| !self.is_alive(entry);
         // Nothing of it can be written any more, whatever lies at its path.
         let means = |entry: &Entry| entry.matched_by(text, path.as_deref()) != Match::No;
         Ok(entries.find(|entry| ended(entry) && means(entry)))
@@ -420,7 +444,7 @@ impl StateDirectory {
 
     /// A file that was not put there by this program, where one of the volume `name` would be.
     pub fn foreign_file(&self, name: &str) -> Option<PathBuf> {
-        let suffixes = ["json", "sock", "nbd", "log"];
+        let suffixes = ["json", "sock", "nbd", LOCK, "log"];
         let files = suffixes.map(|suffix| (suffix, self.file(name, suffix)));
         let foreign = |(suffix, path): &(&str, PathBuf)| match fs::symlink_metadata(path) {
             Ok(_) if *suffix != "log" => !self.is_ours(name, suffix),
@@ -435,8 +459,10 @@ impl StateDirectory {
     fn is_ours(&self, name: &str, suffix: &str) -> bool {
         let path = self.file(name, suffix);
         let Ok(there) = fs::symlink_metadata(&path) else { return false };
-        if suffix != "json" {
-            return there.file_type().is_socket();
+        match suffix {
+            "json" => {}
+            LOCK => return there.is_file() && there.len() == 0,
+            _ => return there.file_type().is_socket(),
         }
         there.is_file() && self.entry(name).is_some()
     }
@@ -447,7 +473,8 @@ impl StateDirectory {
     /// # Errors
     /// When a file is there and cannot be removed.
     pub fn remove(&self, _lock: &StateLock, name: &str) -> Result<(), Error> {
-        for suffix in ["sock", "nbd", "json"].into_iter().filter(|it| self.is_ours(name, it)) {
+        for suffix in ["sock", "nbd", LOCK, "json"].into_iter().filter(|it| self.is_ours(name, it))
+        {
             let path = self.file(name, suffix);
             match fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {

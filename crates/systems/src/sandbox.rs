@@ -184,6 +184,10 @@ impl Drop for Sandbox {
         let entries: Vec<Value> = serde_json::from_slice(&list).unwrap_or_default();
         for entry in entries {
             let pid = entry["pid"].as_u64().unwrap_or_default() as u32;
+            // That of a killed one, or of one in another namespace, is somebody else's.
+            if !is_coulter(pid) {
+                continue;
+            }
             let _ = Command::new("kill").arg(pid.to_string()).status();
             let deadline = Instant::now() + PATIENCE;
             while is_running(pid) && Instant::now() < deadline {
@@ -218,6 +222,11 @@ pub fn send(pid: u32, signal: &str) {
 pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn is_coulter(pid: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.starts_with("coulter")
 }
 
 /// Waits for something that should come to be so within [`PATIENCE`].

@@ -69,7 +69,8 @@ impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let entries = state.entries()?;
         let dead_mounts = left_over::dead_mounts(state, &entries);
-        let listed: Vec<Listed> = entries.into_iter().filter_map(listed).collect();
+        let listed: Vec<Listed> =
+            entries.into_iter().filter_map(|entry| listed(state, entry)).collect();
         if self.json {
             return terminal::print_json(&listed);
         }
@@ -133,8 +134,8 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
 }
 
 /// What is served, or waits.
-fn listed(entry: Entry) -> Option<Listed> {
-    if entry.process.is_alive() {
+fn listed(state: &StateDirectory, entry: Entry) -> Option<Listed> {
+    if state.is_alive(&entry) {
         let store_fate = StoreFate::of(&entry);
         let mount_points = mount_points(&entry);
         let waiting = false;

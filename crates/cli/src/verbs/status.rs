@@ -114,7 +114,7 @@ impl StatusOf {
                 // It was detached in the meantime.
                 Err(CliError::Service(Error::State(StateError::NotAttached { .. })))
                     if self.volume.is_none() => {}
-                Err(_) if self.volume.is_none() && !process.is_alive() => {}
+                Err(_) if self.volume.is_none() && !state.is_alive(entry) => {}
                 Err(error) => heard.silent.push(Silent { process, error }),
             }
         }

@@ -48,7 +48,7 @@ impl Umount {
             return Err(not_ours(is_there_yet.then_some(mount.source)).into());
         }
         if let Some(entry) = &entry
-            && !entry.process.is_alive()
+            && !state.is_alive(entry)
             && attach_point::waiting_device(entry).is_some()
         {
             // To unmount is to write, and nobody serves that.
@@ -58,7 +58,7 @@ impl Umount {
         file_system::unmount(&directory)?;
         let is_last = mounts::mounts_of(&mount.source).map_err(proc_failed)?.is_empty();
         match entry {
-            Some(entry) if !entry.process.is_alive() => {
+            Some(entry) if !state.is_alive(&entry) => {
                 Ok(reclaim::reclaim(state, &state.lock()?, &entry)?)
             }
             Some(entry) if is_last => match detach(state, &entry, false) {
@@ -98,7 +98,7 @@ fn entry_of(state: &StateDirectory, source: &Path) -> Result<Option<Entry>, CliE
         if entry.device.as_deref().map(Path::new) != Some(source) {
             continue;
         }
-        if entry.process.is_alive() {
+        if state.is_alive(&entry) {
             // Whoever does not answer does not say what lies below a device either.
             match control::ask(state, &entry, &Request::Status) {
                 // It has ended since.

@@ -77,7 +77,7 @@ fn clear(directory: &Path) -> Result<(), LabError> {
     on_volumes.iter().for_each(|mount| unmount(&mount.mount_point));
     if let Some(state) = &state {
         let lock = state.lock()?;
-        for entry in state.entries()?.iter().filter(|entry| !entry.process.is_alive()) {
+        for entry in state.entries()?.iter().filter(|entry| !state.is_alive(entry)) {
             reclaim::reclaim(state, &lock, entry)?;
         }
     }
@@ -100,7 +100,7 @@ fn end_daemons(state: &StateDirectory) -> Result<(), LabError> {
     let runs = |entry: &&Entry| entry.process.is_alive() && is_told_of(entry.process, state.path());
     for entry in entries.iter().filter(runs) {
         let _ = kill(Pid::from_raw(entry.process.pid as i32), Signal::SIGKILL);
-        entry.process.wait_for_end(PATIENCE);
+        state.wait_for_end(entry, PATIENCE);
     }
     Ok(())
 }

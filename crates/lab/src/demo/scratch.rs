@@ -139,7 +139,7 @@ impl Scratch {
 
     fn reclaim_all(&self) -> Result<(), LabError> {
         let lock = self.state.lock()?;
-        let ended = |entry: &Entry| !entry.process.is_alive();
+        let ended = |entry: &Entry| !self.state.is_alive(entry);
         let entries = self.state.entries()?;
         let mut ended = entries.iter().filter(|entry| ended(entry));
         Ok(ended.try_for_each(|entry| reclaim::reclaim(&self.state, &lock, entry))?)
