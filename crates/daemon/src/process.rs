@@ -22,8 +22,9 @@ impl Process {
     pub fn with_pid(pid: u32) -> Option<Process> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, start_ticks) = state_and_start(&stat)?;
-        // A zombie holds nothing any more: its files are closed and its locks gone.
-        (state != 'Z').then_some(Process { pid, start_ticks })
+        // A zombie holds nothing any more, once its last thread has ended: its files are closed and its
+        // locks gone.
+        (state != 'Z' || has_threads(&stat)).then_some(Process { pid, start_ticks })
     }
 
     /// This process.
@@ -68,6 +69,13 @@ fn state_and_start(stat: &str) -> Option<(char, u64)> {
     Some((state, start))
 }
 
+/// Whether threads run besides the first one, which is the process to others: field 20.
+fn has_threads(stat: &str) -> bool {
+    let rest = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+    let count = rest.split_ascii_whitespace().nth(17).and_then(|count| count.parse::<u32>().ok());
+    count.is_some_and(|count| count > 1)
+}
+
 /// The command of a process as `ps` would print it, or `?` if it has just ended.
 pub fn command_of(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
@@ -85,6 +93,9 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
         assert_eq!(state_and_start(stat), Some(('S', 4711)));
         assert_eq!(state_and_start("7 (a"), None);
+        assert!(!has_threads(stat) && !has_threads("7 (a"));
+        let dying = "7 (a) b) Z 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 4711 0 0";
+        assert!(has_threads(dying), "its files are open as long as one of them runs");
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod built;
 pub mod campaign;
 mod committer;
 mod comparison;
+pub mod diagnosis;
 mod disk;
 mod error;
 mod file_system;

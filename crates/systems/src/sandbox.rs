@@ -5,6 +5,7 @@
 pub use crate::requirement::skipped;
 
 use crate::Scratch;
+use crate::diagnosis;
 use crate::requirement::{Need, has};
 use serde_json::Value;
 use std::fs::File;
@@ -172,8 +173,31 @@ impl Sandbox {
     }
 }
 
+impl Sandbox {
+    /// Of each daemon the end of its log and what its threads do.
+    fn tell_of_daemons(&self) {
+        let files = std::fs::read_dir(self.path("state")).into_iter().flatten().flatten();
+        let paths: Vec<PathBuf> = files.map(|file| file.path()).collect();
+        let is = |path: &&PathBuf, wanted: &str| path.extension().is_some_and(|it| it == wanted);
+        for log in paths.iter().filter(|path| is(path, "log")) {
+            eprintln!("{}", diagnosis::end_of(log));
+        }
+        for entry in paths.iter().filter(|path| is(path, "json")) {
+            let text = std::fs::read(entry).unwrap_or_default();
+            let entry: Value = serde_json::from_slice(&text).unwrap_or_default();
+            let pid = entry["pid"].as_u64().unwrap_or_default() as u32;
+            if is_coulter(pid) {
+                eprintln!("{}", diagnosis::threads_of(pid));
+            }
+        }
+    }
+}
+
 impl Drop for Sandbox {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell_of_daemons();
+        }
         let below = self.scratch.directory();
         // The files of the attach points go last, with what lies on them.
         let on_volumes = mounts_below(below).into_iter().filter(|m| m.kind != "fuse.coulter");
@@ -221,7 +245,10 @@ pub fn send(pid: u32, signal: &str) {
 /// Whether there is such a process, and it has not ended.
 pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    // The first thread may be gone long before the last, which closes what the process had.
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let has_threads = tasks.is_ok_and(|tasks| tasks.count() > 1);
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z') || has_threads)
 }
 
 fn is_coulter(pid: u32) -> bool {
