@@ -136,7 +136,9 @@ impl Operator<'_> {
         let list: serde_json::Value =
             serde_json::from_slice(&output.stdout).expect("`list --json` is JSON");
         let mut entries = list.as_array().expect("it is an array").iter();
-        let Some(entry) = entries.find(|entry| entry["name"] == name) else { return };
+        let runs =
+            |entry: &&serde_json::Value| entry["name"] == name && entry.get("killed").is_none();
+        let Some(entry) = entries.find(runs) else { return };
         let pid = entry["pid"].as_u64().expect("the pid is a number").to_string();
         // It may be gone by now.
         let _ = Command::new("kill").args(["-s", signal, &pid]).stderr(Stdio::null()).status();

@@ -6,8 +6,10 @@ use sandbox::{Sandbox, can_mount, is_running, send, skipped, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const STORE: [&str; 4] = ["--size", "256M", "--segment-size", "2M"];
 
@@ -134,7 +136,7 @@ fn a_volume_whose_last_writes_find_no_room_is_detached_and_says_so() {
     let small = small.to_str().expect("it is text");
     system("mount", &["-o", "loop", &image(&sandbox, "small.img", 160 << 20), small]);
     let store = format!("{small}/disk.img");
-    sandbox.ok(&["mount", &store, "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", &store, "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     let is_full = (0..40).any(|number| {
         let file = File::create(directory.join(format!("file{number}")));
         let written = file.and_then(|mut file| {
@@ -149,6 +151,134 @@ fn a_volume_whose_last_writes_find_no_room_is_detached_and_says_so() {
     assert!(error.contains("free space below the store"), "{error}");
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
     system("umount", &[small]);
+}
+
+/// How long until it is told what somebody has done to a volume.
+const SECONDS: Duration = Duration::from_secs(20);
+
+/// What `status` says once it ends with an error, which is to be soon.
+#[track_caller]
+fn failure_of(sandbox: &Sandbox, name: &str) -> String {
+    let begun = Instant::now();
+    loop {
+        let status = sandbox.run(&["status", name]);
+        if !status.status.success() {
+            assert_eq!(status.status.code(), Some(1));
+            assert!(!status.stdout.is_empty(), "it shows all the same what it is doing");
+            return String::from_utf8_lossy(&status.stderr).into_owned();
+        }
+        assert!(begun.elapsed() < SECONDS, "it is not noticed");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_store_that_is_cut_short_while_it_is_attached_is_noticed_and_told() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    sandbox.ok(&["status"]);
+    let store = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
+    store.set_len(100 << 20).expect("it is writable");
+    let error = failure_of(&sandbox, "disk");
+    assert!(error.contains("'disk' has failed"), "{error}");
+    assert!(error.contains("it has 100 MiB of 256 MiB"), "{error}");
+    sandbox.fails(1, &["status", "--json"]);
+    wait_until("lists tell of it", || {
+        let listed = sandbox.json(&["list", "--json"]);
+        listed[0]["failure"].as_str().is_some_and(|failure| failure.contains("cut short"))
+    });
+    let log = fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+    assert!(log.contains("cut short"), "{log}");
+    store.set_len(256 << 20).expect("it is writable");
+    wait_until("it is as long as it was", || sandbox.run(&["status", "disk"]).status.success());
+    let _ = sandbox.run(&["detach", "--force", "disk"]);
+}
+
+#[test]
+fn a_loop_device_that_is_taken_away_is_noticed_and_told() {
+    let Some(_right) = can_mount("a loop device that is taken away") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    let device = sandbox.ok(&["attach", "disk.img", "--via", "loop"]).trim_end().to_owned();
+    sandbox.ok(&["status", "disk"]);
+    system("losetup", &["--detach", &device]);
+    let error = failure_of(&sandbox, "disk");
+    assert!(error.contains(&format!("{device} was taken away")), "{error}");
+    sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn a_killed_daemon_is_in_the_list_for_programs_too() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    assert!(sandbox.json(&["list", "--json"])[0].get("killed").is_none());
+    sandbox.signal("disk", "KILL");
+    let listed = sandbox.json(&["list", "--json"]);
+    assert_eq!((&listed[0]["name"], &listed[0]["killed"]), (&"disk".into(), &true.into()));
+    sandbox.fails(1, &["status", "--json"]);
+    sandbox.ok(&["detach", "disk"]);
+    assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
+}
+
+/// What is left of a life in which nothing happened is of no use to anybody. A log that tells of something stays.
+#[test]
+fn a_log_without_events_goes_with_its_daemon() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    let log = sandbox.path("state/disk.log");
+    for _ in 0..2 {
+        sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+        assert!(fs::read_to_string(&log).expect("there is a log").contains("serving"));
+        sandbox.ok(&["detach", "disk"]);
+        assert!(!log.exists());
+    }
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    sandbox.signal("disk", "KILL");
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    sandbox.ok(&["detach", "disk"]);
+    assert!(log.exists(), "it tells of one that was killed");
+}
+
+/// The state directory does not outlive a boot; the journal does.
+#[test]
+fn a_daemon_tells_the_journal_what_it_tells_its_log() {
+    let Some(_right) = can_mount("the journal") else { return };
+    let systemd = Path::new("/run/systemd");
+    if !systemd.is_dir() {
+        return skipped("the journal: needs /run/systemd, where one could be");
+    }
+    let sandbox = Sandbox::new();
+    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    let directory = sandbox.make_directory("systemd");
+    fs::create_dir(directory.join("journal")).expect("it is writable");
+    let socket = UnixDatagram::bind(directory.join("journal/socket")).expect("it is writable");
+    socket.set_read_timeout(Some(SECONDS)).expect("it is a socket");
+    let program = sandbox.command(&["attach", "disk.img", "--via", "nbd-server"]);
+    let script = "mount --bind \"$0\" /run/systemd; exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-ec", script])
+        .arg(&directory)
+        .arg(program.get_program())
+        .args(program.get_args())
+        .current_dir(sandbox.path(""))
+        .env("COULTER_STATE_DIRECTORY", sandbox.path("state"))
+        .output()
+        .expect("`unshare` can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut bytes = [0; 4096];
+    let mut heard = || {
+        let size = socket.recv(&mut bytes).expect("the daemon tells something");
+        String::from_utf8_lossy(&bytes[..size]).into_owned()
+    };
+    let mut entry = heard();
+    while !entry.contains("MESSAGE=serving name=disk") {
+        entry = heard();
+    }
+    assert!(entry.contains("\nSYSLOG_IDENTIFIER=coulter\n"), "{entry}");
+    assert!(entry.contains("\nCOULTER_VOLUME=disk\n"), "{entry}");
+    sandbox.ok(&["detach", "disk"]);
 }
 
 #[test]
@@ -215,14 +345,14 @@ fn a_file_system_on_a_deleted_store_is_unmounted_and_the_volume_kept() {
     let Some(_right) = can_mount("a file system on a deleted store") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "256M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "256M", "--mkfs", "ext4"]);
     fs::write(directory.join("file"), "kept").expect("it is writable");
     fs::remove_file(sandbox.path("disk.img")).expect("it is there");
     // Nor does anything else at its path become a store by a mount.
     let blank = File::create(sandbox.path("disk.img")).expect("it is writable");
     blank.set_len(256 << 20).expect("there is room");
     sandbox.make_directory("other");
-    let words = ["mount", "disk.img", "other", "--size", "256M", "--mkfs", "ext4"];
+    let words = ["mount", "disk.img", "other", "--create", "--size", "256M", "--mkfs", "ext4"];
     let error = sandbox.fails(1, &words);
     assert!(error.contains("is not the file that is attached"), "{error}");
     assert_eq!(fs::metadata(sandbox.path("disk.img")).expect("it is there").blocks(), 0);

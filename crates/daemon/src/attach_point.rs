@@ -363,6 +363,22 @@ fn is_mounted(entry: &Entry, directory: &Path) -> bool {
     mount.is_some_and(|mount| mount.kind == "fuse.coulter" && mount.source == entry.store)
 }
 
+/// Whether the device that this process serves for `entry` is still there and its own. Does not ask the device,
+/// which would ask this process.
+pub(crate) fn is_still_there(state: &StateDirectory, entry: &Entry) -> bool {
+    let Some(device) = entry.device.as_deref().map(Path::new) else { return true };
+    match entry.via {
+        Via::Loop => {
+            let mount = state.file(&entry.name, "mount");
+            // With the mount taken away, which does no harm, the path begins behind it.
+            let expected = [mount.join(FILE_NAME), Path::new("/").join(FILE_NAME)];
+            loop_device::path_below(device).is_some_and(|below| expected.contains(&below))
+        }
+        Via::Ublk | Via::Nbd => device.exists(),
+        Via::NbdServer => true,
+    }
+}
+
 /// That the device of `entry` leads to its volume, before anything is done to it.
 ///
 /// # Errors

@@ -46,6 +46,11 @@ pub trait Backing {
     /// Bytes that the host sees.
     fn size(&self) -> u64;
 
+    /// Bytes of the file or disk that it needs, if it lies in one.
+    fn store_size(&self) -> Option<u64> {
+        None
+    }
+
     /// What it can do at the moment.
     fn state(&self) -> State;
 

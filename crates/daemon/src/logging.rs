@@ -1,13 +1,16 @@
 //! The daemon's log: one line per event, `time level target: words key=value …`, or with
 //! `--log-format json` an object of the same: `time`, `level`, `target`, `message` and the keys.
 //!
-//! It goes to standard error in the foreground, else to a file in the state directory. The file
-//! is cut in two when it grows past [`LOG_SIZE_MAX`], so that a long life cannot fill `/run`.
+//! It goes to standard error in the foreground, else to a file in the state directory and to the journal. The
+//! file is cut in two when it grows past [`LOG_SIZE_MAX`], so that a long life cannot fill `/run`, and goes with
+//! a daemon that ends in order and had nothing to say that is worse than usual.
 //! Of a standard error that takes nothing (a pipe that nobody reads, a terminal that was stopped)
 //! lines are lost, and later counted: a volume does not wait for whoever reads of it.
 //! `COULTER_LOG` sets the level: error, warn, info (the default), debug or trace.
 
 use crate::error::Error;
+use crate::journal::{self, Journal};
+use crate::state::StateDirectory;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -59,7 +62,17 @@ static FORMAT: OnceLock<Format> = OnceLock::new();
 
 enum Destination {
     StandardError { lost: u64 },
-    File { path: PathBuf, file: File, size: u64 },
+    File(LogFile),
+}
+
+/// A log file.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    journal: Option<Journal>,
+    /// Whether it holds more than the usual course of one life.
+    is_eventful: bool,
 }
 
 struct Logger {
@@ -87,20 +100,32 @@ fn chosen_level() -> Option<LevelFilter> {
     std::env::var(LEVEL_VARIABLE).ok()?.parse().ok()
 }
 
-/// From now on logs to the file at `path`, what a daemon has to say in the usual course of things
-/// included, and sends there what a panic prints.
+/// From now on logs to the file of `volume` and to the journal, what a daemon has to say in the usual course of
+/// things included, and sends to the file what a panic prints.
 ///
 /// # Errors
 /// When the file cannot be opened.
-pub fn move_to_file(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::io("write the log", path, source);
-    let file = open(path).map_err(failed)?;
+pub fn move_to_file(state: &StateDirectory, volume: &str) -> Result<(), Error> {
+    let path = state.file(volume, "log");
+    let failed = |source| Error::io("write the log", &path, source);
+    let file = open(&path).map_err(failed)?;
     nix::unistd::dup2_stderr(&file).map_err(|errno| failed(errno.into()))?;
     let size = file.metadata().map_err(failed)?.len();
     let mut destination = LOGGER.destination.lock().unwrap_or_else(PoisonError::into_inner);
-    *destination = Destination::File { path: path.to_owned(), file, size };
+    let journal = Journal::find(Path::new(journal::SOCKET), volume);
+    let is_eventful = size > 0;
+    *destination = Destination::File(LogFile { path, file, size, journal, is_eventful });
     log::set_max_level(chosen_level().unwrap_or(LevelFilter::Info));
     Ok(())
+}
+
+/// Removes the log file of this process, unless it tells of something.
+pub(crate) fn remove_if_uneventful() {
+    let destination = LOGGER.destination.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Destination::File(LogFile { path, is_eventful: false, .. }) = &*destination {
+        // That it stays does no harm.
+        let _ = fs::remove_file(path);
+    }
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -110,21 +135,31 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Destination {
-    fn write(&mut self, line: &str) -> io::Result<()> {
-        let (path, file, size) = match self {
-            Destination::File { path, file, size } => (path, file, size),
-            Destination::StandardError { lost } => return write_or_lose(line, lost),
-        };
-        if *size + line.len() as u64 > LOG_SIZE_MAX {
-            let mut old = path.clone().into_os_string();
-            old.push(".1");
-            fs::rename(&*path, old)?;
-            *file = open(path)?;
-            nix::unistd::dup2_stderr(&*file)?;
-            *size = 0;
+    fn write(&mut self, line: &str, record: &Record<'_>) -> io::Result<()> {
+        match self {
+            Destination::File(file) => file.write(line, record),
+            Destination::StandardError { lost } => write_or_lose(line, lost),
         }
-        file.write_all(line.as_bytes())?;
-        *size += line.len() as u64;
+    }
+}
+
+impl LogFile {
+    fn write(&mut self, line: &str, record: &Record<'_>) -> io::Result<()> {
+        self.is_eventful |= record.level() <= log::Level::Warn;
+        if let Some(journal) = &self.journal {
+            journal.tell(record);
+        }
+        if self.size + line.len() as u64 > LOG_SIZE_MAX {
+            let mut old = self.path.clone().into_os_string();
+            old.push(".1");
+            fs::rename(&self.path, old)?;
+            self.is_eventful = true;
+            self.file = open(&self.path)?;
+            nix::unistd::dup2_stderr(&self.file)?;
+            self.size = 0;
+        }
+        self.file.write_all(line.as_bytes())?;
+        self.size += line.len() as u64;
         Ok(())
     }
 }
@@ -184,7 +219,7 @@ impl Log for Logger {
         let line = line(format(), &now(), record);
         let mut destination = self.destination.lock().unwrap_or_else(PoisonError::into_inner);
         // A log that cannot be written must not stop a volume that can.
-        let _ = destination.write(&line);
+        let _ = destination.write(&line, record);
     }
 
     fn flush(&self) {}
@@ -213,7 +248,7 @@ fn line(format: Format, time: &str, record: &Record<'_>) -> String {
 }
 
 /// Keys and values as ` key=value`.
-struct Words<'a>(&'a mut String);
+pub(crate) struct Words<'a>(pub(crate) &'a mut String);
 
 impl<'kvs> VisitSource<'kvs> for Words<'_> {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {

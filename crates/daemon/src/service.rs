@@ -18,6 +18,7 @@ use crate::error::{DaemonError, Error};
 use crate::events::Signals;
 use crate::handover::Handover;
 use crate::job::{Job, Point};
+use crate::logging;
 use crate::notify::notify;
 use crate::opening::Acknowledge;
 use crate::protect;
@@ -97,7 +98,10 @@ pub fn run(
     };
     let result = ended.result.and_then(|facts| released.map(|()| facts));
     match &result {
-        Ok(_) => log::info!(name = entry.name; "ended cleanly"),
+        Ok(_) => {
+            log::info!(name = entry.name; "ended cleanly");
+            logging::remove_if_uneventful();
+        }
         // Whoever waited for readiness is told otherwise.
         Err(error) if served => log::error!(name = entry.name, error:% = error; "ended"),
         Err(_) => {}

@@ -11,6 +11,7 @@ use crate::first_data;
 use crate::handover;
 use crate::job::Job;
 use crate::liveness::Liveness;
+use crate::outside::Outside;
 use crate::requests::{Client, Requests};
 use crate::scrapes::{self, Port};
 use crate::setting::{self, Setting, Settings};
@@ -65,6 +66,10 @@ pub(super) struct Serving {
     is_unlisted: bool,
     /// What shows that this process lives.
     liveness: Liveness,
+    /// What others do to its store and its device.
+    outside: Outside,
+    /// What they have done, as it was told last.
+    trouble: Option<String>,
 }
 
 impl Serving {
@@ -132,6 +137,7 @@ impl Serving {
             }
         };
         let liveness = claim::hold(state, entry)?;
+        let outside = Outside::watch(state, entry, backing.store_size());
         if entry.via.is_block_device() {
             uevent::announce(&point.device());
         }
@@ -149,6 +155,8 @@ impl Serving {
             directory,
             is_unlisted: false,
             liveness,
+            outside,
+            trouble: None,
         })
     }
 
@@ -265,12 +273,24 @@ impl Serving {
                 false => log::warn!("requests are answered again"),
             }
         }
-        let state = self.backing.state();
+        let (state, trouble) = (self.backing.state(), self.outside.trouble());
         if state != self.state {
             log::error!(state:%; "the volume can do less than before");
+        }
+        if trouble != self.trouble {
+            match &trouble {
+                Some(trouble) => {
+                    log::error!(trouble:%; "somebody has done something to the volume")
+                }
+                None => log::info!("what was done to the volume was undone"),
+            }
+        }
+        if state != self.state || trouble != self.trouble {
             // Whoever lists it does not ask it: it is kept listed as it is now.
-            self.entry = self.entry.in_state(&state);
-            self.state = state;
+            let now = self.entry.in_state(&state);
+            let failure = now.failure.clone().or_else(|| trouble.clone());
+            self.entry = Entry { failure, ..now };
+            (self.state, self.trouble) = (state, trouble);
         }
     }
 
@@ -306,7 +326,10 @@ impl Serving {
     fn answer(&self, request: &Request) -> Reply {
         let result = match request {
             Request::Status => {
-                let facts = self.backing.status(&self.entry, self.since.elapsed());
+                let mut facts = self.backing.status(&self.entry, self.since.elapsed());
+                if let Some(trouble) = self.outside.trouble() {
+                    facts.tell_trouble(trouble);
+                }
                 return Reply::Status(Box::new(facts));
             }
             Request::Tune { settings } => match self.tune(settings) {

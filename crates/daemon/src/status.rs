@@ -35,6 +35,19 @@ impl Facts {
         }
     }
 
+    /// Takes note of what is wrong outside of what serves it, unless it can do less for a reason of its own.
+    pub(crate) fn tell_trouble(&mut self, trouble: String) {
+        let entry = match self {
+            Facts::Volume(status) if status.entry.failure.is_none() => {
+                status.state.clone_from(&trouble);
+                &mut status.entry
+            }
+            Facts::Volume(status) => &mut status.entry,
+            Facts::Other(other) => &mut other.entry,
+        };
+        entry.failure.get_or_insert(trouble);
+    }
+
     fn meters(&self) -> Meters {
         match self {
             Facts::Volume(status) => status.meters(),

@@ -42,7 +42,7 @@ impl Daemon {
             job.point = point;
         }
         service::run(state, job, &mut |entry| {
-            logging::move_to_file(&state.file(&entry.name, "log"))?;
+            logging::move_to_file(state, &entry.name)?;
             readiness.tell_success(entry)
         })?;
         Ok(())

@@ -29,13 +29,16 @@ pub(crate) struct List {
 }
 
 /// An entry as it is listed.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Listed {
     #[serde(flatten)]
     entry: Entry,
     /// Whether its daemon has ended, and its device waits for another one; left out if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     waiting: bool,
+    /// Whether its daemon was killed, and nobody serves it; left out if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    killed: bool,
     /// Left out if the store is where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_fate: Option<StoreFate>,
@@ -71,8 +74,12 @@ impl List {
         let dead_mounts = left_over::dead_mounts(state, &entries);
         let listed: Vec<Listed> =
             entries.into_iter().filter_map(|entry| listed(state, entry)).collect();
+        let killed = state.killed()?;
         if self.json {
-            return terminal::print_json(&listed);
+            let is_new = |entry: &&Entry| listed.iter().all(|it| it.entry.name != entry.name);
+            let killed: Vec<Listed> =
+                killed.iter().filter(is_new).map(|entry| Listed::killed(entry.clone())).collect();
+            return terminal::print_json(&[listed, killed].concat());
         }
         match listed.is_empty() {
             true => terminal::note(&match unseen() {
@@ -81,8 +88,8 @@ impl List {
             }),
             false => print_table(&listed)?,
         }
-        for entry in state.killed()? {
-            terminal::note(&Killed::new(state, &entry).to_string());
+        for entry in &killed {
+            terminal::note(&Killed::new(state, entry).to_string());
         }
         dead_mounts.iter().for_each(|told| terminal::note(told));
         Ok(())
@@ -93,7 +100,7 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
     let mut table = Table::new(&[
         "NAME", "SIZE", "VIA", "DEVICE", "MOUNTED", "LABEL", "PID", "VERSION", "STORE", "UUID",
     ]);
-    for Listed { entry, waiting, store_fate, mount_points } in listed {
+    for Listed { entry, waiting, store_fate, mount_points, .. } in listed {
         let mounted: Vec<_> = mount_points.iter().map(|path| terminal::path(path)).collect();
         let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
         let (pid, store) = (entry.process.pid.to_string(), terminal::path(&entry.store));
@@ -133,6 +140,15 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
     Ok(())
 }
 
+impl Listed {
+    /// One that nobody serves.
+    fn killed(entry: Entry) -> Listed {
+        let store_fate = StoreFate::of(&entry);
+        let mount_points = mount_points(&entry);
+        Listed { entry, waiting: false, killed: true, store_fate, mount_points }
+    }
+}
+
 /// What is served, or waits.
 fn listed(state: &StateDirectory, entry: Entry) -> Option<Listed> {
     if state.is_alive(&entry) {
@@ -142,6 +158,7 @@ fn listed(state: &StateDirectory, entry: Entry) -> Option<Listed> {
         return entry.device.is_some().then_some(Listed {
             entry,
             waiting,
+            killed: false,
             store_fate,
             mount_points,
         });
@@ -150,5 +167,5 @@ fn listed(state: &StateDirectory, entry: Entry) -> Option<Listed> {
     let entry = Entry { device: Some(device.display().to_string()), ..entry };
     let store_fate = StoreFate::of(&entry);
     let mount_points = mount_points(&entry);
-    Some(Listed { entry, waiting: true, store_fate, mount_points })
+    Some(Listed { entry, waiting: true, killed: false, store_fate, mount_points })
 }

@@ -60,6 +60,16 @@ struct Silent {
     error: CliError,
 }
 
+impl Silent {
+    /// One that has answered, and can do less than it should.
+    fn of_failed(status: &Facts) -> Option<Silent> {
+        let Entry { name, failure, process, .. } = status.entry();
+        let (name, failure) = (name.clone(), failure.clone()?);
+        let error = Error::from(DaemonError::Failed { name, failure }).into();
+        Some(Silent { process: *process, error })
+    }
+}
+
 impl StatusOf {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         if self.watch {
@@ -71,6 +81,7 @@ impl StatusOf {
         for warning in shown.iter().filter_map(Shown::warning) {
             terminal::note(&warning);
         }
+        silent.extend(statuses.iter().filter_map(Silent::of_failed));
         // All are told; the last of them is the error of the command.
         let last = silent.pop();
         silent.iter().for_each(Silent::tell);

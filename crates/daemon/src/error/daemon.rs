@@ -17,6 +17,13 @@ pub enum DaemonError {
     Attach { store: PathBuf, reason: String },
     /// The device is gone, and what hosts had written last may be.
     Unflushed { name: String, device: String, reason: String },
+    /// A volume can do less than it was attached for.
+    Failed {
+        /// Its name.
+        name: String,
+        /// Why.
+        failure: String,
+    },
     /// The device does not lead to the volume any more.
     DeviceTaken { name: String, device: String },
     /// Somebody uses the volume.
@@ -107,6 +114,12 @@ impl DaemonError {
                          see its log, and run `coulter check` before it is used again",
                     )
             }
+            DaemonError::Failed { name, failure } => fault(format!("'{name}' has failed"))
+                .why(failure.as_str())
+                .help(format!(
+                    "what was flushed before is safe; mend that, then `coulter detach {name}` and attach \
+                     it again"
+                )),
             DaemonError::DeviceTaken { name, device } => {
                 fault(format!("{device} does not lead to '{name}' any more"))
                     .why("it was detached by other means than `coulter detach`")

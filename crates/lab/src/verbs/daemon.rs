@@ -42,7 +42,7 @@ impl Daemon {
         let job = self.options.job(&self.path)?;
         let source = Box::new(TracedStore(Store::at(job.source.store())));
         service::run(state, Job { source, ..job }, &mut |entry| {
-            logging::move_to_file(&state.file(&entry.name, "log"))?;
+            logging::move_to_file(state, &entry.name)?;
             readiness.tell_success(entry)
         })?;
         Ok(())

@@ -305,7 +305,7 @@ impl FlashDaemon {
         let options = &self.options;
         let job = options.emulation.job(options.via.point_of_mortal()?)?;
         let facts = service::run(state, job, &mut |entry| {
-            logging::move_to_file(&state.file(&entry.name, "log"))?;
+            logging::move_to_file(state, &entry.name)?;
             readiness.tell_success(entry)
         })?;
         options.emulation.keep(facts.as_ref())
