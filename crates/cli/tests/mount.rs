@@ -22,13 +22,14 @@ fn a_file_system_is_made_mounted_and_found_again() {
     for kind in ["ext4", "xfs", "btrfs"] {
         let sandbox = Sandbox::new();
         let directory = sandbox.make_directory("mnt");
-        let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", kind];
+        let mount = ["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", kind];
         let error = String::from_utf8_lossy(&sandbox.run(&mount).stderr).into_owned();
         if error.contains("is not installed") {
             skipped(&format!("{kind}: {error}"));
             continue;
         }
-        assert!(error.is_empty(), "{kind}: {error}");
+        assert_eq!(error.lines().count(), 1, "{kind}: {error}");
+        assert!(error.starts_with("made "), "{kind}: {error}");
         write_and_sync(&directory.join("file"), kind.as_bytes());
         sandbox.ok(&["umount", "mnt"]);
         assert_eq!(fs::read_dir(&directory).expect("it is readable").count(), 0);
@@ -50,11 +51,38 @@ fn a_volume_without_a_file_system_is_not_mounted_and_not_left_attached() {
     };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    let error = sandbox.fails(1, &["mount", "disk.img", "mnt", "--size", "1G"]);
+    let error = sandbox.fails(1, &["mount", "disk.img", "mnt", "--create", "--size", "1G"]);
     assert!(error.contains("holds no file system"), "{error}");
     assert!(error.contains("--mkfs"), "{error}");
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
     assert!(mounts_below(&sandbox.path(".")).is_empty());
+    assert!(!sandbox.path("disk.img").exists(), "what was made for it goes with it");
+    sandbox.ok(&["create", "disk.img", "--size", "1G"]);
+    sandbox.fails(1, &["mount", "disk.img", "mnt", "--create"]);
+    assert!(sandbox.path("disk.img").exists(), "it was there before");
+}
+
+/// Under a mistyped name, or while the disk is not mounted that the store is on, a database would begin empty.
+#[test]
+fn a_store_is_made_only_when_that_is_asked_for_and_is_told() {
+    let Some(_right) = can_mount("a_store_is_made_only_when_that_is_asked_for") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    let words = ["mount", "disk.img", "mnt", "--size", "256M", "--mkfs", "ext4"];
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("there is no such file or disk"), "{error}");
+    assert!(error.contains("--create"), "{error}");
+    assert!(!sandbox.path("disk.img").exists());
+    let words = [&words[..], &["--create"]].concat();
+    let made = sandbox.run(&words);
+    let told = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "{told}");
+    assert!(told.contains("disk.img: a store of 256 MiB for a volume of"), "{told}");
+    sandbox.ok(&["umount", "mnt"]);
+    let again = sandbox.run(&words);
+    let told = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.status.success() && !told.contains("made"), "{told}");
+    sandbox.ok(&["umount", "mnt"]);
 }
 
 #[test]
@@ -73,7 +101,7 @@ fn a_store_that_is_only_read_is_not_made() {
     let Some(_right) = can_mount("a_store_that_is_only_read_is_not_made") else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    let words = "mount disk.img mnt --read-only --size 256M --mkfs ext4";
+    let words = "mount disk.img mnt --read-only --create --size 256M --mkfs ext4";
     let error = sandbox.fails(2, &words.split(' ').collect::<Vec<_>>());
     assert!(error.contains("there is no store yet"), "{error}");
     assert!(!sandbox.path("disk.img").exists());
@@ -85,7 +113,7 @@ fn a_blank_file_becomes_a_store_as_none_does_and_nothing_else_is_formatted() {
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
     let words = ["mount", "disk.img", "mnt", "--mkfs", "ext4"];
-    let with_size = [&words[..], &["--size", "256M"]].concat();
+    let with_size = [&words[..], &["--create", "--size", "256M"]].concat();
     let mut options = File::options();
     let file = options.read(true).write(true).create_new(true).open(sandbox.path("disk.img"));
     let file = file.expect("the directory is writable");
@@ -120,7 +148,7 @@ fn a_busy_mount_point_names_who_uses_it() {
     let Some(_right) = can_mount("a_busy_mount_point_names_who_uses_it") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     let mut user =
         Command::new("sleep").arg("60").current_dir(&directory).spawn().expect("it can be run");
     let error = sandbox.fails(1, &["umount", "mnt"]);
@@ -139,7 +167,7 @@ fn fsynced_files_survive_a_killed_daemon() {
     let Some(_right) = can_mount("fsynced_files_survive_a_killed_daemon") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     let content: Vec<u8> = (0..300_000_u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
     write_and_sync(&directory.join("file"), &content);
     File::open(&directory).and_then(|d| d.sync_all()).expect("it can be synced");
@@ -155,14 +183,14 @@ fn what_a_killed_daemon_left_is_told_with_what_takes_it_away() {
     let Some(_right) = can_mount("what_a_killed_daemon_left_is_told") else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     let told = || String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
     assert_eq!(told(), "", "it lives");
     sandbox.signal("disk", "KILL");
     let directory = sandbox.path("mnt");
     let remedy = format!("`coulter umount {}`", directory.display());
     assert!(told().contains(&remedy), "{}", told());
-    assert_eq!(sandbox.json(&["list", "--json"]).as_array().map(Vec::len), Some(0));
+    assert_eq!(sandbox.json(&["list", "--json"])[0]["killed"], true);
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
     sandbox.signal("disk", "KILL");
@@ -177,7 +205,7 @@ fn what_is_mounted_from_a_daemon_that_ended_by_a_signal_is_told_with_what_takes_
     let Some(_right) = can_mount(test) else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     let open = File::create(directory.join("file")).expect("it is writable");
     let remedy = format!("`coulter umount {}`", directory.display());
     let told = || String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
@@ -198,7 +226,7 @@ fn two_commands_may_unmount_at_once() {
     let Some(_right) = can_mount("two_commands_may_unmount_at_once") else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     let commands =
         [(); 3].map(|()| sandbox.command(&["umount", "mnt"]).stderr(Stdio::piped()).spawn());
     for command in commands {
@@ -216,7 +244,7 @@ fn a_mount_waits_for_a_daemon_that_is_ending() {
     let Some(_right) = can_mount("a_mount_waits_for_a_daemon_that_is_ending") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     write_and_sync(&directory.join("file"), b"kept");
     sandbox.ok(&["umount", "mnt"]);
     for delay in [0, 1, 2, 4, 8, 16, 32, 64] {
@@ -250,7 +278,7 @@ fn a_mount_begins_with_settings_and_changes_those_of_what_is_attached() {
     sandbox.make_directory("mnt");
     let policy = || sandbox.json(&["tune", "disk", "--json"])["policy"].clone();
     let begun = ["--tune", "policy=greedy"];
-    let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"];
+    let mount = ["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"];
     sandbox.ok(&[&mount[..], &begun].concat());
     assert_eq!(policy(), "greedy");
     sandbox.ok(&["umount", "mnt"]);
@@ -274,7 +302,8 @@ fn a_mount_says_which_options_it_does_without() {
         String::from_utf8(output.stderr).expect("it is text")
     };
     let new = "--size 512M --over-provisioning 20% --segment-size 2M --label x --mkfs ext4";
-    assert_eq!(told(new), "");
+    let made = told(&format!("--create {new}"));
+    assert!(made.starts_with("made ") && made.lines().count() == 1, "{made}");
     let note =
         "there is a store already, so without --segment-size and --over-provisioning and --label\n";
     assert_eq!(told(new), note, "its size is as it was asked for");
@@ -290,7 +319,7 @@ fn what_is_attached_for_writing_is_not_mounted_by_read_only() {
     let Some(_right) = can_mount(test) else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["attach", "disk.img"]);
     let error = sandbox.fails(2, &["mount", "disk.img", "mnt", "--read-only"]);
@@ -308,7 +337,7 @@ fn what_is_attached_to_be_read_only_is_not_mounted_for_writing() {
     let Some(_right) = can_mount(test) else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["attach", "disk.img", "--read-only"]);
     let error = sandbox.fails(2, &["mount", "disk.img", "mnt"]);
@@ -326,7 +355,7 @@ fn a_file_system_that_was_not_unmounted_can_be_read_without_its_journal() {
     for (kind, option) in [("ext4", "noload"), ("xfs", "norecovery")] {
         let sandbox = Sandbox::new();
         let directory = sandbox.make_directory("mnt");
-        let mount = ["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", kind];
+        let mount = ["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", kind];
         if !sandbox.run(&mount).status.success() {
             skipped(&format!("{test}: {kind}"));
             continue;
@@ -355,7 +384,7 @@ fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
     };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     sandbox.signal("disk", "KILL");
     sandbox.ok(&["attach", "disk.img"]);
     sandbox.ok(&["umount", "mnt"]);
@@ -372,7 +401,7 @@ fn a_terminated_daemon_writes_out_the_file_system_first() {
     };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     // Not synced: it lies in the page cache when the signal comes.
     fs::write(directory.join("file"), b"written, not synced").expect("there is room");
     sandbox.signal("disk", "TERM");
@@ -437,7 +466,7 @@ fn a_file_system_whose_daemon_is_ending_is_not_unmounted_under_it() {
     let directory = sandbox.make_directory("mnt");
     let other = another_file_system(&sandbox);
     let store = format!("{other}/disk.img");
-    sandbox.ok(&["mount", &store, "mnt", "--size", "128M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", &store, "mnt", "--create", "--size", "128M", "--mkfs", "ext4"]);
     let pid = sandbox.pid_of("disk");
     fs::write(directory.join("file"), vec![7; 20 << 20]).expect("there is room");
     let frozen = Frozen::new(&other);
@@ -469,7 +498,7 @@ fn what_is_served_is_never_said_to_have_ended() {
     let Some(_right) = can_mount("what is served is never said to have ended") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     let entry = sandbox.path("state/disk.json");
     let told = || String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
     for _ in 0..20 {
@@ -489,7 +518,7 @@ fn a_command_that_is_stopped_holds_up_no_daemon_that_writes_out() {
     let Some(_right) = can_mount("a stopped command holds up no daemon") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     fs::write(directory.join("file"), b"written, not synced").expect("there is room");
     let pid = sandbox.pid_of("disk");
     // As a command has it that was stopped while it wrote to the directory.
@@ -570,7 +599,7 @@ fn a_file_system_that_only_others_have_mounted_is_written_out() {
     let Some(_right) = can_mount(test) else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     sandbox.ok(&["umount", "mnt"]);
     let device = attached(&sandbox);
     let script = "mount \"$0\" \"$1\" && printf kept > \"$1/file\" && echo && read end";
@@ -606,12 +635,13 @@ fn a_dead_volume_that_stands_in_the_way_of_mkfs_is_named_with_its_remedy() {
     // Each with a state directory of its own: none clears away what the other left.
     let (dead, sandbox) = (Sandbox::new(), Sandbox::new());
     let directory = dead.make_directory("mnt");
-    let entry =
-        dead.json(&["mount", "dead.img", "mnt", "--size", "1G", "--mkfs", "ext4", "--json"]);
+    let entry = dead.json(&[
+        "mount", "dead.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4", "--json",
+    ]);
     let device = entry["device"].as_str().expect("it has a device").to_owned();
     dead.signal("dead", "KILL");
     sandbox.make_directory("mnt");
-    let mount = ["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "btrfs"];
+    let mount = ["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "btrfs"];
     let output = sandbox.run(&mount);
     if output.status.success() {
         sandbox.ok(&["umount", "mnt"]);
@@ -683,7 +713,7 @@ fn a_daemon_that_is_killed_while_it_writes_out_its_own_file_system_ends() {
     for (way, wait) in [("TERM", 20), ("TERM", 100), ("detach", 60)] {
         let sandbox = Sandbox::new();
         let directory = sandbox.make_directory("mnt");
-        sandbox.ok(&["mount", "disk.img", "mnt", "--size", "512M", "--mkfs", "ext4"]);
+        sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
         let pid = sandbox.pid_of("disk");
         fs::write(directory.join("file"), vec![7; 150 << 20]).expect("there is room");
         let detach = match way {

@@ -30,7 +30,7 @@ fn a_mounted_file_system_goes_on_under_another_program() {
     };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--size", "1G", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
     let before = sandbox.json(&["list", "--json"]);
     let pid = sandbox.pid_of("disk");
     let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

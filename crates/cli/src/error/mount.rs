@@ -17,6 +17,11 @@ pub enum MountError {
     MountPointTaken { directory: PathBuf },
     /// Processes use files of the mounted file system.
     MountBusy { directory: PathBuf, holders: Vec<String> },
+    /// There is no store, and none was asked for.
+    NothingToMount {
+        /// Where it should be.
+        store: PathBuf,
+    },
     /// The volume holds no file system, and none was asked for.
     NoFileSystem { store: PathBuf, device: String },
     /// `--mkfs` on a volume that holds something else than a file system.
@@ -76,6 +81,14 @@ impl MountError {
                 fault(format!("{} is busy", directory.display()))
                     .why(held)
                     .help("end what uses it, or leave the directory, and try again")
+            }
+            MountError::NothingToMount { store } => {
+                fault(format!("cannot mount {}", store.display()))
+                    .why("there is no such file or disk")
+                    .help(
+                        "name a store that there is; or, to make a new and empty one, add --create --size \
+                         10G --mkfs ext4",
+                    )
             }
             MountError::NoFileSystem { store, device } => {
                 fault(format!("cannot mount {}", store.display()))

@@ -1,11 +1,14 @@
 //! `coulter mount`: from a path to a mounted file system in one step.
 //!
-//! What this command itself has set up is undone when a later step fails; a store that it made
-//! stays, since it is a result by itself.
+//! What this command itself has set up is undone when a later step fails, the file of a store that it made
+//! included: nothing is in it.
+//!
+//! A store is made only by whoever asks for it: under a name that was mistyped, or in a directory where a disk is
+//! not mounted, a database would begin empty.
 
-use crate::error::{CliError, DaemonError, Error, MountError, StateError};
+use crate::error::{CliError, DaemonError, Error, MountError, OpenError, StateError};
 use crate::file_system::{self, FileSystem};
-use crate::format_store::{self, Target};
+use crate::format_store::{self, Made, Target};
 use crate::named_store;
 use crate::opening::OpeningOptions;
 use crate::room;
@@ -27,12 +30,12 @@ use std::path::{Path, PathBuf};
 
 /// Mount a file system that lies on a volume.
 ///
-/// The store is made if it does not exist or the file is blank (with --size), attached if it is not, and gets a file
-/// system if its volume is blank (with --mkfs). `coulter umount` takes all of that back.
+/// The store is attached if it is not, and gets a file system if its volume is blank and --mkfs is given. With
+/// --create it is made if it does not exist or the file is blank. `coulter umount` unmounts and detaches.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter mount disk.img /mnt --size 10G --mkfs ext4   from nothing to a mounted file system
+  coulter mount disk.img /mnt --create --size 10G --mkfs ext4   a new store and file system
   coulter mount disk.img /mnt                          the same one again
   coulter mount /dev/sdb /srv --options noatime,discard")]
 pub(crate) struct Mount {
@@ -43,6 +46,10 @@ pub(crate) struct Mount {
     /// Directory to mount it on
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
+
+    /// Make the store if there is none yet; needs --size for a file that does not exist
+    #[arg(long)]
+    pub(crate) create: bool,
 
     /// Make this file system if nothing is on the volume yet
     #[arg(long, value_enum, value_name = "KIND")]
@@ -71,6 +78,8 @@ impl Mount {
             return Err(CliError::needs_root("mounting", help));
         }
         let is_to_be_made = self.is_to_be_made()?;
+        let is_new = !self.path.exists();
+        let mut made = None;
         if is_to_be_made {
             if self.opening.read_only {
                 return Err(MountError::ReadOnlyNewStore { store: self.path.clone() }.into());
@@ -82,24 +91,15 @@ impl Mount {
                 return Err(replaced.into());
             }
             let target = Target::prepare(&self.path, &self.shape, false)?;
-            format_store::format(target, &self.shape, self.opening.map_memory)?;
+            made = Some(format_store::format(target, &self.shape, self.opening.map_memory)?);
         }
-        let (mut entry, mut attached_here) = self.attached(state)?;
-        if !is_to_be_made {
-            self.note_shape_passed_over(&entry);
+        let mounted = self.mount_attached(state, &directory, made.is_some());
+        match (&mounted, made) {
+            (Ok(_), Some(made)) => note_made(&made),
+            (Err(_), Some(made)) if is_new => remove_made(state, &made.store),
+            _ => {}
         }
-        let mut mounted = self.mount(state, &entry, &directory);
-        // Somebody may have begun to detach it since it was asked.
-        if mounted.is_err() && !attached_here && is_ending(state, &entry) {
-            (entry, attached_here) = self.attached(state)?;
-            mounted = self.mount(state, &entry, &directory);
-        }
-        if let (Err(_), true) = (&mounted, attached_here)
-            && let Err(error) = detach(state, &entry, false)
-        {
-            log::warn!(error:%; "cannot take the attachment back");
-        }
-        mounted?;
+        let entry = mounted?;
         if !self.json {
             return Ok(());
         }
@@ -108,19 +108,54 @@ impl Mount {
             terminal::note(&format!(
                 "it is mounted all the same; `coulter umount {directory}` takes it away"
             ));
-        })
+        })?;
+        Ok(())
     }
 
-    /// Whether there is no store yet: no file, or, with --size, one that holds nothing, as it is left
-    /// when this is ended between making a file and formatting it. What looks blank is looked at once
-    /// more, all of it and locked, before it is formatted.
-    fn is_to_be_made(&self) -> Result<bool, CliError> {
-        if !self.path.exists() {
-            return Ok(true);
+    /// Attaches the store if it is not, and mounts its file system. What was done is undone when it fails.
+    fn mount_attached(
+        &self,
+        state: &StateDirectory,
+        directory: &Path,
+        is_made: bool,
+    ) -> Result<Entry, CliError> {
+        let (mut entry, mut attached_here) = self.attached(state)?;
+        if !is_made {
+            self.note_shape_passed_over(&entry);
         }
+        let mut mounted = self.mount(state, &entry, directory);
+        // Somebody may have begun to detach it since it was asked.
+        if mounted.is_err() && !attached_here && is_ending(state, &entry) {
+            (entry, attached_here) = self.attached(state)?;
+            mounted = self.mount(state, &entry, directory);
+        }
+        if let (Err(_), true) = (&mounted, attached_here)
+            && let Err(error) = detach(state, &entry, false)
+        {
+            log::warn!(error:%; "cannot take the attachment back");
+        }
+        mounted.map(|()| entry)
+    }
+
+    /// Whether a store is to be made: none is there, or a file that holds nothing, as it is left when this is
+    /// ended between making a file and formatting it. What looks blank is looked at once more, all of it and
+    /// locked, before it is formatted.
+    ///
+    /// # Errors
+    /// [`MountError::NothingToMount`] when it would have to be, and nobody has asked for it.
+    fn is_to_be_made(&self) -> Result<bool, CliError> {
         let failed = |source| CliError::io("look at", &self.path, source);
-        let has_size = self.shape.size.is_some() || self.shape.store_size.is_some();
-        Ok(has_size && store::is_blank(&self.path).map_err(failed)?)
+        let is_missing = !self.path.exists();
+        if is_missing && !self.create {
+            let missing = store::missing(&self.path);
+            return match missing {
+                OpenError::StoreMissing { path } => {
+                    Err(MountError::NothingToMount { store: path }.into())
+                }
+                other => Err(Error::from(other).into()),
+            };
+        }
+        Ok(is_missing || self.create && store::is_blank(&self.path).map_err(failed)?)
     }
 
     /// Whether nobody is to write to the file system.
@@ -308,6 +343,28 @@ impl Mount {
         }
         kind.make(device, &[])?;
         Ok(kind.name())
+    }
+}
+
+/// Says what was made: whoever mistyped a name sees it here.
+fn note_made(made: &Made) {
+    terminal::note(&format!(
+        "made {}: a store of {} for a volume of {}",
+        terminal::path(&made.store),
+        Size(made.store_size_bytes),
+        Size(made.volume_size_bytes)
+    ));
+}
+
+/// Takes away the file of a store that nobody came to use.
+fn remove_made(state: &StateDirectory, store: &Path) {
+    let attached = state.attached().unwrap_or_default();
+    if attached.iter().any(|entry| entry.is_of(store) == Some(true)) {
+        return terminal::note(&format!("the new store {} stays attached", terminal::path(store)));
+    }
+    if let Err(error) = fs::remove_file(store) {
+        let store = terminal::path(store);
+        terminal::note(&format!("the new store {store} is left behind: {error}"));
     }
 }
 
