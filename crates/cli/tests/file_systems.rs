@@ -73,7 +73,8 @@ impl Trial<'_> {
         let directory = sandbox.make_directory("mnt");
         let device = PathBuf::new();
         let mut trial = Trial { sandbox, kind, acknowledge, directory, device, scale };
-        let shape = ["--mkfs", kind.name(), "--size", scale.store, "--segment-size", "4M"];
+        let shape =
+            ["--create", "--mkfs", kind.name(), "--size", scale.store, "--segment-size", "4M"];
         trial.mount(&shape);
         trial
     }

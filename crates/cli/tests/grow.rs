@@ -148,7 +148,7 @@ fn a_file_system_grows_with_its_volume() {
     let Some(_right) = can_mount("a_file_system_grows_with_its_volume") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
-    sandbox.ok(&["mount", "disk.img", "mnt", "--store-size", "512M", "--mkfs", "ext4"]);
+    sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--store-size", "512M", "--mkfs", "ext4"]);
     let content: Vec<u8> = (0..8_000_000u32).map(|at| (at % 251) as u8).collect();
     fs::write(directory.join("file"), &content).expect("there is room");
     sandbox.ok(&["umount", "mnt"]);

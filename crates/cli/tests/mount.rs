@@ -68,7 +68,7 @@ fn a_store_is_made_only_when_that_is_asked_for_and_is_told() {
     let Some(_right) = can_mount("a_store_is_made_only_when_that_is_asked_for") else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    let words = ["mount", "disk.img", "mnt", "--size", "256M", "--mkfs", "ext4"];
+    let words = ["mount", "disk.img", "mnt", "--create", "--size", "256M", "--mkfs", "ext4"];
     let error = sandbox.fails(1, &words);
     assert!(error.contains("there is no such file or disk"), "{error}");
     assert!(error.contains("--create"), "{error}");

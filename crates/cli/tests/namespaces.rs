@@ -69,7 +69,7 @@ fn a_daemon_that_lives_elsewhere_is_not_taken_for_killed() {
         elsewhere(&sandbox, namespace, script);
         let refused = "! $coulter attach disk.img --via nbd-server; ! $coulter detach disk";
         let refused = told(&elsewhere(&sandbox, namespace, refused));
-        assert!(refused.contains("is attached as 'disk'"), "{refused}");
+        assert!(refused.contains("it is served as 'disk'"), "{refused}");
         assert!(refused.contains("is in use"), "{refused}");
 
         assert_eq!(sandbox.pid_of("disk"), pid);

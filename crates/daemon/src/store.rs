@@ -92,6 +92,9 @@ fn not_opened(path: &Path, error: &coulter_device::OpenError) -> Error {
         coulter_device::OpenError::InUse { .. } => {
             OpenError::InUse { path, reason, name: None }.into()
         }
+        _ if fs::metadata(&path).is_ok_and(|it| it.is_file() && it.len() == 0) => {
+            OpenError::Empty { path }.into()
+        }
         _ => OpenError::Refused { path, reason }.into(),
     }
 }
@@ -207,6 +210,10 @@ impl Backing for OpenStore {
 
     fn size(&self) -> u64 {
         self.volume.size()
+    }
+
+    fn store_size(&self) -> Option<u64> {
+        Some(self.volume.geometry().store_size_bytes)
     }
 
     fn state(&self) -> State {

@@ -372,6 +372,11 @@ mod tests {
         assert!(matches!(partial, CreateError::VolumeSize), "{partial}");
         let wide = refused(CreateOptions { volume_size: Some(63 << 20), ..small() });
         assert!(matches!(wide, CreateError::VolumeTooLarge { .. }), "{wide}");
+        let huge = check_create(500 << 40, &CreateOptions::default()).expect_err("it cannot be");
+        assert!(
+            huge.to_string().contains("has 500 TiB: a store can have 16 TiB at most"),
+            "{huge}"
+        );
         let bare = refused(CreateOptions { spare_percent: 3, ..small() });
         assert!(matches!(bare, CreateError::SpareTooSmall { percent_min: 7, .. }), "{bare}");
         let narrow = refused(CreateOptions { segment_size: Some(32 << 20), ..small() });

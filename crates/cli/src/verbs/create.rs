@@ -63,11 +63,12 @@ pub struct Shape {
 
     /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
     /// erase unit or zone serves a device best [default: 32M; down to 4M for small stores, 64M above 8T]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub segment_size: Option<Size>,
 
-    /// Over-provisioning: spare space for cleaning, as a share of the volume; more means less copying [default: 20%]
-    #[arg(long, visible_alias = "over-provisioning", value_name = "PERCENT", value_parser = parse_percent)]
+    /// Over-provisioning: spare space for cleaning, as a share of the volume; more means less copying; 4% at
+    /// least, 7% with segments of 2M [default: 20%]
+    #[arg(long, visible_alias = "over-provisioning", value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub spare: Option<u32>,
 
     /// A name that is kept in the store, at most 64 bytes, without control characters

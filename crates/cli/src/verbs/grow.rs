@@ -36,7 +36,7 @@ pub(crate) struct Grow {
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
-    /// New size of the volume: what the host sees [default: what the over-provisioning leaves, and no less than now]
+    /// New size of the volume: what the host sees [default: what the over-provisioning leaves]
     #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
 
@@ -44,9 +44,10 @@ pub(crate) struct Grow {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) store_size: Option<Size>,
 
-    /// Space kept free for cleaning, as a share of the volume
-    #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
-    pub(crate) spare: u32,
+    /// Space kept free for cleaning, as a share of the volume; refused if the volume would shrink [default: the
+    /// share that it has]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
+    pub(crate) spare: Option<u32>,
 
     /// Print the new sizes as JSON
     #[arg(long)]

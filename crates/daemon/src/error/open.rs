@@ -22,6 +22,8 @@ pub enum OpenError {
     Refused { path: PathBuf, reason: String },
     /// There is no store in a file, nor anything else.
     Blank { path: PathBuf },
+    /// A file without a byte.
+    Empty { path: PathBuf },
     /// A volume did not end in order.
     NotClosed { path: PathBuf, reason: String },
 }
@@ -58,6 +60,9 @@ impl OpenError {
             OpenError::Blank { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no store here: the file holds nothing but zeros")
                 .help(format!("`coulter create {}` makes one", path.display())),
+            OpenError::Empty { path } => fault(format!("cannot open {}", path.display()))
+                .why("there is no store here: it is empty")
+                .help(format!("`coulter create {} --size 10G` makes one", path.display())),
             OpenError::NotClosed { path, reason } => {
                 fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
             }

@@ -1,0 +1,231 @@
+//! Commands that cannot work: each says what it could not do and to what, why, and what to do about it, and ends
+//! with 2 if the command line is to blame and with 1 if the world is. And it changes nothing.
+
+mod sandbox;
+
+use sandbox::Sandbox;
+use std::fs::{self, File};
+use std::path::Path;
+
+/// A command, its exit code, and words that its message must have.
+type Wrong = (&'static str, i32, &'static [&'static str]);
+
+const CREATE: &[Wrong] = &[
+    ("create", 2, &["<PATH>"]),
+    ("create new.img", 2, &["cannot make new.img", "size is not given", "--size 10G"]),
+    ("create new.img --size 0", 2, &["new.img", "has 0 bytes", "needs"]),
+    ("create new.img --size -1G", 2, &["-1G", "negative"]),
+    ("create new.img --size 500T", 2, &["500 TiB", "16 TiB at most"]),
+    ("create new.img --size 1X", 2, &["'1X'", "--size", "'X' is not a unit", "K, M, G"]),
+    ("create new.img --size 10GB", 2, &["--size", "ambiguous", "write G or GiB"]),
+    ("create new.img --size 1K", 2, &["has 1 KiB", "needs", "larger device"]),
+    ("create new.img --size 9999999999G", 2, &["--size", "larger than 8 EiB"]),
+    ("create new.img --size 1G --segment-size 3M", 2, &["segment size", "power of two"]),
+    ("create new.img --size 1G --segment-size 1M", 2, &["segment size", "from 2 MiB"]),
+    ("create new.img --size 1G --volume-size 1G", 2, &["too little room for cleaning", "at most"]),
+    ("create new.img --size 1G --volume-size 0", 2, &["volume size", "not zero"]),
+    ("create new.img --size 1G --volume-size 1000", 2, &["volume size", "multiple of 4096"]),
+    ("create new.img --size 1G --spare 3", 2, &["spare", "at least"]),
+    ("create new.img --size 1G --spare -5", 2, &["-5", "--spare"]),
+    ("create new.img --size 1G --spare 20 --volume-size 100M", 2, &["--spare", "--volume-size"]),
+    ("create new.img --size 1G --label LONG", 2, &["label", "at most 64 bytes"]),
+    ("create new.img --size 1G --map-memory 1K", 2, &["map", "at least"]),
+    ("create directory --size 1G", 2, &["directory", "neither a regular file", "name a file"]),
+    ("create no/such/new.img --size 1G", 1, &["no/such", "no such file or directory"]),
+    ("create /dev/nosuch", 1, &["/dev/nosuch", "no such device", "lsblk"]),
+    ("create /dev/null --size 1G", 2, &["/dev/null", "neither a regular file"]),
+    ("create text.img --size 1G", 1, &["text.img", "holds data", "--force"]),
+    ("create present.img", 1, &["present.img", "holds a Coulter store", "--force"]),
+    ("create disk.img --force", 1, &["disk.img", "coulter detach disk"]),
+    ("create zeros.img --size 1M", 2, &["will not shrink", "128 MiB long"]),
+    ("create empty.img", 2, &["empty.img", "it is empty", "--size 10G"]),
+    ("create dangling.img --size 1G", 1, &["dangling.img", "symbolic link", "nowhere"]),
+    ("create ext4.img", 1, &["ext4.img", "ext4 file system", "--force"]),
+];
+
+const ATTACH: &[Wrong] = &[
+    ("attach", 2, &["<PATH>"]),
+    ("attach missing.img", 1, &["missing.img", "no such file", "coulter create"]),
+    ("attach text.img --via nbd-server", 1, &["text.img", "no store here"]),
+    ("attach empty.img --via nbd-server", 1, &["empty.img", "it is empty", "coulter create"]),
+    ("attach zeros.img --via nbd-server", 1, &["zeros.img", "nothing but zeros", "coulter create"]),
+    (
+        "attach directory --via nbd-server",
+        1,
+        &["directory", "neither a file nor a block device", "name one"],
+    ),
+    ("attach present.img --via nbd-server --name a/b", 2, &["a/b", "letters, digits"]),
+    ("attach present.img --name disk --via nbd-server", 2, &["disk", "name", "--name"]),
+    (
+        "attach disk.img --via nbd-server",
+        1,
+        &["disk.img", "served as 'disk'", "coulter detach disk"],
+    ),
+    ("attach present.img --via usb", 2, &["usb", "--via", "loop"]),
+    ("attach present.img --via nbd-server --map-memory 1", 1, &["present.img", "map memory"]),
+    ("attach present.img --tune cleaning=fast", 2, &["cleaning", "fast", "paced"]),
+    ("attach present.img --tune speed=1", 2, &["speed", "cleaning-rate"]),
+    ("attach present.img --metrics nonsense", 2, &["--metrics", "nonsense"]),
+    ("attach present.img --via nbd-server --metrics 192.0.2.1:9", 2, &["192.0.2.1:9", "loopback"]),
+    ("attach cut.img --via nbd-server", 1, &["cut.img", "truncated"]),
+    ("serve present.img", 2, &["--nbd"]),
+    ("serve present.img --nbd 127.0.0.1:1", 2, &["no such kind of address", "tcp:host:port"]),
+    ("serve present.img --nbd tcp:0.0.0.0:0", 2, &["0.0.0.0", "--allow-remote"]),
+    ("serve present.img --nbd unix:no/such/socket", 1, &["no/such/socket", "No such file"]),
+    ("serve missing.img --nbd tcp:127.0.0.1:0", 1, &["missing.img", "no such file"]),
+];
+
+const VOLUME: &[Wrong] = &[
+    ("detach", 2, &["NAME|PATH|DEVICE"]),
+    ("detach nobody", 1, &["'nobody' is not attached", "disk", "coulter list"]),
+    ("detach /dev/loop9999", 1, &["/dev/loop9999", "is not attached", "coulter list"]),
+    ("detach present.img", 1, &["present.img", "is not attached"]),
+    ("list disk", 2, &["unexpected argument 'disk'"]),
+    ("status nobody", 1, &["'nobody' is not attached", "coulter list"]),
+    ("status disk other", 2, &["unexpected argument 'other'"]),
+    ("tune nobody cleaning=paused", 1, &["'nobody' is not attached"]),
+    ("tune disk cleaning=fast", 2, &["fast", "paced"]),
+    ("tune disk cleaning-rate=lots", 2, &["lots"]),
+    ("tune disk cleaning", 2, &["cleaning", "="]),
+    ("restart nobody", 1, &["'nobody' is not attached"]),
+    ("mount missing.img directory", 1, &["missing.img", "no such file", "--create --size 10G"]),
+    ("mount missing.img directory --size 1G --mkfs ext4", 1, &["no such file", "--create"]),
+    ("mount missing.img directory --create", 2, &["missing.img", "--size 10G"]),
+    ("mount present.img directory --create", 1, &["no file system", "--mkfs ext4"]),
+    ("mount present.img nodirectory", 2, &["nodirectory", "no such directory", "name a directory"]),
+    ("mount present.img text.img", 2, &["text.img", "not a directory"]),
+    ("mount present.img directory --mkfs fat", 2, &["fat", "--mkfs", "ext4"]),
+    ("mount text.img directory", 1, &["text.img", "no store here"]),
+    ("umount directory", 1, &["directory", "nothing is mounted there", "findmnt"]),
+    ("umount /proc", 1, &["/proc", "is mounted there", "coulter list"]),
+];
+
+const OFFLINE: &[Wrong] = &[
+    ("grow missing.img", 1, &["missing.img", "no such file"]),
+    ("grow disk.img --size 1G", 1, &["disk.img", "attached as 'disk'", "coulter detach disk"]),
+    ("grow present.img --size 1M", 2, &["will not shrink", "never shrinks"]),
+    ("grow present.img --volume-size 4K", 2, &["present.img", "never shrinks"]),
+    ("grow present.img --spare 1000", 2, &["present.img", "never shrinks", "at most"]),
+    ("grow present.img --spare 1", 2, &["present.img", "at least 7 %"]),
+    ("grow text.img --size 1G", 1, &["text.img", "no store here"]),
+    ("check missing.img", 1, &["missing.img", "no such file"]),
+    ("check text.img", 1, &["text.img"]),
+    ("dump present.img everything", 2, &["everything", "superblock"]),
+    ("dump present.img records --segment 99999", 2, &["segment 99999", "its segments are 0 to"]),
+    ("salvage present.img present.img", 2, &["present.img", "that is the store itself"]),
+    ("salvage missing.img out.img", 1, &["missing.img", "no such file"]),
+    ("salvage present.img text.img", 1, &["text.img", "--force"]),
+    ("atach present.img", 2, &["unrecognized subcommand 'atach'", "'attach'"]),
+    ("--log-format xml list", 2, &["xml", "text", "json"]),
+    ("--state-directory /proc/no list", 0, &[]),
+    ("--state-directory /proc/no attach present.img", 1, &["/proc/no"]),
+];
+
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let store = ["--size", "128M", "--segment-size", "2M"];
+    for name in ["present.img", "disk.img", "cut.img"] {
+        sandbox.ok(&[&["create", name], &store[..]].concat());
+    }
+    let sized = |name: &str, size: u64| {
+        let file =
+            File::options().create(true).truncate(false).write(true).open(sandbox.path(name));
+        file.and_then(|file| file.set_len(size)).expect("it is writable");
+    };
+    sized("cut.img", 100 << 20);
+    sized("zeros.img", 128 << 20);
+    sized("empty.img", 0);
+    fs::write(sandbox.path("text.img"), "somebody's text\n".repeat(1000)).expect("it is writable");
+    let mut ext4 = vec![0; 1 << 20];
+    ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(sandbox.path("ext4.img"), ext4).expect("it is writable");
+    std::os::unix::fs::symlink("nowhere", sandbox.path("dangling.img")).expect("it is writable");
+    sandbox.make_directory("directory");
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    sandbox
+}
+
+/// What lies in the directory: names and sizes.
+fn seen(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("it is readable").flatten();
+    let mut seen: Vec<String> = entries
+        .filter(|entry| entry.file_name() != "state")
+        .map(|entry| {
+            let size = entry.metadata().expect("it is there").len();
+            format!("{:?} {size}", entry.file_name())
+        })
+        .collect();
+    seen.sort();
+    seen
+}
+
+/// What is in the files that no command may change, be it as one that opens a store does.
+fn contents(sandbox: &Sandbox) -> Vec<Vec<u8>> {
+    let names = ["text.img", "ext4.img", "cut.img", "zeros.img"];
+    names.map(|name| fs::read(sandbox.path(name)).expect("it is there")).to_vec()
+}
+
+/// What is poor about what was said.
+fn faults_of(wrong: &Wrong, code: Option<i32>, message: &str) -> Vec<String> {
+    let (_, expected, words) = wrong;
+    let mut faults = Vec::new();
+    if code != Some(*expected) {
+        faults.push(format!("ends with {code:?}, not {expected}"));
+    }
+    let missing = words.iter().filter(|word| !message.contains(**word));
+    faults.extend(missing.map(|word| format!("does not say {word:?}")));
+    if *expected == 0 {
+        return faults;
+    }
+    let from_parser = message.contains("For more information, try '--help'");
+    if !message.starts_with("error: ") {
+        faults.push("does not begin with the error".to_owned());
+    }
+    if !from_parser && !message.contains("\n  why: ") {
+        faults.push("does not say why".to_owned());
+    }
+    if message.contains("panicked") || message.contains("Os {") || message.contains("ErrorKind") {
+        faults.push("speaks of the program, not of the world".to_owned());
+    }
+    faults
+}
+
+#[test]
+fn each_wrong_command_says_what_where_why_and_what_to_do_and_changes_nothing() {
+    let sandbox = sandbox();
+    let (mut before, held) = (seen(&sandbox.path("")), contents(&sandbox));
+    let long = "x".repeat(65);
+    let is_root = nix_is_root();
+    let mut poor = Vec::new();
+    let all = [CREATE, ATTACH, VOLUME, OFFLINE].concat();
+    assert!(all.len() >= 70);
+    for wrong in all {
+        if !is_root && wrong.0.contains("mount") {
+            continue;
+        }
+        let words: Vec<&str> = wrong
+            .0
+            .split_whitespace()
+            .map(|word| if word == "LONG" { &long } else { word })
+            .collect();
+        let output = sandbox.run(&words);
+        let message = String::from_utf8_lossy(&output.stderr);
+        let mut faults = faults_of(&wrong, output.status.code(), &message);
+        let after = seen(&sandbox.path(""));
+        let changed: Vec<_> = after.iter().filter(|entry| !before.contains(entry)).collect();
+        if after != before {
+            faults.push(format!("has changed something: {changed:?}"));
+        }
+        before = after;
+        if !faults.is_empty() {
+            poor.push(format!("coulter {}\n  {}\n{message}", wrong.0, faults.join("\n  ")));
+        }
+    }
+    sandbox.ok(&["detach", "disk"]);
+    assert!(contents(&sandbox) == held, "what somebody has is as it was");
+    assert!(poor.is_empty(), "{} are poor:\n\n{}", poor.len(), poor.join("\n"));
+}
+
+fn nix_is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0)
+}
