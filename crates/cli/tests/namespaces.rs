@@ -7,7 +7,7 @@ use sandbox::{Sandbox, can_mount, is_running, skipped, wait_until};
 use std::fs;
 use std::process::{Command, Output};
 
-const STORE: [&str; 4] = ["--size", "256M", "--segment-size", "2M"];
+const STORE: [&str; 4] = ["--store-size", "256M", "--segment-size", "2M"];
 
 /// The ways to be elsewhere, as `unshare` takes them.
 const ELSEWHERE: [&[&str]; 2] =

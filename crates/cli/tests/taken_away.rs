@@ -175,7 +175,7 @@ fn failure_of(sandbox: &Sandbox, name: &str) -> String {
 #[test]
 fn a_store_that_is_cut_short_while_it_is_attached_is_noticed_and_told() {
     let sandbox = Sandbox::new();
-    sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
+    sandbox.ok(&["create", "disk.img", "--store-size", "256M", "--segment-size", "2M"]);
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.ok(&["status"]);
     let store = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");

@@ -12,22 +12,22 @@ type Wrong = (&'static str, i32, &'static [&'static str]);
 
 const CREATE: &[Wrong] = &[
     ("create", 2, &["<PATH>"]),
-    ("create new.img", 2, &["cannot make new.img", "size is not given", "--size 10G"]),
-    ("create new.img --size 0", 2, &["new.img", "has 0 bytes", "needs"]),
-    ("create new.img --size -1G", 2, &["-1G", "negative"]),
+    ("create new.img", 2, &["cannot make new.img", "no size is given", "--size 10G"]),
+    ("create new.img --size 0", 2, &["new.img", "volume size", "not zero"]),
+    ("create new.img --size -1G", 2, &["-1G", "below zero"]),
     ("create new.img --size 500T", 2, &["500 TiB", "16 TiB at most"]),
     ("create new.img --size 1X", 2, &["'1X'", "--size", "'X' is not a unit", "K, M, G"]),
     ("create new.img --size 10GB", 2, &["--size", "ambiguous", "write G or GiB"]),
-    ("create new.img --size 1K", 2, &["has 1 KiB", "needs", "larger device"]),
+    ("create new.img --store-size 1K", 2, &["has 1 KiB", "needs", "larger device"]),
     ("create new.img --size 9999999999G", 2, &["--size", "larger than 8 EiB"]),
     ("create new.img --size 1G --segment-size 3M", 2, &["segment size", "power of two"]),
     ("create new.img --size 1G --segment-size 1M", 2, &["segment size", "from 2 MiB"]),
-    ("create new.img --size 1G --volume-size 1G", 2, &["too little room for cleaning", "at most"]),
-    ("create new.img --size 1G --volume-size 0", 2, &["volume size", "not zero"]),
-    ("create new.img --size 1G --volume-size 1000", 2, &["volume size", "multiple of 4096"]),
+    ("create new.img --store-size 1G --size 1G", 2, &["too little room for cleaning", "at most"]),
+    ("create new.img --store-size 1G --size 0", 2, &["volume size", "not zero"]),
+    ("create new.img --store-size 1G --size 1000", 2, &["volume size", "multiple of 4096"]),
     ("create new.img --size 1G --spare 3", 2, &["spare", "at least"]),
     ("create new.img --size 1G --spare -5", 2, &["-5", "--spare"]),
-    ("create new.img --size 1G --spare 20 --volume-size 100M", 2, &["--spare", "--volume-size"]),
+    ("create new.img --size 1G --spare 1001", 2, &["--spare", "ten times the volume"]),
     ("create new.img --size 1G --label LONG", 2, &["label", "at most 64 bytes"]),
     ("create new.img --size 1G --map-memory 1K", 2, &["map", "at least"]),
     ("create directory --size 1G", 2, &["directory", "neither a regular file", "name a file"]),
@@ -37,7 +37,7 @@ const CREATE: &[Wrong] = &[
     ("create text.img --size 1G", 1, &["text.img", "holds data", "--force"]),
     ("create present.img", 1, &["present.img", "holds a Coulter store", "--force"]),
     ("create disk.img --force", 1, &["disk.img", "coulter detach disk"]),
-    ("create zeros.img --size 1M", 2, &["will not shrink", "128 MiB long"]),
+    ("create zeros.img --store-size 1M", 2, &["will not shrink", "128 MiB long"]),
     ("create empty.img", 2, &["empty.img", "it is empty", "--size 10G"]),
     ("create dangling.img --size 1G", 1, &["dangling.img", "symbolic link", "nowhere"]),
     ("create ext4.img", 1, &["ext4.img", "ext4 file system", "--force"]),
@@ -102,12 +102,16 @@ const VOLUME: &[Wrong] = &[
 
 const OFFLINE: &[Wrong] = &[
     ("grow missing.img", 1, &["missing.img", "no such file"]),
-    ("grow disk.img --size 1G", 1, &["disk.img", "attached as 'disk'", "coulter detach disk"]),
-    ("grow present.img --size 1M", 2, &["will not shrink", "never shrinks"]),
-    ("grow present.img --volume-size 4K", 2, &["present.img", "never shrinks"]),
+    (
+        "grow disk.img --store-size 1G",
+        1,
+        &["disk.img", "attached as 'disk'", "coulter detach disk"],
+    ),
+    ("grow present.img --store-size 1M", 2, &["will not shrink", "never shrinks"]),
+    ("grow present.img --size 4K", 2, &["present.img", "never shrinks"]),
     ("grow present.img --spare 1000", 2, &["present.img", "never shrinks", "at most"]),
     ("grow present.img --spare 1", 2, &["present.img", "at least 7 %"]),
-    ("grow text.img --size 1G", 1, &["text.img", "no store here"]),
+    ("grow text.img --store-size 1G", 1, &["text.img", "no store here"]),
     ("check missing.img", 1, &["missing.img", "no such file"]),
     ("check text.img", 1, &["text.img"]),
     ("dump present.img everything", 2, &["everything", "superblock"]),
@@ -123,7 +127,7 @@ const OFFLINE: &[Wrong] = &[
 
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
-    let store = ["--size", "128M", "--segment-size", "2M"];
+    let store = ["--store-size", "128M", "--segment-size", "2M"];
     for name in ["present.img", "disk.img", "cut.img"] {
         sandbox.ok(&[&["create", name], &store[..]].concat());
     }
