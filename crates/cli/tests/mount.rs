@@ -68,7 +68,7 @@ fn a_store_is_made_only_when_that_is_asked_for_and_is_told() {
     let Some(_right) = can_mount("a_store_is_made_only_when_that_is_asked_for") else { return };
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
-    let words = ["mount", "disk.img", "mnt", "--create", "--size", "256M", "--mkfs", "ext4"];
+    let words = ["mount", "disk.img", "mnt", "--store-size", "256M", "--mkfs", "ext4"];
     let error = sandbox.fails(1, &words);
     assert!(error.contains("there is no such file or disk"), "{error}");
     assert!(error.contains("--create"), "{error}");
@@ -113,7 +113,7 @@ fn a_blank_file_becomes_a_store_as_none_does_and_nothing_else_is_formatted() {
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
     let words = ["mount", "disk.img", "mnt", "--mkfs", "ext4"];
-    let with_size = [&words[..], &["--create", "--size", "256M"]].concat();
+    let with_size = [&words[..], &["--create", "--store-size", "256M"]].concat();
     let mut options = File::options();
     let file = options.read(true).write(true).create_new(true).open(sandbox.path("disk.img"));
     let file = file.expect("the directory is writable");
