@@ -374,8 +374,8 @@ pub(crate) fn is_still_there(state: &StateDirectory, entry: &Entry) -> bool {
             let expected = [mount.join(FILE_NAME), Path::new("/").join(FILE_NAME)];
             loop_device::path_below(device).is_some_and(|below| expected.contains(&below))
         }
-        Via::Ublk | Via::Nbd => device.exists(),
-        Via::NbdServer => true,
+        Via::Ublk | Via::Nbd | Via::Nvme => device.exists(),
+        Via::NbdServer | Via::NvmeServer => true,
     }
 }
 
