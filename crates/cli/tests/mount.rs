@@ -128,7 +128,7 @@ fn a_blank_file_becomes_a_store_as_none_does_and_nothing_else_is_formatted() {
     for length in [256 << 20, 1 << 20, 0] {
         file.set_len(0).and_then(|()| file.set_len(length)).expect("there is room");
         let error = sandbox.fails(1, &words);
-        let reason = if length > 0 { "nothing but zeros" } else { "it has 0 bytes" };
+        let reason = if length > 0 { "nothing but zeros" } else { "it is empty" };
         assert!(error.contains(reason), "{error}");
         sandbox.fails(2, &[&with_size[..], &["--read-only"]].concat());
         let now = file.metadata().expect("it is there");
