@@ -10,8 +10,8 @@
 //! before a checkpoint has reserved it, so none of the new ones is before that.
 
 use crate::create::{
-    CreateOptions, LayoutError, POINTER_SIZE, Sparse, map_size_default_of, map_size_min_of, plan,
-    spare_percent_min, spare_percent_of, capacity_alike,
+    CreateOptions, LayoutError, POINTER_SIZE, Sparse, capacity_alike, map_size_default_of,
+    map_size_min_of, plan, spare_percent_min, spare_percent_of,
 };
 use crate::map::directory_size;
 use crate::pacing::{Pacing, Watermarks};
