@@ -375,7 +375,8 @@ pub(crate) fn is_still_there(state: &StateDirectory, entry: &Entry) -> bool {
             loop_device::path_below(device).is_some_and(|below| expected.contains(&below))
         }
         Via::Ublk | Via::Nbd | Via::Nvme => device.exists(),
-        Via::NbdServer | Via::NvmeServer => true,
+        // That it was unmounted ends its daemon.
+        Via::NbdServer | Via::NvmeServer | Via::Fs => true,
     }
 }
 
