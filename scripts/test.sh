@@ -10,6 +10,8 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
 readonly bare_target=x86_64-unknown-none
+# Bytes of the largest stack frame there; it may only fall.
+readonly bare_frame_max=12800
 
 part_format() {
   cargo fmt --all -- --check
@@ -32,7 +34,11 @@ part_bare() {
     }
     rustup target add "$bare_target"
   fi
-  cargo build -p coulter-format -p coulter-engine --no-default-features --target "$bare_target"
+  cargo build -p coulter-format -p coulter-engine --no-default-features --target "$bare_target" \
+    --release
+  # What is left above 2 KiB is at opening, at creation, and where a page is packed.
+  FRAME_MAX=$bare_frame_max scripts/object-code.sh \
+    "${CARGO_TARGET_DIR:-target}/$bare_target/release/libcoulter_engine.rlib"
 }
 
 # Tests that need root, a loop device, FUSE or a program print `SKIPPED: …` where these are not to

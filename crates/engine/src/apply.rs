@@ -124,6 +124,9 @@ impl Applier {
         }
         let is_first_late = self.late.len() as u64 == shared.statistics.relocations_dropped;
         let is_kept = is_first_late && !self.late.is_empty() && sings(Canary::PromiseKept);
+        assert_eq!(next_word, words.len(), "each word was a block's");
+        assert!(timed as usize <= words.len(), "no more blocks were timed than there are");
+        assert!(user_blocks as usize <= words.len(), "nor came from the host");
         shared.map.unreserve(reserved - usize::from(is_kept));
         shared.redeem(promised);
         shared.segments.note_times(segment, timed, times);
@@ -148,6 +151,8 @@ impl Applier {
         noted: usize,
     ) {
         let record = shared.log.record(record_ref);
+        assert!(self.late.len() <= record.payload as usize, "only its blocks came too late");
+        assert!(noted <= shared.map.run_length(), "the journal only grew meanwhile");
         let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
         let worth = record.payload >= shared.config.reference_blocks && record.places.is_none();
         if !only_data || !worth || !shared.lists.references.have_room() {

@@ -54,6 +54,7 @@ impl Group {
 
     /// The group was sealed, or is empty: another one begins.
     pub(crate) fn end(&mut self) {
+        assert!(self.number < u64::MAX, "groups can be counted");
         self.number += 1;
         self.pinned = None;
         self.splits = None;
@@ -73,6 +74,7 @@ impl Group {
             return Choice::Any;
         }
         let mut found = None;
+        assert!(count > 0, "a write has blocks");
         for block in lba.0..lba.0 + u64::from(count) {
             let place = &self.places[self.find(block)];
             if place.group != self.number {
@@ -100,6 +102,10 @@ impl Group {
 
     /// A discard went to the stream's record.
     pub(crate) fn pin(&mut self, stream: Stream) {
+        assert!(
+            self.pinned.is_none_or(|pinned| pinned == stream),
+            "a discard keeps all in one record"
+        );
         self.pinned = Some(stream);
     }
 

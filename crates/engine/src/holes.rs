@@ -139,6 +139,11 @@ impl Segments {
         (unreserved, self.holes.entries.len() - unreserved)
     }
 
+    /// Whether holes of any segment are known or looked for.
+    pub(crate) fn any_is_watched(&self) -> bool {
+        !self.holes.entries.is_empty()
+    }
+
     /// Whether holes of another segment may be looked for, `limit` being how many.
     pub(crate) fn wants_holes(&self, limit: usize) -> bool {
         self.hole_counts().0 < limit

@@ -93,6 +93,7 @@ impl Ios {
             self.slots.push(Slot { purpose: None, background: 0, expected: Vec::new() });
             IoId(self.slots.len() as u32 - 1)
         });
+        assert!(self.slots[id.0 as usize].purpose.is_none(), "a free slot is free");
         self.slots[id.0 as usize].purpose = Some(purpose);
         self.out += 1;
         let queue = if purpose.is_background() { &mut self.background } else { &mut self.queue };
@@ -105,6 +106,7 @@ impl Ios {
         let id = self.start(Purpose::Read(part), command);
         let slot = &mut self.slots[id.0 as usize];
         slot.expected.clear();
+        assert!(!expected.is_empty(), "a read expects a checksum for each block");
         slot.expected.extend_from_slice(expected);
     }
 
@@ -116,6 +118,7 @@ impl Ios {
     /// What a command was for. Its slot stays until [`Ios::recycle`].
     pub(crate) fn complete(&mut self, id: IoId) -> Purpose {
         let slot = &mut self.slots[id.0 as usize];
+        assert!(self.out > 0, "what completes was out");
         self.out -= 1;
         self.background_out -= core::mem::take(&mut slot.background);
         slot.purpose.take().expect("a command completes once")
@@ -123,6 +126,7 @@ impl Ios {
 
     /// Frees the slot.
     pub(crate) fn recycle(&mut self, id: IoId) {
+        assert!(self.slots[id.0 as usize].purpose.is_none(), "only what has completed is freed");
         self.free.push(id);
     }
 
@@ -141,6 +145,7 @@ impl Ios {
         let io = self.background.pop_front()?;
         let blocks = io.command.blocks();
         self.slots[io.id.0 as usize].background = blocks;
+        assert!(blocks > 0, "a read of the background has blocks");
         self.background_out += blocks;
         Some(io)
     }

@@ -44,6 +44,7 @@ pub mod canary;
 #[cfg(not(coulter_canary))]
 mod canary;
 mod checkpoint;
+mod classes;
 mod cleaner;
 pub mod config;
 pub mod create;

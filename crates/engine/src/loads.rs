@@ -72,6 +72,7 @@ impl Loads {
     /// Someone who must try again later.
     pub(crate) fn starve(&mut self, waiter: Waiter) {
         if waiter != Waiter::Nobody {
+            assert!(self.starved.len() < 1 << 24, "who starves is a request, or the cleaner");
             self.starved.push(waiter);
         }
     }
@@ -185,6 +186,9 @@ impl Shared {
         self.segments.begin_read(segment);
         let (for_host, again) = (purpose.is_lookup(), false);
         let load = Load { kind, key, pointer, segment, for_host, again };
+        assert!(pointer.is_mapped() && !pointer.is_lost(), "a page that is loaded is somewhere");
+        assert!(self.loads.find(kind, key).is_none(), "a page is loaded once");
+        assert!(self.loads.slots[usize::from(slot)].is_none(), "a page buffer is for one load");
         self.loads.slots[usize::from(slot)] = Some(load);
         let target = Target::Page(PageRef(slot));
         self.ios.start(Purpose::Load(slot), Command::Read { pba: pointer.pba, count: 1, target });

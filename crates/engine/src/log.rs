@@ -347,6 +347,8 @@ impl Log {
             None => (self.head_with_room(segments, stream, blocks, keep)?, None),
         };
         let record_ref = self.idle.pop()?;
+        assert_eq!(self.record(record_ref).state, RecordState::Idle, "an idle buffer is idle");
+        assert!(places.is_none() || origin != Origin::Metadata, "metadata lies in a row");
         let segment = SegmentIndex(head.segment);
         let left = segments.geometry().segment_size - head.offset - 1;
         let room = places.map_or(left, |places| places.count());
@@ -484,9 +486,13 @@ impl Log {
         let record = self.record_mut(record_ref);
         assert!(!record.extents.is_empty(), "a record says something");
         assert!(record.cost.fits(record.room), "what the record was asked for is what it got");
+        assert!(record.sequence < sequence, "sequences rise");
+        assert_eq!(record.state, RecordState::Filling, "a record is sealed once");
+        assert!(record.payload <= record.capacity, "a record ends inside its segment");
         record.sequence = sequence;
         record.state = RecordState::InFlight;
         record.goes_on = goes_on;
+        assert!(record.timed <= record.payload, "only its blocks are timed");
         let origin = record.origin;
         record.places = record.places.map(|places| places.first(record.payload));
         let header = RecordHeader {
@@ -527,6 +533,7 @@ impl Log {
             }
             return record_ref;
         }
+        assert!(head.offset <= segments.geometry().segment_size, "a head stays in its segment");
         let is_full = head.offset + 1 >= segments.geometry().segment_size;
         for (opened, first) in &mut self.opened {
             if *opened == segment && first.is_none() {
@@ -578,6 +585,7 @@ impl Log {
         record.state = RecordState::Idle;
         let (origin, segment, goes_on) = (record.origin, record.segment, record.goes_on);
         if sealed {
+            assert!(goes_on || self.in_flight[origin.index()] > 0, "what comes was under way");
             self.in_flight[origin.index()] -= u32::from(!goes_on);
             segments.record_applied(segment, now);
         }
@@ -608,6 +616,7 @@ impl Log {
             (!opened.contains(&SegmentIndex(head.segment))).then_some(head)
         });
         self.blocks_since_cut = 0;
+        assert!(self.durable <= self.applied, "what is durable has taken effect");
         (heads, opened)
     }
 

@@ -121,6 +121,8 @@ impl Watermarks {
         let room = spare.saturating_sub(low);
         let high = low + (room / 4).clamp(1, (geometry.segment_count / 32).max(2));
         let wanted_by_user = kept_by_user + 1 + apart;
+        assert!(kept_by_cleaning < kept_by_user, "the host leaves more than the cleaner");
+        assert!(kept_by_user < low && low < high, "marks are in order");
         Watermarks { kept_by_cleaning, kept_by_user, wanted_by_user, low, high, spare, apart }
     }
 }
@@ -229,6 +231,7 @@ impl Pacing {
     pub(crate) fn spend(&mut self, blocks: u64) {
         if self.scarce {
             self.tokens = (self.tokens - blocks as i64).max(-TOKENS_MAX);
+            assert!(self.tokens <= TOKENS_MAX, "no more is saved up than may be");
         }
     }
 
@@ -252,6 +255,7 @@ impl Pacing {
     pub(crate) fn gain(&mut self, blocks: u64) {
         let share = blocks - blocks / 8;
         self.tokens = (self.tokens + share as i64).min(TOKENS_MAX);
+        assert!(self.tokens >= -TOKENS_MAX, "no more is owed than may be");
     }
 
     /// Whether the cleaner should work: always below `low`, with credit below `high`.
@@ -270,6 +274,7 @@ impl Pacing {
         if self.empty >= self.marks.high {
             return 0;
         }
+        assert!(valid <= size, "no more is valid than there is");
         let (depth, steps) = self.depth();
         let gain = u64::from(size.saturating_sub(valid)).max(1);
         blocks * u64::from(size) * 2 * depth / (gain * steps)

@@ -24,7 +24,7 @@
 
 use crate::named::{Named, print_and_parse_by_name};
 use crate::segments::Lives;
-use crate::units::Stream;
+use crate::units::{Stream, mean};
 
 /// Which blocks share segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Placer {
         self.lived += ends.saturating_sub(lives.sum_opened);
         self.ended += lives.count;
         if self.ended >= LIVES {
-            self.life = ((self.lived / u128::from(self.ended)) as u64).max(1);
+            self.life = mean(self.lived, self.ended).max(1);
             (self.ended, self.lived) = (0, 0);
         }
     }
@@ -129,6 +129,7 @@ impl Placer {
     pub(crate) fn group_sealed(&mut self, blocks: u64) {
         self.group_average = self.group_average - self.group_average / 16 + blocks;
         let average = self.group_average / 16;
+        assert!(blocks <= 1 << 20, "a group is a few records");
         let limit = if self.groups_are_large { GROUP_JOIN } else { GROUP_SPLIT };
         self.groups_are_large = average >= limit;
     }
@@ -168,6 +169,7 @@ impl Placer {
         if self.overwrites < SKEW_OVERWRITES {
             return;
         }
+        assert!(self.young <= self.overwrites, "the young are some of them");
         let (young, all) = (u128::from(self.young), u128::from(self.overwrites));
         let (life, blocks) = (u128::from(self.life), u128::from(blocks.max(1)));
         // young / all against times · life / (blocks + life / 2), in halves.

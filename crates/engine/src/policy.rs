@@ -37,12 +37,14 @@ pub struct Candidate {
     pub size: u32,
     /// Host blocks written since the segment was closed.
     pub age: u64,
+    /// The same for all closed segments, on average.
+    pub mean_age: u64,
 }
 
 impl VictimPolicy {
     /// Higher is better; zero is not worth cleaning.
     pub fn score(self, candidate: Candidate) -> u64 {
-        let Candidate { valid, size, age } = candidate;
+        let Candidate { valid, size, age, .. } = candidate;
         let free = u64::from(size.saturating_sub(valid));
         match self {
             VictimPolicy::Greedy => free,
@@ -73,8 +75,10 @@ pub(crate) fn postponed(score: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const OLD_AND_FULLER: Candidate = Candidate { valid: 600, size: 1000, age: 10_000 };
-    const YOUNG_AND_EMPTIER: Candidate = Candidate { valid: 400, size: 1000, age: 100 };
+    const OLD_AND_FULLER: Candidate =
+        Candidate { valid: 600, size: 1000, age: 10_000, mean_age: 0 };
+    const YOUNG_AND_EMPTIER: Candidate =
+        Candidate { valid: 400, size: 1000, age: 100, mean_age: 0 };
 
     #[test]
     fn greedy_takes_the_emptiest_and_the_others_prefer_the_old() {
@@ -87,8 +91,8 @@ mod tests {
 
     #[test]
     fn the_root_gives_age_less_weight() {
-        let older = Candidate { valid: 800, size: 1000, age: 1000 };
-        let emptier = Candidate { valid: 500, size: 1000, age: 300 };
+        let older = Candidate { valid: 800, size: 1000, age: 1000, mean_age: 0 };
+        let emptier = Candidate { valid: 500, size: 1000, age: 300, mean_age: 0 };
         let better = |policy: VictimPolicy| policy.score(older) > policy.score(emptier);
         // 1/9 · 1000 against 1/3 · 300; 1/4 · √1000 against 1 · √300.
         assert!(better(VictimPolicy::CostBenefit));
@@ -97,9 +101,10 @@ mod tests {
 
     #[test]
     fn metadata_is_copied_when_little_is_left_or_what_is_left_has_been_there_for_long() {
-        let host = Candidate { valid: 700, size: 1000, age: 1_000_000 };
+        let host = Candidate { valid: 700, size: 1000, age: 1_000_000, mean_age: 0 };
         let better = |valid, age| {
-            let metadata = VictimPolicy::DampedAge.score(Candidate { valid, size: 1000, age });
+            let metadata =
+                VictimPolicy::DampedAge.score(Candidate { valid, size: 1000, age, mean_age: 0 });
             postponed(metadata) > VictimPolicy::DampedAge.score(host)
         };
         assert!(!better(300, 1_000_000));
@@ -111,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_never_worth_cleaning() {
-        let full = Candidate { valid: 1000, size: 1000, age: u64::MAX };
+        let full = Candidate { valid: 1000, size: 1000, age: u64::MAX, mean_age: 0 };
         for (name, policy) in VictimPolicy::NAMED {
             assert_eq!(policy.score(full), 0, "{name}");
         }
@@ -119,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_largest_candidate_does_not_overflow() {
-        let largest = Candidate { valid: 0, size: 1 << 18, age: u64::MAX };
+        let largest = Candidate { valid: 0, size: 1 << 18, age: u64::MAX, mean_age: 0 };
         for (name, policy) in VictimPolicy::NAMED {
             assert!(policy.score(largest) > 0, "{name}");
         }

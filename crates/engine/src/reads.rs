@@ -112,6 +112,7 @@ impl Reads {
         else {
             panic!("only a read waits for a page")
         };
+        assert!(*cursor < *count, "a read that waits has not been issued wholly");
         *cursor = *count;
         if *outstanding == 0 {
             shared.requests.finish(slot);
@@ -149,6 +150,9 @@ impl Reads {
             panic!("only a read has runs")
         };
         let segment = shared.segments.of(run.pba);
+        assert!(run.count > 0 && run.count <= RUN_BLOCKS_MAX, "a run is one command");
+        let last = run.pba.plus(run.count - 1);
+        assert_eq!(shared.segments.of(last), segment, "a run lies in one segment");
         shared.segments.begin_read(segment);
         let target = Target::Request { buffer, block: run.first };
         shared.ios.start_read(
@@ -174,6 +178,8 @@ impl Reads {
         else {
             panic!("a read part belongs to a read")
         };
+        assert!(*outstanding > 0, "a command of a read completes once");
+        assert!(part.first < *count, "it was one of its blocks");
         *outstanding -= 1;
         let done = *outstanding == 0 && cursor == count;
         let (first, buffer) = (Lba(lba.0 + u64::from(part.first)), *buffer);
@@ -196,8 +202,9 @@ impl Reads {
 }
 
 fn advance(shared: &mut Shared, slot: u32, blocks: u32, issued: u32) {
-    if let Work::Read { cursor, outstanding, .. } = &mut shared.requests.slot(slot).work {
+    if let Work::Read { cursor, count, outstanding, .. } = &mut shared.requests.slot(slot).work {
         *cursor += blocks;
+        assert!(*cursor <= *count, "a read ends with its last block");
         *outstanding += issued;
     }
 }

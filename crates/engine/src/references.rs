@@ -75,6 +75,7 @@ impl References {
     /// A record took effect.
     pub(crate) fn add(&mut self, reference: Reference) {
         assert!(self.have_room(), "room is asked for first");
+        assert!(self.all.last().is_none_or(|last| last.run <= reference.run), "they are in order");
         self.all.push(reference);
     }
 

@@ -93,6 +93,8 @@ impl Shared {
         let purpose = Purpose::Record(record);
         let sealed = self.log.record_mut(record);
         let (header, payload, stream) = (sealed.header_pba, sealed.payload, sealed.stream);
+        assert!(payload > 0 || !sealed.extents.is_empty(), "a record says something");
+        assert!(header != Pba::NOWHERE, "a record that is sealed has its place");
         let Some(places) = sealed.places else {
             let source = Target::Record(record);
             let count = 1 + payload;
@@ -110,6 +112,7 @@ impl Shared {
             self.ios.start(purpose, Command::Write { pba, count, source, stream });
             parts += 1;
         }
+        assert!(parts > 0, "the header is a row of its own, at least");
         self.log.record_mut(record).parts = parts;
     }
 
@@ -171,6 +174,8 @@ impl Shared {
 
     /// Adds one block whose content is in the buffer.
     pub(crate) fn push_metadata(&mut self, record: RecordRef, extent: Extent, checksum: u32) {
+        assert_eq!(extent.count, 1, "a block at a time");
+        assert!(!extent.relocated, "it is written for the first time");
         let target = self.log.record_mut(record);
         target.words.push(BlockWord { checksum, address: Pba::NOWHERE });
         target.push_extent(extent);

@@ -15,10 +15,11 @@
 mod verify;
 
 use crate::canary::{Canary, sings};
+use crate::classes::Classes;
 use crate::holes::Holes;
 use crate::index_set::IndexSet;
 use crate::prepare::{Readiness, ReadyQueue};
-use crate::units::{SegmentIndex, Sequence, Stream, segment_of};
+use crate::units::{SegmentIndex, Sequence, Stream, mean, segment_of};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use coulter_format::Pba;
@@ -82,6 +83,10 @@ impl State {
         }
     }
 }
+
+/// Segments that are looked at for each that is cleaned: of larger stores those that come into question.
+const LOOKED_AT_MAX: usize = 4096;
+const LOOKED_AT_OF_CLASS: usize = 16;
 
 /// One segment.
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +174,10 @@ pub(crate) struct Segments {
     gone_through_count: u32,
     /// Pages of the segment table that may have changed since they were written.
     changed_pages: IndexSet,
+    /// Closed segments, by how much of them is valid; and the sum of the clocks when they were closed.
+    classes: Classes,
+    closed_count: u32,
+    closed_clocks: u128,
     /// Sums over all segments.
     valid_count: u64,
     listed_blocks: u64,
@@ -217,6 +226,9 @@ impl Segments {
             exhausted: none(),
             gone_through: none(),
             changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE)),
+            classes: Classes::new(table.len(), geometry.segment_size),
+            closed_count: 0,
+            closed_clocks: 0,
             valid_count: 0,
             listed_blocks: 0,
             patched_count: 0,
@@ -242,6 +254,11 @@ impl Segments {
         (0..before).filter(|index| !self.free.contains(*index)).for_each(|index| {
             grown.free.remove(index);
         });
+        let closed = |index: &usize| self.table[*index].state == State::Closed;
+        (0..before).filter(closed).for_each(|index| {
+            grown.classes.insert(index, self.table[index].valid);
+        });
+        (grown.closed_count, grown.closed_clocks) = (self.closed_count, self.closed_clocks);
         self.freed.iter().for_each(|index| {
             grown.freed.insert(index);
         });
@@ -300,7 +317,13 @@ impl Segments {
 
     fn set_state(&mut self, segment: SegmentIndex, state: State) {
         let index = segment.index();
+        let Segment { valid, clock, .. } = self.table[index];
         match self.table[index].state {
+            State::Closed => {
+                self.classes.remove(index);
+                self.closed_count -= 1;
+                self.closed_clocks -= u128::from(clock);
+            }
             State::Free => assert!(self.free.remove(index), "what is free is listed"),
             State::Freed(_) => assert!(self.freed.remove(index), "what was freed is listed"),
             State::Queued(Trim::Due) => {
@@ -309,6 +332,11 @@ impl Segments {
             _ => {}
         }
         match state {
+            State::Closed => {
+                self.classes.insert(index, valid);
+                self.closed_count += 1;
+                self.closed_clocks += u128::from(clock);
+            }
             State::Free => assert!(self.free.insert(index), "a segment is free once"),
             State::Freed(_) => assert!(self.freed.insert(index), "a segment is freed once"),
             State::Queued(Trim::Due) => {
@@ -355,6 +383,25 @@ impl Segments {
     /// How many are.
     pub(crate) fn patched_count(&self) -> u32 {
         self.patched_count
+    }
+
+    /// Segments that may be worth cleaning: all that are closed, or, where there are too many to be looked
+    /// at, of each class of emptiness those that have been in it for longest.
+    pub(crate) fn cleanable(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
+        let is_few = self.table.len() <= LOOKED_AT_MAX;
+        let all = if is_few { self.table.len() } else { 0 };
+        let of_class = if is_few { 0 } else { LOOKED_AT_OF_CLASS };
+        let emptiest = self.classes.emptiest(of_class);
+        let indices = (0..all).chain(emptiest);
+        let closed = indices.filter(|index| self.table[*index].state == State::Closed);
+        closed.map(|index| (SegmentIndex(index as u32), &self.table[index]))
+    }
+
+    /// How long ago closed segments were closed, on average, `clock` being now.
+    pub(crate) fn mean_age_of_closed(&self, clock: u64) -> u64 {
+        let ages = u128::from(clock) * u128::from(self.closed_count);
+        let Some(sum) = ages.checked_sub(self.closed_clocks) else { return 0 };
+        mean(sum, self.closed_count.max(1))
     }
 
     /// References in all.
@@ -410,7 +457,9 @@ impl Segments {
         }
         entry.valid += 1;
         debug_assert!(!matches!(entry.state, State::Free | State::Queued(_) | State::Trimming));
+        let valid = entry.valid;
         self.valid_count += 1;
+        self.classes.update(segment.index(), valid);
     }
 
     /// The same for one that the checkpoint lists.
@@ -444,12 +493,13 @@ impl Segments {
             return;
         }
         entry.valid -= 1;
-        let (empty, watched) = (entry.valid == 0, entry.watched);
+        let (valid, watched) = (entry.valid, entry.watched);
         self.valid_count -= 1;
+        self.classes.update(segment.index(), valid);
         if watched {
             self.note_death(segment, pba);
         }
-        if empty {
+        if valid == 0 {
             self.settle(segment, now);
         }
     }
@@ -487,6 +537,7 @@ impl Segments {
             if still && valid > listed {
                 forgiven += u64::from(valid - listed);
                 self.segment_mut(segment).valid = listed;
+                self.classes.update(index, listed);
                 self.settle(segment, now);
             }
         }
@@ -548,8 +599,8 @@ impl Segments {
 
     /// A head takes no more.
     pub(crate) fn close(&mut self, segment: SegmentIndex, clock: u64, now: Sequence) {
-        self.enter(segment, State::Closed);
         self.segment_mut(segment).clock = clock;
+        self.enter(segment, State::Closed);
         self.settle(segment, now);
     }
 
@@ -560,7 +611,7 @@ impl Segments {
         let total = entry.timed + blocks;
         if total > 0 {
             let sum = u128::from(entry.mean_time) * u128::from(entry.timed) + times;
-            entry.mean_time = (sum / u128::from(total)) as u64;
+            entry.mean_time = mean(sum, total);
             entry.timed = total;
         }
     }
@@ -720,15 +771,15 @@ impl Segments {
         mean_time: u64,
     ) {
         assert_eq!(self.segment(segment).state, State::Free, "a segment is restored once");
-        if state != State::Free {
-            self.restore_to(segment, state);
-            self.segment_mut(segment).readiness.note_opened();
-        }
         let entry = self.segment_mut(segment);
         (entry.valid, entry.stream, entry.clock) = (valid, stream, clock);
         // When it was opened is not written down.
         (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
         self.valid_count += u64::from(valid);
+        if state != State::Free {
+            self.restore_to(segment, state);
+            self.segment_mut(segment).readiness.note_opened();
+        }
     }
 
     /// The checkpoint says that a segment is patched.
@@ -763,8 +814,8 @@ impl Segments {
     /// A segment that replay found left behind by its stream.
     pub(crate) fn restore_closed(&mut self, segment: SegmentIndex, clock: u64) {
         if self.segment(segment).state == State::Open {
-            self.restore_to(segment, State::Closed);
             self.segment_mut(segment).clock = clock;
+            self.restore_to(segment, State::Closed);
         }
     }
 

@@ -80,6 +80,7 @@ impl Sweeper {
         let extent = Extent { key, count: 1, kind: Kind::Leaf, relocated: false };
         let Some(record) = shared.metadata_record(&extent, buffers) else { return false };
         let place = 1 + shared.log.record(record).payload as usize;
+        assert!(place < crate::api::RECORD_BLOCKS, "a record that takes it has room");
         let now = shared.log.now();
         let page = &mut buffers.record_mut(record)[place];
         match shared.map.sweep_page(&mut shared.segments, key, page, now) {

@@ -108,3 +108,36 @@ pub fn segment_of(geometry: &Geometry, pba: Pba) -> Option<SegmentIndex> {
     let segment = offset / geometry.segment_size;
     (segment < geometry.segment_count).then_some(SegmentIndex(segment))
 }
+
+/// A sum divided by a count, rounded down; what is beyond 64 bits is cut off at their end. In steps of 32
+/// bits, for where the engine runs there may be no division of 128.
+pub(crate) fn mean(sum: u128, count: u32) -> u64 {
+    assert!(count > 0, "a mean is of something");
+    let (mut quotient, mut rest) = (0_u128, 0_u64);
+    for shift in [96, 64, 32, 0] {
+        let digit = u64::from((sum >> shift) as u32);
+        let divided = rest << 32 | digit;
+        quotient = quotient << 32 | u128::from(divided / u64::from(count));
+        rest = divided % u64::from(count);
+    }
+    u64::try_from(quotient).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_is_what_the_division_of_128_bits_gives() {
+        let mut state = 7_u128;
+        for count in [1, 2, 3, 446, 65_535, u32::MAX - 1, u32::MAX] {
+            for _ in 0..200 {
+                state =
+                    state.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645).wrapping_add(1);
+                let sum = state >> (state % 90);
+                let expected = u64::try_from(sum / u128::from(count)).unwrap_or(u64::MAX);
+                assert_eq!(mean(sum, count), expected, "{sum} by {count}");
+            }
+        }
+    }
+}

@@ -98,11 +98,14 @@ impl Writes {
         let target = shared.log.record_mut(record);
         shared.group.note(lba, count, target.stream, splits);
         let first = target.payload;
+        assert_eq!(target.words.len(), first as usize, "a word for each block before it");
+        assert!(count > 0 && count as usize <= self.checksums.len(), "a range has blocks");
         let checksums = &mut self.checksums[..count as usize];
         buffers.stage(buffer, source, record, first, lba, checksums);
         let word = |checksum: &u32| BlockWord { checksum: *checksum, address: Pba::NOWHERE };
         target.words.extend(checksums.iter().map(word));
         target.push_extent(extent);
+        assert_eq!(target.payload, first + count, "what was staged is what it says");
         target.user_blocks += u64::from(count);
         target.timed += count;
         target.times += u128::from(clock) * u128::from(count);
@@ -178,6 +181,7 @@ impl Writes {
             self.abandon_if_empty(shared, record);
             return None;
         }
+        assert!(updates > 0, "a change is an update at least");
         shared.log.record_mut(record).reserved += updates;
         Some(record)
     }
@@ -299,6 +303,8 @@ impl Writes {
                 continue;
             }
             let step_end = (next.0 / LEAF * LEAF + DISCARD_STEP).min(end.0);
+            assert!(next.0 < step_end, "a discard goes on");
+            assert!(step_end - next.0 <= DISCARD_BLOCKS_MAX.into(), "as an extent can say it");
             let count = (step_end - next.0) as u16;
             let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
             let updates = discard_updates(next, step_end);

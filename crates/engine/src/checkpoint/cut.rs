@@ -3,22 +3,24 @@
 use super::{Checkpointer, Cut, RUN_KEY_SHIFT, Run};
 use crate::api::Phase;
 use crate::canary::{Canary, sings};
-use crate::map::{Map, RunBuilder};
+use crate::map::{EMPTY_BLOCK, Map, RunBuilder};
 use crate::pacing::Updates;
 use crate::reclaim::Reclaim;
 use crate::segments::{Segments, State};
 use crate::shared::Shared;
-use crate::units::{SegmentIndex, Stream};
+use crate::units::{Origin, SegmentIndex, Stream};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::segment_table::{self, CoarseAge, SegmentEntry, SegmentState};
-use coulter_format::{BLOCK_SIZE, BlockPointer, Pba};
+use coulter_format::{BlockPointer, Pba};
 
 impl Checkpointer {
     /// Takes the images. Everything applied is in them, nothing else.
     pub(super) fn cut(&mut self, shared: &mut Shared) {
         let sequence = shared.log.applied;
+        assert!(shared.log.is_quiet(Origin::Cleaning), "no relocation is on its way at a cut");
+        assert!(shared.log.is_quiet(Origin::Metadata), "and no leaf page");
         let position = shared.map.sweep_position();
         let dead = |run: &mut Run| Map::run_is_dead(run.sweep, position);
         for run in shared.lists.runs.extract_if(.., dead) {
@@ -130,12 +132,14 @@ impl Checkpointer {
     fn cut_table(&mut self, shared: &mut Shared, opened: &[SegmentIndex]) {
         let (table, segments) = (&shared.lists.table, &mut shared.segments);
         segments.take_changed_pages(|segments, key| {
-            let mut page = [0; BLOCK_SIZE];
-            segment_table::encode(entries(segments, key, opened), &mut page);
-            let checksum = checksum::block(Kind::SegmentTable, key as u64, &page);
+            self.images.extend_from_slice(&EMPTY_BLOCK);
+            let page = self.images.last_mut().expect("it was just added");
+            segment_table::encode(entries(segments, key, opened), page);
+            let checksum = checksum::block(Kind::SegmentTable, key as u64, page);
             if table[key].checksum != checksum || table[key].pba == Pba::NOWHERE {
-                self.images.push(page);
                 self.image_keys.push((Kind::SegmentTable, key as u64));
+            } else {
+                self.images.pop();
             }
         });
     }

@@ -79,6 +79,7 @@ impl Lists {
         if kind == Kind::Checkpoint {
             segments.retain_listed(pointer.pba);
             let first = if key == 0 { pointer.pba } else { self.new_body.0 };
+            assert!(key == 0 || first.plus(key as u32) == pointer.pba, "a body lies in a row");
             self.new_body = (first, key as u32 + 1);
             return true;
         }

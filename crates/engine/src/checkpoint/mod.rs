@@ -187,6 +187,7 @@ impl Checkpointer {
             let checksum = checksum::block(kind, key, image);
             buffers.record_mut(record)[place] = *image;
             shared.push_metadata(record, extent, checksum);
+            assert!(self.next_image < self.images.len(), "an image for each key");
             self.next_image += 1;
             *match kind {
                 Kind::Run => &mut shared.statistics.run_blocks,
@@ -221,6 +222,7 @@ impl Checkpointer {
             return;
         };
         let count = size.div_ceil(BLOCK_SIZE) as u32;
+        assert!(size <= BODY_SIZE_MAX as usize, "a body is one record");
         let extent =
             Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
         let Some(record) = shared.metadata_record(&extent, buffers) else { return };
@@ -386,6 +388,10 @@ impl Checkpointer {
         buffers: &mut impl Buffers,
     ) {
         let page = shared.loads.superblock_page();
+        assert!(
+            superblock.epoch <= superblock.epoch_max,
+            "an epoch is announced before it is used"
+        );
         superblock.encode(buffers.page_mut(page));
         self.enter(shared, Stage::Superblock);
         self.next_superblock = Some(superblock);
@@ -401,6 +407,8 @@ impl Checkpointer {
 
     /// The new checkpoint counts: what only the old one needed may go.
     fn checkpoint_is_durable(&mut self, shared: &mut Shared, superblock: Superblock) {
+        assert!(superblock.generation > shared.superblock.generation, "generations rise");
+        assert!(superblock.durable_sequence <= shared.log.durable, "it says what is durable");
         shared.superblock = superblock;
         // Both copies say so from now on: whichever is left after a crash, its reader expects them.
         let announced = superblock.long_records || sings(Canary::LongRecordsUnannounced);

@@ -51,6 +51,7 @@ impl Cleaner {
             if !goes_on {
                 return false;
             }
+            assert!(self.chunks.first().is_ready(), "what is looked at has arrived");
             self.cursor += 1;
         }
         self.end_chunk(shared);
@@ -118,6 +119,7 @@ impl Cleaner {
     /// Copies a block into the cleaning stream. False: no room now.
     fn relocate(&mut self, shared: &mut Shared, block: &Block, buffers: &mut impl Buffers) -> bool {
         let buffer = self.chunks.first().buffer();
+        assert!((block.place as usize) < crate::api::RECORD_BLOCKS, "it is in the buffer");
         let content = &buffers.record(buffer)[block.place as usize];
         if checksum::block(block.kind, block.key, content) != block.checksum {
             if self.job == Some(Job::Defrag) {
@@ -156,6 +158,7 @@ impl Cleaner {
         record.times += u128::from(self.time) * u128::from(is_data);
         record.words.push(BlockWord { checksum: block.checksum, address: block.pba });
         record.push_extent(extent);
+        assert_eq!(record.words.len() as u32, record.payload, "a word for each block");
         shared.segments.relocation_began(block.pba);
         let record = shared.log.record(target);
         let in_holes = record.places.is_some();

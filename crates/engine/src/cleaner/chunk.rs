@@ -160,6 +160,7 @@ impl Chunks {
     pub(crate) fn take_range(&mut self, buffer: RecordRef) {
         let chunk = self.first_mut();
         assert_eq!(chunk.state, State::Empty, "one thing at a time");
+        assert!(chunk.buffer.is_none(), "an empty chunk has no buffer");
         (chunk.state, chunk.buffer) = (State::Listed, Some(buffer));
         (chunk.covered, chunk.outstanding, chunk.has_failed) = (0, 0, false);
     }
@@ -172,6 +173,7 @@ impl Chunks {
     /// A piece has been read, or could not be.
     pub(crate) fn piece_ended(&mut self, result: IoResult) {
         let chunk = self.first_mut();
+        assert!(chunk.outstanding > 0, "a piece ends once");
         chunk.outstanding -= 1;
         chunk.has_failed |= result.is_err();
     }
@@ -267,6 +269,7 @@ impl Cleaner {
     fn read_up_to(&mut self, shared: &mut Shared, slot: usize, blocks: u32) {
         let chunk = &mut self.chunks.slots[slot];
         let place = core::mem::replace(&mut chunk.held, blocks);
+        assert!(place < blocks && blocks as usize <= RECORD_BLOCKS, "more is read, and has room");
         self.read_blocks(shared, slot, place, blocks - place);
     }
 
@@ -307,6 +310,8 @@ impl Cleaner {
     ) {
         let slot = usize::from(slot);
         let chunk = &mut self.chunks.slots[slot];
+        assert!(chunk.outstanding > 0, "a command of a chunk ends once");
+        assert!(chunk.state != State::Empty, "it has a buffer to fill");
         chunk.outstanding -= 1;
         chunk.has_failed |= result.is_err();
         self.unreadable = result.err().or(self.unreadable);
@@ -451,6 +456,7 @@ impl Cleaner {
             at = if patched { at + 1 } else { end };
         };
         // Nothing readable at all: whatever the rest of the segment was, it is not valid.
+        assert!(at <= room, "records end inside their segment");
         chunk.covered = if chunk.is_last { room } else { at };
         chunk.state = State::Listed;
         cleaner.next = chunk.start + at;
@@ -517,6 +523,7 @@ impl Cleaner {
 
     fn empty_chunk(&mut self, shared: &mut Shared, slot: usize) {
         let chunk = &mut self.chunks.slots[slot];
+        assert!(chunk.outstanding == 0 || sings(Canary::AbandonedBufferReused), "nothing fills it");
         chunk.state = State::Empty;
         if let Some(buffer) = chunk.buffer.take() {
             shared.log.give_back(buffer);

@@ -14,9 +14,11 @@ impl Cleaner {
         reason: Reason,
         buffers: &mut impl Buffers,
     ) -> bool {
-        let Some(victim) = self.choose_victim(shared, reason) else { return false };
+        let Some(victim) = self.take_victim(shared, reason) else { return false };
         shared.statistics.victims_ahead += u64::from(reason == Reason::Idle);
         self.latest_valid = shared.segments.segment(victim).valid;
+        assert_eq!(shared.segments.segment(victim).state, State::Closed, "a victim is closed");
+        assert!(!shared.segments.segment(victim).watched, "and has no holes that are looked at");
         self.begin_segment(shared, victim, Job::Clean);
         self.time = shared.segments.mean_time(victim);
         let clock = shared.log.write_clock;
@@ -62,6 +64,7 @@ impl Cleaner {
                 shared.segments.searched_in_vain(segment, 0);
             }
         } else {
+            assert_ne!(self.job, Some(Job::Defrag), "a range has no segment");
             shared.segments.exhaust(segment);
         }
         self.drop_victim(shared);

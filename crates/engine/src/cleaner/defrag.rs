@@ -20,7 +20,7 @@ use crate::ios::Purpose;
 use crate::loads::Waiter;
 use crate::map::{LoadPurpose, Lookup};
 use crate::shared::Shared;
-use crate::units::{Origin, SegmentIndex};
+use crate::units::{Origin, SegmentIndex, mean};
 use coulter_format::checksum::Kind;
 use coulter_format::record::ATOMIC_BLOCKS_MAX;
 use coulter_format::{Lba, Pba};
@@ -143,12 +143,14 @@ impl Cleaner {
     }
 
     fn read_range(&mut self, shared: &mut Shared, mapped: u32) -> bool {
+        assert!(mapped > 0, "a range that is read has blocks");
+        assert!(u64::from(mapped) <= RANGE, "and no more than a range has");
         let Some(buffer) = shared.log.lend() else { return false };
         let clock = shared.log.write_clock;
         let blocks = self.chunks.first().blocks.iter();
         let times = blocks
             .map(|block| u128::from(shared.segments.mean_time(shared.segments.of(block.pba))));
-        let time = (times.sum::<u128>() / u128::from(mapped)) as u64;
+        let time = mean(times.sum(), mapped);
         let stream = shared.placer.cleaning_stream(clock.saturating_sub(time));
         self.begin_range(buffer, stream, time);
         self.restraint.spend(mapped);
@@ -177,6 +179,7 @@ impl Cleaner {
 
     fn read_piece(&mut self, shared: &mut Shared, piece: Option<Piece>) {
         let Some(Piece { pba, place, count }) = piece else { return };
+        assert!(count > 0 && place > 0, "a piece lies behind where a header would");
         let segment = shared.segments.of(pba);
         shared.segments.begin_read(segment);
         self.chunks.piece_begun();
@@ -202,6 +205,8 @@ impl Cleaner {
 
     /// The range in hand is done with.
     pub(crate) fn end_range(&mut self, shared: &mut Shared) {
+        assert_eq!(self.job, Some(Job::Defrag), "a range is in hand");
+        assert!(self.copied <= RANGE, "no more was moved than it has");
         let moved = self.copied;
         shared.statistics.defragmented_blocks += moved;
         shared.pacing.earn(moved);
@@ -219,6 +224,7 @@ impl Cleaner {
     }
 
     fn pass_range(&mut self, shared: &mut Shared, end: u64) {
+        assert!(self.range.next.is_none_or(|next| next < end), "the position only moves on");
         self.range.next = self.range.next.map(|_| end);
         shared.statistics.defrag_next = end;
     }

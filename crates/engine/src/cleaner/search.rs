@@ -13,6 +13,7 @@ impl Cleaner {
     /// Begins to look for holes in a segment.
     pub(super) fn begin_search(&mut self, shared: &mut Shared) -> bool {
         let Some(segment) = self.choose_to_search(shared) else { return false };
+        assert!(!shared.segments.is_exhausted(segment), "what was just emptied has no holes");
         shared.segments.watch(segment);
         self.begin_segment(shared, segment, Job::Search);
         true
@@ -33,7 +34,7 @@ impl Cleaner {
         }
         let fullest = shared.config.reclaim == Reclaim::HoleFill;
         let size = shared.superblock.geometry.segment_size;
-        let candidates = shared.segments.iter().filter(|(index, segment)| {
+        let candidates = shared.segments.cleanable().filter(|(index, segment)| {
             shared.segments.may_have_holes(*index) && (!fullest || segment.valid >= size / 2)
         });
         let best = candidates.min_by_key(|(index, segment)| match fullest {

@@ -16,17 +16,51 @@ use crate::segments::State;
 use crate::shared::{ERRNO_DAMAGED, Shared};
 use crate::units::{Origin, SegmentIndex, Stream};
 
+/// What was decided.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    victim: Option<SegmentIndex>,
+    /// One of the segments that are left to metadata is taken for it.
+    borrows: bool,
+    /// There is none while holes are kept.
+    wants_holes_back: bool,
+    /// What has been won, and is not to be had yet, will make room to clean with.
+    room_is_to_come: bool,
+    least_gain: u32,
+}
+
 impl Cleaner {
-    /// The segment to be cleaned next, if one is worth it and its blocks fit into what the cleaner has.
-    pub(crate) fn choose_victim(
+    /// Takes the segment to be cleaned next, if one is worth it and its blocks fit into what the cleaner
+    /// has.
+    pub(super) fn take_victim(
         &mut self,
         shared: &mut Shared,
         reason: Reason,
     ) -> Option<SegmentIndex> {
-        // All segments are looked at: not again before something has been applied or opened.
+        // They were looked at: not again before something has been applied or opened.
         if self.search_is_fruitless(shared, reason) {
             return None;
         }
+        let mut choice = self.choose_victim(shared, reason);
+        if choice.wants_holes_back {
+            shared.segments.give_up_holes(shared.log.now());
+            shared.log.close_patches(&mut shared.segments, &[]);
+            choice = self.choose_victim(shared, reason);
+        }
+        self.borrows = choice.borrows;
+        assert!(self.job.is_none(), "one victim at a time");
+        if reason != Reason::Idle {
+            shared.pacing.found_victim(choice.victim.is_some() || choice.room_is_to_come);
+        }
+        if choice.victim.is_none() {
+            let usable = shared.segments.usable_count();
+            self.fruitless = Some((shared.log.applied, usable, choice.least_gain));
+        }
+        choice.victim
+    }
+
+    /// Decides; changes nothing.
+    fn choose_victim(&self, shared: &Shared, reason: Reason) -> Choice {
         let size = shared.superblock.geometry.segment_size;
         let at_floor = reason == Reason::Floor;
         let policy = if at_floor { VictimPolicy::Greedy } else { shared.config.victims };
@@ -34,31 +68,24 @@ impl Cleaner {
         let room = self.room_for_relocations(shared);
         // With few segments to spare, one that waits is too much of them.
         let can_wait = !at_floor && shared.pacing.marks().spare >= SPARE_SEGMENTS_MIN;
-        let mut best = self.best_within(shared, room, least_gain, policy, can_wait);
+        let within = |room| self.best_within(shared, room, least_gain, policy, can_wait);
+        let mut best = within(room);
         let borrows = best.is_none() && self.may_borrow(shared);
         if borrows {
-            best = self.best_within(shared, room + u64::from(size), least_gain, policy, can_wait);
+            best = within(room + u64::from(size));
         }
-        // Those whose holes wait to be filled are not to be had. Better they than none, and at once: else they
-        // would be searched again.
-        if best.is_none()
-            && shared.pacing.is_scarce()
-            && !self.any_is_worth_cleaning(shared, least_gain)
-        {
-            shared.segments.give_up_holes(shared.log.now());
-            shared.log.close_patches(&mut shared.segments, &[]);
-            best = self.best_within(shared, room, least_gain, policy, can_wait);
+        let is_worth_it = best.is_some() || self.any_is_worth_cleaning(shared, least_gain);
+        Choice {
+            victim: best.map(|(_, victim)| victim),
+            borrows,
+            // Those whose holes wait to be filled are not to be had. Better they than none, and at once: else
+            // they would be searched again.
+            wants_holes_back: !is_worth_it
+                && shared.pacing.is_scarce()
+                && shared.segments.any_is_watched(),
+            room_is_to_come: is_worth_it && self.room_is_to_come(shared),
+            least_gain,
         }
-        self.borrows = borrows;
-        if reason != Reason::Idle {
-            let found = best.is_some() || self.room_is_to_come(shared, least_gain);
-            shared.pacing.found_victim(found);
-        }
-        if best.is_none() {
-            let usable = shared.segments.usable_count();
-            self.fruitless = Some((shared.log.applied, usable, least_gain));
-        }
-        best.map(|(_, victim)| victim)
     }
 
     /// The best victim of which so many blocks are won, and what is valid takes no more than `room`, with its
@@ -73,9 +100,9 @@ impl Cleaner {
     ) -> Option<(u64, SegmentIndex)> {
         let size = shared.superblock.geometry.segment_size;
         let clock = shared.log.write_clock;
-        let candidates = shared.segments.iter().filter(|(index, segment)| {
-            segment.state == State::Closed
-                && !shared.segments.is_exhausted(*index)
+        let mean_age = shared.segments.mean_age_of_closed(clock);
+        let candidates = shared.segments.cleanable().filter(|(index, segment)| {
+            !shared.segments.is_exhausted(*index)
                 && !segment.watched
                 && segment.pending == 0
                 && segment.leaving == 0
@@ -84,7 +111,7 @@ impl Cleaner {
         });
         let scored = candidates.map(|(index, segment)| {
             let age = clock.saturating_sub(segment.clock);
-            let score = policy.score(Candidate { valid: segment.valid, size, age });
+            let score = policy.score(Candidate { valid: segment.valid, size, age, mean_age });
             let empties_by_itself = segment.stream == Stream::Metadata as u8 && can_wait;
             (if empties_by_itself { policy::postponed(score) } else { score }, index)
         });
@@ -138,15 +165,15 @@ impl Cleaner {
 
     /// Segments that the cleaner leaves to metadata.
     pub(crate) fn kept_by_cleaner(&self, shared: &Shared) -> usize {
+        assert!(shared.pacing.kept_by_cleaning() > 0, "something is left to metadata");
         shared.pacing.kept_by_cleaning() - usize::from(self.borrows)
     }
 
     /// Whether there is a victim, room for what is valid in it or not.
     fn any_is_worth_cleaning(&self, shared: &Shared, least_gain: u32) -> bool {
         let size = shared.superblock.geometry.segment_size;
-        shared.segments.iter().any(|(index, segment)| {
-            segment.state == State::Closed
-                && !shared.segments.is_exhausted(index)
+        shared.segments.cleanable().any(|(index, segment)| {
+            !shared.segments.is_exhausted(index)
                 && !segment.watched
                 && segment.valid + least_gain <= size
         })
@@ -155,11 +182,11 @@ impl Cleaner {
     /// Whether what has been won, and is not to be had yet, will make room to clean with. Till then the
     /// host waits, as while something is being cleaned: where it shares a head with the cleaner, it
     /// would use up each time what the cleaner had won, and nothing would ever be left for metadata.
-    fn room_is_to_come(&self, shared: &Shared, least_gain: u32) -> bool {
+    fn room_is_to_come(&self, shared: &Shared) -> bool {
         let is_on_its_way = !shared.log.is_quiet(Origin::Cleaning);
         let waits_for_checkpoint =
             shared.segments.empty_count() as usize > shared.segments.usable_count();
-        (is_on_its_way || waits_for_checkpoint) && self.any_is_worth_cleaning(shared, least_gain)
+        is_on_its_way || waits_for_checkpoint
     }
 
     /// Blocks that the cleaner can write before another segment is won.

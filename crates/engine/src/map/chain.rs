@@ -96,6 +96,7 @@ impl Frames {
     /// Changes an update in place.
     pub(crate) fn chain_set(&mut self, place: Place, update: Update) {
         let words = self.chunk_mut(place.chunk);
+        assert!(update.index <= usize::from(INDEX_MASK), "an index is one of the leaf");
         words[place.slot] = pack(update.pointer);
         let released = if update.released { RELEASED } else { 0 };
         set_mark(words, place.slot, update.index as u16 | IN_USE | released);
@@ -120,6 +121,15 @@ impl Frames {
         set_next(self.chunk_mut(chunk), *chain);
         *chain = chunk;
         self.chain_set(Place { chunk, slot: 0 }, update);
+    }
+
+    /// The updates of a chain's first chunk, and the rest of the chain; `None` at its end.
+    pub(crate) fn chunk_updates(
+        &self,
+        chain: ChunkIndex,
+    ) -> Option<([Option<Update>; UPDATES_PER_CHUNK], ChunkIndex)> {
+        let words = chain.is_some().then(|| self.chunk(chain))?;
+        Some((core::array::from_fn(|slot| decode(words, slot)), next(words)))
     }
 
     /// All updates, newest chunk first.

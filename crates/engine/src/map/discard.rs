@@ -90,6 +90,7 @@ impl Map {
         }
         leaf.set(Flag::Changed, false);
         leaf.set(Flag::Cleared, true);
+        assert!(leaf.frame.is_some(), "an array was cleared");
         let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
         self.frames.release(frame);
     }

@@ -14,6 +14,9 @@ use coulter_format::checkpoint::SweepPosition;
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::{Block, BlockPointer, Lba, Pba, map_page};
 
+/// A block of zeros, to be copied.
+pub(crate) static EMPTY_BLOCK: [Block; 1] = [[0; coulter_format::BLOCK_SIZE]];
+
 /// Collects the blocks of a run.
 pub(crate) struct RunBuilder<'a> {
     blocks: &'a mut Vec<Block>,
@@ -36,10 +39,11 @@ impl RunBuilder<'_> {
                 full.finish(block);
             }
         }
-        let mut block = [0; coulter_format::BLOCK_SIZE];
-        let mut writer = RunBlockWriter::new(entry.lba, &mut block);
-        assert!(writer.push(entry, &mut block), "an empty block takes an entry");
-        self.blocks.push(block);
+        // From memory to memory: a block is too much for the stack.
+        self.blocks.extend_from_slice(&EMPTY_BLOCK);
+        let block = self.blocks.last_mut().expect("it was just added");
+        let mut writer = RunBlockWriter::new(entry.lba, block);
+        assert!(writer.push(entry, block), "an empty block takes an entry");
         self.writer = Some(writer);
     }
 
@@ -74,6 +78,7 @@ impl Map {
             self.directory.leaf_mut(place).set(Flag::Referred, true);
         }
         self.referred += noted.len();
+        assert!(updates > 0 || noted.is_empty(), "something is referred to");
         self.journal.truncate(before);
         true
     }
@@ -297,6 +302,7 @@ impl Map {
     ) {
         let index = self.directory.root_index(key);
         let root = &mut self.directory.roots_mut()[index];
+        assert!(pointer.is_mapped() && !pointer.is_lost(), "a page that was written is somewhere");
         let old = core::mem::replace(&mut root.disk, pointer);
         segments.retain_listed(pointer.pba);
         if old.is_mapped() {

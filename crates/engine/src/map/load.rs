@@ -75,6 +75,7 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         leaf.frame = frame;
         leaf.set(Flag::Loading, true);
+        assert!(leaf.disk.is_mapped(), "a page that is loaded is somewhere");
         LoadStep::ReadLeaf(leaf.disk)
     }
 
@@ -164,6 +165,7 @@ impl Map {
         leaf.frame = frames::FrameIndex::NONE;
         self.frames.release(frame);
         let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
+        assert!(self.journal.len() < self.journal.capacity(), "the journal has room to spare");
         self.journal.push(start << 1 | 1);
     }
 }

@@ -140,6 +140,7 @@ impl Map {
 
     /// The updates have been made.
     pub(crate) fn unreserve(&mut self, blocks: usize) {
+        assert!(self.reserved_chunks >= blocks, "what is given back was promised");
         self.reserved_chunks -= blocks;
     }
 

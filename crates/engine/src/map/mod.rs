@@ -51,7 +51,7 @@ use coulter_format::{BlockPointer, Lba, Pba};
 use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
 pub(crate) use entries::EntryWidth;
 use frames::{CHUNK_SIZE, Frames};
-pub(crate) use journal::RunBuilder;
+pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
 pub(crate) use load::{LoadPurpose, LoadStep};
 use recovery_memory::RecoveryMemory;
 pub(crate) use sweep::PageWrite;
@@ -640,25 +640,22 @@ impl Map {
         }
         let mut chain = leaf.chain;
         let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
-        let updates: [Option<Update>; ENTRIES_PER_PAGE] = {
-            let mut updates = [None; ENTRIES_PER_PAGE];
-            for update in self.frames.chain_updates(chain) {
-                updates[update.index] = Some(update);
-            }
-            updates
-        };
-        for update in updates.into_iter().flatten() {
-            if !update.released {
-                let old = self.frames.entry(leaf.frame, update.index);
-                if old.is_mapped() {
-                    segments.release(old.pba, now);
+        let mut rest = chain;
+        while let Some((updates, behind)) = self.frames.chunk_updates(rest) {
+            for update in updates.into_iter().flatten() {
+                if !update.released {
+                    let old = self.frames.entry(leaf.frame, update.index);
+                    if old.is_mapped() {
+                        segments.release(old.pba, now);
+                    }
+                    if note {
+                        assert!(self.journal.len() < self.journal.capacity(), "room was checked");
+                        self.journal.push((start + update.index as u64) << 1);
+                    }
                 }
-                if note {
-                    assert!(self.journal.len() < self.journal.capacity(), "room was checked");
-                    self.journal.push((start + update.index as u64) << 1);
-                }
+                self.frames.set_entry(leaf.frame, update.index, update.pointer);
             }
-            self.frames.set_entry(leaf.frame, update.index, update.pointer);
+            rest = behind;
         }
         self.frames.chain_release(&mut chain);
         self.frames.pin(leaf.frame, true);
@@ -723,6 +720,7 @@ impl Map {
             }
         }
         self.frames.chain_set(slot, Update { released: true, ..update });
+        assert!(self.journal.len() < self.journal.capacity(), "room was asked for");
         self.journal.push(lba.0 << 1);
         Settled::Done
     }
@@ -733,6 +731,7 @@ impl Map {
         let place = self.directory.place(split(lba).0);
         self.directory.leaf_mut(place).relocating += 1;
         self.refresh_pin(place);
+        assert!(self.relocating < u32::MAX as usize, "relocations can be counted");
         self.relocating += 1;
     }
 
@@ -743,6 +742,7 @@ impl Map {
         assert!(leaf.relocating > 0, "a relocation ends once");
         leaf.relocating -= 1;
         self.refresh_pin(place);
+        assert!(self.relocating > 0, "a relocation that ends was counted");
         self.relocating -= 1;
     }
 

@@ -218,6 +218,7 @@ impl Map {
         let place = self.directory.place(key);
         self.move_leaf(segments, place, pointer, now);
         let leaf = self.directory.leaf_mut(place);
+        assert!(leaf.is(Flag::Writing), "a page that arrives was on its way");
         leaf.set(Flag::Writing, false);
         if !leaf.is(Flag::Touched) {
             leaf.set(Flag::Changed, false);

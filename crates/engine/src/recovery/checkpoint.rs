@@ -103,6 +103,8 @@ impl Recovery {
             check(header.sweep.cycle < NUMBER_LIMIT_AT_OPENING, "sweep_cycle")?;
             check(header.write_clock < NUMBER_LIMIT_AT_OPENING, "write_clock")?;
         }
+        assert!(shared.lists.runs.is_empty(), "lists are taken over once");
+        assert_eq!(table.len(), pages, "a page for so many segments");
         shared.lists.runs = runs;
         shared.lists.references = References::new(&shared.superblock.budget, references);
         shared.lists.table = table;
@@ -127,6 +129,7 @@ impl Recovery {
                 let count =
                     contiguous.take_while(|(i, item)| item.pba() == start.plus(*i as u32)).count();
                 self.next_item += count;
+                assert!(count > 0, "a read is for something");
                 let kind = JobKind::Items { first, count };
                 self.start_job(shared, kind, start, count as u32, Target::Record(buffer));
             }

@@ -53,6 +53,7 @@ impl Recovery {
             }
             self.entries.push(entry);
         }
+        assert!(end as usize <= RECORD_BLOCKS + 1, "a record ends in its chunk");
         self.found.push(Found {
             sequence: header.sequence,
             stream: header.stream,
@@ -297,6 +298,8 @@ impl Recovery {
             return Err(damaged(Structure::RecordHeader, Reason::Field("epoch"), self.epoch_pba));
         }
         shared.statistics.records_dropped = (self.found.len() - self.accepted) as u64;
+        assert!(last + 1 >= first, "nothing before the checkpoint is replayed");
+        assert!(self.accepted <= self.found.len(), "only what was found counts");
         shared.log.next_sequence = last + 1;
         shared.log.durable = shared.superblock.checkpoint.sequence;
         // Of an opening that was cut off, records may be left that no walk comes to; but before the first
@@ -308,6 +311,7 @@ impl Recovery {
         }
         // With either copy found alone, what records say must hold: the other will be the next one.
         shared.log.generation = shared.superblock.generation;
+        assert!(shared.log.epoch >= shared.superblock.epoch, "epochs rise");
         self.restore_heads(shared)?;
         self.count_listed(shared)
     }

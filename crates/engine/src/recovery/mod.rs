@@ -281,6 +281,7 @@ impl Recovery {
         target: Target,
     ) {
         let job = Job { kind, target, pba, count, result: None };
+        assert!(count > 0 && count as usize <= crate::api::RECORD_BLOCKS, "a read has a buffer");
         let index = match self.jobs.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -308,6 +309,8 @@ fn finish(shared: &mut Shared) {
     shared.statistics.recovered_chunks = shared.map.recovery_is_over() as u64;
     let now = shared.log.now();
     shared.segments.free_empty(now);
+    assert!(shared.log.order.is_empty(), "nothing was written yet");
+    assert!(shared.log.durable <= shared.log.applied, "what is durable was replayed");
     if shared.config.read_only {
         shared.phase = Phase::Running;
     } else {

@@ -15,6 +15,7 @@ use coulter_format::{BlockPointer, Lba, Pba, Reason, Structure};
 impl Recovery {
     pub(super) fn replay(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
         for found in self.found[..self.accepted].iter() {
+            assert!(found.intact || found.sequence <= self.durable, "torn records do not count");
             let entries = found.first_entry..found.first_entry + found.entry_count;
             for entry in &self.entries[entries] {
                 // Metadata has other keys. Behind the end of the volume an update would take memory
@@ -30,6 +31,7 @@ impl Recovery {
                 replay_entry(shared, entry)?;
             }
             shared.segments.record_applied(found.segment, shared.log.now());
+            assert_eq!(found.sequence, shared.log.applied + 1, "replay has no gap");
             shared.log.applied = found.sequence;
             shared.statistics.records_replayed += 1;
             shared.statistics.long_records_replayed += u64::from(found.long_field.is_some());

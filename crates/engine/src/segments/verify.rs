@@ -39,6 +39,12 @@ impl Segments {
             queued += usize::from(matches!(segment.state, State::Queued(_)));
             valid += u64::from(segment.valid);
             patched += u32::from(segment.patched);
+            let is_closed = (segment.state == State::Closed).then_some(true);
+            assert_eq!(
+                self.classes.holds(index, segment.valid),
+                is_closed,
+                "what is closed is listed"
+            );
             let is_due = segment.state == State::Queued(Trim::Due);
             assert_eq!(
                 self.to_be_trimmed.contains(index),
