@@ -39,6 +39,7 @@ mod side;
 mod standin;
 mod table;
 mod timing;
+pub mod turns;
 pub mod volume;
 mod written;
 

@@ -26,6 +26,7 @@ use coulter_engine::{
 use coulter_format::{Block, Lba, Pba};
 use ledger::Ledger;
 use modelled::Modelled;
+use std::time::{Duration, Instant};
 
 /// What a device was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -283,6 +284,41 @@ impl Rig {
             self.turn()?;
         }
         Ok(())
+    }
+
+    /// Writes a block, and notes how long each call into the engine takes.
+    ///
+    /// # Errors
+    /// When the engine stands still or a request failed.
+    pub(crate) fn write_timed(
+        &mut self,
+        lba: u64,
+        times: &mut Vec<Duration>,
+    ) -> Result<(), RigError> {
+        let buffer = self.host(1);
+        loop {
+            let request = Request::Write { lba: Lba(lba), count: 1, buffer, fua: false };
+            let start = Instant::now();
+            let is_taken = self.offer(request);
+            times.push(start.elapsed());
+            if is_taken {
+                return Ok(());
+            }
+            loop {
+                let start = Instant::now();
+                let io = self.engine.poll_io(&mut self.memory);
+                times.push(start.elapsed());
+                let Some(io) = io else { break };
+                self.device.execute(&io.command, &mut self.memory);
+                self.done.push(io.id);
+            }
+            for id in std::mem::take(&mut self.done) {
+                let start = Instant::now();
+                self.engine.handle_completion(id, Ok(()), &mut self.memory);
+                times.push(start.elapsed());
+            }
+            self.end_turn()?;
+        }
     }
 
     /// Discards `count` blocks, waiting while the engine is busy.

@@ -5,7 +5,7 @@ use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_bench::cleaning::{Config, Placement, Reclaim, Reserve, VictimPolicy};
 use coulter_bench::{
-    BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, volume,
+    BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, turns, volume,
 };
 use coulter_cli::choices::{by_name, named};
 use coulter_daemon::opening::Acknowledge;
@@ -43,6 +43,23 @@ pub(crate) enum What {
     Cleaning(CleaningBench),
     Fill(FillBench),
     Fragmentation(FragmentationBench),
+    Turns(TurnsBench),
+}
+
+/// The longest call into the engine, on stores of up to 16 TiB
+#[derive(Debug, Args)]
+pub(crate) struct TurnsBench {
+    /// Size of the device, up to 16T; it takes no room
+    #[arg(long, default_value = "1T")]
+    pub(crate) size: Size,
+
+    /// Blocks that are overwritten at random while it is measured
+    #[arg(long, default_value = "1000000", value_name = "BLOCKS")]
+    pub(crate) writes: u64,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Random writes and reads through a volume, against the same straight to a file
@@ -280,6 +297,7 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<(), LabError> {
         match &self.what {
             What::Volume(bench) => bench.run(),
+            What::Turns(bench) => bench.run(),
             What::Engine(bench) => bench.run(),
             What::Recovery(bench) => bench.run(),
             What::Cleaning(bench) => bench.run(),
@@ -314,6 +332,16 @@ impl EngineBench {
         let (size, seconds) = (self.size.0, self.seconds);
         let report = measure("engine", |progress| {
             engine::run(&engine::Options { size, seconds, progress, ..default })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl TurnsBench {
+    fn run(&self) -> Result<(), LabError> {
+        let (size, writes) = (self.size.0, self.writes);
+        let report = measure("turns", |progress| {
+            turns::run(&turns::Options { size, writes, progress, ..turns::Options::default() })
         })?;
         print(self.json, &report, || report.table())
     }
