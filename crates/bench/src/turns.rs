@@ -89,6 +89,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         label: [0; 64],
         map_size: Some(map_size_min(device_size)),
         journal_size: None,
+        sparse: None,
         run_count_limit: None,
     };
     let (_, blocks) = create(&create_options).map_err(|error| {
