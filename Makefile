@@ -82,6 +82,9 @@ nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed again
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test nbd -- --ignored --nocapture
 
+fsync-ratio: build ## fsync-heavy writes on a default store in a file beside a plain loop device, in turns
+	scripts/fsync_ratio.sh $(ARGUMENTS)
+
 programs: ## databases, mail and files on a volume and beside it, on this disk and held back as a cloud volume is
 	scripts/setup.sh bench
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
@@ -141,4 +144,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz man completions
+.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz man completions

@@ -9,6 +9,7 @@
 use crate::contents::Origin;
 use crate::error::{CliError, OpenError, StoreError};
 use crate::interrupt::Interrupt;
+use crate::room;
 use crate::signatures::{self, Signature};
 use crate::store;
 use crate::target_file::TargetFile;
@@ -133,8 +134,8 @@ pub fn format_from(
         }
     };
     file.lengthen(size)?;
-    if shape.preallocate {
-        file.reserve(&interrupt)?;
+    if !shape.sparse && !file.reserve(&interrupt)? {
+        room::note_that_none_is_reserved(&path);
     }
     let device = file.open_device()?;
     // Some marks are looked for at a distance from the end, which is elsewhere now.
@@ -268,7 +269,7 @@ mod tests {
             segment_size: Some(Size(2 << 20)),
             spare: None,
             label: String::new(),
-            preallocate: false,
+            sparse: false,
         }
     }
 

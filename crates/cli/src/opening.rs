@@ -21,7 +21,7 @@ pub struct OpeningOptions {
     #[arg(long, value_name = "SIZE")]
     pub map_memory: Option<Size>,
 
-    /// Whether to discard segments that were freed: auto does so on disks, not in files
+    /// Whether to discard segments that were freed: auto does so on disks and in sparse files
     #[arg(long, default_value = "auto", value_name = "WHEN", value_parser = named(&Trim::NAMED))]
     pub trim: Trim,
 

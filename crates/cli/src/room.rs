@@ -20,12 +20,20 @@ pub fn note_if_short(path: &Path) {
     if holes > left {
         let path = terminal::path(path);
         terminal::note(&format!(
-            "{path} may grow by {}, and its file system has {} left: once that is full, the volume \
-             becomes read-only",
+            "{path} may grow by {}, and its file system has {} left: once that is full, writes wait \
+             until there is room again",
             Size(holes),
             Size(left)
         ));
     }
+}
+
+/// Tells, as a note, that the file system of `path` cannot reserve the space of a file.
+pub(crate) fn note_that_none_is_reserved(path: &Path) {
+    let path = terminal::path(path);
+    terminal::note(&format!(
+        "the file system of {path} cannot reserve space, so the store is as with --sparse"
+    ));
 }
 
 /// Bytes that are left on the file system at `path`.

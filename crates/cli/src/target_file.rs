@@ -12,7 +12,8 @@ use crate::interrupt::Interrupt;
 use crate::store;
 use coulter_device::Device;
 use coulter_system::sparse;
-use nix::fcntl::posix_fallocate;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -112,11 +113,17 @@ impl TargetFile {
         self.file.set_len(size).map_err(|source| CliError::io("extend", &self.path, source))
     }
 
-    /// Reserves the room of all of it, so that a full disk shows now and not under load.
+    /// Whether all of it had its room when it was locked.
+    pub(crate) fn was_reserved(&self) -> bool {
+        matches!(self.before, Before::File { reserved: true, .. })
+    }
+
+    /// Reserves the room of all of it, so that a full disk shows now and not under load. False if the
+    /// file system cannot reserve any.
     ///
     /// # Errors
     /// When there is not so much room, or `interrupt` is raised.
-    pub(crate) fn reserve(&mut self, interrupt: &Interrupt) -> Result<(), CliError> {
+    pub(crate) fn reserve(&mut self, interrupt: &Interrupt) -> Result<bool, CliError> {
         let length = self.length()?;
         self.reserved = true;
         let mut at = 0;
@@ -124,12 +131,18 @@ impl TargetFile {
             interrupt.check()?;
             let piece = RESERVED_AT_ONCE.min(length - at);
             // No file is longer than 2^63 bytes.
-            let reserved = posix_fallocate(&self.file, at as libc::off_t, piece as libc::off_t);
-            reserved
-                .map_err(|errno| CliError::io("reserve the space of", &self.path, errno.into()))?;
-            at += piece;
+            let (offset, length) = (at as libc::off_t, piece as libc::off_t);
+            match fallocate(&self.file, FallocateFlags::empty(), offset, length) {
+                Ok(()) => at += piece,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EOPNOTSUPP) => return Ok(false),
+                Err(errno) => {
+                    return Err(CliError::io("reserve the space of", &self.path, errno.into()));
+                }
+            }
         }
-        interrupt.check()
+        interrupt.check()?;
+        Ok(true)
     }
 
     /// Opens it as a device, under the same lock.

@@ -136,12 +136,18 @@ fn root_is_told_of_files_that_even_root_cannot_change() {
 }
 
 #[test]
-fn preallocation_reserves_the_space() {
+fn the_space_of_a_file_is_reserved_unless_it_is_to_be_sparse_also_when_it_grows() {
     let sandbox = Sandbox::new();
     let size = ["--store-size", "128M", "--segment-size", "2M"];
-    sandbox.ok(&[&["create", "disk.img", "--preallocate"], &size[..]].concat());
-    let file = fs::metadata(sandbox.path("disk.img")).expect("it was made");
-    assert!(file.blocks() * 512 >= 128 << 20);
+    let reserved = |name| fs::metadata(sandbox.path(name)).expect("it was made").blocks() * 512;
+    sandbox.ok(&[&["create", "disk.img"], &size[..]].concat());
+    assert!(reserved("disk.img") >= 128 << 20);
+    sandbox.ok(&["grow", "disk.img", "--store-size", "256M"]);
+    assert!(reserved("disk.img") >= 256 << 20);
+    sandbox.ok(&[&["create", "sparse.img", "--sparse"], &size[..]].concat());
+    assert!(reserved("sparse.img") < 16 << 20, "{}", reserved("sparse.img"));
+    sandbox.ok(&["grow", "sparse.img", "--store-size", "256M"]);
+    assert!(reserved("sparse.img") < 32 << 20, "{}", reserved("sparse.img"));
 }
 
 #[test]
@@ -167,7 +173,7 @@ fn a_file_of_no_known_kind_stays_as_it_is() {
     let path = sandbox.path("notes.txt");
     let text = "worth keeping\n";
     fs::write(&path, text).expect("the directory is writable");
-    for arguments in [&["--store-size", "1G"][..], &[], &["--store-size", "1G", "--preallocate"]] {
+    for arguments in [&["--store-size", "1G"][..], &[], &["--store-size", "1G", "--sparse"]] {
         let error = sandbox.fails(1, &[&["create", "notes.txt"], arguments].concat());
         assert!(error.contains("data of an unknown kind (at byte 0)"), "{error}");
         assert!(error.contains("--force"), "{error}");
@@ -360,7 +366,7 @@ fn wishes_that_cannot_be_leave_what_was_there() {
             fails_without_a_trace(&sandbox, path, 2, &[wish, force].concat());
             let longer = [wish, force, &["--store-size", "200M"]].concat();
             fails_without_a_trace(&sandbox, path, 2, &longer);
-            fails_without_a_trace(&sandbox, path, 2, &[&longer[..], &["--preallocate"]].concat());
+            fails_without_a_trace(&sandbox, path, 2, &[&longer[..], &["--sparse"]].concat());
         }
     }
     sandbox.ok(&["check", "store.img"]);
@@ -395,7 +401,7 @@ fn room_that_is_not_there_is_not_taken() {
     let used = || used_in(&directory);
     let before = used();
     let create = |name, size| {
-        let error = sandbox.fails(1, &["create", name, "--store-size", size, "--preallocate"]);
+        let error = sandbox.fails(1, &["create", name, "--store-size", size]);
         assert!(error.contains("no space left"), "{error}");
     };
     create("small/new.img", "500M");

@@ -136,7 +136,9 @@ fn a_volume_whose_last_writes_find_no_room_is_detached_and_says_so() {
     let small = small.to_str().expect("it is text");
     system("mount", &["-o", "loop", &image(&sandbox, "small.img", 160 << 20), small]);
     let store = format!("{small}/disk.img");
-    sandbox.ok(&["mount", &store, "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
+    let words = ["--create", "--size", "512M", "--sparse", "--mkfs", "ext4"];
+    sandbox.ok(&[&["mount", &store, "mnt"], &words[..]].concat());
+    // Each waits for room for a minute before it is refused.
     let is_full = (0..40).any(|number| {
         let file = File::create(directory.join(format!("file{number}")));
         let written = file.and_then(|mut file| {
@@ -279,6 +281,48 @@ fn a_daemon_tells_the_journal_what_it_tells_its_log() {
     assert!(entry.contains("\nSYSLOG_IDENTIFIER=coulter\n"), "{entry}");
     assert!(entry.contains("\nCOULTER_VOLUME=disk\n"), "{entry}");
     sandbox.ok(&["detach", "disk"]);
+}
+
+#[test]
+fn on_a_full_file_system_a_sparse_store_waits_is_read_and_goes_on_by_itself() {
+    let Some(_right) = can_mount("a sparse store on a full file system") else { return };
+    let sandbox = Sandbox::new();
+    let mounted = sandbox.make_directory("mnt");
+    let small = sandbox.make_directory("small");
+    let small = small.to_str().expect("it is text");
+    system("mount", &["-o", "loop", &image(&sandbox, "small.img", 300 << 20), small]);
+    let store = format!("{small}/disk.img");
+    let size = ["--create", "--size", "512M", "--segment-size", "2M", "--sparse"];
+    sandbox.ok(&[&["mount", &store, "mnt"], &size[..], &["--mkfs", "ext4"]].concat());
+    let ballast = format!("{small}/ballast");
+    fs::write(mounted.join("before"), vec![7; 1 << 20]).expect("there is room");
+    system("fallocate", &["-l", "120M", &ballast]);
+    let content: Vec<u8> = (0..48_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    let writer = std::thread::spawn({
+        let (path, content) = (mounted.join("file"), [&content[..], &content, &content].concat());
+        move || {
+            let mut file = File::create(path)?;
+            file.write_all(&content)?;
+            file.sync_all()
+        }
+    });
+    let status = || sandbox.json(&["status", "disk", "--json"]);
+    let waits = || status()["statistics"]["waiting"]["for_space"] == true;
+    wait_until("the store waits for space", waits);
+    assert_eq!(status()["state"], "running");
+    assert_eq!(fs::read(mounted.join("before")).expect("it can be read"), vec![7; 1 << 20]);
+    fs::remove_file(ballast).expect("it is there");
+    writer.join().expect("it does not panic").expect("what waited is written");
+    assert!(!waits() && status()["state"] == "running");
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["check", "--data", &store]);
+    // Filled up by somebody else, it is opened and read.
+    let _ = Command::new("fallocate").args(["-l", "290M", &format!("{small}/rest")]).status();
+    sandbox.ok(&["mount", &store, "mnt"]);
+    let found = fs::read(mounted.join("file")).expect("it can be read");
+    assert!(found.chunks(content.len()).all(|part| part == content), "it is what was written");
+    sandbox.ok(&["umount", "mnt"]);
+    system("umount", &[small]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use coulter_device::{Device, OpenOptions};
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -268,11 +268,15 @@ pub fn is_blank(path: &Path) -> io::Result<bool> {
 }
 
 fn trims(trim: Trim, path: &Path) -> bool {
-    let is_disk = || fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    // A file of which all space is reserved keeps it: its blocks were written once, and are cheap to
+    // write again.
+    let gains = |metadata: fs::Metadata| {
+        let is_sparse = metadata.is_file() && metadata.blocks() * 512 < metadata.len();
+        metadata.file_type().is_block_device() || is_sparse
+    };
     match trim {
         Trim::Yes => true,
         Trim::No => false,
-        // Punching holes into a file costs more than it gives: the next segment fills them again.
-        Trim::Auto => is_disk(),
+        Trim::Auto => fs::metadata(path).is_ok_and(gains),
     }
 }

@@ -320,7 +320,7 @@ impl EventLoop {
 
     /// Tells the engine what the time allows.
     fn govern(&mut self) {
-        if self.driver().lacks_space() {
+        if self.driver().was_short_of_space() {
             let now_ns = self.shared.now_ns();
             self.driver().seek_space(now_ns);
         }

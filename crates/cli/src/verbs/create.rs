@@ -14,14 +14,15 @@ use std::path::PathBuf;
 
 /// Format a file or a disk as a store.
 ///
-/// A file that does not exist is made, sparse unless --preallocate is given. Whatever is on the
-/// target is lost; one that carries a known signature (a file system, a partition table, LUKS,
+/// A file that does not exist is made, and all its space is reserved unless --sparse is given. Whatever
+/// is on the target is lost; one that carries a known signature (a file system, a partition table, LUKS,
 /// LVM, RAID, another store) is refused unless --force is given, and so is a file that is there
 /// and holds anything but zeros. When the store cannot be made, the target stays as it was.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter create disk.img --size 10G       a volume of 10 GiB in a file, which is larger
+  coulter create disk.img --size 1T --sparse   takes space only when it is written
   coulter create /dev/sdb                  a whole disk; the volume gets what the over-provisioning leaves
   coulter create disk.img --store-size 1T --segment-size 256M --over-provisioning 10%
   coulter create disk.img --from /dev/sdc  a volume that holds what that disk does")]
@@ -75,9 +76,11 @@ pub struct Shape {
     #[arg(long, default_value = "", hide_default_value = true)]
     pub label: String,
 
-    /// Reserve the space of a file at once instead of when it is written
+    /// Do not reserve the space of a file: it takes space as it is written and gives freed segments
+    /// back. Costs a quarter to a third of the speed of programs that sync often, and writes wait
+    /// while the file system is full
     #[arg(long)]
-    pub preallocate: bool,
+    pub sparse: bool,
 }
 
 /// For the command line: a share of something in whole percent.
@@ -106,7 +109,7 @@ impl Create {
         let mut target = Target::prepare(&self.path, &shape, self.force)
             .map_err(|error| store::naming_volume(error.into(), &self.path, state))?;
         store::refuse_attached(&self.path, state)?;
-        if shape.preallocate || origin.is_some() {
+        if !shape.sparse || origin.is_some() {
             // It may take long, and a file that is only half made is not to stay behind.
             target = target.heeding(Interrupt::take_over()?);
         }

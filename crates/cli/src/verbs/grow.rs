@@ -1,6 +1,7 @@
 //! `coulter grow`: a store takes in more of its file or disk.
 
 use crate::error::{CliError, StoreError};
+use crate::interrupt::Interrupt;
 use crate::named_store;
 use crate::room;
 use crate::store;
@@ -109,7 +110,7 @@ impl Grow {
         if !metadata.is_file() {
             return Ok(Place { device: store::open_device(path, false)?, file: None });
         }
-        let file = TargetFile::open(path)?;
+        let mut file = TargetFile::open(path)?;
         let present = file.length()?;
         let needed = || {
             let volume = self.size?.0;
@@ -128,7 +129,12 @@ impl Grow {
             Some(needed) if needed > present => {
                 return Err(StoreError::CutShort { path: path.to_owned(), needed, present }.into());
             }
-            Some(_) => file.lengthen(size)?,
+            Some(_) => {
+                file.lengthen(size)?;
+                if file.was_reserved() {
+                    file.reserve(&Interrupt::default())?;
+                }
+            }
             // It is somebody's file, who may be writing to it; the library says what is wrong.
             None => {}
         }

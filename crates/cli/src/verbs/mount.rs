@@ -246,7 +246,7 @@ impl Mount {
             (shape.segment_size.is_some(), "--segment-size"),
             (shape.spare.is_some(), "--over-provisioning"),
             (!shape.label.is_empty(), "--label"),
-            (shape.preallocate, "--preallocate"),
+            (shape.sparse, "--sparse"),
         ];
         let options: Vec<_> =
             options.into_iter().filter_map(|(is_so, option)| is_so.then_some(option)).collect();

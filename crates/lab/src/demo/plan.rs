@@ -79,7 +79,7 @@ impl Plan {
             segment_size: Some(Size(SEGMENT_SIZE)),
             spare: None,
             label: "demo".to_owned(),
-            preallocate: false,
+            sparse: false,
         };
         let path = scratch.path("demo.store");
         write_once(&path, self.store_size, &self.interrupt)

@@ -5,15 +5,23 @@
 //! a file system that gives each write a new place, a thin volume. Such a write has not failed: nothing
 //! of it was acknowledged. It is held, and goes to the device again as soon as there may be space.
 //!
+//! A write that the engine cannot take for want of space waits as well, but not for ever: whoever has to
+//! end, such as a file system that is unmounted, would wait with it. After [`PATIENCE_NS`] it is refused
+//! with ENOSPC. The volume stays as it is, and takes writes again as soon as there is space.
+//!
 //! Invariants:
 //! - to the engine a held write is one that takes long: what follows it in the log waits;
 //! - its memory is the pool's, and stays as it is until the write completes.
 
 use super::Driver;
+use crate::service::RequestError;
 use coulter_device::{Command, CommandKind, Completion};
 
 /// How often space is asked for that was not there, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 250_000_000;
+
+/// How long writes wait for space before they are refused, in nanoseconds; about what others do.
+const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Writes that wait for space, and when it is asked for next.
 #[derive(Default)]
@@ -24,6 +32,8 @@ pub(super) struct Space {
     held: Vec<Command>,
     /// When space was found to be short, or was asked for again.
     since_ns: Option<u64>,
+    /// Since when it has been short without a pause.
+    short_since_ns: Option<u64>,
 }
 
 impl Space {
@@ -57,6 +67,11 @@ impl Driver {
         !self.space.held.is_empty() || self.engine.lacks_space()
     }
 
+    /// Whether it lacks space, or did a moment ago.
+    pub(crate) fn was_short_of_space(&self) -> bool {
+        self.lacks_space() || self.space.short_since_ns.is_some()
+    }
+
     /// Whether requests are left that only space would help.
     pub(crate) fn stands_still_for_space(&self) -> bool {
         let held = self.space.held.len();
@@ -64,11 +79,33 @@ impl Driver {
         self.commands_out == held && (held > 0 || waits)
     }
 
+    /// Refuses writes of which the engine has taken nothing.
+    fn refuse_waiting_writes(&mut self) {
+        for _ in 0..self.writes.len() {
+            let index = self.writes.pop_front().expect("counted");
+            let job = self.jobs.job(index);
+            if job.cursor == job.span.first && job.pending == 0 && !job.is_answered {
+                job.failure = Some(RequestError::Device { errno: libc::ENOSPC });
+                self.finish(index);
+            } else {
+                self.writes.push_back(index);
+            }
+        }
+    }
+
     /// Asks for space again when it is time to. If space is short: for how long to sleep at most.
     pub(crate) fn seek_space(&mut self, now_ns: u64) -> Option<u64> {
         if !self.lacks_space() {
-            self.space.since_ns = None;
+            // It may be short again as soon as it is asked for: a pause is longer than that.
+            let asked_ns = self.space.since_ns.unwrap_or(0);
+            if now_ns.saturating_sub(asked_ns) > 2 * ASK_AGAIN_NS {
+                (self.space.since_ns, self.space.short_since_ns) = (None, None);
+            }
             return None;
+        }
+        let short_since_ns = *self.space.short_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(short_since_ns) > PATIENCE_NS {
+            self.refuse_waiting_writes();
         }
         let since_ns = *self.space.since_ns.get_or_insert(now_ns);
         let passed_ns = now_ns.saturating_sub(since_ns);
