@@ -73,6 +73,8 @@ pub(crate) enum Verb {
     Dump(verbs::dump::Dump),
     Salvage(verbs::salvage::Salvage),
     Export(verbs::export::Export),
+    Restore(verbs::restore::Restore),
+    Snapshot(verbs::snapshot::Snapshot),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
     #[command(hide = true)]

@@ -5,12 +5,14 @@
 //! - the exit code follows from the variant: 2 when another command line would be needed, else 1.
 
 mod mount;
+mod replica;
 mod store;
 mod system;
 
 pub use coulter_daemon::Error;
 pub use coulter_daemon::error::{DaemonError, OpenError, StateError};
 pub use mount::MountError;
+pub use replica::CopyError;
 pub use store::StoreError;
 pub use system::SystemError;
 
@@ -29,6 +31,8 @@ pub enum CliError {
     Mount(MountError),
     /// About the system around the program.
     System(SystemError),
+    /// About copies elsewhere.
+    Copy(CopyError),
 }
 
 impl CliError {
@@ -49,6 +53,7 @@ impl CliError {
             CliError::Store(error) => error.report(),
             CliError::Mount(error) => error.report(),
             CliError::System(error) => error.report(),
+            CliError::Copy(error) => error.report(),
         }
     }
 }
@@ -102,6 +107,12 @@ impl From<StoreError> for CliError {
 impl From<MountError> for CliError {
     fn from(error: MountError) -> CliError {
         CliError::Mount(error)
+    }
+}
+
+impl From<CopyError> for CliError {
+    fn from(error: CopyError) -> CliError {
+        CliError::Copy(error)
     }
 }
 

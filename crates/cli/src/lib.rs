@@ -105,6 +105,8 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Check(verb) => verb.run(known_state().as_ref()),
         Verb::Dump(verb) => verb.run(known_state().as_ref()),
         Verb::Salvage(verb) => verb.run(known_state().as_ref()),
+        Verb::Restore(verb) => verb.run(),
+        Verb::Snapshot(verb) => verb.run(),
         Verb::Daemon(verb) => verb.run(&state()?),
         Verb::Export(verb) => verb.run(known_state().as_ref()),
         Verb::Generate(verb) => verb.run(&CommandLine::command),

@@ -4,10 +4,13 @@ use crate::choices::named;
 use clap::Args;
 use coulter_daemon::Opening;
 use coulter_daemon::opening::{Acknowledge, Trim};
+use coulter_daemon::replication::Replication;
 use coulter_daemon::setting::{self, Setting};
+use coulter_object::{Ack, Url};
 use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// How to open a store. None of it changes what is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -42,6 +45,83 @@ pub struct OpeningOptions {
     /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
+
+    #[command(flatten)]
+    /// Whether, and how, to keep a copy elsewhere.
+    pub copy: CopyOptions,
+}
+
+/// How to keep a copy elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct CopyOptions {
+    /// Keep a copy at s3://BUCKET/VOLUME or file:///DIRECTORY/VOLUME: a state of the store after some
+    /// write, never a mixture. `coulter restore` brings it back
+    #[arg(long, value_name = "URL", help_heading = "Replication")]
+    pub replicate: Option<Url>,
+
+    /// When to answer a flush: local, after the store's own device; or remote, after the copy has
+    /// everything before it, too
+    #[arg(long, value_name = "WHERE", default_value = "local", requires = "replicate")]
+    #[arg(value_parser = named(&ACKS), help_heading = "Replication")]
+    pub ack: Ack,
+
+    /// Time between two commits to the copy while something changes, such as 200ms or 5s
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "replicate")]
+    #[arg(value_parser = parse_every, help_heading = "Replication")]
+    pub every: Duration,
+
+    /// Most bytes that may wait to be shipped; then writers wait
+    #[arg(long, value_name = "SIZE", default_value = "1G", requires = "replicate")]
+    #[arg(help_heading = "Replication")]
+    pub lag_max: Size,
+
+    /// Ship the whole store anew: it counts, whatever the copy holds beyond it
+    #[arg(long, requires = "replicate", help_heading = "Replication")]
+    pub reseed: bool,
+}
+
+impl Default for CopyOptions {
+    fn default() -> CopyOptions {
+        CopyOptions {
+            replicate: None,
+            ack: Ack::Local,
+            every: Duration::from_secs(1),
+            lag_max: Size(1 << 30),
+            reseed: false,
+        }
+    }
+}
+
+/// What a flush may wait for.
+const ACKS: [(&str, Ack); 2] = [("local", Ack::Local), ("remote", Ack::Remote)];
+
+/// A time between commits: 10 ms to an hour.
+fn parse_every(text: &str) -> Result<Duration, String> {
+    let every = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let bounds = Duration::from_millis(10)..=Duration::from_secs(3600);
+    if bounds.contains(&every) { Ok(every) } else { Err("from 10ms to 1h".to_string()) }
+}
+
+impl CopyOptions {
+    fn replication(&self) -> Option<Replication> {
+        let url = self.replicate.clone()?;
+        let (every, lag_max, reseed) = (self.every, self.lag_max.0, self.reseed);
+        Some(Replication { url, ack: self.ack, every, lag_max, reseed })
+    }
+
+    /// The words that make its replication.
+    fn add_words(&self, words: &mut Vec<OsString>) {
+        let Some(replication) = self.replication() else { return };
+        words.push(format!("--replicate={}", replication.url).into());
+        let is_ours = |(_, ack): &&(&str, Ack)| *ack == replication.ack;
+        let (name, _) = ACKS.iter().find(is_ours).expect("each has a name");
+        words.push(format!("--ack={name}").into());
+        words.push(format!("--every={}ms", replication.every.as_millis()).into());
+        words.push(format!("--lag-max={}", replication.lag_max).into());
+        if replication.reseed {
+            words.push("--reseed".into());
+        }
+    }
 }
 
 impl OpeningOptions {
@@ -55,6 +135,7 @@ impl OpeningOptions {
             read_only: self.read_only,
             tune: self.tune.clone(),
             metrics: self.metrics,
+            replicate: self.copy.replication(),
         }
     }
 
@@ -82,6 +163,7 @@ impl OpeningOptions {
         if let Some(address) = self.metrics {
             words.push(format!("--metrics={address}").into());
         }
+        self.copy.add_words(&mut words);
         words
     }
 }

@@ -49,6 +49,7 @@ mod outside;
 pub mod process;
 mod protect;
 pub mod reclaim;
+pub mod replication;
 mod requests;
 mod scrapes;
 pub mod service;

@@ -1,5 +1,6 @@
 //! How a store is opened.
 
+use crate::replication::Replication;
 use crate::setting::{self, Setting};
 use coulter::tuning::Retuning;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ pub struct Opening {
     pub tune: Vec<Setting>,
     /// Where to offer metrics, if anywhere.
     pub metrics: Option<SocketAddr>,
+    /// Where to keep a copy, if anywhere.
+    pub replicate: Option<Replication>,
 }
 
 /// When to discard.

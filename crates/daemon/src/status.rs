@@ -4,6 +4,7 @@
 //! change here; this file only adds the ratios that people ask for.
 
 use crate::opening::Acknowledge;
+use crate::replication::ReplicaFacts;
 use crate::state::Entry;
 use coulter_terminal::Size;
 use coulter_terminal::{self as terminal, BOLD};
@@ -133,6 +134,9 @@ pub struct Status {
     pub metadata_fraction: f64,
     /// The library's: `requests`, `device`, `written`, `space`, `map`, `log`, ….
     pub statistics: Map<String, Value>,
+    /// Its copy elsewhere, if one is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Box<ReplicaFacts>>,
     /// What lies below it, where that tells something.
     #[serde(flatten)]
     pub below: Option<Below>,
@@ -179,6 +183,7 @@ impl Status {
             write_amplification_by_cause: Causes { host: 1.0, ..Causes::default() },
             metadata_fraction: 0.0,
             statistics,
+            replica: None,
             below: None,
         };
         let written = |name| status.number(&["written", name]) as f64;
@@ -297,6 +302,26 @@ impl fmt::Display for Rates {
     }
 }
 
+fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Result {
+    let ReplicaFacts { url, ack, lag_bytes, lag_seconds, commit, .. } = replica;
+    writeln!(
+        f,
+        "  replica    {url}, --ack {ack}: {} and {lag_seconds:.1} s behind, commit {commit}, {} shipped",
+        Size(*lag_bytes),
+        Size(replica.shipped_bytes)
+    )?;
+    if replica.is_fenced {
+        writeln!(
+            f,
+            "  fenced     another host has taken the volume over; this one serves nothing"
+        )?;
+    }
+    if let (Some(seconds), Some(outage)) = (replica.outage_seconds, &replica.outage) {
+        writeln!(f, "  outage     for {}: {outage}", Age(seconds as u64))?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { name, store, device, via, process, volume_size_bytes, .. } = &self.entry;
@@ -318,6 +343,9 @@ impl fmt::Display for Status {
                 f,
                 "  writeback  writes are acknowledged from memory (buffered); only a flush makes them last"
             )?;
+        }
+        if let Some(replica) = &self.replica {
+            write_replica(f, replica)?;
         }
         let number = |group, counter| self.number(&[group, counter]);
         let causes = self.write_amplification_by_cause;

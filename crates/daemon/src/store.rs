@@ -3,12 +3,14 @@
 use crate::backing::{Backing, Source};
 use crate::error::{Error, OpenError};
 use crate::opening::{Opening, Trim};
+use crate::replication::Replication;
 use crate::state::{Entry, StateDirectory, name_of_store};
 use crate::status::{Facts, Status, facts_of};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, OpenOptions};
+use coulter_object::Replica;
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
 use std::io;
@@ -152,7 +154,17 @@ impl Store {
         wrap: &dyn Fn(Box<dyn Device>) -> Box<dyn Device>,
     ) -> Result<OpenStore, Error> {
         let path = self.path.clone();
-        let device = wrap(open_device(&path, opening.read_only)?);
+        let device = open_device(&path, opening.read_only)?;
+        // Nothing is shipped of what cannot change.
+        let replication = opening.replicate.clone().filter(|_| !opening.read_only);
+        let (device, replica) = match replication {
+            Some(replication) => {
+                let (device, replica) = replication.wrap(&path, device)?;
+                (device, Some((replication, replica)))
+            }
+            None => (device, None),
+        };
+        let device = wrap(device);
         let options = coulter::OpenOptions {
             map_memory: opening.map_memory,
             read_only: opening.read_only,
@@ -162,7 +174,7 @@ impl Store {
             ..coulter::OpenOptions::default()
         };
         match Volume::open(device, options) {
-            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume) }),
+            Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume), replica }),
             Err(error) if is_blank_file(&error.kind, &path) => {
                 Err(OpenError::Blank { path }.into())
             }
@@ -193,6 +205,7 @@ impl Source for Store {
 pub struct OpenStore {
     path: PathBuf,
     volume: Arc<Volume>,
+    replica: Option<(Replication, Replica)>,
 }
 
 impl Backing for OpenStore {
@@ -232,7 +245,10 @@ impl Backing for OpenStore {
         let statistics = facts_of(&self.volume.statistics());
         let state = self.volume.state();
         let entry = entry.in_state(&state);
-        Facts::Volume(Status::new(entry, state.to_string(), uptime, statistics))
+        let mut status = Status::new(entry, state.to_string(), uptime, statistics);
+        let replica = self.replica.as_ref();
+        status.replica = replica.map(|(replication, replica)| Box::new(replication.facts(replica)));
+        Facts::Volume(status)
     }
 
     fn tune(&self, retuning: Retuning) -> Option<Tuning> {

@@ -626,8 +626,11 @@ fn begin(opening: &mut Opening, device_size: u64) -> Result<(Claim, RangeSet), R
     Ok((claim, marked.collect()))
 }
 
-/// Makes the marks those of a claim.
-fn adopt(
+/// Makes the marks those of a claim: `all` chunks may differ from what it found, or none.
+///
+/// # Errors
+/// [`ReplicaError::File`] when they cannot be kept.
+pub fn adopt(
     marks: &mut Marks,
     claim: &Claim,
     device_size: u64,

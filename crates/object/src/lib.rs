@@ -39,8 +39,10 @@ pub mod restore;
 pub mod shipper;
 pub mod snapshot;
 pub mod takeover;
+pub mod url;
 
 pub use bucket::{Bucket, BucketError, BucketErrorKind};
 pub use device::{Replica, ShippedDevice};
 pub use history::ReplicaError;
 pub use shipper::{Ack, Settings, Shipper};
+pub use url::Url;

@@ -244,6 +244,7 @@ impl Attach {
 mod tests {
     use super::*;
     use crate::command::{CommandLine, Verb};
+    use crate::opening::CopyOptions;
     use clap::Parser;
     use coulter_daemon::opening::Trim;
     use coulter_terminal::Size;
@@ -260,6 +261,13 @@ mod tests {
                 .map(|text| text.parse().expect("it is a setting"))
                 .to_vec(),
             metrics: Some("127.0.0.1:9640".parse().expect("an address")),
+            copy: CopyOptions {
+                replicate: Some("s3://bucket/vol".parse().expect("a URL")),
+                ack: coulter_object::Ack::Remote,
+                every: std::time::Duration::from_millis(1234),
+                lag_max: Size(123_456_789),
+                reseed: true,
+            },
         };
         let options = Options { via: ViaChoice::Nbd, recover: true, opening };
         let path = Path::new("/srv/-odd name.img");

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Error, MountError};
 use crate::format_store::{self, Target};
-use crate::opening::OpeningOptions;
+use crate::opening::{CopyOptions, OpeningOptions};
 use crate::room;
 use crate::store;
 use crate::terminal::{self, GREEN};
@@ -291,6 +291,7 @@ impl Mount {
             read_only: list.split(',').any(|option| option == "ro"),
             tune: self.tune.clone(),
             metrics: self.metrics,
+            copy: CopyOptions::default(),
         };
         let options = Options { via: ViaChoice::Auto, recover: false, opening };
         let mount = DaemonMount {

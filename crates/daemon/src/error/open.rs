@@ -24,6 +24,8 @@ pub enum OpenError {
     Blank { path: PathBuf },
     /// A file without a byte.
     Empty { path: PathBuf },
+    /// Its copy cannot be kept.
+    NotReplicated { path: PathBuf, url: String, reason: String },
     /// A volume did not end in order.
     NotClosed { path: PathBuf, reason: String },
 }
@@ -63,6 +65,15 @@ impl OpenError {
             OpenError::Empty { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no store here: it is empty")
                 .help(format!("`coulter create {} --size 10G` makes one", path.display())),
+            OpenError::NotReplicated { path, url, reason } => fault(format!(
+                "cannot replicate {} to {url}",
+                path.display()
+            ))
+            .why(reason.as_str())
+            .help(
+                "`coulter restore` brings the copy here; if this store is the one that counts, \
+                         `--reseed` ships it anew",
+            ),
             OpenError::NotClosed { path, reason } => {
                 fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
             }

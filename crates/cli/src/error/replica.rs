@@ -1,0 +1,59 @@
+//! About copies elsewhere.
+
+use coulter_object::ReplicaError;
+use coulter_terminal::{Report, fault, usage};
+use std::path::PathBuf;
+
+/// About copies elsewhere.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what its name says of its variant")]
+pub enum CopyError {
+    /// What was wanted of a copy failed.
+    Failed { action: &'static str, url: String, error: ReplicaError },
+    /// `restore` to where something is.
+    FileExists { path: PathBuf },
+    /// A snapshot was to be named, and was not.
+    NoName { url: String },
+    /// A snapshot cannot be taken over.
+    TakesOverSnapshot { url: String },
+}
+
+impl CopyError {
+    /// What, why, and what to do.
+    pub fn report(&self) -> Report {
+        match self {
+            CopyError::Failed { action, url, error } => {
+                let report = match error {
+                    ReplicaError::PinName(_) => usage(format!("cannot {action} {url}")),
+                    _ => fault(format!("cannot {action} {url}")),
+                };
+                let report = report.why(error.to_string());
+                match error {
+                    ReplicaError::NoVolume => report.help(
+                        "a copy is made by `coulter attach STORE --replicate URL`; is the URL the same?",
+                    ),
+                    ReplicaError::NoPin(_) => {
+                        report.help("`coulter snapshot list URL` names those that there are")
+                    }
+                    ReplicaError::TakenOver => report.help("try again: somebody else was first"),
+                    ReplicaError::Collected => report.help("try again"),
+                    ReplicaError::Missing(_) | ReplicaError::Damaged(..) => report.help(
+                        "restore an older snapshot, or ship the store anew with `--replicate URL --reseed`",
+                    ),
+                    _ => report,
+                }
+            }
+            CopyError::FileExists { path } => {
+                usage(format!("cannot restore to {}", path.display()))
+                    .why("something is there already")
+                    .help("name a file that is not there yet")
+            }
+            CopyError::NoName { url } => usage(format!("which snapshot of {url}?"))
+                .help("write its name behind the URL: `URL@NAME`"),
+            CopyError::TakesOverSnapshot { url } => usage(format!("cannot take over {url}"))
+                .why("a snapshot is of the past, and only the newest state can go on")
+                .help("leave `--take-over` away, or `@NAME`"),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `coulter restore`: brings a copy back as a store in a file.
+
+use crate::error::{CliError, CopyError};
+use crate::terminal::{self, BOLD};
+use clap::Args;
+use coulter_daemon::replication;
+use coulter_object::bucket::Bucket;
+use coulter_object::pieces::PieceMap;
+use coulter_object::publish::Briefly;
+use coulter_object::{ReplicaError, Url, history, restore, snapshot, takeover};
+use coulter_terminal::Size;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// Requests at once.
+const THREADS: usize = 16;
+
+/// Times that a copy is read anew because its host deleted meanwhile what was to be read.
+const ATTEMPTS: usize = 20;
+
+/// Bring a copy back as a store in a file: its newest state, or that of a snapshot.
+///
+/// The state is one that the store was in after some write, with everything that was flushed while
+/// `--ack remote` held. With --take-over the host that had the volume can acknowledge nothing any more,
+/// and `coulter attach FILE --replicate URL` goes on from here.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter restore file:///mnt/backup/vol disk.img           the newest state
+  coulter restore s3://bucket/vol@monday disk.img           a snapshot
+  coulter restore s3://bucket/vol disk.img --take-over      and this host goes on with it")]
+pub(crate) struct Restore {
+    /// Copy to read, with @NAME for a snapshot
+    #[arg(value_name = "URL[@SNAPSHOT]", value_parser = CopyName::parse)]
+    pub(crate) copy: CopyName,
+
+    /// File to make
+    pub(crate) file: PathBuf,
+
+    /// End the volume on whatever host has it, so that it goes on here
+    #[arg(long)]
+    pub(crate) take_over: bool,
+}
+
+/// A copy, or a snapshot of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CopyName {
+    /// Where it is.
+    pub(crate) url: Url,
+    /// The snapshot.
+    pub(crate) snapshot: Option<String>,
+}
+
+impl CopyName {
+    pub(crate) fn parse(text: &str) -> Result<CopyName, String> {
+        let (url, snapshot) = match text.rsplit_once('@') {
+            Some((url, name)) => (url, Some(name.to_owned())),
+            None => (text, None),
+        };
+        let url = url.parse::<Url>().map_err(|error| error.to_string())?;
+        if let Some(name) = &snapshot {
+            snapshot::check_name(name).map_err(|error| error.to_string())?;
+        }
+        Ok(CopyName { url, snapshot })
+    }
+
+    /// Opens the bucket.
+    pub(crate) fn open(&self) -> Result<std::sync::Arc<dyn Bucket>, CliError> {
+        self.url.open(false).map_err(|error| self.failed("open", error.into()))
+    }
+
+    /// An error about it.
+    pub(crate) fn failed(&self, action: &'static str, error: ReplicaError) -> CliError {
+        CopyError::Failed { action, url: self.to_string(), error }.into()
+    }
+}
+
+impl std::fmt::Display for CopyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.snapshot {
+            Some(name) => write!(f, "{}@{name}", self.url),
+            None => self.url.fmt(f),
+        }
+    }
+}
+
+impl Restore {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        if self.take_over && self.copy.snapshot.is_some() {
+            return Err(CopyError::TakesOverSnapshot { url: self.copy.to_string() }.into());
+        }
+        if self.file.symlink_metadata().is_ok() {
+            return Err(CopyError::FileExists { path: self.file.clone() }.into());
+        }
+        let bucket = self.copy.open()?;
+        let failed = |error| self.copy.failed("restore", error);
+        if self.take_over {
+            let owner = replication::owner();
+            let seen = replication::seconds_since_1970();
+            let claim = takeover::claim(&*bucket, &owner, seen, &Briefly).map_err(failed)?;
+            let size = claim.record.device_size;
+            self.write(&*bucket, claim.record.volume, &claim.history.pieces, size)?;
+            replication::adopt_marks(&self.file, &claim).map_err(failed)?;
+            return self.tell(size, &claim.after.to_string());
+        }
+        let mut attempt = 1;
+        loop {
+            let (volume, pieces, size, commit) = self.look(&*bucket).map_err(failed)?;
+            match self.write(&*bucket, volume, &pieces, size) {
+                Ok(()) => return self.tell(size, &commit),
+                // A newer state is there, and the host has deleted what only this one needed.
+                Err(CliError::Copy(CopyError::Failed {
+                    error: ReplicaError::Missing(_), ..
+                })) if attempt < ATTEMPTS && self.copy.snapshot.is_none() => {}
+                Err(error) => return Err(error),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// What to restore, and the commit that it stands at.
+    fn look(
+        &self,
+        bucket: &dyn Bucket,
+    ) -> Result<(coulter_object::layout::VolumeId, PieceMap, u64, String), ReplicaError> {
+        if let Some(name) = &self.copy.snapshot {
+            let (record, manifest) = snapshot::read(bucket, name, &Briefly)?;
+            let commit = manifest.commit.to_string();
+            return Ok((record.volume, manifest.pieces, record.device_size, commit));
+        }
+        let (record, history) = history::newest(bucket, &Briefly)?;
+        Ok((record.volume, history.pieces, record.device_size, history.newest_commit.to_string()))
+    }
+
+    /// Makes the file under another name, which it keeps until all of it is there.
+    fn write(
+        &self,
+        bucket: &dyn Bucket,
+        volume: coulter_object::layout::VolumeId,
+        pieces: &PieceMap,
+        size: u64,
+    ) -> Result<(), CliError> {
+        let part = part_of(&self.file);
+        let written = self.write_part(&part, bucket, volume, pieces, size);
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        written
+    }
+
+    fn write_part(
+        &self,
+        part: &Path,
+        bucket: &dyn Bucket,
+        volume: coulter_object::layout::VolumeId,
+        pieces: &PieceMap,
+        size: u64,
+    ) -> Result<(), CliError> {
+        let io = |action| move |source| CliError::io(action, part, source);
+        let file = File::create(part).map_err(io("make"))?;
+        file.set_len(size).map_err(io("make"))?;
+        let bar = terminal::progress("restoring", pieces.total());
+        let progress = |bytes| bar.set_position(bytes);
+        let restored =
+            restore::restore(bucket, volume, pieces, &file, THREADS, &Briefly, &progress);
+        bar.finish_and_clear();
+        restored.map_err(|error| self.copy.failed("restore", error))?;
+        file.sync_all().map_err(io("write"))?;
+        fs::rename(part, &self.file).map_err(io("rename"))?;
+        let directory = self.file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        let synced = File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(|source| CliError::io("write", directory, source))
+    }
+
+    fn tell(&self, size: u64, commit: &str) -> Result<(), CliError> {
+        let Restore { copy, file, .. } = self;
+        terminal::print(&format!(
+            "{BOLD}{}{BOLD:#} of {} from {copy}, commit {commit}",
+            terminal::path(file),
+            Size(size)
+        ))?;
+        if self.take_over {
+            terminal::print(&format!(
+                "The volume is this host's now: coulter attach {} --replicate {}",
+                terminal::path(file),
+                copy.url
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+fn part_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_stands_behind_the_last_at_sign() {
+        let copy = CopyName::parse("file:///a@b/vol@monday").expect("a snapshot");
+        assert_eq!(copy.snapshot.as_deref(), Some("monday"));
+        assert_eq!(copy.url, Url::Directory("/a@b/vol".into()));
+        assert_eq!(copy.to_string(), "file:///a@b/vol@monday");
+        assert_eq!(CopyName::parse("s3://one/two").expect("a copy").snapshot, None);
+        CopyName::parse("s3://one/two@").expect_err("a snapshot has a name");
+        CopyName::parse("nonsense").expect_err("no URL");
+    }
+}

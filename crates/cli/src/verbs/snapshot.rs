@@ -1,0 +1,129 @@
+//! `coulter snapshot`: states of a copy that are kept.
+
+use super::restore::CopyName;
+use crate::error::{CliError, CopyError};
+use crate::terminal::{self, BOLD};
+use clap::{Args, Subcommand};
+use coulter_daemon::replication;
+use coulter_object::publish::Briefly;
+use coulter_object::{ReplicaError, history, snapshot};
+use coulter_terminal::Size;
+use serde::Serialize;
+
+/// Attempts to make a snapshot: a busy host may delete meanwhile what one needs.
+const ATTEMPTS: usize = 20;
+
+/// Keep a state of a copy, name those that are kept, or give one up.
+///
+/// A snapshot is the newest commit at the time, a state after some write; it costs the space of what is
+/// overwritten later. The volume goes on while it is made. `coulter restore URL@NAME` brings it back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter snapshot create s3://bucket/vol@monday
+  coulter snapshot list s3://bucket/vol
+  coulter snapshot delete s3://bucket/vol@monday")]
+pub(crate) struct Snapshot {
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Keep the newest state
+    Create {
+        /// Copy and name
+        #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
+        copy: CopyName,
+    },
+    /// Name the states that are kept
+    List {
+        /// Copy
+        #[arg(value_name = "URL", value_parser = CopyName::parse)]
+        copy: CopyName,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a state up; its objects go when its host next collects
+    Delete {
+        /// Copy and name
+        #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
+        copy: CopyName,
+    },
+}
+
+/// A snapshot as `list --json` shows it.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    commit: String,
+    time: u64,
+    stored_bytes: u64,
+}
+
+impl Snapshot {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        match &self.action {
+            Action::Create { copy } => create(copy),
+            Action::List { copy, json } => list(copy, *json),
+            Action::Delete { copy } => {
+                let name = name_of(copy)?;
+                let bucket = copy.open()?;
+                snapshot::delete(&*bucket, name, &Briefly)
+                    .map_err(|error| copy.failed("delete the snapshot", error))?;
+                terminal::print(&format!("{BOLD}{copy}{BOLD:#} is given up"))
+            }
+        }
+    }
+}
+
+fn name_of(copy: &CopyName) -> Result<&str, CliError> {
+    let name = copy.snapshot.as_deref();
+    Ok(name.ok_or_else(|| CopyError::NoName { url: copy.to_string() })?)
+}
+
+fn create(copy: &CopyName) -> Result<(), CliError> {
+    let name = name_of(copy)?;
+    let bucket = copy.open()?;
+    let mut attempt = 1;
+    let pin = loop {
+        match snapshot::create(&*bucket, name, replication::seconds_since_1970(), &Briefly) {
+            Err(ReplicaError::Collected | ReplicaError::Missing(_)) if attempt < ATTEMPTS => {
+                attempt += 1
+            }
+            made => break made.map_err(|error| copy.failed("make the snapshot", error))?,
+        }
+    };
+    terminal::print(&format!("{BOLD}{copy}{BOLD:#} keeps commit {}", pin.commit))
+}
+
+fn list(copy: &CopyName, json: bool) -> Result<(), CliError> {
+    let bucket = copy.open()?;
+    let failed = |error| copy.failed("list the snapshots of", error);
+    let (record, _) = history::record(&*bucket, &Briefly).map_err(failed)?;
+    let (pins, _) = snapshot::pins(&*bucket, &record, &Briefly).map_err(failed)?;
+    let mut rows = Vec::new();
+    for pin in pins.pins {
+        let manifest =
+            history::manifest(&*bucket, &record, pin.manifest, &Briefly).map_err(failed)?;
+        let (commit, time) = (pin.commit.to_string(), pin.time);
+        rows.push(Row { name: pin.name, commit, time, stored_bytes: manifest.pieces.total() });
+    }
+    if json {
+        return terminal::print_json(&rows);
+    }
+    if rows.is_empty() {
+        return terminal::print("No snapshots.");
+    }
+    for Row { name, commit, time, stored_bytes } in rows {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(time);
+        let time = humantime::format_rfc3339_seconds(time);
+        terminal::print(&format!(
+            "{BOLD}{name}{BOLD:#}  {time}, commit {commit}, {}",
+            Size(stored_bytes)
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Copies elsewhere, from the outside: kept, restored, kept as snapshots, taken over, refused.
+
+mod sandbox;
+
+use sandbox::Sandbox;
+use std::fs;
+use std::process::Command;
+
+/// A directory as the bucket, and a store.
+fn with_store() -> (Sandbox, String) {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("bucket");
+    sandbox.ok(&["create", "disk.img", "--store-size", "96M", "--segment-size", "2M"]);
+    let url = format!("file://{}", sandbox.path("bucket/vol").display());
+    (sandbox, url)
+}
+
+/// Attaches a store and keeps a copy, which each flush waits for; returns the URI of its volume.
+fn attach(sandbox: &Sandbox, store: &str, url: &str) -> String {
+    let words = ["attach", store, "--via", "nbd-server", "--replicate", url];
+    let more = ["--ack", "remote", "--every", "50ms", "--name", "vol"];
+    sandbox.ok(&[&words[..], &more[..]].concat()).trim_end().to_owned()
+}
+
+/// Kills the daemon, as the loss of its host does.
+fn kill(sandbox: &Sandbox) {
+    let status = sandbox.json(&["status", "--json"]);
+    let pid = status[0]["process"]["pid"].as_i64().expect("a process");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+}
+
+fn content(seed: u8) -> Vec<u8> {
+    (0..4_u32 << 20).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed).collect()
+}
+
+fn nbdcopy(sandbox: &Sandbox, words: &[&str]) {
+    let output = Command::new("nbdcopy").args(words).current_dir(sandbox.path(".")).output();
+    let output = output.expect("libnbd's programs are installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Writes content to the start of a volume and flushes it.
+fn write(sandbox: &Sandbox, uri: &str, seed: u8) {
+    fs::write(sandbox.path("written"), content(seed)).expect("there is room");
+    nbdcopy(sandbox, &["--flush", "written", uri]);
+}
+
+/// Whether a volume begins with content.
+fn holds(sandbox: &Sandbox, uri: &str, seed: u8) -> bool {
+    nbdcopy(sandbox, &[uri, "read"]);
+    let read = fs::read(sandbox.path("read")).expect("it was read");
+    read.starts_with(&content(seed))
+}
+
+#[test]
+fn what_was_flushed_survives_the_loss_of_the_host_and_the_volume_goes_on_elsewhere() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    let status = sandbox.json(&["status", "--json"]);
+    let replica = &status[0]["replica"];
+    assert_eq!(
+        (&replica["url"], &replica["ack"]),
+        (&url.clone().into(), &"remote".into()),
+        "{status}"
+    );
+    assert!(replica["shipped_bytes"].as_u64() >= Some(4 << 20), "{status}");
+    assert!(sandbox.ok(&["status"]).contains("--ack remote"), "people are told, too");
+    kill(&sandbox);
+    fs::remove_file(sandbox.path("disk.img")).expect("the host is lost");
+
+    let told = sandbox.ok(&["restore", &url, "moved.img", "--take-over"]);
+    assert!(told.contains("coulter attach moved.img --replicate"), "{told}");
+    let uri = attach(&sandbox, "moved.img", &url);
+    assert!(holds(&sandbox, &uri, 1), "everything that was flushed is there");
+    write(&sandbox, &uri, 2);
+    sandbox.ok(&["detach", "vol"]);
+    sandbox.ok(&["restore", &url, "copy.img"]);
+    sandbox.ok(&["check", "copy.img", "--data"]);
+    let copy = sandbox.ok(&["attach", "copy.img", "--via", "nbd-server"]).trim_end().to_owned();
+    assert!(holds(&sandbox, &copy, 2), "the copy followed");
+}
+
+#[test]
+fn a_host_that_was_taken_over_is_fenced_and_told_so() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    sandbox.ok(&["restore", &url, "moved.img", "--take-over"]);
+    fs::write(sandbox.path("written"), content(2)).expect("there is room");
+    let words = ["--flush", "written", &uri];
+    let refused = Command::new("nbdcopy").args(words).current_dir(sandbox.path(".")).output();
+    assert!(!refused.expect("libnbd's programs are installed").status.success(), "it is fenced");
+    let status = sandbox.command(&["status", "--json"]).output().expect("it runs");
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(
+        status.contains("\"is_fenced\": true") || status.contains("\"is_fenced\":true"),
+        "{status}"
+    );
+    let _ = sandbox.command(&["detach", "vol"]).output();
+    // Its store is of the past from now on: the new host has written.
+    let uri = attach(&sandbox, "moved.img", &url);
+    assert!(holds(&sandbox, &uri, 1), "what was flushed before is there");
+    write(&sandbox, &uri, 3);
+    sandbox.ok(&["detach", "vol"]);
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url];
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("another host has written since"), "{error}");
+    assert!(error.contains("coulter restore") && error.contains("--reseed"), "{error}");
+    sandbox.ok(&[&words[..], &["--reseed"]].concat());
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["restore", &url, "copy.img"]);
+    sandbox.ok(&["check", "copy.img", "--data"]);
+}
+
+#[test]
+fn snapshots_are_kept_named_restored_and_given_up() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    let name = format!("{url}@before the upgrade");
+    sandbox.ok(&["snapshot", "create", &name]);
+    write(&sandbox, &uri, 2);
+    let error = sandbox.fails(2, &["snapshot", "create", &name]);
+    assert!(error.contains("is taken"), "{error}");
+    let list = sandbox.json(&["snapshot", "list", &url, "--json"]);
+    assert_eq!(list[0]["name"], "before the upgrade");
+    sandbox.ok(&["restore", &name, "old.img"]);
+    let old = sandbox.ok(&["attach", "old.img", "--via", "nbd-server"]).trim_end().to_owned();
+    assert!(holds(&sandbox, &old, 1), "the state of that time");
+    sandbox.ok(&["snapshot", "delete", &name]);
+    let error = sandbox.fails(1, &["restore", &name, "gone.img"]);
+    assert!(error.contains("no snapshot 'before the upgrade'"), "{error}");
+    assert!(sandbox.ok(&["snapshot", "list", &url]).contains("No snapshots"));
+    sandbox.fails(1, &["snapshot", "delete", &name]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let (sandbox, url) = with_store();
+    let is_told = |code: i32, words: &[&str], reason: &str| {
+        let error = sandbox.fails(code, words);
+        assert!(error.contains(reason), "{words:?}: {error}");
+    };
+    let attach = ["attach", "disk.img", "--via", "nbd-server"];
+    let with = |words: &[&'static str]| [&attach[..], words].concat();
+    is_told(2, &with(&["--replicate", "/tmp/x"]), "neither with s3://");
+    is_told(2, &with(&["--replicate", "file://relative/x"]), "not absolute");
+    is_told(2, &with(&["--replicate", "s3://bucket"]), "no prefix");
+    is_told(2, &with(&["--ack", "remote"]), "--replicate");
+    is_told(2, &with(&["--replicate", "s3://bucket/x", "--every", "0s"]), "10ms");
+    is_told(1, &with(&["--replicate", "file:///nowhere/at/all"]), "No such file or directory");
+    is_told(1, &["restore", &url, "x.img"], "no such bucket");
+    is_told(2, &["restore", &url, "disk.img"], "something is there already");
+    is_told(2, &["restore", &format!("{url}@one"), "x.img", "--take-over"], "of the past");
+    is_told(2, &["snapshot", "create", &url], "URL@NAME");
+    is_told(2, &["snapshot", "create", &format!("{url}@a/b")], "must not hold");
+    assert!(!sandbox.path("x.img").exists() && !sandbox.path("x.img.part").exists());
+    // A directory in which another store's copy is.
+    sandbox.ok(&[&attach[..], &["--replicate", &url]].concat());
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["create", "other.img", "--store-size", "96M", "--segment-size", "2M"]);
+    let words = ["attach", "other.img", "--via", "nbd-server", "--replicate", &url];
+    is_told(1, &words, "another store's volume");
+    // Damage is named, and nothing is restored from it.
+    let volume = sandbox.path("bucket/vol/volume");
+    let newest = fs::read_dir(sandbox.path("bucket/vol")).expect("a directory").flatten();
+    for entry in newest.filter(|entry| entry.file_name().to_string_lossy().starts_with("volume")) {
+        fs::write(entry.path(), b"damage").expect("it is ours");
+    }
+    assert!(volume.exists());
+    is_told(1, &["restore", &url, "x.img"], "'volume' is damaged");
+}

@@ -1,0 +1,233 @@
+//! A store whose device writes are shipped to a bucket.
+//!
+//! What may differ from the copy is kept in a file of *marks*: beside a store in a file, as `STORE.marks`;
+//! for a disk in `/var/lib/coulter`. Without it everything counts as different, and a copy that exists is
+//! refused rather than guessed to be of this store.
+
+use crate::error::{Error, OpenError};
+use coulter_device::Device;
+use coulter_format::superblock::Superblock;
+use coulter_format::{BLOCK_SIZE, Block};
+use coulter_object::bucket::BucketErrorKind;
+use coulter_object::device::Opening;
+use coulter_object::marks::Marks;
+use coulter_object::probe;
+use coulter_object::ranges::RangeSet;
+use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where marks of disks are kept.
+const MARKS_DIRECTORY: &str = "/var/lib/coulter";
+
+/// How far into a store a superblock is looked for, in bytes.
+const SUPERBLOCK_WITHIN: u64 = 8 << 20;
+
+/// How a store is replicated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replication {
+    /// Where the copy is.
+    pub url: Url,
+    /// What a flush waits for.
+    pub ack: Ack,
+    /// Time between commits.
+    pub every: Duration,
+    /// Bytes that may wait to be shipped.
+    pub lag_max: u64,
+    /// Ship everything anew: the local store counts, whatever the copy holds.
+    pub reseed: bool,
+}
+
+/// What a daemon tells of a copy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplicaFacts {
+    /// Where it is.
+    pub url: String,
+    /// `local` or `remote`: what a flush waits for.
+    pub ack: String,
+    /// Bytes that are in no commit yet.
+    pub lag_bytes: u64,
+    /// For how long something has waited to be in one.
+    pub lag_seconds: f64,
+    /// The last commit: epoch and number.
+    pub commit: String,
+    /// Commits since the opening.
+    pub commits: u64,
+    /// Bytes written to the device since the opening.
+    pub written_bytes: u64,
+    /// Bytes shipped since the opening.
+    pub shipped_bytes: u64,
+    /// Bytes that the device could not read back.
+    pub unreadable_bytes: u64,
+    /// For how long the bucket has not answered; `null` if it does.
+    pub outage_seconds: Option<f64>,
+    /// What it said last, while it does not.
+    pub outage: Option<String>,
+    /// Another host has taken the volume over.
+    pub is_fenced: bool,
+}
+
+impl Replication {
+    /// Wraps the device of the store at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError::NotReplicated`].
+    pub fn wrap(
+        &self,
+        path: &Path,
+        device: Box<dyn Device>,
+    ) -> Result<(Box<dyn Device>, Replica), Error> {
+        let refused = |reason: String| OpenError::NotReplicated {
+            path: path.to_owned(),
+            url: self.url.to_string(),
+            reason,
+        };
+        let bucket = self.url.open(true).map_err(|error| refused(error.to_string()))?;
+        let is_new =
+            match coulter_object::history::record(&*bucket, &coulter_object::publish::Briefly) {
+                Ok(_) => false,
+                Err(ReplicaError::NoVolume) => true,
+                Err(error) => return Err(refused(error.to_string()).into()),
+            };
+        let probed = if is_new { probe::race(&*bucket) } else { probe::sequence(&*bucket) };
+        match probed {
+            // A bucket that does not answer now is waited for later, as in every outage; a new copy needs
+            // one that does.
+            Err(probe::ProbeError::Bucket(error))
+                if !is_new && error.kind == BucketErrorKind::Busy => {}
+            other => other.map_err(|error| refused(error.to_string()))?,
+        }
+        let store =
+            uuid_of(path).ok_or_else(|| refused("the store has no superblock".to_string()))?;
+        let marks = marks_path(path, &store);
+        let marks = Marks::open(&marks)
+            .map_err(|error| refused(format!("{}: {error}", marks.display())))?;
+        let size = device.properties().size;
+        let opening = Opening {
+            bucket,
+            settings: self.settings(),
+            marks,
+            store,
+            owner: owner(),
+            content: content_of(path, size),
+            reseed: self.reseed,
+        };
+        let (device, replica) =
+            ShippedDevice::open(device, opening).map_err(|error| refused(error.to_string()))?;
+        Ok((Box::new(device), replica))
+    }
+
+    fn settings(&self) -> Settings {
+        let lag_max = self.lag_max.max(Settings::DEFAULT.object_size);
+        Settings { ack: self.ack, every: self.every, lag_max, ..Settings::DEFAULT }
+    }
+
+    /// What to tell of the copy now.
+    pub fn facts(&self, replica: &Replica) -> ReplicaFacts {
+        let status = replica.status();
+        ReplicaFacts {
+            url: self.url.to_string(),
+            ack: match self.ack {
+                Ack::Local => "local",
+                Ack::Remote => "remote",
+            }
+            .to_string(),
+            lag_bytes: status.lag.bytes,
+            lag_seconds: status.lag.time.as_secs_f64(),
+            commit: status.last.map_or_else(|| "-".to_string(), |last| last.to_string()),
+            commits: status.counts.commits,
+            written_bytes: status.counts.written_bytes,
+            shipped_bytes: status.counts.shipped_bytes,
+            unreadable_bytes: status.counts.unreadable_bytes,
+            outage_seconds: status.weather.outage_since.map(|since| since.elapsed().as_secs_f64()),
+            outage: status.weather.error.map(|error| error.to_string()),
+            is_fenced: status.is_fenced,
+        }
+    }
+}
+
+/// The UUID of the store at `path`.
+fn uuid_of(path: &Path) -> Option<[u8; 16]> {
+    let file = File::open(path).ok()?;
+    let mut bytes = [0; BLOCK_SIZE];
+    let mut offset = 0;
+    while offset < SUPERBLOCK_WITHIN {
+        file.read_exact_at(&mut bytes, offset).ok()?;
+        let block: &Block = &bytes;
+        if let Ok(superblock) = Superblock::decode(block) {
+            return Some(superblock.store.uuid);
+        }
+        offset += BLOCK_SIZE as u64;
+    }
+    None
+}
+
+/// Where the marks of a store are kept.
+fn marks_path(path: &Path, uuid: &[u8; 16]) -> PathBuf {
+    let is_disk = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    if is_disk {
+        let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let _ = std::fs::create_dir_all(MARKS_DIRECTORY);
+        return Path::new(MARKS_DIRECTORY).join(format!("{uuid}.marks"));
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".marks");
+    PathBuf::from(name)
+}
+
+/// What of a store may be something other than zeros: the parts of a file that are there.
+fn content_of(path: &Path, size: u64) -> RangeSet {
+    let all = || std::iter::once(0..size).collect();
+    let Ok(file) = File::open(path) else { return all() };
+    let mut found = RangeSet::new();
+    let mut offset = 0;
+    while offset < size {
+        let seek = |from: u64, whence| {
+            let from = i64::try_from(from).ok()?;
+            nix::unistd::lseek(&file, from, whence).map_or_else(
+                |error| (error == nix::errno::Errno::ENXIO).then_some(size),
+                |at| u64::try_from(at).ok(),
+            )
+        };
+        let Some(start) = seek(offset, nix::unistd::Whence::SeekData) else { return all() };
+        if start >= size {
+            break;
+        }
+        let Some(end) = seek(start, nix::unistd::Whence::SeekHole) else { return all() };
+        // In whole units of the largest alignment of a device.
+        let unit = BLOCK_SIZE as u64;
+        found.insert(start / unit * unit..end.div_ceil(unit).saturating_mul(unit).min(size));
+        offset = end.max(start + 1);
+    }
+    found
+}
+
+/// Says that the store at `path` is what a claim found, byte for byte.
+///
+/// # Errors
+/// When its marks cannot be kept.
+pub fn adopt_marks(
+    path: &Path,
+    claim: &coulter_object::takeover::Claim,
+) -> Result<(), ReplicaError> {
+    let marks = marks_path(path, &claim.record.store);
+    let mut marks = Marks::open(&marks).map_err(ReplicaError::File)?;
+    coulter_object::device::adopt(&mut marks, claim, claim.record.device_size, false)
+}
+
+/// The time, for people.
+pub fn seconds_since_1970() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |time| time.as_secs())
+}
+
+/// This host and process, for people.
+pub fn owner() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let mut owner = format!("{} process {}", host.to_string_lossy(), std::process::id());
+    owner.truncate(255);
+    owner
+}
