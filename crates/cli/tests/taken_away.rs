@@ -232,7 +232,8 @@ fn a_log_without_events_goes_with_its_daemon() {
     let log = sandbox.path("state/disk.log");
     for _ in 0..2 {
         sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
-        assert!(fs::read_to_string(&log).expect("there is a log").contains("serving"));
+        // Told after the command was.
+        wait_until("it logs", || fs::read_to_string(&log).is_ok_and(|log| log.contains("serving")));
         sandbox.ok(&["detach", "disk"]);
         assert!(!log.exists());
     }
