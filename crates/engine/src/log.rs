@@ -581,6 +581,7 @@ impl Log {
     pub(crate) fn retire(&mut self, segments: &mut Segments, record_ref: RecordRef) {
         let now = self.now();
         let record = self.record_mut(record_ref);
+        assert!(record.state != RecordState::Idle, "a record is done with once");
         let sealed = record.state != RecordState::Filling;
         record.state = RecordState::Idle;
         let (origin, segment, goes_on) = (record.origin, record.segment, record.goes_on);

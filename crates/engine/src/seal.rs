@@ -63,6 +63,7 @@ impl Shared {
             appended += self.log.record(record).appended_blocks();
             self.seal_record(*stream, index + 1 < count, buffers);
         }
+        assert!(appended <= blocks, "what is appended is some of it");
         if count > 0 {
             self.pacing.spend(appended);
             self.placer.group_sealed(blocks);

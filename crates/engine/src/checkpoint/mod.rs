@@ -183,6 +183,7 @@ impl Checkpointer {
             let extent = Extent { key, count: 1, kind, relocated: false };
             let Some(record) = shared.metadata_record(&extent, buffers) else { return };
             let place = 1 + shared.log.record(record).payload as usize;
+            assert!(place < crate::api::RECORD_BLOCKS, "a record that takes it has room");
             let image = &self.images[self.next_image];
             let checksum = checksum::block(kind, key, image);
             buffers.record_mut(record)[place] = *image;
@@ -333,6 +334,7 @@ impl Checkpointer {
             durable_sequence: self.flushing,
             ..shared.superblock
         };
+        assert!(self.flushing <= shared.log.applied, "what was flushed had taken effect");
         self.is_second = false;
         self.put_superblock(shared, superblock, Copies::One, buffers);
     }
@@ -362,6 +364,7 @@ impl Checkpointer {
     }
 
     fn superblock_is_durable(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        assert_eq!(self.stage, Stage::LastFlush, "a flush made it durable");
         let written = self.next_superblock.take().expect("a superblock was written");
         if !self.is_second && !sings(Canary::SuperblockSingle) {
             self.is_second = true;

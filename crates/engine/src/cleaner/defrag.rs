@@ -224,6 +224,7 @@ impl Cleaner {
     }
 
     fn pass_range(&mut self, shared: &mut Shared, end: u64) {
+        assert!(self.range.next.is_none_or(|next| next <= end), "the position never goes back");
         self.range.next = self.range.next.map(|_| end);
         shared.statistics.defrag_next = end;
     }

@@ -61,6 +61,7 @@ impl Restraint {
     /// So many blocks of a victim are read. What is read on the floor whatever is allowed does not add up: the
     /// host would wait until all of it had been allowed.
     pub(crate) fn spend(&mut self, blocks: u32) {
+        assert!(blocks > 0, "what is spent was read");
         if let Some(allowance) = &mut self.allowance {
             *allowance = (*allowance - i64::from(blocks)).max(-(RECORD_BLOCKS as i64));
         }

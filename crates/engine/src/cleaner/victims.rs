@@ -56,6 +56,8 @@ impl Cleaner {
             let usable = shared.segments.usable_count();
             self.fruitless = Some((shared.log.applied, usable, choice.least_gain));
         }
+        let is_fresh = |victim| !shared.segments.is_exhausted(victim);
+        assert!(choice.victim.is_none_or(is_fresh), "none is cleaned twice before a checkpoint");
         choice.victim
     }
 

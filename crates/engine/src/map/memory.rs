@@ -134,6 +134,7 @@ impl Map {
                 return false;
             }
         }
+        assert!(needed >= blocks, "promises add up");
         self.reserved_chunks = needed;
         true
     }

@@ -214,6 +214,7 @@ impl Recovery {
         let walk = self.walks[index];
         let size = shared.superblock.geometry.segment_size;
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
+        assert!(walk.probe > 0, "the end is searched while there is something to search");
         let searched = chunk.len().min(walk.probe as usize);
         for (offset, block) in chunk[..searched].iter().enumerate() {
             let place = start.plus(offset as u32);
