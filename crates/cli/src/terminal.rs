@@ -19,7 +19,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
 /// Prints a value as JSON, indented.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     Ok(coulter_terminal::print_json(value)?)
 }
@@ -27,7 +27,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 /// Prints a value as JSON on one line.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
     Ok(coulter_terminal::print_json_line(value)?)
 }

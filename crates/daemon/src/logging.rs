@@ -2,7 +2,7 @@
 //! `--log-format json` an object of the same: `time`, `level`, `target`, `message` and the keys.
 //!
 //! It goes to standard error in the foreground, else to a file in the state directory and to the journal. The
-//! file is cut in two when it grows past [`LOG_SIZE_MAX`], so that a long life cannot fill `/run`, and goes with
+//! file is cut in two when it grows past `LOG_SIZE_MAX`, so that a long life cannot fill `/run`, and goes with
 //! a daemon that ends in order and had nothing to say that is worse than usual.
 //! Of a standard error that takes nothing (a pipe that nobody reads, a terminal that was stopped)
 //! lines are lost, and later counted: a volume does not wait for whoever reads of it.

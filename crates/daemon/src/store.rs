@@ -62,7 +62,7 @@ pub fn existing_to_serve(path: &Path) -> Result<PathBuf, Error> {
 /// The file or disk at `path`, locked against others.
 ///
 /// # Errors
-/// [`OpenError::Open`].
+/// [`OpenError::Refused`], [`OpenError::InUse`].
 pub fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device>, Error> {
     let options = OpenOptions { read_only, ..OpenOptions::default() };
     coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
@@ -71,7 +71,7 @@ pub fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device>, Erro
 /// The file at `path`, which [`lock_file`] has locked.
 ///
 /// # Errors
-/// [`OpenError::Open`].
+/// [`OpenError::Refused`], [`OpenError::InUse`].
 pub fn open_locked_device(path: &Path) -> Result<Box<dyn Device>, Error> {
     let options = OpenOptions { locked: true, ..OpenOptions::default() };
     coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
@@ -80,7 +80,7 @@ pub fn open_locked_device(path: &Path) -> Result<Box<dyn Device>, Error> {
 /// Locks the regular file at `path` against others until `file` is closed, as an open store is.
 ///
 /// # Errors
-/// [`OpenError::Open`].
+/// [`OpenError::Refused`], [`OpenError::InUse`].
 pub fn lock_file(file: &File, path: &Path) -> Result<(), Error> {
     coulter_device::lock_file(file, path).map_err(|error| not_opened(path, &error))
 }

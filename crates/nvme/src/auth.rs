@@ -149,7 +149,7 @@ pub fn opening(bytes: &[u8]) -> Option<Opening> {
 pub struct Negotiate<'a> {
     /// It wants a secure channel made out of it.
     pub secure_channel: u8,
-    /// Numbers of [`Hash`]es, best first.
+    /// Numbers of hashes, best first.
     pub hashes: &'a [u8],
     /// Numbers of [`Group`]s, best first.
     pub groups: &'a [u8],

@@ -94,7 +94,7 @@ pub fn print(text: &str) -> Result<(), OutputError> {
 /// Prints a value as JSON, indented.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<(), OutputError> {
     let text = serde_json::to_string_pretty(value).map_err(|e| output_failed(e.into()))?;
     print(&text)
@@ -103,7 +103,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), OutputError> {
 /// Prints a value as JSON on one line.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json_line(value: &impl Serialize) -> Result<(), OutputError> {
     let text = serde_json::to_string(value).map_err(|e| output_failed(e.into()))?;
     print(&text)
@@ -144,7 +144,7 @@ impl<R: Serialize + Display> Rows<R> {
     /// Ends the array and empties the buffer.
     ///
     /// # Errors
-    /// As [`print`].
+    /// As [`print()`].
     pub fn finish(mut self) -> Result<(), OutputError> {
         let end = match (self.json, self.count) {
             (false, _) => "",

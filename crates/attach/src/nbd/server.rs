@@ -1,4 +1,4 @@
-//! The NBD server: exports behind a [`net`](crate::net) server.
+//! The NBD server: exports behind a `net` server.
 
 use super::connection::Nbd;
 use super::export::Export;

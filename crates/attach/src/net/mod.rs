@@ -9,7 +9,7 @@
 //!   receive, outgoing  bytes and buffers on their way in and out
 //! address, socket      where, and how to wait
 //! ```
-//! A protocol is a [`Protocol`], which negotiates, and an [`Exchange`], which understands bytes.
+//! A protocol is a `Protocol`, which negotiates, and an `Exchange`, which understands bytes.
 
 mod address;
 mod connection;

@@ -1,4 +1,4 @@
-//! The NVMe/TCP target: volumes as subsystems behind a [`net`](crate::net) server.
+//! The NVMe/TCP target: volumes as subsystems behind a `net` server.
 
 use super::conversation::Conversation;
 use super::discovery::Elsewhere;

@@ -9,7 +9,7 @@
 //! - An error leaves it open whether the request was carried out, now or *later*, unless its kind
 //!   says that it was refused. So a name is never used for other bytes: see [`crate::publish`].
 //!
-//! It does not retry, cache or count: see [`crate::publish`] and [`crate::meter`].
+//! It does not retry, cache or count: see [`crate::publish`].
 
 mod directory;
 #[cfg(feature = "faults")]
