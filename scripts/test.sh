@@ -11,7 +11,7 @@ export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
 readonly bare_target=x86_64-unknown-none
 # Bytes of the largest stack frame there; it may only fall.
-readonly bare_frame_max=12800
+readonly bare_frame_max=9728
 
 part_format() {
   cargo fmt --all -- --check

@@ -221,9 +221,9 @@ pub(crate) fn spare_percent_of(geometry: &Geometry, options: &CreateOptions) -> 
 
 /// The capacity of a store that is to have the share of spare space that another one has.
 pub(crate) fn capacity_alike(new: &Geometry, old: &Geometry, options: &CreateOptions) -> u64 {
-    let room = u128::from(room_of(new, options)) * u128::from(old.capacity);
-    // Below 2^32, as the room is, unless the other one has no room at all.
-    u64::try_from(room / u128::from(room_of(old, options)).max(1)).unwrap_or(u64::MAX)
+    // Both factors count blocks of a device, which are fewer than 2^32: the product fits.
+    let room = room_of(new, options).saturating_mul(old.capacity);
+    room / room_of(old, options).max(1)
 }
 
 /// Blocks for the volume and what is spare.

@@ -246,7 +246,10 @@ impl Directory {
     pub(crate) fn place(&mut self, leaf: u64) -> LeafPlace {
         let root = self.root_index(leaf / ENTRIES_PER_PAGE as u64);
         if self.roots[root].leaves.is_none() {
-            self.roots[root].leaves = Some(Box::new([Leaf::EMPTY; ENTRIES_PER_PAGE]));
+            // Made where it stays: 12 KiB are more than a kernel's stack has to give.
+            let leaves = alloc::vec![Leaf::EMPTY; ENTRIES_PER_PAGE].into_boxed_slice();
+            let leaves = leaves.try_into().ok().expect("a table has this many leaves");
+            self.roots[root].leaves = Some(leaves);
             self.leaf_tables += 1;
         }
         LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize }
