@@ -248,7 +248,7 @@ impl Directory {
         if self.roots[root].leaves.is_none() {
             // Made where it stays: 12 KiB are more than a kernel's stack has to give.
             let leaves = alloc::vec![Leaf::EMPTY; ENTRIES_PER_PAGE].into_boxed_slice();
-            let leaves = leaves.try_into().ok().expect("a table has this many leaves");
+            let leaves = leaves.try_into().expect("a table has this many leaves");
             self.roots[root].leaves = Some(leaves);
             self.leaf_tables += 1;
         }
