@@ -79,6 +79,12 @@ impl Classes {
         self.links[segment].class = NONE;
     }
 
+    /// Whether so many valid blocks are another class than so many others: what is asked at each overwrite.
+    #[inline]
+    pub(crate) fn tells_apart(&self, before: u32, after: u32) -> bool {
+        before >> self.shift != after >> self.shift
+    }
+
     /// So many blocks of a closed segment are valid now.
     pub(crate) fn update(&mut self, segment: usize, valid: u32) {
         let class = self.links[segment].class;

@@ -37,6 +37,7 @@ impl IndexSet {
         self.count
     }
 
+    #[inline]
     pub(crate) fn contains(&self, index: usize) -> bool {
         self.levels[0][index / BITS] & 1 << (index % BITS) != 0
     }

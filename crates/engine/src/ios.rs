@@ -93,7 +93,6 @@ impl Ios {
             self.slots.push(Slot { purpose: None, background: 0, expected: Vec::new() });
             IoId(self.slots.len() as u32 - 1)
         });
-        assert!(self.slots[id.0 as usize].purpose.is_none(), "a free slot is free");
         self.slots[id.0 as usize].purpose = Some(purpose);
         self.out += 1;
         let queue = if purpose.is_background() { &mut self.background } else { &mut self.queue };
@@ -106,7 +105,6 @@ impl Ios {
         let id = self.start(Purpose::Read(part), command);
         let slot = &mut self.slots[id.0 as usize];
         slot.expected.clear();
-        assert!(!expected.is_empty(), "a read expects a checksum for each block");
         slot.expected.extend_from_slice(expected);
     }
 
@@ -126,7 +124,6 @@ impl Ios {
 
     /// Frees the slot.
     pub(crate) fn recycle(&mut self, id: IoId) {
-        assert!(self.slots[id.0 as usize].purpose.is_none(), "only what has completed is freed");
         self.free.push(id);
     }
 

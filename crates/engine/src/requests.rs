@@ -64,7 +64,6 @@ impl Requests {
     /// A slot for a request; `None` when all are taken.
     pub(crate) fn insert(&mut self, id: RequestId, work: Work) -> Option<u32> {
         let slot = self.free.pop()?;
-        assert!(self.slots[slot as usize].is_none(), "a free slot is empty");
         self.slots[slot as usize] = Some(Slot { id, work, failure: None });
         Some(slot)
     }

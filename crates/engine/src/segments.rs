@@ -282,8 +282,12 @@ impl Segments {
     }
 
     /// For what the segment table may have to say anew.
+    #[inline]
     pub(crate) fn segment_mut(&mut self, segment: SegmentIndex) -> &mut Segment {
-        self.changed_pages.insert(segment.index() / SEGMENTS_PER_PAGE);
+        let page = segment.index() / SEGMENTS_PER_PAGE;
+        if !self.changed_pages.contains(page) {
+            self.changed_pages.insert(page);
+        }
         &mut self.table[segment.index()]
     }
 
@@ -446,6 +450,7 @@ impl Segments {
     }
 
     /// One more reference to a block.
+    #[inline]
     pub(crate) fn retain(&mut self, pba: Pba) {
         assert_ne!(pba, Pba::LOST, "what is lost is nowhere");
         let segment = self.of(pba);
@@ -459,7 +464,9 @@ impl Segments {
         debug_assert!(!matches!(entry.state, State::Free | State::Queued(_) | State::Trimming));
         let valid = entry.valid;
         self.valid_count += 1;
-        self.classes.update(segment.index(), valid);
+        if self.classes.tells_apart(valid - 1, valid) {
+            self.classes.update(segment.index(), valid);
+        }
     }
 
     /// The same for one that the checkpoint lists.
@@ -482,6 +489,7 @@ impl Segments {
 
     /// One reference less. A closed segment without any becomes freed at `now`. What is lost is
     /// counted, but nobody knows where: see [`Segments::forgive`].
+    #[inline]
     pub(crate) fn release(&mut self, pba: Pba, now: Sequence) {
         if pba == Pba::LOST {
             return;
@@ -495,7 +503,9 @@ impl Segments {
         entry.valid -= 1;
         let (valid, watched) = (entry.valid, entry.watched);
         self.valid_count -= 1;
-        self.classes.update(segment.index(), valid);
+        if self.classes.tells_apart(valid, valid + 1) {
+            self.classes.update(segment.index(), valid);
+        }
         if watched {
             self.note_death(segment, pba);
         }

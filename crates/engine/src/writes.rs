@@ -43,6 +43,7 @@ impl Writes {
         }
     }
 
+    #[inline]
     pub(crate) fn accept_write(
         &mut self,
         shared: &mut Shared,
@@ -84,6 +85,7 @@ impl Writes {
 
     /// Puts one range of a write into the record that has room for it. Its data begins at block
     /// `source` of the buffer.
+    #[inline]
     pub(crate) fn stage_write(
         &mut self,
         shared: &mut Shared,
