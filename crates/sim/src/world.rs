@@ -469,7 +469,9 @@ impl World {
 
     fn submit(&mut self, step: &Step) -> Result<(), Violation> {
         // Of a plan that was made shorter the volume may no longer grow.
-        if step.end() > self.volume_size {
+        // And one that grew keeps its share of spare space, which may leave it less than was drawn.
+        let volume_size = self.volume_size.min(self.engine().geometry().volume_size);
+        if step.end() > volume_size {
             return Ok(());
         }
         let step = &self.clipped(step);

@@ -312,6 +312,8 @@ impl Rig {
                 self.device.execute(&io.command, &mut self.memory);
                 self.done.push(io.id);
             }
+            // What is completed here `end_turn` does not see.
+            self.idle = if self.done.is_empty() { self.idle } else { 0 };
             for id in std::mem::take(&mut self.done) {
                 let start = Instant::now();
                 self.engine.handle_completion(id, Ok(()), &mut self.memory);
