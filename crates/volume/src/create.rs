@@ -374,7 +374,7 @@ mod tests {
         assert!(matches!(wide, CreateError::VolumeTooLarge { .. }), "{wide}");
         let huge = check_create(500 << 40, &CreateOptions::default()).expect_err("it cannot be");
         assert!(
-            huge.to_string().contains("has 500 TiB: a store can have 16 TiB at most"),
+            huge.to_string().contains("a store of 500 TiB, and a store can have 16 TiB at most"),
             "{huge}"
         );
         let bare = refused(CreateOptions { spare_percent: 3, ..small() });

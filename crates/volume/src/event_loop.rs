@@ -160,6 +160,11 @@ impl EventLoop {
     /// Does all that can be done without waiting for the device. The device learns of it at the
     /// next [`EventLoop::wait`] or [`EventLoop::arm`].
     pub(crate) fn work(&mut self) {
+        // The sleep that was prepared is over. What ended it may lie with the device, which calls again and
+        // again until it is taken.
+        if self.is_armed {
+            self.wait(Wait::No);
+        }
         self.guarded(|event_loop| Ok(event_loop.try_work()));
     }
 
