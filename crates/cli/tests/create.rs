@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
-fn a_new_file_is_sparse_private_and_as_large_as_was_asked() {
+fn a_new_file_is_private_as_large_as_was_asked_and_sparse_if_that_was_asked() {
     let sandbox = Sandbox::new();
-    let made = sandbox.json(&["create", "disk.img", "--store-size", "1G", "--json"]);
+    let made = sandbox.json(&["create", "disk.img", "--store-size", "1G", "--sparse", "--json"]);
     let file = fs::metadata(sandbox.path("disk.img")).expect("it was made");
     assert_eq!(file.len(), 1 << 30);
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
@@ -41,8 +41,10 @@ fn a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it() {
         assert!(output.status.success(), "{error}");
         error
     };
-    let create =
-        |size| note(&["create", "disk/a.img", "--store-size", size, "--segment-size", "2M"]);
+    let create = |size| {
+        let shape = ["--store-size", size, "--segment-size", "2M", "--sparse"];
+        note(&[&["create", "disk/a.img"], &shape[..]].concat())
+    };
     assert_eq!(create("60M"), "");
     fs::remove_file(disk.join("a.img")).expect("it is ours");
     let told = create("128M");

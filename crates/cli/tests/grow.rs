@@ -106,7 +106,8 @@ fn a_store_on_a_full_disk_is_as_it_was_or_as_it_should_be() {
     assert!(mounted.expect("it can be run").success());
     // Sooner or later in growing, there is no room.
     for free in (0..40 << 10).step_by(4096) {
-        sandbox.ok(&["create", "disk/a.img", "--store-size", "60M", "--segment-size", "2M"]);
+        let shape = ["--store-size", "60M", "--segment-size", "2M", "--sparse"];
+        sandbox.ok(&[&["create", "disk/a.img"], &shape[..]].concat());
         let mut filling = File::create(disk.join("filling")).expect("the directory is writable");
         while filling.write_all(&[1; 4096]).is_ok() {}
         let full = filling.metadata().expect("it is there").len();
@@ -132,7 +133,8 @@ fn a_store_that_may_outgrow_its_file_system_grows_with_a_note_of_it() {
     let mount = ["-t", "tmpfs", "-o", "size=128M", "none"];
     let mounted = Command::new("mount").args(mount).arg(&disk).status();
     assert!(mounted.expect("it can be run").success());
-    sandbox.ok(&["create", "disk/a.img", "--store-size", "60M", "--segment-size", "2M"]);
+    let shape = ["--store-size", "60M", "--segment-size", "2M", "--sparse"];
+    sandbox.ok(&[&["create", "disk/a.img"], &shape[..]].concat());
     let note = |size| {
         let output = sandbox.run(&["grow", "disk/a.img", "--store-size", size]);
         assert!(output.status.success(), "{output:?}");

@@ -25,7 +25,7 @@ fn attach(sandbox: &Sandbox, store: &str, url: &str) -> String {
 /// Kills the daemon, as the loss of its host does.
 fn kill(sandbox: &Sandbox) {
     let status = sandbox.json(&["status", "--json"]);
-    let pid = status[0]["process"]["pid"].as_i64().expect("a process");
+    let pid = status[0]["pid"].as_i64().expect("a process");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
 }

@@ -236,7 +236,7 @@ impl Checkpointer {
             shared.log.record_mut(record).words.push(word);
         }
         shared.log.record_mut(record).push_extent(extent);
-        shared.statistics.checkpoint_blocks += u64::from(count) + 1;
+        shared.statistics.checkpoint_blocks += u64::from(count);
         self.new_location = Some(CheckpointLocation {
             sequence: self.cut.sequence,
             pba: shared.log.record(record).header_pba.plus(1),
@@ -405,6 +405,7 @@ impl Checkpointer {
             let (source, stream) = (Target::Page(page), Stream::Metadata);
             shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count: 1, source, stream });
             self.superblock_writes += 1;
+            shared.statistics.checkpoint_blocks += 1;
         }
     }
 
