@@ -394,7 +394,11 @@ impl World {
             }
             Step::Grow(segments) => {
                 self.device.grow(segments * u64::from(self.shape.segment_size));
-                let growth = Growth { volume_size: None, spare_percent: None };
+                // As large as a new store of that size would be, which the oracle counts on.
+                let segment_size = u64::from(self.shape.segment_size);
+                let grown = self.device.size() / segment_size - 1 - self.shape.segments;
+                let volume_size = generate::grown_volume_size(&self.shape, grown);
+                let growth = Growth { volume_size: Some(volume_size), spare_percent: None };
                 // A larger volume may need more map memory than it was opened with.
                 (self.config.growth, self.config.map_size) = (Some(growth), None);
                 Ok(())
