@@ -48,7 +48,7 @@ fn a_store_that_may_outgrow_its_file_system_is_made_with_a_note_of_it() {
     assert_eq!(create("60M"), "");
     fs::remove_file(disk.join("a.img")).expect("it is ours");
     let told = create("128M");
-    assert!(told.contains("disk/a.img may grow by") && told.contains("read-only"), "{told}");
+    assert!(told.contains("disk/a.img may grow by") && told.contains("writes wait"), "{told}");
     let told = note(&["attach", "disk/a.img", "--via", "nbd-server"]);
     assert!(told.contains("may grow by"), "{told}");
     note(&["detach", "a"]);

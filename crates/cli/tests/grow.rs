@@ -142,7 +142,7 @@ fn a_store_that_may_outgrow_its_file_system_grows_with_a_note_of_it() {
     };
     assert_eq!(note("80M"), "");
     let told = note("200M");
-    assert!(told.contains("disk/a.img may grow by") && told.contains("read-only"), "{told}");
+    assert!(told.contains("disk/a.img may grow by") && told.contains("writes wait"), "{told}");
 }
 
 #[test]

