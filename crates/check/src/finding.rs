@@ -186,6 +186,12 @@ pub enum Finding {
         /// The field that differs.
         field: &'static str,
     },
+    /// Neither of the two copies at the start of the device can be used, and the third can.
+    FirstSuperblocksLost {
+        /// Where the third copy lies.
+        #[serde(serialize_with = "as_block")]
+        third: Pba,
+    },
     /// No superblock can be used.
     NoSuperblock,
     /// Records know of a newer superblock than can be found.
@@ -482,6 +488,7 @@ impl Finding {
             | F::SuperblockDamaged { .. }
             | F::SuperblockMisplaced { .. }
             | F::SuperblocksDisagree { .. }
+            | F::FirstSuperblocksLost { .. }
             | F::NoSuperblock
             | F::SuperblockLost { .. }
             | F::DeviceTruncated { .. }

@@ -15,6 +15,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::SuperblockDamaged { .. }
         | Finding::SuperblockMisplaced { .. }
         | Finding::SuperblocksDisagree { .. }
+        | Finding::FirstSuperblocksLost { .. }
         | Finding::NoSuperblock
         | Finding::SuperblockLost { .. }
         | Finding::DeviceTruncated { .. } => write_superblock(finding, f),
@@ -88,6 +89,13 @@ fn write_superblock(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
             f,
             "the two superblocks disagree about `{field}`: one of them belongs to another store \
              that was formatted or copied over this one; restore the right one from a backup",
+        ),
+        Finding::FirstSuperblocksLost { third } => write!(
+            f,
+            "both superblocks at the start of the device are gone: something else was written \
+             there, perhaps by mkfs; a third copy at block {} is whole: attach the store \
+             read-only, or take the data out with `coulter salvage`",
+            third.0,
         ),
         Finding::NoSuperblock => f.write_str(
             "neither superblock can be used, so nothing in the store can be found; restore the \

@@ -30,6 +30,12 @@ impl Place {
         }
     }
 
+    /// Blank, overwritten or damaged, so that nothing can be said of whose it was.
+    fn is_no_superblock(&self) -> bool {
+        let foreign = |reason| matches!(reason, Reason::Version(_) | Reason::Features(_));
+        self.reason().is_some_and(|reason| !foreign(reason))
+    }
+
     fn reason(&self) -> Option<Reason> {
         self.content.as_ref()?.as_ref().err().map(|corrupt| corrupt.reason)
     }
@@ -97,11 +103,18 @@ pub(crate) fn check(window: &mut Window<'_>, report: &mut Report) -> Option<Supe
         report_none(&places, report);
         return None;
     };
+    let first_two_are_lost = !places.iter().any(|p| p.copy() != Copy::C && p.valid().is_some());
+    if first_two_are_lost {
+        report.add(Finding::FirstSuperblocksLost { third: newest.geometry.third_superblock });
+    }
     for place in &places {
         let geometry = &newest.geometry;
         let copies = [FIRST_SUPERBLOCK, geometry.second_superblock, geometry.third_superblock];
         let expected = copies.contains(&place.pba);
-        if expected {
+        if expected && first_two_are_lost && place.is_no_superblock() {
+            // The finding above says it, and no checkpoint will write this copy again.
+            continue;
+        } else if expected {
             check_copy(place, &newest, report);
         } else if place.pba < newest.geometry.first_segment && place.valid().is_some() {
             report.add(Finding::SuperblocksDisagree { field: "second_superblock" });

@@ -99,6 +99,29 @@ fn a_half_formatted_store() {
     }
 }
 
+/// The third copy is whole, and yet the store is not: it is not opened for writing.
+#[test]
+fn a_store_whose_first_two_superblocks_are_gone() {
+    let model = settled();
+    let newest = model.superblock.location().0;
+    let other = if newest == 0 { SEGMENT / 2 } else { 0 };
+    let mut image = model.image.clone();
+    let mut with_third = model.superblock;
+    with_third.geometry.third_superblock = with_third.geometry.best_third_superblock();
+    let mut block = [0; BLOCK_SIZE];
+    with_third.encode(&mut block);
+    image.put(with_third.geometry.third_superblock.0, block);
+    image.put(newest, [0; BLOCK_SIZE]);
+    image.put(other, block);
+    let report = assert_found(&image, "first_superblocks_lost");
+    assert!(names(&report).contains("superblock_misplaced"));
+    image.put(other, [0xff; BLOCK_SIZE]);
+    let report = assert_found(&image, "first_superblocks_lost");
+    assert!(!names(&report).contains("superblock_missing"), "no checkpoint writes it again");
+    let said = report.findings[0].to_string();
+    assert!(said.contains("read-only") && said.contains("salvage"), "{said}");
+}
+
 #[test]
 fn a_superblock_at_the_wrong_place() {
     let model = settled();

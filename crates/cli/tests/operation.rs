@@ -89,10 +89,16 @@ fn the_log_can_be_objects() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--log-format", "json"]);
-    let log = std::fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
-    let lines: Vec<serde_json::Value> =
-        log.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
-    let serving = lines.iter().find(|line| line["message"] == "serving").expect("it served");
+    // A thread of its own writes the log, perhaps after `attach` has ended.
+    let mut serving = serde_json::Value::Null;
+    sandbox::wait_until("the log says that the volume is served", || {
+        let log = std::fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let mut lines = whole.lines().map(|line| serde_json::from_str(line).expect("an object"));
+        let found = lines.find(|line: &serde_json::Value| line["message"] == "serving");
+        serving = found.unwrap_or_default();
+        serving.is_object()
+    });
     assert_eq!((&serving["name"], &serving["level"]), (&"disk".into(), &"info".into()));
     assert!(serving["pid"].is_u64(), "{serving}");
 }
