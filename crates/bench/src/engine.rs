@@ -23,7 +23,7 @@ use crate::progress::Progress;
 use crate::standin::{Data, Rig, StandinDevice};
 use crate::table::{Table, bytes, percent, rate};
 use crate::timing::{CpuClock, median};
-use coulter_engine::create::{CreateOptions, create, segment_size_default};
+use coulter_engine::create::{CreateOptions, create, segment_blocks_default};
 use coulter_engine::{Config, Statistics};
 use coulter_format::{BLOCK_SIZE, Lba, StoreId};
 use coulter_workload::{Addresses, Pattern};
@@ -48,7 +48,7 @@ pub struct Options {
     /// Spare space of the other store.
     pub ample_spare_percent: u32,
     /// Bytes of a segment; `None` for what a new store would have.
-    pub segment_size: Option<u32>,
+    pub segment_blocks: Option<u32>,
     /// CPU seconds of each kind of work, over all rounds.
     pub seconds: f64,
     /// How often the volume is overwritten before measuring begins.
@@ -63,7 +63,7 @@ impl Default for Options {
             size: 4 << 30,
             spare_percent: 20,
             ample_spare_percent: 300,
-            segment_size: None,
+            segment_blocks: None,
             seconds: 5.0,
             warm_up: 3.0,
             progress: Progress::default(),
@@ -241,14 +241,14 @@ fn store(options: &Options, size: u64, spare_percent: u32) -> CreateOptions {
     let volume_size = size / BLOCK;
     let wanted = u128::from(volume_size) * u128::from(100 + spare_percent) / 100;
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-    let suited = segment_size_default(wanted, 0);
-    let segment_size = options.segment_size.map_or(suited, |size| size / BLOCK as u32);
-    let segment = u64::from(segment_size);
+    let suited = segment_blocks_default(wanted, 0);
+    let segment_blocks = options.segment_blocks.map_or(suited, |size| size / BLOCK as u32);
+    let segment = u64::from(segment_blocks);
     CreateOptions {
         device_size: wanted.next_multiple_of(segment.max(1)) + segment,
         sparse: None,
         volume_size: Some(volume_size),
-        segment_size,
+        segment_blocks,
         spare_percent,
         store: StoreId { uuid: *b"bench of engine!", salt: 1 },
         label: [0; 64],
@@ -283,7 +283,7 @@ impl Bench {
     /// Writes every block once.
     fn fill(&mut self, progress: &Progress) -> Result<(), BenchError> {
         // A record, header included, lies inside one segment.
-        let segment = u64::from(self.rig.engine.geometry().segment_size);
+        let segment = u64::from(self.rig.engine.geometry().segment_blocks);
         let step = (segment - 1).min(256);
         let mut next = 0;
         while next < self.volume_size {
@@ -359,7 +359,7 @@ mod tests {
             size: 64 << 20,
             spare_percent: 40,
             ample_spare_percent: 400,
-            segment_size: Some(1 << 20),
+            segment_blocks: Some(1 << 20),
             seconds: 0.05,
             warm_up: 2.0,
             ..Options::default()
@@ -402,8 +402,8 @@ mod tests {
         for options in [
             Options { seconds: 0.0, ..tiny() },
             Options { size: 0, ..tiny() },
-            Options { segment_size: Some(3 << 20), ..tiny() },
-            Options { segment_size: Some(1), ..tiny() },
+            Options { segment_blocks: Some(3 << 20), ..tiny() },
+            Options { segment_blocks: Some(1), ..tiny() },
         ] {
             assert!(matches!(run(&options), Err(BenchError::Option { .. })), "{options:?}");
         }

@@ -32,7 +32,7 @@ use crate::written::WrittenShares;
 use coulter::statistics::WrittenBytes;
 use coulter::tuning::{CleaningMode, Retuning};
 use coulter::{CreateOptions, OpenOptions, Volume, check_create, create};
-use coulter_engine::create::segment_size_default;
+use coulter_engine::create::segment_blocks_default;
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
 use serde::Serialize;
 use std::fs;
@@ -310,7 +310,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 /// The size of a store for a volume of `size` bytes, and how it is made.
 fn store(options: &Options, size: u64) -> (u64, CreateOptions) {
     let spare = size / 100 * u64::from(options.spare_percent);
-    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64, 0);
+    let suited = segment_blocks_default((size + spare) / BLOCK_SIZE as u64, 0);
     let suited = u64::from(suited) * BLOCK_SIZE as u64;
     let segment = options.segment_size.unwrap_or(suited);
     let create_options = CreateOptions {

@@ -12,7 +12,7 @@ use crate::side::{self, Access, LARGE_SLOTS, Limit, Load, REQUEST_SIZE_MAX, Vers
 use crate::table::{Table, bytes};
 use coulter::tuning::Retuning;
 use coulter::{CreateOptions, OpenOptions, Volume, check_create, create};
-use coulter_engine::create::segment_size_default;
+use coulter_engine::create::segment_blocks_default;
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -171,7 +171,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
 /// The size of a store for a volume of `size` bytes, and how it is made.
 fn store(size: u64, spare_percent: u32) -> (u64, CreateOptions) {
     let spare = size / 100 * u64::from(spare_percent);
-    let suited = segment_size_default((size + spare) / BLOCK_SIZE as u64, 0);
+    let suited = segment_blocks_default((size + spare) / BLOCK_SIZE as u64, 0);
     let segment = u64::from(suited) * BLOCK_SIZE as u64;
     let options = CreateOptions {
         volume_size: Some(size),

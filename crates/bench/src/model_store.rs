@@ -87,7 +87,7 @@ impl ModelStore {
             device_size: filled + segment,
             sparse: None,
             volume_size: Some(blocks),
-            segment_size: segment_blocks,
+            segment_blocks,
             spare_percent: 0,
             store: StoreId { uuid: *b"bench model stor", salt: 1 },
             label: [0; 64],
@@ -144,7 +144,7 @@ mod tests {
     fn the_spare_space_is_exact_and_the_volume_a_little_larger() {
         let store = ModelStore::open(&SHAPE, Config::default()).expect("such a store");
         let geometry = *store.rig.engine.geometry();
-        let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
+        let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_blocks);
         assert_eq!(geometry.volume_size, store.blocks);
         assert!((20_000..20_256).contains(&store.blocks), "{}", store.blocks);
         assert!((log as f64 / store.blocks as f64 - 1.3).abs() < 1e-4);
@@ -156,7 +156,7 @@ mod tests {
             let store = ModelStore::open(&Shape { reserve, ..SHAPE }, Config::default());
             let store = store.expect("such a store");
             let geometry = *store.rig.engine.geometry();
-            let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
+            let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_blocks);
             log as f64 - 1.3 * store.blocks as f64
         };
         for blocks in [0, 100, 256, 1000] {

@@ -255,7 +255,7 @@ impl Bench {
             device_size,
             sparse: None,
             volume_size: Some(volume_size),
-            segment_size: segment_size as u32,
+            segment_blocks: segment_size as u32,
             spare_percent: SPARE_PERCENT as u32,
             store: StoreId { uuid: *b"bench recovery !", salt: 1 },
             label: [0; 64],

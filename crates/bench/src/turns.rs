@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::standin::{Rig, StandinDevice};
 use crate::table::Table;
 use coulter_engine::Config;
-use coulter_engine::create::{CreateOptions, create, map_size_min, segment_size_default};
+use coulter_engine::create::{CreateOptions, create, map_size_min, segment_blocks_default};
 use coulter_format::{BLOCK_SIZE, StoreId};
 use coulter_workload::Pattern;
 use serde::Serialize;
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let create_options = CreateOptions {
         device_size,
         volume_size: None,
-        segment_size: segment_size_default(device_size, device_size / 11),
+        segment_blocks: segment_blocks_default(device_size, device_size / 11),
         spare_percent: 10,
         store: StoreId { uuid: *b"bench turns stor", salt: 1 },
         label: [0; 64],

@@ -261,7 +261,7 @@ fn finish(
             volume_size: large.blocks,
             capacity: large.blocks,
             root_limit: 0,
-            segment_size: SEGMENT,
+            segment_blocks: SEGMENT,
             segment_count,
             first_segment: Pba(SEGMENT),
             second_superblock: Pba(SEGMENT / 2),

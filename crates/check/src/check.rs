@@ -51,7 +51,7 @@ pub(crate) fn open(window: &mut Window<'_>, report: &mut Report) -> Option<Store
         report.complete = false;
     }
     // A hostile superblock may promise any size: tables are made only for what is there.
-    if layout.end() / 2 > found_blocks.saturating_add(u64::from(layout.segment_size())) {
+    if layout.end() / 2 > found_blocks.saturating_add(u64::from(layout.segment_blocks())) {
         return None;
     }
     let checkpoint = checkpoint::read(window, &superblock, report)?;

@@ -167,7 +167,7 @@ impl Verifier<'_> {
         let mut named = std::collections::BTreeSet::new();
         for head in &mut checkpoint.heads {
             let Some(Head { segment, offset }) = *head else { continue };
-            let possible = segment < geometry.segment_count && offset <= geometry.segment_size;
+            let possible = segment < geometry.segment_count && offset <= geometry.segment_blocks;
             if !possible || !named.insert(segment) {
                 self.contradiction("head", u64::from(segment));
                 *head = None;

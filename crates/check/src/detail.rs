@@ -160,7 +160,7 @@ impl Detail<'_, '_> {
     fn segment(&mut self, segment: u32, kept: &[Reference], report: &mut Report) {
         let layout = self.segments.layout;
         let start = layout.start(segment);
-        let end = u64::from(start.0) + u64::from(layout.segment_size());
+        let end = u64::from(start.0) + u64::from(layout.segment_blocks());
         let first = kept.partition_point(|reference| reference.pointer.pba < start);
         let last = kept.partition_point(|found| u64::from(found.pointer.pba.0) < end);
         let kept = kept.get(first..last).unwrap_or(&[]);
@@ -188,7 +188,7 @@ impl Detail<'_, '_> {
     /// Goes through the records of a segment, also behind damaged headers, and compares them with
     /// the pointers.
     fn compare(&mut self, segment: u32, kept: &[Reference], report: &mut Report) {
-        let size = self.segments.layout.segment_size();
+        let size = self.segments.layout.segment_blocks();
         let mut chain = self.rules.start(segment);
         let mut entries: Vec<Entry> = Vec::new();
         let mut rest = kept;
@@ -253,7 +253,7 @@ impl Detail<'_, '_> {
     fn compare_patched(&mut self, segment: u32, kept: &[Reference], report: &mut Report) {
         let mut found = Patched::new();
         let mut entries: Vec<Entry> = Vec::new();
-        for offset in 0..self.segments.layout.segment_size() {
+        for offset in 0..self.segments.layout.segment_blocks() {
             let place = Place { segment, offset };
             if self.rules.read_anywhere(self.window, place, &mut entries).is_none() {
                 continue;

@@ -20,8 +20,8 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Blocks in a segment.
-    pub(crate) fn segment_size(&self) -> u32 {
-        self.geometry.segment_size
+    pub(crate) fn segment_blocks(&self) -> u32 {
+        self.geometry.segment_blocks
     }
 
     /// Segments.
@@ -32,7 +32,7 @@ impl Layout {
     /// Where a block lies; `None` outside the log.
     pub(crate) fn place(&self, pba: Pba) -> Option<Place> {
         let distance = pba.0.checked_sub(self.geometry.first_segment.0)?;
-        let size = self.geometry.segment_size;
+        let size = self.geometry.segment_blocks;
         let segment = distance.checked_div(size)?;
         (segment < self.geometry.segment_count)
             .then_some(Place { segment, offset: distance & size.wrapping_sub(1) })
@@ -40,13 +40,13 @@ impl Layout {
 
     /// The first block of a segment. Saturates for segments that do not exist.
     pub(crate) fn start(&self, segment: u32) -> Pba {
-        let distance = segment.saturating_mul(self.geometry.segment_size);
+        let distance = segment.saturating_mul(self.geometry.segment_blocks);
         self.geometry.first_segment.plus(distance)
     }
 
     /// The first block behind the log. Up to 2^32, so no device address.
     pub(crate) fn end(&self) -> u64 {
-        let size = u64::from(self.geometry.segment_size) * u64::from(self.geometry.segment_count);
+        let size = u64::from(self.geometry.segment_blocks) * u64::from(self.geometry.segment_count);
         u64::from(self.geometry.first_segment.0) + size
     }
 }

@@ -47,7 +47,7 @@ impl ChainRules {
         entries: &mut Vec<Entry>,
     ) -> Option<u64> {
         entries.clear();
-        let left = self.layout.segment_size().checked_sub(place.offset)?;
+        let left = self.layout.segment_blocks().checked_sub(place.offset)?;
         let pba = self.layout.start(place.segment).plus(place.offset);
         let block = window.sequential(pba, 1, left).ok()?.first()?;
         let header = RecordView::decode(block, &self.store, pba).ok()?;
@@ -79,7 +79,7 @@ impl Chain {
         entries: &mut Vec<Entry>,
     ) -> Option<RecordHeader> {
         entries.clear();
-        let size = self.rules.layout.segment_size();
+        let size = self.rules.layout.segment_blocks();
         let pba = self.pba();
         let left = size.checked_sub(self.offset)?;
         let block = window.header(pba, left).ok()?;
@@ -176,7 +176,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
             self.suspects.push(segment);
             return;
         }
-        let size = self.segments.layout.segment_size();
+        let size = self.segments.layout.segment_blocks();
         let limit = if slot.end_is_exact { slot.end } else { size };
         let mut chain = self.rules.start(segment);
         let mut fingerprint = 0u64;
@@ -247,7 +247,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
         (first, last): (u32, u32),
     ) {
         let start = self.segments.layout.start(chain.segment);
-        let left = self.segments.layout.segment_size() - first;
+        let left = self.segments.layout.segment_blocks() - first;
         let count = last - first + 1;
         let together = self.window.sequential(start.plus(first), count, left).is_ok();
         let mut offset = chain.offset;

@@ -49,7 +49,7 @@ pub(crate) struct References {
 impl References {
     pub(crate) fn new(segments: &Segments) -> References {
         let count = segments.layout.segment_count() as usize;
-        let words = (segments.layout.segment_size() as usize).div_ceil(64);
+        let words = (segments.layout.segment_blocks() as usize).div_ceil(64);
         let all = std::iter::repeat_with(SegmentReferences::default).take(count).collect();
         References { all, words }
     }

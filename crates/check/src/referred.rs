@@ -98,7 +98,7 @@ fn read(
         return Err(damaged(Reason::Checksum));
     }
     let header = view.header();
-    let fits = header.span() <= layout.segment_size().saturating_sub(place.offset);
+    let fits = header.span() <= layout.segment_blocks().saturating_sub(place.offset);
     if header.scattered.is_some() || !fits {
         return Err(damaged(Reason::Field("payload_size")));
     }

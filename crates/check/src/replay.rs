@@ -184,7 +184,7 @@ impl Search<'_, '_> {
     /// Notes the headers of a segment from an offset on, as long as they can follow the checkpoint.
     fn walk(&mut self, layout: &Layout, segment: u32, start: u32) -> Walk {
         let store = self.store();
-        let size = layout.segment_size();
+        let size = layout.segment_blocks();
         let latest = self.superblock.checkpoint.sequence;
         let mut walk = Walk { segment, offset: start, latest };
         while walk.offset < size {
@@ -248,7 +248,7 @@ impl Search<'_, '_> {
 
     /// Notes the scattered records of a segment that can follow the checkpoint, wherever they are.
     fn search_holes(&mut self, layout: &Layout, segment: u32) {
-        let (store, size) = (self.store(), layout.segment_size());
+        let (store, size) = (self.store(), layout.segment_blocks());
         for offset in 0..size {
             let pba = layout.start(segment).plus(offset);
             let block = match self.window.sequential(pba, 1, size - offset) {
@@ -276,7 +276,7 @@ impl Search<'_, '_> {
     /// Behind a header that is torn or damaged may lie records that cannot be reached. They do not
     /// count, but what they say of durability does. Returns whether there are any.
     fn probe(&mut self, layout: &Layout, walk: Walk) -> bool {
-        let end = layout.segment_size().min(walk.offset.saturating_add(PROBE_BLOCKS));
+        let end = layout.segment_blocks().min(walk.offset.saturating_add(PROBE_BLOCKS));
         let found = self.search_headers(layout, walk, walk.offset..end);
         self.durable = self.durable.max(self.durable_beyond);
         found
@@ -285,7 +285,7 @@ impl Search<'_, '_> {
     /// Where many headers in a row are damaged, records lie further behind than recovery looks.
     fn probe_beyond(&mut self, layout: &Layout, walk: Walk) {
         let start = walk.offset.saturating_add(PROBE_BLOCKS);
-        self.search_headers(layout, walk, start..layout.segment_size());
+        self.search_headers(layout, walk, start..layout.segment_blocks());
     }
 
     /// Notes what headers say of durability that can only follow a walk; returns whether there are any.
@@ -315,7 +315,7 @@ impl Search<'_, '_> {
     fn end_pba(&self, found: &Candidate) -> u64 {
         let geometry = &self.superblock.geometry;
         let start = u64::from(geometry.first_segment.0)
-            + u64::from(found.segment) * u64::from(geometry.segment_size);
+            + u64::from(found.segment) * u64::from(geometry.segment_blocks);
         start + u64::from(found.end)
     }
 

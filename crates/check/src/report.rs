@@ -147,7 +147,7 @@ impl StoreFacts {
             clean: superblock.clean,
             device_blocks: superblock.geometry.device_size,
             volume_blocks: superblock.geometry.volume_size,
-            segment_blocks: superblock.geometry.segment_size,
+            segment_blocks: superblock.geometry.segment_blocks,
             segments: superblock.geometry.segment_count,
             checkpoint_sequence: superblock.checkpoint.sequence,
         }

@@ -49,7 +49,7 @@ impl Segments {
         report: &mut Report,
     ) -> Segments {
         let layout = Layout { geometry: superblock.geometry };
-        let size = layout.segment_size();
+        let size = layout.segment_blocks();
         let unknown = Segment {
             entry: None,
             checkpoint_end: size,
@@ -96,7 +96,7 @@ impl Segments {
 
     /// Sets how far each segment is filled, and reports entries that cannot be.
     fn take_lists(&mut self, checkpoint: &Checkpoint, report: &mut Report) {
-        let size = self.layout.segment_size();
+        let size = self.layout.segment_blocks();
         let heads: Vec<_> = checkpoint.heads.iter().flatten().copied().collect();
         for (segment, slot) in (0u32..).zip(&mut self.all) {
             let Some(entry) = slot.entry else { continue };

@@ -176,7 +176,7 @@ fn difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
     let fields = [
         ("uuid", newest.store.uuid == other.store.uuid),
         ("salt", newest.store.salt == other.store.salt),
-        ("segment_size", new.segment_size == old.segment_size),
+        ("segment_blocks", new.segment_blocks == old.segment_blocks),
         ("first_segment", new.first_segment == old.first_segment),
         ("second_superblock", new.second_superblock == old.second_superblock),
         ("segment_count", new.segment_count >= old.segment_count),

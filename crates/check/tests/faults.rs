@@ -140,7 +140,7 @@ fn a_superblock_of_another_store() {
     let cases: [(&str, ChangeSuperblock); 8] = [
         ("uuid", |s| s.store.uuid[0] ^= 1),
         ("salt", |s| s.store.salt ^= 1),
-        ("segment_size", |s| (s.geometry.segment_size, s.geometry.segment_count) = (512, 8)),
+        ("segment_blocks", |s| (s.geometry.segment_blocks, s.geometry.segment_count) = (512, 8)),
         ("first_segment", |s| {
             s.geometry.first_segment.0 += 1;
             s.geometry.segment_count -= 1;
@@ -179,7 +179,7 @@ fn a_left_over_superblock_of_another_segment_size() {
     model.checkpoint(false);
     let mut image = model.image.clone();
     let mut older = model.superblock;
-    older.geometry.segment_size = 512;
+    older.geometry.segment_blocks = 512;
     older.geometry.segment_count = 7;
     older.geometry.first_segment = Pba(512);
     older.geometry.second_superblock = Pba(64);

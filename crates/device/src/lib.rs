@@ -11,13 +11,13 @@ pub mod conformance;
 pub mod contract;
 pub mod device_error;
 mod event;
+mod medium;
 pub mod memory;
 pub mod open;
 pub mod open_error;
 mod passthrough;
 mod random;
 mod slots;
-mod target;
 mod threads;
 mod transfer;
 mod uring;
@@ -30,10 +30,10 @@ pub use contract::{
     SECTOR_SIZE, Wait,
 };
 pub use device_error::{DeviceError, DeviceErrorKind};
+pub use medium::lock_file;
 pub use memory::{MemoryDevice, MemoryStore};
 pub use open::{Engine, OpenOptions, open_path};
 pub use open_error::OpenError;
-pub use target::lock_file;
 pub use threads::ThreadDevice;
 pub use uring::UringDevice;
 pub use wake::Waker;

@@ -1,9 +1,9 @@
 //! Opening a file or a disk by its path: which engine drives it, and with which limits.
 
 use crate::contract::Device;
+use crate::medium::Target;
 use crate::open_error::OpenError;
 use crate::passthrough::PassthroughDevice;
-use crate::target::Target;
 use crate::threads::ThreadDevice;
 use crate::uring::UringDevice;
 use std::env;

@@ -11,9 +11,9 @@ use crate::contract::{
     Command, CommandKind, Completion, Device, Prepare, Properties, Region, Wait,
 };
 use crate::device_error::DeviceError;
+use crate::medium::{Target, TargetKind};
 use crate::open::OpenOptions;
 use crate::open_error::OpenError;
-use crate::target::{Target, TargetKind};
 use crate::transfer::{PIECE_SIZE_MAX, Progress, Step, ZEROS_SIZE};
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use std::collections::VecDeque;

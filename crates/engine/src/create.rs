@@ -43,7 +43,7 @@ pub struct CreateOptions {
     /// If the volume is to show more addresses than that: how many.
     pub sparse: Option<Sparse>,
     /// Blocks in a segment: a power of two from 256 (1 MiB) to 2^18 (1 GiB).
-    pub segment_size: u32,
+    pub segment_blocks: u32,
     /// Spare space in percent of the exported space, when `volume_size` is `None`. Less than what cleaning
     /// needs counts as that: 4 % with segments of 8 MiB, more with smaller ones.
     pub spare_percent: u32,
@@ -140,8 +140,8 @@ impl core::error::Error for LayoutError {}
 
 /// Spare space below which cleaning would win less than it writes. Headers and checkpoints weigh
 /// more the smaller the segments are.
-pub fn spare_percent_min(segment_size: u32) -> u64 {
-    3 + (2048 / u64::from(segment_size)).max(1)
+pub fn spare_percent_min(segment_blocks: u32) -> u64 {
+    3 + (2048 / u64::from(segment_blocks)).max(1)
 }
 
 /// Decides sizes and places.
@@ -149,7 +149,7 @@ pub fn spare_percent_min(segment_size: u32) -> u64 {
 /// # Errors
 /// A [`LayoutError`] that says which wish cannot be met and what could.
 pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), LayoutError> {
-    let size = options.segment_size;
+    let size = options.segment_blocks;
     if !size.is_power_of_two() || !(256..=1 << 18).contains(&size) {
         return Err(LayoutError::SegmentSize);
     }
@@ -167,7 +167,7 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         volume_size: 1,
         capacity: 1,
         root_limit: 0,
-        segment_size: size,
+        segment_blocks: size,
         segment_count,
         first_segment: Pba(size),
         second_superblock: Pba(size / 2),
@@ -236,7 +236,7 @@ fn largest_volume(
     geometry: &Geometry,
     options: &CreateOptions,
 ) -> Result<Option<u64>, LayoutError> {
-    let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
+    let log = u64::from(geometry.segment_blocks) * u64::from(geometry.segment_count);
     let (volume_size, capacity) = (log.max(1), log.max(1));
     let mut whole = Geometry { volume_size, capacity, ..*geometry };
     let suited = CreateOptions { map_size: None, ..*options };
@@ -247,13 +247,13 @@ fn largest_volume(
         whole.root_limit = root_limit.unwrap_or_else(|| root_limit_default(whole.capacity)).max(1);
     }
     let marks = Watermarks::of(&whole, &budget);
-    let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_size);
+    let kept = u64::from(marks.low + 4) * u64::from(geometry.segment_blocks);
     Ok(log.checked_sub(kept + metadata_blocks(log)).filter(|blocks| *blocks > 0))
 }
 
 /// Spare space of a volume of no certain size.
 fn spare_percent(options: &CreateOptions) -> u64 {
-    u64::from(options.spare_percent).max(spare_percent_min(options.segment_size))
+    u64::from(options.spare_percent).max(spare_percent_min(options.segment_blocks))
 }
 
 /// The smallest device on which a volume has room. Found by trying: what is kept back depends on
@@ -266,7 +266,7 @@ fn smallest_device(geometry: &Geometry, options: &CreateOptions) -> u64 {
     };
     let segment_count = (1..=SEGMENT_COUNT_MAX).find(has_room).unwrap_or(SEGMENT_COUNT_MAX);
     // One more for the superblocks.
-    (u64::from(segment_count) + 1) * u64::from(options.segment_size)
+    (u64::from(segment_count) + 1) * u64::from(options.segment_blocks)
 }
 
 fn budget(options: &CreateOptions, geometry: &Geometry) -> Result<RecoveryBudget, LayoutError> {
@@ -291,7 +291,7 @@ fn budget(options: &CreateOptions, geometry: &Geometry) -> Result<RecoveryBudget
 /// spare ones fewer than a sixth of that. Some segments are always kept back, and with few segments these
 /// are much of the spare space; below 4 MiB what a checkpoint writes weighs more than that, and the last record of
 /// each segment is shorter than it might be.
-pub const fn segment_size_default(device_size: u64, spare: u64) -> u32 {
+pub const fn segment_blocks_default(device_size: u64, spare: u64) -> u32 {
     let suited = if 6 * spare > device_size { 6 * spare } else { device_size };
     let mut size = 8192;
     while size > 1024 && suited / size < 1024 {
@@ -495,7 +495,7 @@ pub(crate) fn placeholder() -> Superblock {
             volume_size: 1,
             capacity: 1,
             root_limit: 0,
-            segment_size: 256,
+            segment_blocks: 256,
             segment_count: 1,
             first_segment: Pba(256),
             second_superblock: Pba(128),
@@ -525,7 +525,7 @@ mod tests {
                 device_size,
                 volume_size: None,
                 sparse: None,
-                segment_size: segment_size_default(device_size, device_size / 6),
+                segment_blocks: segment_blocks_default(device_size, device_size / 6),
                 spare_percent: 20,
                 store: StoreId { uuid: [0; 16], salt: 0 },
                 label: [0; LABEL_SIZE],

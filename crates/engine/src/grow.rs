@@ -108,7 +108,7 @@ impl Shared {
 
     fn grown_geometry(&self, growth: Growth) -> Result<Geometry, GrowthError> {
         let old = self.superblock.geometry;
-        let needed = spare_percent_min(old.segment_size) as u32;
+        let needed = spare_percent_min(old.segment_blocks) as u32;
         if growth.volume_size.is_none() && growth.spare_percent.is_some_and(|spare| spare < needed)
         {
             return Err(GrowthError::SpareTooSmall { needed });
@@ -120,7 +120,7 @@ impl Shared {
                 address_limit: old.volume_size,
                 root_limit: Some(old.root_limit),
             }),
-            segment_size: old.segment_size,
+            segment_blocks: old.segment_blocks,
             // Without a wish, as little as there may be at first.
             spare_percent: growth.spare_percent.unwrap_or(0),
             store: self.superblock.store,
@@ -132,7 +132,7 @@ impl Shared {
         let (mut new, _) = plan(&wishes).map_err(GrowthError::Layout)?;
         let places = |geometry: &Geometry| (geometry.first_segment, geometry.second_superblock);
         if new.segment_count < old.segment_count || places(&new) != places(&old) {
-            let log = u64::from(old.segment_count) * u64::from(old.segment_size);
+            let log = u64::from(old.segment_count) * u64::from(old.segment_blocks);
             return Err(GrowthError::StoreShrinks { needed: u64::from(old.first_segment.0) + log });
         }
         if growth.volume_size.is_some_and(|wanted| wanted < old.capacity) {

@@ -151,7 +151,7 @@ impl Segments {
 
     /// Whether the segment could have holes that are worth it.
     pub(crate) fn may_have_holes(&self, index: SegmentIndex) -> bool {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         let segment = self.segment(index);
         segment.state == State::Closed
             && !segment.watched
@@ -166,7 +166,7 @@ impl Segments {
     /// Begins to look for holes.
     pub(crate) fn watch(&mut self, segment: SegmentIndex) {
         assert!(!self.segment(segment).watched, "a segment is looked at once");
-        let words = (self.geometry().segment_size as usize).div_ceil(64);
+        let words = (self.geometry().segment_blocks as usize).div_ceil(64);
         self.segment_mut(segment).watched = true;
         self.holes.entries.push(Entry {
             segment,
@@ -187,7 +187,7 @@ impl Segments {
     /// Forgets a segment that has no holes that are worth it, until so many more of its blocks are dead.
     pub(crate) fn searched_in_vain(&mut self, segment: SegmentIndex, deaths: u32) {
         self.unwatch(segment);
-        let deaths = deaths.max(self.geometry().segment_size / DEATHS_SHARE_MIN);
+        let deaths = deaths.max(self.geometry().segment_blocks / DEATHS_SHARE_MIN);
         let entry = self.segment_mut(segment);
         entry.search_up_to = entry.valid.saturating_sub(deaths);
     }
@@ -216,7 +216,7 @@ impl Segments {
     /// All blocks of the segment were looked at. Only now is it known which headers are needed, so how
     /// many holes there are.
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         if let Some(entry) = self.hole_entry(segment) {
             entry.stage = Stage::Known;
             let needed: Vec<_> =
@@ -236,7 +236,7 @@ impl Segments {
     /// At the cut of a checkpoint, no relocation being on its way: reserves the holes of segments of
     /// which all is known, up to `limit`. The headers of `references` are none.
     pub(crate) fn reserve_holes(&mut self, limit: usize, references: &References) {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         let mut reserved = self.hole_counts().1;
         let mut entries = core::mem::take(&mut self.holes.entries);
         entries.retain_mut(|entry| {
@@ -297,7 +297,7 @@ impl Segments {
     /// Takes a segment with room for so many blocks for a stream, if one is ready and nobody reads
     /// in it.
     pub(crate) fn open_holes(&mut self, stream: Stream, blocks: u32) -> Option<SegmentIndex> {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         let is_quiet = |entry: &Entry| {
             let segment = self.segment(entry.segment);
             segment.readers == 0 || sings(Canary::HoleReaderIgnored)
@@ -325,7 +325,7 @@ impl Segments {
     ) -> Option<Room> {
         let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
         assert_eq!(entry.stage, Stage::Open, "a head over holes is open");
-        room(&entry.needed, self.geometry().segment_size, offset, blocks)
+        room(&entry.needed, self.geometry().segment_blocks, offset, blocks)
     }
 
     /// A head over holes takes no more.
@@ -360,7 +360,7 @@ impl Segments {
     /// # Panics
     /// If what is known of holes contradicts the segments.
     pub(crate) fn assert_holes(&self) {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         for entry in &self.holes.entries {
             let segment = self.segment(entry.segment);
             assert!(segment.watched, "what is looked at is told of its deaths");
@@ -395,7 +395,7 @@ mod tests {
             volume_size: 1000,
             capacity: 1000,
             root_limit: 0,
-            segment_size: SIZE,
+            segment_blocks: SIZE,
             segment_count: 9,
             first_segment: Pba(SIZE),
             second_superblock: Pba(SIZE / 2),

@@ -319,8 +319,8 @@ impl Log {
     }
 
     /// Whether the stream's head takes a record with so many blocks.
-    pub(crate) fn head_takes(&self, stream: Stream, segment_size: u32, blocks: u32) -> bool {
-        self.head(stream).is_some_and(|head| segment_size - head.offset > blocks)
+    pub(crate) fn head_takes(&self, stream: Stream, segment_blocks: u32, blocks: u32) -> bool {
+        self.head(stream).is_some_and(|head| segment_blocks - head.offset > blocks)
     }
 
     /// Begins a new record that will take at least `blocks`. `keep` usable segments are left to
@@ -350,7 +350,7 @@ impl Log {
         assert_eq!(self.record(record_ref).state, RecordState::Idle, "an idle buffer is idle");
         assert!(places.is_none() || origin != Origin::Metadata, "metadata lies in a row");
         let segment = SegmentIndex(head.segment);
-        let left = segments.geometry().segment_size - head.offset - 1;
+        let left = segments.geometry().segment_blocks - head.offset - 1;
         let room = places.map_or(left, |places| places.count());
         let header_pba = segment_start(segments.geometry(), segment).plus(head.offset);
         let header_room = self.header_room(origin, places.is_some());
@@ -438,7 +438,7 @@ impl Log {
         blocks: u32,
         keep: usize,
     ) -> Option<Head> {
-        let size = segments.geometry().segment_size;
+        let size = segments.geometry().segment_blocks;
         assert!(blocks < size, "a record lies inside one segment");
         if let Some(head) = self.heads[stream.index()]
             && size - head.offset > blocks
@@ -533,8 +533,8 @@ impl Log {
             }
             return record_ref;
         }
-        assert!(head.offset <= segments.geometry().segment_size, "a head stays in its segment");
-        let is_full = head.offset + 1 >= segments.geometry().segment_size;
+        assert!(head.offset <= segments.geometry().segment_blocks, "a head stays in its segment");
+        let is_full = head.offset + 1 >= segments.geometry().segment_blocks;
         for (opened, first) in &mut self.opened {
             if *opened == segment && first.is_none() {
                 *first = Some(sequence);
@@ -664,7 +664,7 @@ mod tests {
             volume_size: 256,
             capacity: 256,
             root_limit: 0,
-            segment_size: 256,
+            segment_blocks: 256,
             segment_count: 8,
             first_segment: Pba(256),
             second_superblock: Pba(128),

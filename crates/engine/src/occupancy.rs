@@ -39,7 +39,7 @@ impl Engine {
     }
 
     fn occupancy_of(&self, index: SegmentIndex, segment: &Segment) -> SegmentOccupancy {
-        let size = self.shared.superblock.geometry.segment_size;
+        let size = self.shared.superblock.geometry.segment_blocks;
         let start = segment_start(&self.shared.superblock.geometry, index);
         let used_for = match segment.state {
             State::Open | State::Closed | State::Patching => match segment.stream {

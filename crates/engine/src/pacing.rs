@@ -101,7 +101,7 @@ pub(crate) fn sweep_quota(dirty: usize, updates: Updates, budget: &RecoveryBudge
 impl Watermarks {
     /// What suits a store.
     pub(crate) fn of(geometry: &Geometry, budget: &RecoveryBudget) -> Watermarks {
-        let size = u64::from(geometry.segment_size);
+        let size = u64::from(geometry.segment_blocks);
         let checkpoint = checkpoint_blocks_max(geometry, budget).div_ceil(size) as u32 + 1;
         let kept_by_cleaning = checkpoint;
         let kept_by_user = kept_by_cleaning + 2;

@@ -151,7 +151,7 @@ impl Segments {
         if !self.ready.needs_space {
             return;
         }
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         let (counted, listed) = (self.ready.count, self.listed_count());
         assert!(counted <= listed, "what is ready is a prefix of what is listed");
         let others = self.queue().take(listed).skip(counted);
@@ -163,7 +163,7 @@ impl Segments {
     /// If what is ready is not a prefix of the listed queue that has space.
     #[cfg(feature = "verify")]
     pub(crate) fn assert_ready(&self) {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         if self.ready.needs_space {
             assert!(self.ready.count <= self.listed_count(), "what is ready is listed");
             for segment in self.queue().take(self.ready.count) {
@@ -175,7 +175,7 @@ impl Segments {
     /// The segment to be prepared next among the first `count` of the queue, the very first last: that
     /// one is opened any moment.
     fn next_to_prepare(&self, count: usize) -> Option<SegmentIndex> {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         let mut waiting = self.queue().take(self.listed_count().min(count));
         let front = waiting.next()?;
         let mut ordered = waiting.chain(core::iter::once(front));
@@ -184,7 +184,7 @@ impl Segments {
 
     /// The segment to be given space next: in order.
     fn next_without_space(&self, count: usize) -> Option<SegmentIndex> {
-        let size = self.geometry().segment_size;
+        let size = self.geometry().segment_blocks;
         let next = self.queue().take(self.listed_count().min(count)).nth(self.ready.count)?;
         self.segment(next).may_be_prepared(size).then_some(next)
     }
@@ -237,7 +237,7 @@ impl Preparer {
 
     /// The segment, its first block that is not prepared, and how many blocks of it to prepare.
     fn what_to_prepare(&mut self, shared: &Shared) -> Option<(SegmentIndex, u32, u32)> {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         if shared.config.prepare == Prepare::Space {
             let count = shared.pacing.marks().wanted_by_user as usize + 2;
             return shared.segments.next_without_space(count).map(|segment| (segment, 0, size));

@@ -226,7 +226,7 @@ impl Segments {
             exhausted: none(),
             gone_through: none(),
             changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE)),
-            classes: Classes::new(table.len(), geometry.segment_size),
+            classes: Classes::new(table.len(), geometry.segment_blocks),
             closed_count: 0,
             closed_clocks: 0,
             valid_count: 0,
@@ -444,7 +444,7 @@ impl Segments {
     pub(crate) fn of(&self, pba: Pba) -> SegmentIndex {
         // A segment's size is a power of two: a shift, where `segment_of` divides.
         let offset = pba.0.wrapping_sub(self.geometry.first_segment.0);
-        let segment = SegmentIndex(offset >> self.geometry.segment_size.trailing_zeros());
+        let segment = SegmentIndex(offset >> self.geometry.segment_blocks.trailing_zeros());
         debug_assert_eq!(segment_of(&self.geometry, pba), Some(segment), "checked when read");
         segment
     }
@@ -454,7 +454,7 @@ impl Segments {
     pub(crate) fn retain(&mut self, pba: Pba) {
         assert_ne!(pba, Pba::LOST, "what is lost is nowhere");
         let segment = self.of(pba);
-        let size = self.geometry.segment_size;
+        let size = self.geometry.segment_blocks;
         let entry = self.segment_mut(segment);
         if entry.valid == size {
             self.miscounted = true;

@@ -234,7 +234,7 @@ impl Shared {
     pub(crate) fn holes_max(&self) -> usize {
         let geometry = &self.superblock.geometry;
         let log = 4 * u64::from(self.superblock.budget.journal_size);
-        let by_log = (log / u64::from(geometry.segment_size)).max(1) as usize;
+        let by_log = (log / u64::from(geometry.segment_blocks)).max(1) as usize;
         let by_count = (geometry.segment_count as usize / 12).max(2);
         by_log.min(by_count).min(crate::holes::SEGMENTS_MAX)
     }

@@ -114,7 +114,7 @@ pub struct Statistics {
     /// Blocks counted in all segments.
     pub valid_blocks: u64,
     /// Blocks in a segment.
-    pub segment_size: u64,
+    pub segment_blocks: u64,
     /// How many blocks the host wrote during the life of a segment of the shortest-lived stream, on
     /// average of the last sixteen; zero while too few have ended. See `placement`.
     pub segment_life: u64,

@@ -98,14 +98,14 @@ impl Stream {
 /// The first block of a segment.
 pub fn segment_start(geometry: &Geometry, segment: SegmentIndex) -> Pba {
     let start = u64::from(geometry.first_segment.0)
-        + u64::from(segment.0) * u64::from(geometry.segment_size);
+        + u64::from(segment.0) * u64::from(geometry.segment_blocks);
     Pba(u32::try_from(start).expect("a checked geometry ends below 2^32 blocks"))
 }
 
 /// The segment that a block lies in; `None` outside the log.
 pub fn segment_of(geometry: &Geometry, pba: Pba) -> Option<SegmentIndex> {
     let offset = pba.0.checked_sub(geometry.first_segment.0)?;
-    let segment = offset / geometry.segment_size;
+    let segment = offset / geometry.segment_blocks;
     (segment < geometry.segment_count).then_some(SegmentIndex(segment))
 }
 

@@ -84,7 +84,7 @@ impl Engine {
         statistics.recovery_chunks = recovery_chunks as u64;
         statistics.recovery_chunks_max = recovery_chunks_max as u64;
         statistics.segment_count = u64::from(self.shared.superblock.geometry.segment_count);
-        statistics.segment_size = u64::from(self.shared.superblock.geometry.segment_size);
+        statistics.segment_blocks = u64::from(self.shared.superblock.geometry.segment_blocks);
         statistics.segments_empty = u64::from(self.shared.segments.empty_count());
         statistics.segments_low = u64::from(self.shared.pacing.marks().low);
         statistics.segments_high = u64::from(self.shared.pacing.marks().high);

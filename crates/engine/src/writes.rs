@@ -232,7 +232,7 @@ impl Writes {
         if begun.is_some() || !is_free || shared.pacing.is_cleaning_worthwhile() {
             return begun;
         }
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         for other in Stream::USER {
             if let Some(record) = shared.log.fitting_all(other, Origin::User, extents) {
                 return Some(record);

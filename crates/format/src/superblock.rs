@@ -18,7 +18,7 @@
 //!                                    bit 0: records lie in holes of segments
 //!                                    bit 1: there may be long records
 //!     48    4 compatible_features    a reader may ignore these
-//!     52    4 segment_size           blocks
+//!     52    4 segment_blocks           blocks
 //!     56    4 segment_count
 //!     60    4 first_segment          block
 //!     64    4 second_superblock      block
@@ -75,7 +75,7 @@ pub struct Geometry {
     /// Of a sparse store, roots (1 GiB of host addresses each) that may be in use at once; else 0.
     pub root_limit: u32,
     /// Blocks in a segment; a power of two.
-    pub segment_size: u32,
+    pub segment_blocks: u32,
     /// Segments.
     pub segment_count: u32,
     /// The first block of segment 0.
@@ -105,7 +105,7 @@ impl Geometry {
     /// Where superblock C lies best: in the last block of the device if that is not in the log, else in
     /// the last one before the log.
     pub fn best_third_superblock(&self) -> Pba {
-        let log = u64::from(self.segment_size) * u64::from(self.segment_count);
+        let log = u64::from(self.segment_blocks) * u64::from(self.segment_count);
         let end = u64::from(self.first_segment.0) + log;
         let last = self.device_size.saturating_sub(1);
         if last >= end { Pba(last as u32) } else { Pba(self.first_segment.0 - 1) }
@@ -212,7 +212,7 @@ impl Superblock {
         put::<32, 8>(block, self.generation.to_le_bytes());
         put::<40, 4>(block, self.store.salt.to_le_bytes());
         put::<44, 4>(block, self.incompatible_features().to_le_bytes());
-        put::<52, 4>(block, self.geometry.segment_size.to_le_bytes());
+        put::<52, 4>(block, self.geometry.segment_blocks.to_le_bytes());
         put::<56, 4>(block, self.geometry.segment_count.to_le_bytes());
         put::<60, 4>(block, self.geometry.first_segment.0.to_le_bytes());
         put::<64, 4>(block, self.geometry.second_superblock.0.to_le_bytes());
@@ -273,7 +273,7 @@ impl Superblock {
                 volume_size: u64_at::<80>(block),
                 capacity: u64_at::<152>(block),
                 root_limit: u32_at::<160>(block),
-                segment_size: u32_at::<52>(block),
+                segment_blocks: u32_at::<52>(block),
                 segment_count: u32_at::<56>(block),
                 first_segment: Pba(u32_at::<60>(block)),
                 second_superblock: Pba(u32_at::<64>(block)),
@@ -304,8 +304,8 @@ impl Superblock {
     fn check_fields(&self) -> Result<(), &'static str> {
         let geometry = &self.geometry;
         let check = |holds: bool, name| if holds { Ok(()) } else { Err(name) };
-        let size = geometry.segment_size;
-        check(size.is_power_of_two() && (256..=1 << 18).contains(&size), "segment_size")?;
+        let size = geometry.segment_blocks;
+        check(size.is_power_of_two() && (256..=1 << 18).contains(&size), "segment_blocks")?;
         let log = u64::from(size) * u64::from(geometry.segment_count);
         let end = u64::from(geometry.first_segment.0) + log;
         check(end <= geometry.device_size && end <= 1 << 32, "segment_count")?;
@@ -352,7 +352,7 @@ pub(crate) mod tests {
                 volume_size: 8_000,
                 capacity: 8_000,
                 root_limit: 0,
-                segment_size: 256,
+                segment_blocks: 256,
                 segment_count: 38,
                 first_segment: Pba(256),
                 second_superblock: Pba(128),
@@ -427,17 +427,17 @@ pub(crate) mod tests {
         type Change = fn(&mut Superblock);
         let end = 256 + 256 * 38;
         let wrong: [(&str, Change); 33] = [
-            ("segment_size", |s| s.geometry.segment_size = 128),
-            ("segment_size", |s| s.geometry.segment_size = 384),
-            ("segment_size", |s| {
+            ("segment_blocks", |s| s.geometry.segment_blocks = 128),
+            ("segment_blocks", |s| s.geometry.segment_blocks = 384),
+            ("segment_blocks", |s| {
                 s.geometry.device_size = 1 << 30;
-                s.geometry.segment_size = 1 << 19;
+                s.geometry.segment_blocks = 1 << 19;
             }),
             ("segment_count", |s| s.geometry.segment_count = 39),
             ("segment_count", |s| {
                 // All the blocks that an address can name, and superblocks before them.
                 s.geometry.device_size = 1 << 33;
-                (s.geometry.segment_size, s.geometry.segment_count) = (1 << 18, 1 << 14);
+                (s.geometry.segment_blocks, s.geometry.segment_count) = (1 << 18, 1 << 14);
             }),
             ("first_segment", |s| s.geometry.first_segment = Pba(1)),
             ("second_superblock", |s| s.geometry.second_superblock = Pba(0)),

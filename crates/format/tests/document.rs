@@ -100,7 +100,7 @@ fn superblock_part(body: &[u8]) -> Part {
             volume_size: 6000,
             capacity: 6000,
             root_limit: 0,
-            segment_size: 256,
+            segment_blocks: 256,
             segment_count: 39,
             first_segment: Pba(256),
             second_superblock: Pba(128),
@@ -132,7 +132,7 @@ fn superblock_part(body: &[u8]) -> Part {
     of.sum("salt", 40, 0x5a17_c0de);
     of.u32("incompatible_features", 44, 2);
     of.u32("compatible_features", 48, 0);
-    of.u32("segment_size", 52, 256);
+    of.u32("segment_blocks", 52, 256);
     of.u32("segment_count", 56, 39);
     of.u32("first_segment", 60, 256);
     of.u32("second_superblock", 64, 128);

@@ -62,23 +62,23 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             // These are below 2^62.
             let [generation, epoch, sequence]: [u64; 3] =
                 [generation, epoch, sequence].map(|number: u64| number >> 2);
-            let segment_size = 1 << shift;
-            let log = u64::from(segment_size) * u64::from(segment_count);
+            let segment_blocks = 1 << shift;
+            let log = u64::from(segment_blocks) * u64::from(segment_count);
             let capacity = 1 + volume.index(log as usize - 1) as u64;
             let root_limit = if extra % 2 == 0 { 0 } else { 1 + extra as u32 % ROOT_LIMIT_MAX };
             Superblock {
                 store,
                 generation,
                 geometry: Geometry {
-                    device_size: u64::from(segment_size) + log + extra,
+                    device_size: u64::from(segment_blocks) + log + extra,
                     volume_size: if root_limit == 0 { capacity } else { capacity + (extra << 30) },
                     capacity,
                     root_limit,
-                    segment_size,
+                    segment_blocks,
                     segment_count,
-                    first_segment: Pba(segment_size),
-                    second_superblock: Pba(segment_size / 2),
-                    third_superblock: Pba(if clean { segment_size - 1 } else { 0 }),
+                    first_segment: Pba(segment_blocks),
+                    second_superblock: Pba(segment_blocks / 2),
+                    third_superblock: Pba(if clean { segment_blocks - 1 } else { 0 }),
                 },
                 budget: RecoveryBudget {
                     map_size: budget.0,
@@ -90,7 +90,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 epoch_max: epoch / 2,
                 checkpoint: CheckpointLocation {
                     sequence,
-                    pba: Pba(segment_size + 1),
+                    pba: Pba(segment_blocks + 1),
                     size: 64 + (checksum & 0xffff),
                     checksum,
                 },
@@ -325,7 +325,7 @@ proptest! {
         seal(&mut block, 0);
         if let Ok(superblock) = Superblock::decode(&block) {
             let geometry = superblock.geometry;
-            let log = u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
+            let log = u64::from(geometry.segment_blocks) * u64::from(geometry.segment_count);
             prop_assert!(u64::from(geometry.first_segment.0) + log <= geometry.device_size);
         }
     }

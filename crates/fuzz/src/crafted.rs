@@ -221,7 +221,7 @@ impl Crafted {
                 let from = self.record(input);
                 let geometry = self.superblock.geometry;
                 let segment = input.below(u64::from(geometry.segment_count)) as u32;
-                let to = geometry.first_segment.plus(segment * geometry.segment_size);
+                let to = geometry.first_segment.plus(segment * geometry.segment_blocks);
                 self.put_record(from, to, input);
             }
             _ => {

@@ -91,7 +91,7 @@ impl Models {
         let run_block = listed.first().map_or([0; BLOCK_SIZE], |pointer| block(pointer.pba));
 
         let geometry = newest.geometry;
-        let start = |segment| geometry.first_segment.plus(segment * geometry.segment_size);
+        let start = |segment| geometry.first_segment.plus(segment * geometry.segment_blocks);
         let is_header = |pba: &Pba| RecordView::decode(&block(*pba), &newest.store, *pba).is_ok();
         let header = (0..geometry.segment_count).map(start).find(is_header);
         let record_header = block(header.expect("it was written to"));
@@ -171,7 +171,7 @@ fn place(input: &mut Input<'_>, size: u64) -> Pba {
         3 => Pba(location.pba.0 - 1),
         4 => {
             let segment = input.below(u64::from(geometry.segment_count)) as u32;
-            geometry.first_segment.plus(segment * geometry.segment_size)
+            geometry.first_segment.plus(segment * geometry.segment_blocks)
         }
         _ => Pba(input.below(size) as u32),
     }

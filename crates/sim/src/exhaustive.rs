@@ -359,7 +359,7 @@ impl Search {
             device_size: 256 * (SEGMENTS + 1),
             sparse: None,
             volume_size: Some(VOLUME),
-            segment_size: 256,
+            segment_blocks: 256,
             spare_percent: 20,
             store: StoreId { uuid: [7; 16], salt: 3 },
             label: [0; 64],

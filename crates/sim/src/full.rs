@@ -33,7 +33,7 @@ pub fn plan(seed: u64) -> Plan {
 fn shape(random: &mut Random) -> Shape {
     Shape {
         segments: 18 + random.below(6),
-        segment_size: SEGMENT_SIZE,
+        segment_blocks: SEGMENT_SIZE,
         // As much as fits, every other time: then victims have many blocks that are current.
         volume: if random.chance(50) { 0 } else { 3000 + random.below(3000) },
         spare: SPARE_PERCENT,

@@ -103,7 +103,7 @@ pub fn plan(seed: u64) -> Plan {
 fn shape(random: &mut Random) -> Shape {
     let small = Shape {
         segments: 28,
-        segment_size: 256,
+        segment_blocks: 256,
         volume: 300 + random.below(900),
         spare: SPARE_PERCENT,
         journal: 1024,
@@ -121,7 +121,7 @@ fn shape(random: &mut Random) -> Shape {
         // As much as fits: cleaned all the time.
         0..5 => Shape { volume: 0, ..small },
         // Segments with room for a record of 256 blocks.
-        5..9 => Shape { segments: 24, segment_size: 512, ..small },
+        5..9 => Shape { segments: 24, segment_blocks: 512, ..small },
         // More leaves than the map memory holds.
         9..12 => Shape { segments: 280, volume: 0, map: 1, ..small },
         _ => small,
@@ -310,7 +310,7 @@ impl Maker {
     }
 
     fn request(&mut self, single: u64, largest: u64) -> Step {
-        let largest = largest.min(u64::from(self.shape.segment_size) - 1).min(self.volume);
+        let largest = largest.min(u64::from(self.shape.segment_blocks) - 1).min(self.volume);
         let count = if self.random.chance(single) { 1 } else { 1 + self.random.below(largest) };
         // Half of all goes to an eighth of the volume.
         let room = self.volume - count + 1;
@@ -349,7 +349,7 @@ impl Maker {
     /// The ranges of a write of several, one of them the given one; none if the write is to be an
     /// ordinary one.
     fn changes_at(&mut self, lba: u64, count: u64) -> Vec<Change> {
-        let data_max = (u64::from(self.shape.segment_size) - 1).min(256);
+        let data_max = (u64::from(self.shape.segment_blocks) - 1).min(256);
         let Some(many) = self.many.as_mut() else { return Vec::new() };
         if !many.chance(30) {
             return Vec::new();

@@ -38,18 +38,18 @@ pub fn store(
 /// An empty store of segments of so many blocks.
 pub fn store_of(
     segments: u64,
-    segment_size: u32,
+    segment_blocks: u32,
     journal: u32,
     volume: Option<u64>,
     map: Option<u64>,
     runs: u32,
 ) -> Device {
-    let device_size = u64::from(segment_size) * (segments + 1);
+    let device_size = u64::from(segment_blocks) * (segments + 1);
     let options = CreateOptions {
         device_size,
         sparse: None,
         volume_size: volume,
-        segment_size,
+        segment_blocks,
         spare_percent: 20,
         store: StoreId { uuid: [6; 16], salt: 1 },
         label: [0; 64],

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coulter-sim plan 1
-//! store segments=28 segment_size=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16 spare=20 prepare=space
+//! store segments=28 segment_blocks=256 volume=900 journal=1024 runs=4 map=0 trim=0 placement=apart reclaim=threaded references=16 spare=20 prepare=space
 //! write 12 3
 //! write 15 1 fua
 //! many 12+3 40-512 99+1 fua   one write of several ranges: + stores blocks, - discards them
@@ -48,7 +48,7 @@ pub struct Shape {
     /// Segments.
     pub segments: u64,
     /// Blocks of a segment.
-    pub segment_size: u32,
+    pub segment_blocks: u32,
     /// Blocks of the volume; 0 for as many as fit.
     pub volume: u64,
     /// Spare space of a volume that is as large as it can be, in percent of it.
@@ -358,14 +358,14 @@ fn by_name<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { segments, segment_size, volume, journal, runs, map, .. } = self;
+        let Shape { segments, segment_blocks, volume, journal, runs, map, .. } = self;
         let Shape { spare, trim, placement, reclaim, references, prepare, .. } = self;
         let prepare = name_of(&PREPARES, prepare);
         let placement = name_of(&PLACEMENTS, placement);
         let trim = u8::from(*trim);
         write!(
             f,
-            "segments={segments} segment_size={segment_size} volume={volume} journal={journal} \
+            "segments={segments} segment_blocks={segment_blocks} volume={volume} journal={journal} \
              runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
              references={references} spare={spare} prepare={prepare}"
         )?;
@@ -429,7 +429,7 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
     let number = |name: &str| word(name)?.parse::<u64>().ok();
     Some(Shape {
         segments: number("segments")?,
-        segment_size: number("segment_size")?.try_into().ok()?,
+        segment_blocks: number("segment_blocks")?.try_into().ok()?,
         volume: number("volume")?,
         journal: number("journal")?.try_into().ok()?,
         runs: number("runs")?.try_into().ok()?,
@@ -566,7 +566,7 @@ mod tests {
         let refused = |text: &str| text.parse::<Plan>().expect_err("refused").to_string();
         assert!(refused("").contains("no plan"));
         assert!(refused("coulter-sim plan 7\n").contains("version 7"));
-        let start = "coulter-sim plan 1\nstore segments=28 segment_size=256 volume=9 journal=1024 \
+        let start = "coulter-sim plan 1\nstore segments=28 segment_blocks=256 volume=9 journal=1024 \
                      runs=4 map=0 trim=0\n";
         assert!(start.parse::<Plan>().is_ok());
         assert!(refused(&format!("{start}write 3")).contains("line 3"));

@@ -33,10 +33,10 @@ pub fn plan(seed: u64) -> Plan {
 }
 
 fn shape(random: &mut Random) -> Shape {
-    let segment_size = if random.chance(50) { 256 } else { 512 };
+    let segment_blocks = if random.chance(50) { 256 } else { 512 };
     Shape {
         segments: 60 + random.below(80),
-        segment_size,
+        segment_blocks,
         volume: 0,
         spare: if random.chance(75) { 0 } else { SPARE_PERCENT },
         journal: [1024, 4096, 8192, 16_384][random.below(4) as usize],

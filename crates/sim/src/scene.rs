@@ -34,7 +34,7 @@ impl Scene {
             device_size,
             sparse: None,
             volume_size: None,
-            segment_size: 256,
+            segment_blocks: 256,
             spare_percent: 20,
             store: StoreId { uuid: [6; 16], salt: 1 },
             label: [0; 64],

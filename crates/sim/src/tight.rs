@@ -45,7 +45,7 @@ fn shape(random: &mut Random) -> Shape {
     };
     let small = Shape {
         segments: 280 + random.below(60),
-        segment_size: 256,
+        segment_blocks: 256,
         volume: 0,
         spare: SPARE_PERCENT,
         journal,

@@ -140,7 +140,7 @@ struct Pending {
 
 /// How a store of this shape is made.
 pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
-    let device_size = (shape.segments + 1) * u64::from(shape.segment_size);
+    let device_size = (shape.segments + 1) * u64::from(shape.segment_blocks);
     let sparse = shape.sparse.map(|sparse| Sparse {
         address_limit: shape.volume.div_ceil(WINDOW) * sparse.spread,
         root_limit: Some(sparse.roots),
@@ -150,7 +150,7 @@ pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
         device_size,
         sparse,
         volume_size: Some(blocks).filter(|blocks| *blocks > 0),
-        segment_size: shape.segment_size,
+        segment_blocks: shape.segment_blocks,
         spare_percent: shape.spare,
         store: StoreId { uuid: [5; 16], salt: 99 },
         label: [0; 64],
@@ -161,7 +161,7 @@ pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
 }
 
 fn map_size(shape: &Shape) -> Option<u64> {
-    let log = shape.segments * u64::from(shape.segment_size);
+    let log = shape.segments * u64::from(shape.segment_blocks);
     match shape.map {
         0 => None,
         // Each root of a sparse volume takes 12 KiB and a little.
@@ -176,7 +176,7 @@ fn map_size(shape: &Shape) -> Option<u64> {
 /// Requests at once. Where segments hold long records, enough to fill them with single blocks; where there is
 /// no spare space, enough to wait for it with more than there is.
 fn request_count(shape: &Shape) -> u32 {
-    let are_many = shape.segment_size >= crate::full::SEGMENT_SIZE || shape.spare == 0;
+    let are_many = shape.segment_blocks >= crate::full::SEGMENT_SIZE || shape.spare == 0;
     if are_many { 1024 } else { 64 }
 }
 
@@ -393,10 +393,10 @@ impl World {
                 Ok(())
             }
             Step::Grow(segments) => {
-                self.device.grow(segments * u64::from(self.shape.segment_size));
+                self.device.grow(segments * u64::from(self.shape.segment_blocks));
                 // As large as a new store of that size would be, which the oracle counts on.
-                let segment_size = u64::from(self.shape.segment_size);
-                let grown = self.device.size() / segment_size - 1 - self.shape.segments;
+                let segment_blocks = u64::from(self.shape.segment_blocks);
+                let grown = self.device.size() / segment_blocks - 1 - self.shape.segments;
                 let volume_size = generate::grown_volume_size(&self.shape, grown);
                 let growth = Growth { volume_size: Some(volume_size), spare_percent: None };
                 // A larger volume may need more map memory than it was opened with.
@@ -438,7 +438,7 @@ impl World {
             self.reopen(&[])?;
         }
         self.drain()?;
-        let count = (u64::from(self.shape.segment_size) - 1).min(64).min(self.volume_size);
+        let count = (u64::from(self.shape.segment_blocks) - 1).min(64).min(self.volume_size);
         for lba in (0..=self.volume_size - count).step_by(2 * count as usize) {
             self.submit(&Step::Write { lba, count, fua: false })?;
         }

@@ -113,7 +113,7 @@ fn next_record(device: &Device, superblock: &Superblock) -> RecordHeader {
         sequence: superblock.durable_sequence + 1,
         durable_sequence: superblock.durable_sequence,
         generation: superblock.generation - 1,
-        pba: geometry.first_segment.plus(segment * geometry.segment_size + offset),
+        pba: geometry.first_segment.plus(segment * geometry.segment_blocks + offset),
         payload_size: 0,
         scattered: None,
         goes_on: false,
@@ -306,7 +306,7 @@ fn a_checkpoint_that_contradicts_its_table_is_refused() {
     let body = body(&device, &superblock);
     let lists = Lists::of(&body);
     let mut head = device.clone();
-    let beyond = geometry.segment_size + 1;
+    let beyond = geometry.segment_blocks + 1;
     change_body(&mut head, &superblock, |body| put(body, 68, &beyond.to_le_bytes()));
     assert_refused(&head, Structure::Checkpoint, "head");
 
@@ -317,7 +317,7 @@ fn a_checkpoint_that_contradicts_its_table_is_refused() {
     // A root page in a segment that is free.
     let mut root = device.clone();
     let free = u32_at(&body, lists.reserved);
-    let in_free = geometry.first_segment.plus(free * geometry.segment_size + 1);
+    let in_free = geometry.first_segment.plus(free * geometry.segment_blocks + 1);
     let in_free = in_free.0.to_le_bytes();
     change_body(&mut root, &superblock, |body| put(body, lists.roots + 8, &in_free));
     assert_refused(&root, Structure::Checkpoint, "pba");
@@ -330,7 +330,7 @@ fn a_checkpoint_that_contradicts_its_table_is_refused() {
     let mut full = device.clone();
     change_table(&mut full, &superblock, |page| {
         for entry in page.chunks_exact_mut(16).filter(|entry| entry[4] > 0) {
-            put(entry, 0, &geometry.segment_size.to_le_bytes());
+            put(entry, 0, &geometry.segment_blocks.to_le_bytes());
         }
     });
     assert_refused(&full, Structure::Checkpoint, "pba");
@@ -356,7 +356,7 @@ fn records_of_blocks_where_nothing_can_lie_are_refused() {
     let body = body(&device, &superblock);
     let free = u32_at(&body, Lists::of(&body).reserved);
     let geometry = superblock.geometry;
-    let in_free = geometry.first_segment.plus(free * geometry.segment_size + 1);
+    let in_free = geometry.first_segment.plus(free * geometry.segment_blocks + 1);
     for address in [geometry.second_superblock, in_free] {
         let mut device = device.clone();
         let extent = Extent { key: 7, count: 1, kind: Kind::Remote, relocated: false };
@@ -460,7 +460,7 @@ fn two_streams_in_one_new_segment_are_refused() {
     let lists = Lists::of(&body(&device, &superblock));
     let segment = u32_at(&body(&device, &superblock), lists.reserved);
     let geometry = superblock.geometry;
-    let pba = geometry.first_segment.plus(segment * geometry.segment_size);
+    let pba = geometry.first_segment.plus(segment * geometry.segment_blocks);
     let first = RecordHeader { pba, ..next_record(&device, &superblock) };
     let second = RecordHeader { stream: 1, sequence: first.sequence + 1, ..first };
     write_record(&mut device, &superblock, &first, data(7, 1));

@@ -76,7 +76,7 @@ impl Sample {
     /// What a damaged device still tells of durability.
     fn attested(&self, device: &Device, size: u64) -> u64 {
         let store = self.superblock.store;
-        let superblocks = [0, self.superblock.geometry.segment_size / 2].map(|pba| {
+        let superblocks = [0, self.superblock.geometry.segment_blocks / 2].map(|pba| {
             Superblock::decode(&block(device, pba))
                 .map_or(0, |superblock| superblock.durable_sequence)
         });
@@ -178,7 +178,7 @@ impl Sample {
                 Ok(())
             },
         };
-        let superblocks = [0, self.superblock.geometry.segment_size / 2];
+        let superblocks = [0, self.superblock.geometry.segment_blocks / 2];
         if superblocks.iter().all(|pba| Superblock::decode(&block(device, *pba)).is_err()) {
             return None;
         }

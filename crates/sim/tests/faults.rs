@@ -239,7 +239,7 @@ fn a_flush_that_fails_and_forgets_loses_nothing_that_was_flushed() {
         [("forgets", "nothing"), ("forgets-later", "nothing"), ("forgets", "blocks")]
     {
         for number in 1..10 {
-            let mut text = "coulter-sim plan 1\nstore segments=28 segment_size=256 volume=0 \
+            let mut text = "coulter-sim plan 1\nstore segments=28 segment_blocks=256 volume=0 \
                             journal=1024 runs=4 map=0 trim=1\n"
                 .to_owned();
             for round in 0..12 {

@@ -22,19 +22,19 @@ struct Full {
 #[derive(Clone, Copy)]
 struct Shape {
     segments: u64,
-    segment_size: u32,
+    segment_blocks: u32,
     /// Journal and runs, with the least map and the least spare space.
     least: Option<(u32, u32)>,
 }
 
 impl Full {
     fn new(shape: Shape, config: Config, seed: u64) -> Full {
-        let Shape { segments, segment_size, least } = shape;
+        let Shape { segments, segment_blocks, least } = shape;
         let (geometry, budget) = plan(&CreateOptions {
-            device_size: u64::from(segment_size) * (segments + 1),
+            device_size: u64::from(segment_blocks) * (segments + 1),
             sparse: None,
             volume_size: None,
-            segment_size,
+            segment_blocks,
             spare_percent: if least.is_some() { 0 } else { 20 },
             store: StoreId { uuid: [6; 16], salt: 1 },
             label: [0; 64],
@@ -46,7 +46,7 @@ impl Full {
         let volume = geometry.volume_size;
         let map = least.map(|_| map_size_min(volume));
         let (journal, runs) = (budget.journal_size, budget.run_count_limit);
-        let store = store_of(segments, segment_size, journal, Some(volume), map, runs);
+        let store = store_of(segments, segment_blocks, journal, Some(volume), map, runs);
         let mut hand = Hand::open(store, config);
         for lba in (0..volume).step_by(255) {
             assert!(hand.write(lba, 255.min(volume - lba) as u32, 1));
@@ -178,7 +178,7 @@ fn discards_on_a_full_volume_end(shape: Shape, reclaim: Reclaim, seed: u64) {
     }
 }
 
-const LEAST: Shape = Shape { segments: 228, segment_size: 512, least: Some((8192, 2)) };
+const LEAST: Shape = Shape { segments: 228, segment_blocks: 512, least: Some((8192, 2)) };
 
 #[test]
 fn discards_on_a_full_volume_with_the_least_map_end() {
@@ -192,7 +192,7 @@ fn discards_on_a_full_volume_with_the_least_map_end_by_copying_out() {
 
 #[test]
 fn discards_on_a_full_volume_as_it_is_made_by_default_end() {
-    let shape = Shape { segments: 300, segment_size: 1024, least: None };
+    let shape = Shape { segments: 300, segment_blocks: 1024, least: None };
     discards_on_a_full_volume_end(shape, Reclaim::Threaded, 3);
 }
 
@@ -201,7 +201,7 @@ fn discards_on_a_full_volume_as_it_is_made_by_default_end() {
 #[test]
 fn no_checkpoint_is_written_for_promises_that_none_makes_room_for() {
     for late in [1, 200] {
-        let shape = Shape { segments: 204, segment_size: 1024, least: Some((1024, 2)) };
+        let shape = Shape { segments: 204, segment_blocks: 1024, least: Some((1024, 2)) };
         let config = Config { record_count: 16, reference_blocks: 1, ..config(Reclaim::Threaded) };
         let config = Config { placement: Placement::default(), ..config };
         let mut full = Full::new(shape, config, 0);

@@ -42,7 +42,7 @@ fn a_segment_is_not_trimmed_under_a_reader() {
     holds(
         "\
         coulter-sim plan 1
-        store segments=28 segment_size=256 volume=839 journal=1024 runs=2 map=0 trim=1
+        store segments=28 segment_blocks=256 volume=839 journal=1024 runs=2 map=0 trim=1
         write 11 122
         write 89 83
         write 347 136
@@ -160,7 +160,7 @@ fn the_first_write_of_a_group_is_noted_in_it() {
     holds(
         "\
         coulter-sim plan 1
-        store segments=28 segment_size=256 volume=916 journal=1024 runs=4 map=0 trim=1 placement=scattered
+        store segments=28 segment_blocks=256 volume=916 journal=1024 runs=4 map=0 trim=1 placement=scattered
         write 50 35
         write 77 1
         write 128 172
@@ -177,7 +177,7 @@ fn discards_of_nothing_are_counted_before_replay_has_to_take_them() {
     holds(
         "\
         coulter-sim plan 1
-        store segments=280 segment_size=256 volume=0 journal=1024 runs=7 map=1 trim=0 placement=lifetime
+        store segments=280 segment_blocks=256 volume=0 journal=1024 runs=7 map=1 trim=0 placement=lifetime
         write 11049 1
         run 1 632519426
         cut writes 4257657963

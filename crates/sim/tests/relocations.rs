@@ -35,7 +35,7 @@ fn next_segment(device: &Device, hand: &Hand) -> Pba {
     let mut body = vec![[0; BLOCK_SIZE]; size.div_ceil(BLOCK_SIZE)];
     device.read(superblock.checkpoint.pba, &mut body);
     let view = BodyView::decode(&body.as_flattened()[..size]).expect("the body is intact");
-    let starts = view.reserved().map(|segment| segment * geometry.segment_size);
+    let starts = view.reserved().map(|segment| segment * geometry.segment_blocks);
     let mut starts = starts.map(|offset| geometry.first_segment.plus(offset));
     let unopened = starts.find(|start| {
         let mut block = [[0; BLOCK_SIZE]];
@@ -114,7 +114,7 @@ fn a_full_store_with_the_least_spare_space_never_stands_still() {
             device_size: 256 * (segments + 1),
             sparse: None,
             volume_size: None,
-            segment_size: 256,
+            segment_blocks: 256,
             spare_percent: 0,
             store: StoreId { uuid: [6; 16], salt: 1 },
             label: [0; 64],

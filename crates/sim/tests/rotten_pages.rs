@@ -29,9 +29,9 @@ fn rot(device: &mut Device, hand: &Hand, kind: Kind, keys: std::ops::Range<u64>)
     let id = hand.engine.superblock().store;
     let mut rotten = 0;
     for segment in 0..geometry.segment_count {
-        let start = geometry.first_segment.plus(segment * geometry.segment_size);
+        let start = geometry.first_segment.plus(segment * geometry.segment_blocks);
         let mut at = 0;
-        while at < geometry.segment_size {
+        while at < geometry.segment_blocks {
             let mut block = [[0; BLOCK_SIZE]];
             device.read(start.plus(at), &mut block);
             let Ok(view) = RecordView::decode(&block[0], &id, start.plus(at)) else { break };

@@ -414,7 +414,7 @@ fn opts(segments: u64, volume: Option<u64>) -> CreateOptions {
         device_size: 256 * (segments + 1),
         sparse: None,
         volume_size: volume,
-        segment_size: 256,
+        segment_blocks: 256,
         spare_percent: 20,
         store: StoreId { uuid: [6; 16], salt: 1 },
         label: [0; 64],

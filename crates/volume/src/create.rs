@@ -166,15 +166,15 @@ fn translate(
         let (size, segment_size) = (device_size.saturating_mul(SIZE), SIZE);
         return Err(CreateError::DeviceTooLarge { size, segment_size });
     }
-    let segment_size = match options.segment_size {
-        None => Some(layout::segment_size_default(device_size, spare(options, device_size))),
+    let segment_blocks = match options.segment_size {
+        None => Some(layout::segment_blocks_default(device_size, spare(options, device_size))),
         Some(size) if size % SIZE != 0 || size < CreateOptions::SEGMENT_SIZE_MIN => None,
         Some(size) => u32::try_from(size / SIZE).ok(),
     };
-    let segment_size = segment_size.ok_or(CreateError::SegmentSize)?;
-    let percent_min = layout::spare_percent_min(segment_size) as u32;
+    let segment_blocks = segment_blocks.ok_or(CreateError::SegmentSize)?;
+    let percent_min = layout::spare_percent_min(segment_blocks) as u32;
     if options.volume_size.is_none() && options.spare_percent < percent_min {
-        let segment_size = u64::from(segment_size) * SIZE;
+        let segment_size = u64::from(segment_blocks) * SIZE;
         return Err(CreateError::SpareTooSmall { percent_min, segment_size });
     }
     let (uuid, salt) = random.split_at(16);
@@ -187,7 +187,7 @@ fn translate(
         device_size,
         sparse: sparse(options)?,
         volume_size: options.volume_size.map(|size| size / SIZE),
-        segment_size,
+        segment_blocks,
         spare_percent: options.spare_percent,
         store: StoreId { uuid: options.uuid.unwrap_or(uuid), salt },
         label,

@@ -81,7 +81,7 @@ impl CreateError {
         options: &layout::CreateOptions,
     ) -> CreateError {
         let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
-        let segment_size = bytes(options.segment_size.into());
+        let segment_size = bytes(options.segment_blocks.into());
         match error {
             layout::LayoutError::SegmentSize => CreateError::SegmentSize,
             layout::LayoutError::DeviceTooSmall { needed } => {

@@ -38,7 +38,7 @@ impl Geometry {
             store_size_bytes: geometry.device_size * block_size,
             volume_size_bytes: geometry.volume_size.saturating_mul(block_size),
             capacity_bytes: geometry.capacity * block_size,
-            segment_size_bytes: u64::from(geometry.segment_size) * block_size,
+            segment_size_bytes: u64::from(geometry.segment_blocks) * block_size,
             segment_count: geometry.segment_count.into(),
             map_memory_min_bytes: superblock.budget.map_size,
         }

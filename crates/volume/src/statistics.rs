@@ -271,7 +271,7 @@ pub(crate) fn gather(
             checkpoint_bytes: bytes(engine.table_blocks + engine.checkpoint_blocks),
         },
         space: Space {
-            segment_size_bytes: bytes(engine.segment_size),
+            segment_size_bytes: bytes(engine.segment_blocks),
             segments_total: engine.segment_count,
             segments_empty: engine.segments_empty,
             valid_bytes: bytes(engine.valid_blocks),

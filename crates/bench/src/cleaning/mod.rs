@@ -246,7 +246,7 @@ fn measure(options: &Options) -> Result<Report, BenchError> {
     let after = bench.now();
     let written = Written::between(&before.written, &after.written);
     let geometry = *bench.store.rig.engine.geometry();
-    let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_size);
+    let log = u64::from(geometry.segment_count) * u64::from(geometry.segment_blocks);
     let spare_log = log as f64 / bench.store.blocks as f64 - 1.0;
     let room = bench.watcher.room.report(bench.store.blocks);
     let spare_measured = room.garbage;

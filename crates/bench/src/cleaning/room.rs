@@ -57,7 +57,7 @@ impl Looks {
     /// device holds when nothing waits to be executed. Every part is counted anew, block by block: no
     /// counter that is carried on could tell what a record in holes took the place of.
     pub(super) fn look(&mut self, engine: &Engine, host_blocks: &HostBlocks, volume: u64) {
-        let size = u64::from(engine.geometry().segment_size);
+        let size = u64::from(engine.geometry().segment_blocks);
         let on_their_way = engine.host_blocks_on_their_way();
         let (mut host, mut moved) = (0, 0);
         for segment in engine.occupancy() {

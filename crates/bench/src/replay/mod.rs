@@ -36,7 +36,7 @@ use crate::model_store::{DEPTH_DEFAULT, ModelStore, Reserve};
 use crate::progress::Progress;
 use crate::sequentiality::RunLengths;
 use coulter_engine::Config;
-use coulter_engine::create::segment_size_default;
+use coulter_engine::create::segment_blocks_default;
 use coulter_workload::trace::ReaderOptions;
 use digest::Digest;
 use serde::Serialize;
@@ -182,7 +182,7 @@ fn row(
     let blocks = digest.footprint.blocks() * copies;
     let shape = Shape {
         blocks,
-        segment_blocks: Some(segment_size_default((blocks as f64 * (1.0 + spare)) as u64, 0)),
+        segment_blocks: Some(segment_blocks_default((blocks as f64 * (1.0 + spare)) as u64, 0)),
         spare,
         reserve: Reserve::Segments(0),
         map_memory: None,

@@ -9,7 +9,7 @@ use coulter_format::superblock::Geometry;
 pub(crate) struct HostBlocks {
     words: Vec<u64>,
     first_segment: u32,
-    segment_size: u32,
+    segment_blocks: u32,
 }
 
 impl HostBlocks {
@@ -18,16 +18,16 @@ impl HostBlocks {
         let words = vec![0; geometry.device_size.div_ceil(64) as usize];
         let first_segment = geometry.first_segment.0;
         assert!(first_segment.is_multiple_of(64), "a segment is a whole number of words");
-        HostBlocks { words, first_segment, segment_size: geometry.segment_size }
+        HostBlocks { words, first_segment, segment_blocks: geometry.segment_blocks }
     }
 
     /// A record is written in a row. At the start of a segment that begins a new life of it: records in
     /// holes are written bit by bit.
     pub(super) fn record_begins(&mut self, pba: Pba) {
         let place = pba.0 - self.first_segment;
-        if place.is_multiple_of(self.segment_size) {
+        if place.is_multiple_of(self.segment_blocks) {
             let start = pba.0 as usize / 64;
-            self.words[start..start + self.segment_size as usize / 64].fill(0);
+            self.words[start..start + self.segment_blocks as usize / 64].fill(0);
         }
     }
 
@@ -46,7 +46,7 @@ impl HostBlocks {
     /// How many there are among the first `count` blocks of the segment that starts here. One that was
     /// opened, and not written to, still has those of its former life.
     pub(crate) fn count(&self, start: Pba, count: u32) -> u64 {
-        assert!(count <= self.segment_size, "it lies in a segment");
+        assert!(count <= self.segment_blocks, "it lies in a segment");
         let first = start.0 as usize / 64;
         let (whole, rest) = (count as usize / 64, count % 64);
         let words = &self.words[first..first + whole];
@@ -68,7 +68,7 @@ mod tests {
             volume_size: 1000,
             capacity: 1000,
             root_limit: 0,
-            segment_size: 256,
+            segment_blocks: 256,
             segment_count: 9,
             first_segment: Pba(256),
             second_superblock: Pba(128),

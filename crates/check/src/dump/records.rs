@@ -100,9 +100,9 @@ fn show_segment(
     let cut = store.superblock.checkpoint.sequence;
     let mut offset = 0;
     let mut latest = 0;
-    while offset < layout.segment_size() {
+    while offset < layout.segment_blocks() {
         let pba = layout.start(segment).plus(offset);
-        let Ok(block) = window.header(pba, layout.segment_size() - offset) else { break };
+        let Ok(block) = window.header(pba, layout.segment_blocks() - offset) else { break };
         let Ok(view) = RecordView::decode(block, &store.superblock.store, pba) else {
             if !patched {
                 break;

@@ -147,7 +147,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         volume_blocks: geometry.volume_size,
         capacity_blocks: geometry.capacity,
         root_limit: geometry.root_limit,
-        segment_blocks: geometry.segment_size,
+        segment_blocks: geometry.segment_blocks,
         segments: geometry.segment_count,
         first_segment_block: geometry.first_segment.0,
         second_superblock_block: geometry.second_superblock.0,

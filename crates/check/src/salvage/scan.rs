@@ -137,7 +137,7 @@ impl Log {
         chained: bool,
         mut chain: Chain,
     ) -> Chain {
-        let size = layout.segment_size();
+        let size = layout.segment_blocks();
         let mut offset = 0;
         while offset < size {
             let pba = layout.start(segment).plus(offset);
@@ -247,7 +247,7 @@ impl Log {
     fn forget_gaps(&mut self, layout: &Layout, segment: u32) {
         let start = layout.start(segment);
         let mut later = self.gaps.split_off(&start);
-        let end = start.plus(layout.segment_size());
+        let end = start.plus(layout.segment_blocks());
         self.gaps.append(&mut later.split_off(&end));
     }
 
@@ -353,7 +353,7 @@ impl Log {
                 continue;
             }
             let Some(place) = layout.place(reference.pba) else { continue };
-            let end = layout.start(place.segment).plus(layout.segment_size());
+            let end = layout.start(place.segment).plus(layout.segment_blocks());
             let is_next = |record: &&Record| record.pba > reference.pba && !record.is_scattered;
             let next = behind.iter().find(is_next);
             let next = next.map_or(end, |record| record.pba.min(end));

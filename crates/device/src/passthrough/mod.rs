@@ -20,7 +20,7 @@ mod namespace;
 
 use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
 use crate::event::Event;
-use crate::target::Target;
+use crate::medium::Target;
 use crate::uring::ring::{Ring, setups};
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use flights::{Flights, Outcome};

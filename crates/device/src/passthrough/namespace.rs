@@ -1,6 +1,6 @@
 //! The namespace behind a block device: its character device, and what the drive says of it.
 
-use crate::target::Target;
+use crate::medium::Target;
 use coulter_nvme::identify::{ControllerView, Namespace as Facts, cns, has_metadata, optional};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::{IDENTIFY_SIZE, Sqe, passthrough};

@@ -5,8 +5,8 @@ use super::pinned::Pinned;
 use crate::aligned::AlignedMemory;
 use crate::contract::{Command, CommandKind, Completion, Prepare};
 use crate::device_error::DeviceError;
+use crate::medium::TargetKind;
 use crate::slots::Slots;
-use crate::target::TargetKind;
 use crate::transfer::{PIECE_SIZE_MAX, Progress, Step, ZEROS_SIZE};
 use io_uring::{opcode, squeue, types};
 

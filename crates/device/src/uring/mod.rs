@@ -28,7 +28,7 @@ use crate::contract::{
     Command, CommandKind, Completion, Device, Prepare, Properties, Region, Wait,
 };
 use crate::event::Event;
-use crate::target::Target;
+use crate::medium::Target;
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use flights::{DiscardMethod, Flights, Outcome};
 use io_uring::{opcode, types};

@@ -122,7 +122,7 @@ impl Checkpointer {
 
     /// Segments that should wait in the queue: enough for twice the journal.
     fn queue_length(&self, shared: &Shared) -> usize {
-        let size = u64::from(shared.superblock.geometry.segment_size);
+        let size = u64::from(shared.superblock.geometry.segment_blocks);
         let journal = u64::from(shared.superblock.budget.journal_size);
         let length = (4 * journal).div_ceil(size) as usize + shared.pacing.kept_by_user() + 4;
         length.min(crate::create::RESERVED_MAX)

@@ -69,7 +69,7 @@ fn segments_are_scarce(shared: &Shared) -> bool {
     let marks = shared.pacing.marks();
     let freed = segments.freed_count();
     let is_worth_it =
-        u64::from(freed) * u64::from(shared.superblock.geometry.segment_size) >= 2 * cost(shared);
+        u64::from(freed) * u64::from(shared.superblock.geometry.segment_blocks) >= 2 * cost(shared);
     let at_the_floor = segments.usable_count() <= marks.kept_by_cleaning as usize;
     let comes = at_the_floor && freed + segments.gone_through_count() > 0;
     let scarce = segments.empty_count() - freed <= marks.wanted_by_user && (is_worth_it || comes);

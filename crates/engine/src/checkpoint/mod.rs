@@ -432,7 +432,7 @@ impl Checkpointer {
         shared.segments.checkpoint_is_durable(self.cut.sequence, |segment| {
             if trim {
                 let pba = crate::units::segment_start(&geometry, segment);
-                let count = geometry.segment_size;
+                let count = geometry.segment_blocks;
                 ios.start(Purpose::Trim(segment), Command::Discard { pba, count });
             }
             trim

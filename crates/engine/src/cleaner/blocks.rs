@@ -197,7 +197,7 @@ impl Cleaner {
         if let Some(record) = begin(shared, stream) {
             return Some(record);
         }
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         for other in shared.placer.cleaning_streams() {
             if let Some(record) = shared.log.fitting(*other, Origin::Cleaning, extent) {
                 return Some(record);

@@ -242,7 +242,7 @@ impl Cleaner {
 
     /// Blocks that a chunk can have.
     fn window(&self, shared: &Shared, slot: usize) -> u32 {
-        let left = shared.superblock.geometry.segment_size - self.chunks.slots[slot].start;
+        let left = shared.superblock.geometry.segment_blocks - self.chunks.slots[slot].start;
         left.min(RECORD_BLOCKS as u32)
     }
 
@@ -256,7 +256,7 @@ impl Cleaner {
     /// one any block may be a header.
     pub(crate) fn suits_sparse_reading(&self, shared: &Shared, segment: SegmentIndex) -> bool {
         let segment = shared.segments.segment(segment);
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         !segment.patched && (self.is_searching() || segment.valid <= size / SPARSE_SHARE)
     }
 
@@ -410,7 +410,7 @@ impl Cleaner {
         let cleaner = &mut *self;
         let chunk = &mut cleaner.chunks.slots[slot];
         let start = segment_start(&shared.superblock.geometry, segment).plus(chunk.start);
-        let room = shared.superblock.geometry.segment_size - chunk.start;
+        let room = shared.superblock.geometry.segment_blocks - chunk.start;
         let end_max = if count == 1 { room } else { count };
         let life = cleaner.life;
         let content = buffers.record(chunk.buffer());

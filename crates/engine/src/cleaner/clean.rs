@@ -46,7 +46,7 @@ impl Cleaner {
     /// There is no segment to copy into. Another victim may fit into what is left of the head: an
     /// emptier one, or this one, which has less left by now.
     pub(super) fn leave_victim_without_room(&mut self, shared: &mut Shared) {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let mut streams = shared.placer.cleaning_streams().iter();
         let segments_are_short = !streams.any(|stream| shared.log.head_takes(*stream, size, 1))
             && shared.segments.usable_count() <= self.kept_by_cleaner(shared);

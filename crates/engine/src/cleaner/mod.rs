@@ -240,7 +240,7 @@ impl Cleaner {
 
     /// Blocks that what the host wrote is worth.
     fn worth(&self, shared: &Shared) -> u64 {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         shared.pacing.credit_for(shared.pacing.credit(), self.latest_valid, size)
     }
 
@@ -292,7 +292,7 @@ impl Cleaner {
         let chunk = self.chunks.first();
         let (covered, is_last) = (u64::from(chunk.covered()), chunk.is_last());
         let gained = covered.saturating_sub(self.copied);
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         // What was gone through is paid from the credit, in user blocks.
         let rate = shared.pacing.credit_for(1 << 20, self.latest_valid, size);
         shared.pacing.pay_credit((covered << 20).checked_div(rate));

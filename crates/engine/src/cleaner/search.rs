@@ -33,7 +33,7 @@ impl Cleaner {
             return None;
         }
         let fullest = shared.config.reclaim == Reclaim::HoleFill;
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let candidates = shared.segments.cleanable().filter(|(index, segment)| {
             shared.segments.may_have_holes(*index) && (!fullest || segment.valid >= size / 2)
         });

@@ -63,7 +63,7 @@ impl Cleaner {
 
     /// Decides; changes nothing.
     fn choose_victim(&self, shared: &Shared, reason: Reason) -> Choice {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let at_floor = reason == Reason::Floor;
         let policy = if at_floor { VictimPolicy::Greedy } else { shared.config.victims };
         let least_gain = size / reason.least_gain();
@@ -100,7 +100,7 @@ impl Cleaner {
         policy: VictimPolicy,
         can_wait: bool,
     ) -> Option<(u64, SegmentIndex)> {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let clock = shared.log.write_clock;
         let mean_age = shared.segments.mean_age_of_closed(clock);
         let candidates = shared.segments.cleanable().filter(|(index, segment)| {
@@ -129,7 +129,7 @@ impl Cleaner {
     }
 
     fn search_is_fruitless(&self, shared: &Shared, reason: Reason) -> bool {
-        let least_gain = shared.superblock.geometry.segment_size / reason.least_gain();
+        let least_gain = shared.superblock.geometry.segment_blocks / reason.least_gain();
         let now = (shared.log.applied, shared.segments.usable_count());
         self.fruitless
             .is_some_and(|(applied, usable, gain)| (applied, usable) == now && gain <= least_gain)
@@ -173,7 +173,7 @@ impl Cleaner {
 
     /// Whether there is a victim, room for what is valid in it or not.
     fn any_is_worth_cleaning(&self, shared: &Shared, least_gain: u32) -> bool {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         shared.segments.cleanable().any(|(index, segment)| {
             !shared.segments.is_exhausted(index)
                 && !segment.watched
@@ -193,7 +193,7 @@ impl Cleaner {
 
     /// Blocks that the cleaner can write before another segment is won.
     fn room_for_relocations(&self, shared: &Shared) -> u64 {
-        let size = u64::from(shared.superblock.geometry.segment_size);
+        let size = u64::from(shared.superblock.geometry.segment_blocks);
         let heads = shared.placer.cleaning_streams().iter().filter_map(|s| shared.log.head(*s));
         let left: u64 = heads.map(|head| (size - u64::from(head.offset)).saturating_sub(2)).sum();
         let usable =

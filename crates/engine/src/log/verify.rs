@@ -101,7 +101,7 @@ impl Log {
 
     /// Heads are in segments that know of it, and each open segment is a head.
     fn assert_heads(&self, segments: &Segments) {
-        let size = segments.geometry().segment_size;
+        let size = segments.geometry().segment_blocks;
         let mut heads = 0;
         for stream in Stream::ALL {
             if let Some(head) = self.heads[stream.index()] {

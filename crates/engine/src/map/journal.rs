@@ -359,7 +359,7 @@ mod tests {
             volume_size: 1 << 16,
             capacity: 1 << 16,
             root_limit: 0,
-            segment_size: 4096,
+            segment_blocks: 4096,
             segment_count: 40,
             first_segment: Pba(4096),
             device_size: 4096 * 41,

@@ -189,7 +189,7 @@ mod tests {
         volume_size: 1 << 16,
         capacity: 1 << 16,
         root_limit: 0,
-        segment_size: 256,
+        segment_blocks: 256,
         segment_count: 400,
         first_segment: Pba(256),
         device_size: 256 * 401,

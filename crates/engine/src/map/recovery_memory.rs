@@ -228,7 +228,7 @@ mod tests {
             volume_size,
             capacity: volume_size,
             root_limit: 0,
-            segment_size: 256,
+            segment_blocks: 256,
             segment_count: 1,
             first_segment: Pba(256),
             second_superblock: Pba(128),

@@ -69,7 +69,7 @@ impl Recovery {
             entry.is_some_and(|entry| !core::mem::replace(entry, true))
         };
         for head in self.heads.iter().flatten() {
-            check(is_new(head.segment) && head.offset <= geometry.segment_size, "head")?;
+            check(is_new(head.segment) && head.offset <= geometry.segment_blocks, "head")?;
         }
         check(body.reserved().chain(body.reserved_holes()).all(is_new), "reserved")?;
         self.reserved = body.reserved().map(SegmentIndex).collect();
@@ -235,7 +235,8 @@ impl Recovery {
         let geometry = shared.superblock.geometry;
         let offset = pba.0 - segment_start(&geometry, segment).0;
         let in_use = matches!(shared.segments.segment(segment).state, State::Open | State::Closed);
-        if !in_use || header.scattered.is_some() || offset + header.span() > geometry.segment_size {
+        if !in_use || header.scattered.is_some() || offset + header.span() > geometry.segment_blocks
+        {
             return Err(wrong("pba"));
         }
         let position = shared.map.sweep_position();
@@ -286,8 +287,8 @@ impl Recovery {
                 SegmentState::Open => State::Open,
                 SegmentState::Closed | SegmentState::Patched => State::Closed,
             };
-            let possible =
-                entry.valid <= geometry.segment_size && (entry.valid == 0 || state != State::Free);
+            let possible = entry.valid <= geometry.segment_blocks
+                && (entry.valid == 0 || state != State::Free);
             if !possible {
                 return Err(damaged(Structure::SegmentTable, Reason::Field("valid"), pba));
             }
@@ -314,7 +315,7 @@ impl Recovery {
             let segment = shared.segments.of(pba);
             let state = shared.segments.segment(segment).state;
             let room =
-                shared.segments.segment(segment).valid < shared.superblock.geometry.segment_size;
+                shared.segments.segment(segment).valid < shared.superblock.geometry.segment_blocks;
             if !matches!(state, State::Open | State::Closed) || !room {
                 return Err(damaged(Structure::Checkpoint, Reason::Field("pba"), pba));
             }

@@ -86,7 +86,7 @@ impl Recovery {
                 self.walks_waiting.pop_front();
                 let Walk { segment, offset, step, .. } = self.walks[walk];
                 let pba = segment_start(&shared.superblock.geometry, segment).plus(offset);
-                let count = step.min(shared.superblock.geometry.segment_size - offset);
+                let count = step.min(shared.superblock.geometry.segment_blocks - offset);
                 let target = Target::Record(buffer);
                 self.start_job(shared, JobKind::Walk { walk }, pba, count, target);
             }
@@ -110,7 +110,7 @@ impl Recovery {
     }
 
     fn begin_walks(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let latest = shared.superblock.checkpoint.sequence;
         for head in self.heads.iter().flatten() {
             if head.offset < size {
@@ -151,7 +151,7 @@ impl Recovery {
         let count = chunk.len() as u32;
         let store = shared.superblock.store;
         let epoch = shared.superblock.epoch;
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let walk = self.walks[index];
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         let (mut latest, mut met) = (walk.latest, walk.met);
@@ -212,7 +212,7 @@ impl Recovery {
     /// A record is at most so long that the header behind it lies among the blocks searched.
     fn probe_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
         let walk = self.walks[index];
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         assert!(walk.probe > 0, "the end is searched while there is something to search");
         let searched = chunk.len().min(walk.probe as usize);
@@ -240,7 +240,7 @@ impl Recovery {
     /// chunk.
     fn search_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
         let count = chunk.len() as u32;
-        let size = shared.superblock.geometry.segment_size;
+        let size = shared.superblock.geometry.segment_blocks;
         let (epoch, cut) = (shared.superblock.epoch, shared.superblock.checkpoint.sequence);
         let walk = self.walks[index];
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);

@@ -65,7 +65,7 @@ fn replay_entry(shared: &mut Shared, entry: &Entry) -> Result<(), OpenError> {
         segment_of(&geometry, pba).is_some_and(|segment| {
             let segment = shared.segments.segment(segment);
             matches!(segment.state, State::Open | State::Closed)
-                && segment.valid < geometry.segment_size
+                && segment.valid < geometry.segment_blocks
         })
     };
     let lba = Lba(entry.key);

@@ -88,7 +88,7 @@ impl Recovery {
     fn adopt(&mut self, shared: &mut Shared, superblock: Superblock) -> Result<(), OpenError> {
         let geometry = superblock.geometry;
         let end = u64::from(geometry.first_segment.0)
-            + u64::from(geometry.segment_size) * u64::from(geometry.segment_count);
+            + u64::from(geometry.segment_blocks) * u64::from(geometry.segment_count);
         if end > shared.device_size {
             return Err(OpenError::Truncated { needed: end, found: shared.device_size });
         }

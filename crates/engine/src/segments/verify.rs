@@ -30,7 +30,7 @@ impl Segments {
     /// # Panics
     /// If the counters or the queue contradict the table.
     pub(crate) fn assert_invariants(&self) {
-        let size = self.geometry.segment_size;
+        let size = self.geometry.segment_blocks;
         let (mut free, mut freed, mut queued, mut valid, mut patched) = (0, 0, 0, 0, 0);
         for (index, segment) in self.table.iter().enumerate() {
             segment.assert_invariants(size);

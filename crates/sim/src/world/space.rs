@@ -19,7 +19,7 @@ const ROOM: u64 = 6;
 /// Segments with space, and room for more.
 pub(super) struct Space {
     is_short: bool,
-    segment_size: u32,
+    segment_blocks: u32,
     allocated: BTreeSet<u32>,
     room: u64,
 }
@@ -27,11 +27,11 @@ pub(super) struct Space {
 impl Space {
     /// What a new store has.
     pub(super) fn of(shape: &Shape, device: &Device) -> Space {
-        let segment_size = shape.segment_size;
+        let segment_blocks = shape.segment_blocks;
         Space {
             is_short: shape.prepare == Prepare::Space,
-            segment_size,
-            allocated: device.written().map(|pba| pba.0 / segment_size).collect(),
+            segment_blocks,
+            allocated: device.written().map(|pba| pba.0 / segment_blocks).collect(),
             room: ROOM,
         }
     }
@@ -43,7 +43,7 @@ impl Space {
 
     /// Gives a segment space; false if there is none.
     pub(super) fn allocate(&mut self, pba: Pba) -> bool {
-        let segment = pba.0 / self.segment_size;
+        let segment = pba.0 / self.segment_blocks;
         if !self.is_short || self.allocated.contains(&segment) {
             return true;
         }
@@ -57,12 +57,12 @@ impl Space {
 
     /// Takes the space of a segment back.
     pub(super) fn free(&mut self, pba: Pba) {
-        self.room += u64::from(self.allocated.remove(&(pba.0 / self.segment_size)));
+        self.room += u64::from(self.allocated.remove(&(pba.0 / self.segment_blocks)));
     }
 
     /// Stops at a write to a segment without space. What lies before the first segment always has it.
     pub(super) fn assert_has(&self, pba: Pba) {
-        let segment = pba.0 / self.segment_size;
+        let segment = pba.0 / self.segment_blocks;
         let has = !self.is_short || segment == 0 || self.allocated.contains(&segment);
         assert!(has, "a write to {} has no space", pba.0);
     }

@@ -93,7 +93,7 @@ impl Driver {
         }
         let geometry = self.engine.geometry();
         // A record lies inside one segment, its header too.
-        self.part_count_max = u64::from(geometry.segment_size - 1).min(ATOMIC_BLOCKS_MAX as u64);
+        self.part_count_max = u64::from(geometry.segment_blocks - 1).min(ATOMIC_BLOCKS_MAX as u64);
         Ok(self)
     }
 }
