@@ -74,7 +74,7 @@ pub enum Canary {
     ManyTorn,
     /// The map goes on waiting for the second relocation that came too late.
     RelocationKept,
-    /// The map goes on keeping a chunk for the first relocation that came too late.
+    /// The map goes on keeping a cell for the first relocation that came too late.
     PromiseKept,
     /// A segment is opened while the device still writes zeros into it.
     OpenedWhilePrepared,

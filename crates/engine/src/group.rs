@@ -17,7 +17,7 @@ use coulter_format::record::PAYLOAD_BLOCKS_MAX;
 const PLACES: usize = (2 * Stream::USER.len() * PAYLOAD_BLOCKS_MAX).next_power_of_two();
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Noted {
     lba: u64,
     /// The group that it was noted in; others are forgotten.
     group: u64,
@@ -38,7 +38,7 @@ pub(crate) enum Choice {
 /// Addresses in the group.
 pub(crate) struct Group {
     number: u64,
-    places: Box<[Place]>,
+    places: Box<[Noted]>,
     /// A discard is in this stream's record.
     pinned: Option<Stream>,
     /// Whether the group's writes are told apart: decided with its first one.
@@ -47,7 +47,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new() -> Group {
-        let place = Place { lba: 0, group: 0, stream: Stream::User };
+        let place = Noted { lba: 0, group: 0, stream: Stream::User };
         let places = alloc::vec![place; PLACES].into_boxed_slice();
         Group { number: 1, places, pinned: None, splits: None }
     }
@@ -95,7 +95,7 @@ impl Group {
         }
         for block in lba.0..lba.0 + u64::from(count) {
             let place = self.find(block);
-            self.places[place] = Place { lba: block, group: self.number, stream };
+            self.places[place] = Noted { lba: block, group: self.number, stream };
         }
     }
 

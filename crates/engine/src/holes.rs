@@ -50,7 +50,7 @@ pub(crate) const PLACES_MIN: u32 = 16;
 pub(crate) const WRITE_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum SearchStage {
     Searched,
     Known,
     Reserved,
@@ -61,7 +61,7 @@ enum Stage {
 /// What is known of one segment.
 struct Entry {
     segment: SegmentIndex,
-    stage: Stage,
+    stage: SearchStage,
     /// Blocks that are counted, and how many.
     counted: Vec<u64>,
     count: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Holes {
 
 /// Where a record can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct HoleRoom {
     /// The place of its header in the segment.
     pub(crate) offset: u32,
     /// Places for its payload.
@@ -100,9 +100,9 @@ fn set(bits: &mut [u64], offset: u32) -> bool {
 
 /// The first room at or behind an offset, between the blocks that are needed, for a record of so many
 /// blocks.
-fn room(needed: &[u64], size: u32, offset: u32, blocks: u32) -> Option<Room> {
+fn room(needed: &[u64], size: u32, offset: u32, blocks: u32) -> Option<HoleRoom> {
     let holes = (offset..size).filter(|header| !is_set(needed, *header));
-    let mut rooms = holes.map(|offset| Room { offset, places: places(needed, offset + 1) });
+    let mut rooms = holes.map(|offset| HoleRoom { offset, places: places(needed, offset + 1) });
     rooms.find(|room| room.places.count() >= blocks.max(PLACES_MIN))
 }
 
@@ -134,7 +134,7 @@ impl Segments {
 
     /// Segments being looked at or known, and those reserved, ready or open.
     fn hole_counts(&self) -> (usize, usize) {
-        let before = |entry: &&Entry| entry.stage < Stage::Reserved;
+        let before = |entry: &&Entry| entry.stage < SearchStage::Reserved;
         let unreserved = self.holes.entries.iter().filter(before).count();
         (unreserved, self.holes.entries.len() - unreserved)
     }
@@ -170,7 +170,7 @@ impl Segments {
         self.segment_mut(segment).watched = true;
         self.holes.entries.push(Entry {
             segment,
-            stage: Stage::Searched,
+            stage: SearchStage::Searched,
             counted: alloc::vec![0; words],
             count: 0,
             holes: 0,
@@ -206,7 +206,7 @@ impl Segments {
         let start = segment_start(self.geometry(), segment);
         let Some(entry) = self.hole_entry(segment) else { return };
         let offset = pba.0 - start.0;
-        if entry.stage <= Stage::Known && is_set(&entry.counted, offset) {
+        if entry.stage <= SearchStage::Known && is_set(&entry.counted, offset) {
             entry.counted[offset as usize / 64] &= !(1 << (offset % 64));
             entry.count -= 1;
             entry.holes += 1;
@@ -218,7 +218,7 @@ impl Segments {
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
         let size = self.geometry().segment_blocks;
         if let Some(entry) = self.hole_entry(segment) {
-            entry.stage = Stage::Known;
+            entry.stage = SearchStage::Known;
             let needed: Vec<_> =
                 entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b).collect();
             entry.holes = usable(&needed, size);
@@ -240,7 +240,7 @@ impl Segments {
         let mut reserved = self.hole_counts().1;
         let mut entries = core::mem::take(&mut self.holes.entries);
         entries.retain_mut(|entry| {
-            if entry.stage != Stage::Known || reserved >= limit {
+            if entry.stage != SearchStage::Known || reserved >= limit {
                 return true;
             }
             let start = segment_start(self.geometry(), entry.segment).0;
@@ -264,7 +264,7 @@ impl Segments {
             }
             self.enter(entry.segment, State::Patching);
             self.set_patched(entry.segment, true);
-            entry.stage = Stage::Reserved;
+            entry.stage = SearchStage::Reserved;
             reserved += 1;
             true
         });
@@ -273,24 +273,26 @@ impl Segments {
 
     /// Segments of which the holes are reserved, or filled.
     pub(crate) fn reserved_holes(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
-        let reserved = |entry: &&Entry| entry.stage >= Stage::Reserved;
+        let reserved = |entry: &&Entry| entry.stage >= SearchStage::Reserved;
         self.holes.entries.iter().filter(reserved).map(|entry| entry.segment)
     }
 
     /// The checkpoint that reserves the holes is durable.
     pub(crate) fn holes_are_durable(&mut self) {
-        for entry in self.holes.entries.iter_mut().filter(|entry| entry.stage == Stage::Reserved) {
-            entry.stage = Stage::Ready;
+        for entry in
+            self.holes.entries.iter_mut().filter(|entry| entry.stage == SearchStage::Reserved)
+        {
+            entry.stage = SearchStage::Ready;
         }
     }
 
     /// Blocks in holes that wait for a cut, if no others are ready.
     pub(crate) fn holes_wait_for_cut(&self) -> Option<u64> {
         let entries = &self.holes.entries;
-        if entries.iter().any(|entry| entry.stage > Stage::Known) {
+        if entries.iter().any(|entry| entry.stage > SearchStage::Known) {
             return None;
         }
-        let known = entries.iter().filter(|entry| entry.stage == Stage::Known);
+        let known = entries.iter().filter(|entry| entry.stage == SearchStage::Known);
         Some(known.map(|entry| u64::from(entry.holes)).sum())
     }
 
@@ -303,11 +305,11 @@ impl Segments {
             segment.readers == 0 || sings(Canary::HoleReaderIgnored)
         };
         let index = self.holes.entries.iter().position(|entry| {
-            entry.stage == Stage::Ready
+            entry.stage == SearchStage::Ready
                 && is_quiet(entry)
                 && room(&entry.needed, size, 0, blocks).is_some()
         })?;
-        self.holes.entries[index].stage = Stage::Open;
+        self.holes.entries[index].stage = SearchStage::Open;
         let opened = self.holes.entries[index].segment;
         let segment = self.segment(opened);
         assert_eq!(segment.state, State::Patching, "its holes are reserved");
@@ -322,9 +324,9 @@ impl Segments {
         segment: SegmentIndex,
         offset: u32,
         blocks: u32,
-    ) -> Option<Room> {
+    ) -> Option<HoleRoom> {
         let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
-        assert_eq!(entry.stage, Stage::Open, "a head over holes is open");
+        assert_eq!(entry.stage, SearchStage::Open, "a head over holes is open");
         room(&entry.needed, self.geometry().segment_blocks, offset, blocks)
     }
 
@@ -344,11 +346,11 @@ impl Segments {
 
     /// Gives up all holes that no head is over.
     pub(crate) fn give_up_holes(&mut self, now: Sequence) {
-        let unopened = self.holes.entries.iter().filter(|entry| entry.stage < Stage::Open);
+        let unopened = self.holes.entries.iter().filter(|entry| entry.stage < SearchStage::Open);
         let given_up: Vec<_> = unopened.map(|entry| (entry.segment, entry.stage)).collect();
         for (segment, stage) in &given_up {
             match stage {
-                Stage::Searched | Stage::Known => self.unwatch(*segment),
+                SearchStage::Searched | SearchStage::Known => self.unwatch(*segment),
                 _ => self.give_back(*segment, now),
             }
         }
@@ -364,10 +366,10 @@ impl Segments {
         for entry in &self.holes.entries {
             let segment = self.segment(entry.segment);
             assert!(segment.watched, "what is looked at is told of its deaths");
-            let is_reserved = entry.stage >= Stage::Reserved;
+            let is_reserved = entry.stage >= SearchStage::Reserved;
             assert_eq!(segment.state == State::Patching, is_reserved, "reserved holes wait");
             let counted: u32 = entry.counted.iter().map(|bits| bits.count_ones()).sum();
-            let is_told = entry.stage <= Stage::Known;
+            let is_told = entry.stage <= SearchStage::Known;
             assert!(!is_told || counted == entry.count, "the found are counted");
             assert!(counted <= size, "no more than there are");
         }

@@ -53,7 +53,7 @@ impl Purpose {
     }
 }
 
-struct Slot {
+struct IoSlot {
     purpose: Option<Purpose>,
     /// Blocks that it counts for in the background, from when it is taken on.
     background: u32,
@@ -63,7 +63,7 @@ struct Slot {
 
 /// The table of commands.
 pub(crate) struct Ios {
-    slots: Vec<Slot>,
+    slots: Vec<IoSlot>,
     free: Vec<IoId>,
     queue: VecDeque<Io>,
     background: VecDeque<Io>,
@@ -75,7 +75,7 @@ pub(crate) struct Ios {
 
 impl Ios {
     pub(crate) fn new(capacity: usize) -> Ios {
-        let slot = |_| Slot { purpose: None, background: 0, expected: Vec::new() };
+        let slot = |_| IoSlot { purpose: None, background: 0, expected: Vec::new() };
         Ios {
             slots: (0..capacity).map(slot).collect(),
             free: (0..capacity as u32).rev().map(IoId).collect(),
@@ -90,7 +90,7 @@ impl Ios {
     /// Queues a command.
     pub(crate) fn start(&mut self, purpose: Purpose, command: Command) -> IoId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { purpose: None, background: 0, expected: Vec::new() });
+            self.slots.push(IoSlot { purpose: None, background: 0, expected: Vec::new() });
             IoId(self.slots.len() as u32 - 1)
         });
         self.slots[id.0 as usize].purpose = Some(purpose);

@@ -14,7 +14,7 @@
 mod verify;
 
 use crate::api::{Buffers, RecordRef};
-use crate::holes::{self, Room};
+use crate::holes::{self, HoleRoom};
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
@@ -23,8 +23,7 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
 use coulter_format::places::Places;
 use coulter_format::record::{
-    self, BlockWord, Cost, Extent, PAYLOAD_BLOCKS_MAX, RecordHeader, Room as HeaderRoom,
-    SHORT_BLOCKS_MAX,
+    self, BlockWord, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX, RecordHeader, SHORT_BLOCKS_MAX,
 };
 use coulter_format::{Pba, StoreId};
 #[cfg(feature = "verify")]
@@ -386,14 +385,14 @@ impl Log {
         }
     }
 
-    /// Room in holes for a record of this origin, if it is to go there and there is any.
+    /// HoleRoom in holes for a record of this origin, if it is to go there and there is any.
     fn room_in_holes(
         &mut self,
         segments: &mut Segments,
         stream: Stream,
         origin: Origin,
         blocks: u32,
-    ) -> Option<(Head, Room)> {
+    ) -> Option<(Head, HoleRoom)> {
         if !self.reclaim.fills_holes(origin) || blocks > holes::WRITE_MAX {
             return None;
         }

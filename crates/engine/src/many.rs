@@ -351,7 +351,7 @@ mod tests {
         let cost = extents
             .iter()
             .fold(coulter_format::record::Cost::default(), |cost, extent| cost.with(extent));
-        assert!(cost.fits(coulter_format::record::Room::Scattered));
+        assert!(cost.fits(coulter_format::record::HeaderRoom::Scattered));
         extents_of(&[discard(3, 512 * 900)], &mut extents);
         let covered: u64 = extents.iter().map(|extent| u64::from(extent.count)).sum();
         assert_eq!((covered, extents.len()), (512 * 900, 8));

@@ -30,7 +30,7 @@ pub(crate) enum Wants {
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct RequestSlot {
     pub(crate) id: RequestId,
     pub(crate) work: Work,
     pub(crate) failure: Option<Failure>,
@@ -38,7 +38,7 @@ pub(crate) struct Slot {
 
 /// The table of requests.
 pub(crate) struct Requests {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<RequestSlot>>,
     free: Vec<u32>,
     responses: VecDeque<Response>,
     /// Slots of requests that wait for durability, with the sequence that must be durable.
@@ -64,7 +64,7 @@ impl Requests {
     /// A slot for a request; `None` when all are taken.
     pub(crate) fn insert(&mut self, id: RequestId, work: Work) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.slots[slot as usize] = Some(Slot { id, work, failure: None });
+        self.slots[slot as usize] = Some(RequestSlot { id, work, failure: None });
         Some(slot)
     }
 
@@ -72,7 +72,7 @@ impl Requests {
         self.free.is_empty()
     }
 
-    pub(crate) fn slot(&mut self, slot: u32) -> &mut Slot {
+    pub(crate) fn slot(&mut self, slot: u32) -> &mut RequestSlot {
         self.slots[slot as usize].as_mut().expect("a slot is held until its answer")
     }
 
@@ -146,7 +146,7 @@ impl Requests {
 #[cfg(feature = "verify")]
 impl Requests {
     /// The requests, each with its slot.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &RequestSlot)> {
         (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }
 

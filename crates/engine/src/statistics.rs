@@ -97,12 +97,12 @@ pub struct Statistics {
     pub map_bytes_peak: u64,
     /// Bytes that it may occupy.
     pub map_bytes_limit: u64,
-    /// Chunks (64 bytes, six updates of a leaf) that recovery may need if the power goes now.
-    pub recovery_chunks: u64,
+    /// Cells (64 bytes, six updates of a leaf) that recovery may need if the power goes now.
+    pub recovery_cells: u64,
     /// How many that may be.
-    pub recovery_chunks_max: u64,
+    pub recovery_cells_max: u64,
     /// How many this opening's recovery came to hold.
-    pub recovered_chunks: u64,
+    pub recovered_cells: u64,
     /// Segments in all.
     pub segment_count: u64,
     /// Segments without anything in them.

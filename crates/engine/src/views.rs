@@ -80,9 +80,9 @@ impl Engine {
         statistics.charged_blocks = self.shared.charge();
         statistics.charged_blocks_max = self.shared.charge_max();
         statistics.roots_in_use = self.shared.map.root_page_count();
-        let (recovery_chunks, recovery_chunks_max) = self.shared.map.recovery_chunks();
-        statistics.recovery_chunks = recovery_chunks as u64;
-        statistics.recovery_chunks_max = recovery_chunks_max as u64;
+        let (recovery_cells, recovery_cells_max) = self.shared.map.recovery_cells();
+        statistics.recovery_cells = recovery_cells as u64;
+        statistics.recovery_cells_max = recovery_cells_max as u64;
         statistics.segment_count = u64::from(self.shared.superblock.geometry.segment_count);
         statistics.segment_blocks = u64::from(self.shared.superblock.geometry.segment_blocks);
         statistics.segments_empty = u64::from(self.shared.segments.empty_count());

@@ -64,7 +64,7 @@ use crate::{BLOCK_SIZE, Block, Corrupt, NUMBER_LIMIT, Pba, Reason, StoreId, Stru
 mod cost;
 
 use cost::Form;
-pub use cost::{Cost, Room};
+pub use cost::{Cost, HeaderRoom};
 
 const MAGIC: [u8; 8] = *b"CRECORD\0";
 const VERSION: u16 = 1;
@@ -219,7 +219,7 @@ pub fn encode(
     if header.scattered.is_some_and(|places| places.count() != u32::from(header.payload_size)) {
         return Err(TooLarge);
     }
-    let room = if header.scattered.is_some() { Room::Scattered } else { Room::Long };
+    let room = if header.scattered.is_some() { HeaderRoom::Scattered } else { HeaderRoom::Long };
     let form = cost.form(room).ok_or(TooLarge)?;
     block.fill(0);
     put::<0, 8>(block, MAGIC);

@@ -12,8 +12,8 @@ use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::places::Places;
 use coulter_format::record::{
-    BODY_SIZE, BlockWord, Cost, Entry, Extent, PACKED_KEY_LIMIT, RecordHeader, RecordView, Room,
-    SCATTERED_BODY_SIZE,
+    BODY_SIZE, BlockWord, Cost, Entry, Extent, HeaderRoom, PACKED_KEY_LIMIT, RecordHeader,
+    RecordView, SCATTERED_BODY_SIZE,
 };
 use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState};
@@ -171,7 +171,7 @@ fn data_parts() -> impl Strategy<Value = (Vec<Extent>, Vec<BlockWord>)> {
         for (key, count) in keys {
             let count = count.min(longest);
             let extent = Extent { key, count, kind: Kind::Data, relocated };
-            if cost.with(&extent).fits(Room::Long) {
+            if cost.with(&extent).fits(HeaderRoom::Long) {
                 cost = cost.with(&extent);
                 extents.push(extent);
             }
@@ -405,10 +405,10 @@ proptest! {
             let mut block = [0; BLOCK_SIZE];
             let written =
                 record::encode(&row_header(payload), &STORE, extents, &words, &mut block);
-            prop_assert_eq!(written.is_ok(), cost.fits(Room::Long));
+            prop_assert_eq!(written.is_ok(), cost.fits(HeaderRoom::Long));
             let is_short = written.is_ok()
                 && !RecordView::decode(&block, &STORE, Pba(9000)).unwrap().is_long();
-            prop_assert_eq!(is_short, cost.fits(Room::Short));
+            prop_assert_eq!(is_short, cost.fits(HeaderRoom::Short));
         }
     }
 

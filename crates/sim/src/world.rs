@@ -267,7 +267,7 @@ struct World {
     /// References that the engine gave up because only damage could have left them.
     references_lost: u64,
     /// Chunks that the engine said recovery may need, when it was last up.
-    recovery_chunks: Option<u64>,
+    recovery_cells: Option<u64>,
     invariants: Invariants,
     story: Option<Vec<String>>,
 }
@@ -310,7 +310,7 @@ impl World {
             forgotten: false,
             lossless: false,
             references_lost: 0,
-            recovery_chunks: None,
+            recovery_cells: None,
             invariants: Invariants::default(),
             story: None,
         }

@@ -166,7 +166,7 @@ fn discards_on_a_full_volume_end(shape: Shape, reclaim: Reclaim, seed: u64) {
         let mut discarded = Vec::new();
         for number in 0..leaves.min(400) {
             let statistics = full.hand.engine.statistics();
-            let count = (statistics.recovery_chunks_max - statistics.recovery_chunks).min(511);
+            let count = (statistics.recovery_cells_max - statistics.recovery_cells).min(511);
             let lba = (start + number) % leaves * 512;
             if count == 0 || !full.discard(lba, count) {
                 break;

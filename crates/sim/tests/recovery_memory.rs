@@ -54,7 +54,7 @@ fn with_root_pages(mut h: Hand, config: Config) -> Hand {
 
 fn need(h: &Hand) -> (u64, u64) {
     let statistics = h.engine.statistics();
-    (statistics.recovery_chunks, statistics.recovery_chunks_max)
+    (statistics.recovery_cells, statistics.recovery_cells_max)
 }
 
 /// Opens, and goes on working.
@@ -84,7 +84,7 @@ fn fill_and_cut(segments: u64, map: u64) -> (u64, u64) {
     let (counted, most) = need(&h);
     assert!(counted <= most && counted * 100 > most * 97, "{counted} of {most}");
     let h = opens(cut(h), config);
-    let held = h.engine.statistics().recovered_chunks;
+    let held = h.engine.statistics().recovered_cells;
     assert!(held <= counted, "{held} held, {counted} counted");
     (held, counted)
 }
@@ -133,7 +133,7 @@ fn what_a_run_says_again_of_a_swept_leaf_is_counted() {
     }
     let (counted, _) = need(&h);
     let h = opens(cut(h), config);
-    let held = h.engine.statistics().recovered_chunks;
+    let held = h.engine.statistics().recovered_cells;
     assert!(held <= counted, "{held} held, {counted} counted");
 }
 

@@ -40,7 +40,7 @@ pub(crate) use lists::{Lists, RUN_KEY_SHIFT, Run};
 const ERRNO_TOO_LARGE: i32 = 28;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum CutStage {
     #[default]
     Idle,
     /// What was found is made durable, before the other copy is written.
@@ -80,7 +80,7 @@ enum Copies {
 /// The checkpoint being written, and the lists of the newest one.
 #[derive(Default)]
 pub(crate) struct Checkpointer {
-    stage: Stage,
+    stage: CutStage,
     new_location: Option<CheckpointLocation>,
     images: Vec<Block>,
     image_keys: Vec<(Kind, u64)>,
@@ -112,19 +112,19 @@ impl Checkpointer {
     }
 
     pub(crate) fn step(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        if self.stage == Stage::Idle && self.announce_epoch(shared, buffers) {
+        if self.stage == CutStage::Idle && self.announce_epoch(shared, buffers) {
             return;
         }
-        if self.stage == Stage::Idle && self.is_due(shared) {
-            self.enter(shared, Stage::Quiesce);
+        if self.stage == CutStage::Idle && self.is_due(shared) {
+            self.enter(shared, CutStage::Quiesce);
         }
-        if self.stage == Stage::Quiesce {
+        if self.stage == CutStage::Quiesce {
             self.quiesce(shared, buffers);
         }
-        if self.stage == Stage::Images {
+        if self.stage == CutStage::Images {
             self.write_images(shared, buffers);
         }
-        if self.stage == Stage::Body {
+        if self.stage == CutStage::Body {
             self.write_body(shared, buffers);
         }
     }
@@ -140,30 +140,30 @@ impl Checkpointer {
 
     /// The superblock that opening found: the first thing to be written is its other copy.
     pub(crate) fn announce(&mut self, found: Superblock) {
-        assert_eq!(self.stage, Stage::Idle, "nothing is written before");
+        assert_eq!(self.stage, CutStage::Idle, "nothing is written before");
         self.unannounced = Some(found);
     }
 
     /// The only place where the stage changes.
-    fn enter(&mut self, shared: &mut Shared, stage: Stage) {
+    fn enter(&mut self, shared: &mut Shared, stage: CutStage) {
         let is_next = match (self.stage, stage) {
-            (Stage::Idle, Stage::Found | Stage::Superblock | Stage::Quiesce)
-            | (Stage::Found | Stage::LastFlush, Stage::Idle)
-            | (Stage::Quiesce, Stage::Images)
-            | (Stage::Images, Stage::Body)
-            | (Stage::Body, Stage::Flush)
-            | (Stage::Flush, Stage::Superblock)
-            | (Stage::Superblock, Stage::LastFlush)
+            (CutStage::Idle, CutStage::Found | CutStage::Superblock | CutStage::Quiesce)
+            | (CutStage::Found | CutStage::LastFlush, CutStage::Idle)
+            | (CutStage::Quiesce, CutStage::Images)
+            | (CutStage::Images, CutStage::Body)
+            | (CutStage::Body, CutStage::Flush)
+            | (CutStage::Flush, CutStage::Superblock)
+            | (CutStage::Superblock, CutStage::LastFlush)
             // The other copy.
-            | (Stage::LastFlush, Stage::Superblock) => true,
-            (Stage::Body, Stage::Superblock) => sings(Canary::SuperblockUnordered),
+            | (CutStage::LastFlush, CutStage::Superblock) => true,
+            (CutStage::Body, CutStage::Superblock) => sings(Canary::SuperblockUnordered),
             _ => false,
         };
         assert!(is_next, "a checkpoint goes from {:?} to {stage:?}", self.stage);
         self.stage = stage;
         shared.signals.checkpointing = match stage {
-            Stage::Idle => Checkpointing::No,
-            Stage::Quiesce => Checkpointing::Quiesces,
+            CutStage::Idle => Checkpointing::No,
+            CutStage::Quiesce => Checkpointing::Quiesces,
             _ => Checkpointing::Writes,
         };
     }
@@ -174,7 +174,7 @@ impl Checkpointer {
         }
         if shared.log.is_quiet(Origin::Cleaning) && shared.log.is_quiet(Origin::Metadata) {
             self.cut(shared);
-            self.enter(shared, Stage::Images);
+            self.enter(shared, CutStage::Images);
         }
     }
 
@@ -200,7 +200,7 @@ impl Checkpointer {
             shared.seal(Stream::Metadata, buffers);
         }
         if shared.log.is_quiet(Origin::Metadata) {
-            self.enter(shared, Stage::Body);
+            self.enter(shared, CutStage::Body);
         }
     }
 
@@ -210,7 +210,7 @@ impl Checkpointer {
                 self.flushing = shared.log.durable;
                 self.write_superblock(shared, buffers);
             } else if shared.log.is_quiet(Origin::Metadata) {
-                self.checkpoint_flush(shared, Stage::Flush);
+                self.checkpoint_flush(shared, CutStage::Flush);
             }
             return;
         }
@@ -280,7 +280,7 @@ impl Checkpointer {
         writer.finish()
     }
 
-    fn checkpoint_flush(&mut self, shared: &mut Shared, stage: Stage) {
+    fn checkpoint_flush(&mut self, shared: &mut Shared, stage: CutStage) {
         self.enter(shared, stage);
         self.flushing = shared.log.applied;
         shared.statistics.device_flushes += 1;
@@ -301,20 +301,20 @@ impl Checkpointer {
             return;
         }
         match self.stage {
-            Stage::Flush => {
+            CutStage::Flush => {
                 shared.durable_up_to(self.flushing);
                 self.write_superblock(shared, buffers);
             }
-            Stage::Found => {
-                self.enter(shared, Stage::Idle);
+            CutStage::Found => {
+                self.enter(shared, CutStage::Idle);
             }
-            Stage::Superblock => {
+            CutStage::Superblock => {
                 self.superblock_writes -= 1;
                 if self.superblock_writes == 0 {
-                    self.checkpoint_flush(shared, Stage::LastFlush);
+                    self.checkpoint_flush(shared, CutStage::LastFlush);
                 }
             }
-            Stage::LastFlush => {
+            CutStage::LastFlush => {
                 shared.durable_up_to(self.flushing);
                 self.superblock_is_durable(shared, buffers);
             }
@@ -352,7 +352,7 @@ impl Checkpointer {
         let is_open = matches!(shared.phase, Phase::Recovered | Phase::ShuttingDown);
         let Some(found) = self.unannounced.filter(|_| is_open) else { return false };
         if !core::mem::replace(&mut self.found_is_durable, true) {
-            self.checkpoint_flush(shared, Stage::Found);
+            self.checkpoint_flush(shared, CutStage::Found);
             return true;
         }
         self.is_second = true;
@@ -364,7 +364,7 @@ impl Checkpointer {
     }
 
     fn superblock_is_durable(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        assert_eq!(self.stage, Stage::LastFlush, "a flush made it durable");
+        assert_eq!(self.stage, CutStage::LastFlush, "a flush made it durable");
         let written = self.next_superblock.take().expect("a superblock was written");
         if !self.is_second && !sings(Canary::SuperblockSingle) {
             self.is_second = true;
@@ -377,7 +377,7 @@ impl Checkpointer {
         if self.unannounced.take().is_some() {
             // Its sizes are what they were, even if the store is to grow.
             shared.superblock.generation = written.generation;
-            self.enter(shared, Stage::Idle);
+            self.enter(shared, CutStage::Idle);
         } else {
             self.checkpoint_is_durable(shared, written);
         }
@@ -396,7 +396,7 @@ impl Checkpointer {
             "an epoch is announced before it is used"
         );
         superblock.encode(buffers.page_mut(page));
-        self.enter(shared, Stage::Superblock);
+        self.enter(shared, CutStage::Superblock);
         self.next_superblock = Some(superblock);
         let third = superblock.geometry.third_superblock;
         let third = (copies == Copies::SecondAndThird && third != Pba::NOWHERE).then_some(third);
@@ -439,7 +439,7 @@ impl Checkpointer {
         });
         shared.map.checkpoint_is_durable();
         shared.statistics.checkpoints += 1;
-        self.enter(shared, Stage::Idle);
+        self.enter(shared, CutStage::Idle);
         if shared.phase == Phase::Recovered {
             shared.phase = Phase::Running;
         }
@@ -458,8 +458,8 @@ impl Checkpointer {
     /// If the stage is not what its commands make it, or the lists are out of order.
     pub(crate) fn assert_invariants(&self, out: usize) {
         let awaited = match self.stage {
-            Stage::Found | Stage::Flush | Stage::LastFlush => 1,
-            Stage::Superblock => self.superblock_writes as usize,
+            CutStage::Found | CutStage::Flush | CutStage::LastFlush => 1,
+            CutStage::Superblock => self.superblock_writes as usize,
             _ => 0,
         };
         assert_eq!(out, awaited, "a checkpoint waits for one flush, or for copies of a superblock");

@@ -68,7 +68,7 @@ pub(crate) struct Block {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum BlockState {
     #[default]
     Empty,
     Unread,
@@ -80,7 +80,7 @@ enum State {
 /// A stretch of a segment in a buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
-    state: State,
+    state: BlockState,
     buffer: Option<RecordRef>,
     segment: SegmentIndex,
     /// The place of its first block in the segment.
@@ -105,7 +105,7 @@ impl Chunk {
 
     /// Whether it can be gone through.
     pub(crate) fn is_ready(&self) -> bool {
-        self.state == State::Listed && self.outstanding == 0
+        self.state == BlockState::Listed && self.outstanding == 0
     }
 
     /// Whether some of it could not be read.
@@ -150,18 +150,18 @@ impl Chunks {
 
     /// Makes an empty slot the first, if nothing is in hand and there is one.
     pub(crate) fn find_empty(&mut self) -> bool {
-        if self.first().state == State::Abandoned {
+        if self.first().state == BlockState::Abandoned {
             self.first = self.second();
         }
-        self.first().state == State::Empty
+        self.first().state == BlockState::Empty
     }
 
     /// A range of host blocks, listed by the caller, is to be read into the first.
     pub(crate) fn take_range(&mut self, buffer: RecordRef) {
         let chunk = self.first_mut();
-        assert_eq!(chunk.state, State::Empty, "one thing at a time");
+        assert_eq!(chunk.state, BlockState::Empty, "one thing at a time");
         assert!(chunk.buffer.is_none(), "an empty chunk has no buffer");
-        (chunk.state, chunk.buffer) = (State::Listed, Some(buffer));
+        (chunk.state, chunk.buffer) = (BlockState::Listed, Some(buffer));
         (chunk.covered, chunk.outstanding, chunk.has_failed) = (0, 0, false);
     }
 
@@ -196,8 +196,8 @@ impl Cleaner {
         }
         let chunks = &self.chunks;
         let (first, second) = (chunks.first(), chunks.second());
-        let follows = first.state == State::Listed && !first.is_last && !first.has_failed;
-        if !follows || !may_read_ahead || chunks.slots[second].state != State::Empty {
+        let follows = first.state == BlockState::Listed && !first.is_last && !first.has_failed;
+        if !follows || !may_read_ahead || chunks.slots[second].state != BlockState::Empty {
             return;
         }
         if let Some(buffer) = shared.log.lend_ahead() {
@@ -227,7 +227,7 @@ impl Cleaner {
         let segment = self.segment.expect("a segment was chosen");
         let chunk = &mut self.chunks.slots[slot];
         chunk.blocks.clear();
-        (chunk.state, chunk.buffer) = (State::Unread, Some(buffer));
+        (chunk.state, chunk.buffer) = (BlockState::Unread, Some(buffer));
         (chunk.segment, chunk.start) = (segment, self.next);
         (chunk.held, chunk.covered) = (carried, 0);
         (chunk.is_last, chunk.has_failed, chunk.is_decided) = (false, false, false);
@@ -311,7 +311,7 @@ impl Cleaner {
         let slot = usize::from(slot);
         let chunk = &mut self.chunks.slots[slot];
         assert!(chunk.outstanding > 0, "a command of a chunk ends once");
-        assert!(chunk.state != State::Empty, "it has a buffer to fill");
+        assert!(chunk.state != BlockState::Empty, "it has a buffer to fill");
         chunk.outstanding -= 1;
         chunk.has_failed |= result.is_err();
         self.unreadable = result.err().or(self.unreadable);
@@ -320,11 +320,11 @@ impl Cleaner {
             return;
         }
         match chunk.state {
-            State::Abandoned => self.empty_chunk(shared, slot),
+            BlockState::Abandoned => self.empty_chunk(shared, slot),
             // What cannot be read cannot be moved: who comes to it leaves the segment.
-            State::Unread if chunk.has_failed => chunk.state = State::Listed,
-            State::Unread => self.look_into_chunk(shared, slot, buffers),
-            State::Listed | State::Empty => {}
+            BlockState::Unread if chunk.has_failed => chunk.state = BlockState::Listed,
+            BlockState::Unread => self.look_into_chunk(shared, slot, buffers),
+            BlockState::Listed | BlockState::Empty => {}
         }
     }
 
@@ -458,7 +458,7 @@ impl Cleaner {
         // Nothing readable at all: whatever the rest of the segment was, it is not valid.
         assert!(at <= room, "records end inside their segment");
         chunk.covered = if chunk.is_last { room } else { at };
-        chunk.state = State::Listed;
+        chunk.state = BlockState::Listed;
         cleaner.next = chunk.start + at;
     }
 
@@ -514,7 +514,7 @@ impl Cleaner {
         for slot in 0..COUNT {
             let chunk = &mut self.chunks.slots[slot];
             if chunk.outstanding > 0 && !sings(Canary::AbandonedBufferReused) {
-                chunk.state = State::Abandoned;
+                chunk.state = BlockState::Abandoned;
             } else {
                 self.empty_chunk(shared, slot);
             }
@@ -524,7 +524,7 @@ impl Cleaner {
     fn empty_chunk(&mut self, shared: &mut Shared, slot: usize) {
         let chunk = &mut self.chunks.slots[slot];
         assert!(chunk.outstanding == 0 || sings(Canary::AbandonedBufferReused), "nothing fills it");
-        chunk.state = State::Empty;
+        chunk.state = BlockState::Empty;
         if let Some(buffer) = chunk.buffer.take() {
             shared.log.give_back(buffer);
         }
@@ -561,7 +561,7 @@ impl Chunks {
         let held = self.slots.iter().filter(|chunk| chunk.buffer.is_some()).count();
         assert_eq!(held, lent, "what is lent is a chunk's");
         for chunk in &self.slots {
-            let is_empty = chunk.state == State::Empty;
+            let is_empty = chunk.state == BlockState::Empty;
             assert_eq!(chunk.buffer.is_none(), is_empty, "a chunk in hand has a buffer");
         }
     }

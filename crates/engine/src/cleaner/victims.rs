@@ -18,7 +18,7 @@ use crate::units::{Origin, SegmentIndex, Stream};
 
 /// What was decided.
 #[derive(Clone, Copy, Debug)]
-struct Choice {
+struct VictimChoice {
     victim: Option<SegmentIndex>,
     /// One of the segments that are left to metadata is taken for it.
     borrows: bool,
@@ -62,7 +62,7 @@ impl Cleaner {
     }
 
     /// Decides; changes nothing.
-    fn choose_victim(&self, shared: &Shared, reason: Reason) -> Choice {
+    fn choose_victim(&self, shared: &Shared, reason: Reason) -> VictimChoice {
         let size = shared.superblock.geometry.segment_blocks;
         let at_floor = reason == Reason::Floor;
         let policy = if at_floor { VictimPolicy::Greedy } else { shared.config.victims };
@@ -77,7 +77,7 @@ impl Cleaner {
             best = within(room + u64::from(size));
         }
         let is_worth_it = best.is_some() || self.any_is_worth_cleaning(shared, least_gain);
-        Choice {
+        VictimChoice {
             victim: best.map(|(_, victim)| victim),
             borrows,
             // Those whose holes wait to be filled are not to be had. Better they than none, and at once: else

@@ -1,19 +1,19 @@
 //! Update chains: the updates of a leaf whose array is not in memory, or not yet changed.
 //!
-//! A chain is a list of 64-byte chunks with six updates each. Newest first: updates are added to
-//! the first chunk. An address occurs at most once.
+//! A chain is a list of 64-byte cells with six updates each. Newest first: updates are added to
+//! the first cell. An address occurs at most once.
 //!
 //! ```text
 //! word 0–5: pointer (pba, checksum)
-//! word 6  : four marks; word 7: two marks, then the next chunk (u32)
+//! word 6  : four marks; word 7: two marks, then the next cell (u32)
 //! mark    : bit 0–8 index in the leaf, bit 14 in use, bit 15 released
 //! ```
 
-use super::frames::{CHUNK_WORDS, ChunkIndex, Frames, pack, unpack};
+use super::frames::{CELL_WORDS, CellIndex, Frames, pack, unpack};
 use coulter_format::BlockPointer;
 
-/// Updates in a chunk.
-pub(crate) const UPDATES_PER_CHUNK: usize = 6;
+/// Updates in a cell.
+pub(crate) const UPDATES_PER_CELL: usize = 6;
 
 const IN_USE: u16 = 1 << 14;
 const RELEASED: u16 = 1 << 15;
@@ -22,7 +22,7 @@ const INDEX_MASK: u16 = 511;
 /// One update in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Update {
-    /// Place in the leaf.
+    /// UpdatePlace in the leaf.
     pub(crate) index: usize,
     /// Current value.
     pub(crate) pointer: BlockPointer,
@@ -32,30 +32,30 @@ pub(crate) struct Update {
 
 /// Where an update lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    chunk: ChunkIndex,
+pub(crate) struct UpdatePlace {
+    cell: CellIndex,
     slot: usize,
 }
 
-fn mark(words: &[u64; CHUNK_WORDS], slot: usize) -> u16 {
+fn mark(words: &[u64; CELL_WORDS], slot: usize) -> u16 {
     (words[6 + slot / 4] >> (slot % 4 * 16)) as u16
 }
 
-fn set_mark(words: &mut [u64; CHUNK_WORDS], slot: usize, mark: u16) {
+fn set_mark(words: &mut [u64; CELL_WORDS], slot: usize, mark: u16) {
     let shift = slot % 4 * 16;
     let word = &mut words[6 + slot / 4];
     *word = *word & !(0xffff << shift) | u64::from(mark) << shift;
 }
 
-fn next(words: &[u64; CHUNK_WORDS]) -> ChunkIndex {
-    ChunkIndex::from_bits((words[7] >> 32) as u32)
+fn next(words: &[u64; CELL_WORDS]) -> CellIndex {
+    CellIndex::from_bits((words[7] >> 32) as u32)
 }
 
-fn set_next(words: &mut [u64; CHUNK_WORDS], next: ChunkIndex) {
+fn set_next(words: &mut [u64; CELL_WORDS], next: CellIndex) {
     words[7] = words[7] & 0xffff_ffff | u64::from(next.to_bits()) << 32;
 }
 
-fn decode(words: &[u64; CHUNK_WORDS], slot: usize) -> Option<Update> {
+fn decode(words: &[u64; CELL_WORDS], slot: usize) -> Option<Update> {
     let mark = mark(words, slot);
     (mark & IN_USE != 0).then(|| Update {
         index: usize::from(mark & INDEX_MASK),
@@ -66,97 +66,101 @@ fn decode(words: &[u64; CHUNK_WORDS], slot: usize) -> Option<Update> {
 
 impl Frames {
     /// The update of one address.
-    pub(crate) fn chain_find(&self, chain: ChunkIndex, index: usize) -> Option<(Place, Update)> {
+    pub(crate) fn chain_find(
+        &self,
+        chain: CellIndex,
+        index: usize,
+    ) -> Option<(UpdatePlace, Update)> {
         let wanted = index as u16 | IN_USE;
-        let mut chunk = chain;
-        while chunk.is_some() {
-            let words = self.chunk(chunk);
-            for slot in 0..UPDATES_PER_CHUNK {
+        let mut cell = chain;
+        while cell.is_some() {
+            let words = self.cell(cell);
+            for slot in 0..UPDATES_PER_CELL {
                 if mark(words, slot) & !RELEASED == wanted {
                     let update = decode(words, slot).expect("the mark says that it is in use");
-                    return Some((Place { chunk, slot }, update));
+                    return Some((UpdatePlace { cell, slot }, update));
                 }
             }
-            chunk = next(words);
+            cell = next(words);
         }
         None
     }
 
-    /// Touches every chunk. The result is of no meaning.
-    pub(crate) fn chain_warm(&self, chain: ChunkIndex) -> u64 {
-        let (mut chunk, mut sum) = (chain, 0);
-        while chunk.is_some() {
-            let words = self.chunk(chunk);
+    /// Touches every cell. The result is of no meaning.
+    pub(crate) fn chain_warm(&self, chain: CellIndex) -> u64 {
+        let (mut cell, mut sum) = (chain, 0);
+        while cell.is_some() {
+            let words = self.cell(cell);
             sum ^= words[0] ^ words[7];
-            chunk = next(words);
+            cell = next(words);
         }
         sum
     }
 
     /// Changes an update in place.
-    pub(crate) fn chain_set(&mut self, place: Place, update: Update) {
-        let words = self.chunk_mut(place.chunk);
+    pub(crate) fn chain_set(&mut self, place: UpdatePlace, update: Update) {
+        let words = self.cell_mut(place.cell);
         assert!(update.index <= usize::from(INDEX_MASK), "an index is one of the leaf");
         words[place.slot] = pack(update.pointer);
         let released = if update.released { RELEASED } else { 0 };
         set_mark(words, place.slot, update.index as u16 | IN_USE | released);
     }
 
-    /// Adds an update of an address that the chain does not have. A chunk must be there: the
+    /// Adds an update of an address that the chain does not have. A cell must be there: the
     /// caller reserved it.
-    pub(crate) fn chain_add(&mut self, chain: &mut ChunkIndex, update: Update) {
+    pub(crate) fn chain_add(&mut self, chain: &mut CellIndex, update: Update) {
         if chain.is_some() {
             let free =
-                (0..UPDATES_PER_CHUNK).find(|slot| mark(self.chunk(*chain), *slot) & IN_USE == 0);
+                (0..UPDATES_PER_CELL).find(|slot| mark(self.cell(*chain), *slot) & IN_USE == 0);
             if let Some(slot) = free {
-                self.chain_set(Place { chunk: *chain, slot }, update);
+                self.chain_set(UpdatePlace { cell: *chain, slot }, update);
                 return;
             }
         }
-        if self.free_chunk_count() == 0 {
-            let grown = self.grow_chunks();
-            assert!(grown, "chunks are reserved before a record is sealed");
+        if self.free_cell_count() == 0 {
+            let grown = self.grow_cells();
+            assert!(grown, "cells are reserved before a record is sealed");
         }
-        let chunk = self.take_chunk().expect("a chunk is free");
-        set_next(self.chunk_mut(chunk), *chain);
-        *chain = chunk;
-        self.chain_set(Place { chunk, slot: 0 }, update);
+        let cell = self.take_cell().expect("a cell is free");
+        set_next(self.cell_mut(cell), *chain);
+        *chain = cell;
+        self.chain_set(UpdatePlace { cell, slot: 0 }, update);
     }
 
-    /// The updates of a chain's first chunk, and the rest of the chain; `None` at its end.
-    pub(crate) fn chunk_updates(
+    /// The updates of a chain's first cell, and the rest of the chain; `None` at its end.
+    pub(crate) fn cell_updates(
         &self,
-        chain: ChunkIndex,
-    ) -> Option<([Option<Update>; UPDATES_PER_CHUNK], ChunkIndex)> {
-        let words = chain.is_some().then(|| self.chunk(chain))?;
+        chain: CellIndex,
+    ) -> Option<([Option<Update>; UPDATES_PER_CELL], CellIndex)> {
+        let words = chain.is_some().then(|| self.cell(chain))?;
         Some((core::array::from_fn(|slot| decode(words, slot)), next(words)))
     }
 
-    /// All updates, newest chunk first.
-    pub(crate) fn chain_updates(&self, chain: ChunkIndex) -> impl Iterator<Item = Update> + '_ {
-        let mut chunk = chain;
+    /// All updates, newest cell first.
+    pub(crate) fn chain_updates(&self, chain: CellIndex) -> impl Iterator<Item = Update> + '_ {
+        let mut cell = chain;
         let mut slot = 0;
         core::iter::from_fn(move || {
-            while chunk.is_some() {
-                let words = self.chunk(chunk);
-                while slot < UPDATES_PER_CHUNK {
+            while cell.is_some() {
+                let words = self.cell(cell);
+                while slot < UPDATES_PER_CELL {
                     slot += 1;
                     if let Some(update) = decode(words, slot - 1) {
                         return Some(update);
                     }
                 }
                 slot = 0;
-                chunk = next(words);
+                cell = next(words);
             }
             None
         })
     }
 
-    /// Gives all chunks back.
-    pub(crate) fn chain_release(&mut self, chain: &mut ChunkIndex) {
+    /// Gives all cells back.
+    pub(crate) fn chain_release(&mut self, chain: &mut CellIndex) {
         while chain.is_some() {
-            let following = next(self.chunk(*chain));
-            self.release_chunk(*chain);
+            let following = next(self.cell(*chain));
+            self.release_cell(*chain);
             *chain = following;
         }
     }
@@ -164,10 +168,10 @@ impl Frames {
 
 #[cfg(feature = "verify")]
 impl Frames {
-    /// The chunks of a chain.
-    pub(super) fn chain_chunks(&self, chain: ChunkIndex) -> impl Iterator<Item = ChunkIndex> + '_ {
-        let follow = |chunk: &ChunkIndex| Some(next(self.chunk(*chunk))).filter(|c| c.is_some());
-        core::iter::successors(Some(chain).filter(|chunk| chunk.is_some()), follow)
+    /// The cells of a chain.
+    pub(super) fn chain_cells(&self, chain: CellIndex) -> impl Iterator<Item = CellIndex> + '_ {
+        let follow = |cell: &CellIndex| Some(next(self.cell(*cell))).filter(|c| c.is_some());
+        core::iter::successors(Some(chain).filter(|cell| cell.is_some()), follow)
     }
 }
 
@@ -186,7 +190,7 @@ mod tests {
     #[test]
     fn updates_are_found_changed_listed_and_released() {
         let mut frames = Frames::new(3, EntryWidth::MAX);
-        let mut chain = ChunkIndex::NONE;
+        let mut chain = CellIndex::NONE;
         for index in 0..512 {
             frames.chain_add(&mut chain, update(index));
         }

@@ -3,7 +3,7 @@
 //! A root is there from the start for every 2^18 blocks of the volume, unless that is sparse: then it is
 //! made when something is written there. Its table of leaves is allocated when it is first needed.
 
-use super::frames::{ChunkIndex, FrameIndex};
+use super::frames::{CellIndex, FrameIndex};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
@@ -17,7 +17,7 @@ pub(crate) struct Leaf {
     /// The array in memory.
     pub(crate) frame: FrameIndex,
     /// Updates that are not in the array.
-    pub(crate) chain: ChunkIndex,
+    pub(crate) chain: CellIndex,
     /// Updates since the sweep last wrote the leaf, saturating at 512: what recovery would find in
     /// runs and records.
     pub(crate) unmerged: u16,
@@ -57,7 +57,7 @@ impl Leaf {
     const EMPTY: Leaf = Leaf {
         disk: BlockPointer::NOWHERE,
         frame: FrameIndex::NONE,
-        chain: ChunkIndex::NONE,
+        chain: CellIndex::NONE,
         unmerged: 0,
         relocating: 0,
         flags: 0,

@@ -99,7 +99,7 @@ impl Map {
     /// already released, so that it is not released again.
     pub(super) fn keep_tombstones(&mut self, place: LeafPlace, keep_released: bool) {
         let mut chain = self.directory.leaf(place).chain;
-        let mut kept = frames::ChunkIndex::NONE;
+        let mut kept = frames::CellIndex::NONE;
         if keep_released {
             let mut released = [false; ENTRIES_PER_PAGE];
             for update in self.frames.chain_updates(chain) {

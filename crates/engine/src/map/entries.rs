@@ -7,7 +7,7 @@
 //! bit 0–31: checksum; bit 32 to w - 1: pba
 //! ```
 //!
-//! 512 entries of *w* bits are *w* chunks of 64 bytes, so whatever *w* is, arrays and chunks share
+//! 512 entries of *w* bits are *w* cells of 64 bytes, so whatever *w* is, arrays and cells share
 //! frames and nothing is left over.
 //!
 //! # Invariants

@@ -1,11 +1,11 @@
-//! The map's memory: a fixed number of frames, each either the array of one leaf or chunks of update
+//! The map's memory: a fixed number of frames, each either the array of one leaf or cells of update
 //! chains.
 //!
-//! A frame has as many chunks of 64 bytes as an entry of an array has bits, 33 to 64: see `entries`.
+//! A frame has as many cells of 64 bytes as an entry of an array has bits, 33 to 64: see `entries`.
 //!
 //! # Invariants
 //! - All memory is allocated at open; the count of frames never changes.
-//! - A frame is free, or a leaf's, or holds chunks of which at least one is in use.
+//! - A frame is free, or a leaf's, or holds cells of which at least one is in use.
 //! - A pinned frame is never given away.
 
 use super::entries::EntryWidth;
@@ -18,9 +18,9 @@ use coulter_format::{Block, BlockPointer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameIndex(u32);
 
-/// A chunk's number: its frame × chunks in a frame + its place.
+/// A cell's number: its frame × cells in a frame + its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkIndex(u32);
+pub(crate) struct CellIndex(u32);
 
 impl FrameIndex {
     /// For a field that may hold no frame.
@@ -31,36 +31,36 @@ impl FrameIndex {
     }
 }
 
-impl ChunkIndex {
-    /// For a field that may hold no chunk.
-    pub(crate) const NONE: ChunkIndex = ChunkIndex(u32::MAX);
+impl CellIndex {
+    /// For a field that may hold no cell.
+    pub(crate) const NONE: CellIndex = CellIndex(u32::MAX);
 
     pub(crate) fn is_some(self) -> bool {
-        self != ChunkIndex::NONE
+        self != CellIndex::NONE
     }
 
     pub(super) fn to_bits(self) -> u32 {
         self.0
     }
 
-    pub(super) fn from_bits(bits: u32) -> ChunkIndex {
-        ChunkIndex(bits)
+    pub(super) fn from_bits(bits: u32) -> CellIndex {
+        CellIndex(bits)
     }
 }
 
-/// Eight-byte words in a chunk.
-pub(super) const CHUNK_WORDS: usize = 8;
-/// Bytes of a chunk.
-pub(super) const CHUNK_SIZE: u64 = 8 * CHUNK_WORDS as u64;
+/// Eight-byte words in a cell.
+pub(super) const CELL_WORDS: usize = 8;
+/// Bytes of a cell.
+pub(super) const CELL_SIZE: u64 = 8 * CELL_WORDS as u64;
 
 const _: () = {
     let most = EntryWidth::MAX;
-    assert!(most.words_per_leaf() == most.bits() * CHUNK_WORDS, "a leaf is a chunk for each bit");
-    assert!(most.bits() <= u64::BITS as usize, "a frame's chunks are counted in one u64");
+    assert!(most.words_per_leaf() == most.bits() * CELL_WORDS, "a leaf is a cell for each bit");
+    assert!(most.bits() <= u64::BITS as usize, "a frame's cells are counted in one u64");
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum FrameUse {
     Free,
     /// The array of the leaf of this key.
     Leaf {
@@ -68,8 +68,8 @@ enum Use {
         pinned: bool,
         referenced: bool,
     },
-    /// Bit i set: chunk i is in use.
-    Chunks {
+    /// Bit i set: cell i is in use.
+    Cells {
         used: u64,
         listed: bool,
     },
@@ -79,11 +79,11 @@ enum Use {
 pub(crate) struct Frames {
     width: EntryWidth,
     words: Vec<u64>,
-    uses: Vec<Use>,
+    uses: Vec<FrameUse>,
     free: Vec<FrameIndex>,
-    /// Chunk frames with room.
+    /// Cell frames with room.
     partial: Vec<FrameIndex>,
-    free_chunks: usize,
+    free_cells: usize,
     leaf_count: usize,
     pinned_count: usize,
     hand: usize,
@@ -96,10 +96,10 @@ impl Frames {
         Frames {
             width,
             words: alloc::vec![0; count * width.words_per_leaf()],
-            uses: alloc::vec![Use::Free; count],
+            uses: alloc::vec![FrameUse::Free; count],
             free: (0..count as u32).rev().map(FrameIndex).collect(),
             partial: Vec::with_capacity(count),
-            free_chunks: 0,
+            free_cells: 0,
             leaf_count: 0,
             pinned_count: 0,
             hand: 0,
@@ -116,8 +116,8 @@ impl Frames {
         self.width
     }
 
-    /// Chunks in a frame: one for each bit of an entry.
-    pub(crate) fn chunks_per_frame(&self) -> usize {
+    /// Cells in a frame: one for each bit of an entry.
+    pub(crate) fn cells_per_frame(&self) -> usize {
         self.width.bits()
     }
 
@@ -146,7 +146,7 @@ impl Frames {
     pub(crate) fn take_free(&mut self, key: u64) -> Option<FrameIndex> {
         let frame = self.free.pop()?;
         self.array_mut(frame).fill(0);
-        self.uses[frame.0 as usize] = Use::Leaf { key, pinned: true, referenced: true };
+        self.uses[frame.0 as usize] = FrameUse::Leaf { key, pinned: true, referenced: true };
         self.leaf_count += 1;
         self.pinned_count += 1;
         Some(frame)
@@ -162,7 +162,7 @@ impl Frames {
         for _ in 0..2 * self.uses.len() {
             let index = self.hand;
             self.hand = (self.hand + 1) % self.uses.len();
-            if let Use::Leaf { key, pinned: false, referenced } = &mut self.uses[index]
+            if let FrameUse::Leaf { key, pinned: false, referenced } = &mut self.uses[index]
                 && !core::mem::replace(referenced, false)
             {
                 return Some(*key);
@@ -173,18 +173,18 @@ impl Frames {
 
     /// Gives a leaf's frame back.
     pub(crate) fn release(&mut self, frame: FrameIndex) {
-        let Use::Leaf { pinned, .. } = self.uses[frame.0 as usize] else {
+        let FrameUse::Leaf { pinned, .. } = self.uses[frame.0 as usize] else {
             panic!("only a leaf's frame is released")
         };
         self.pinned_count -= usize::from(pinned);
         self.leaf_count -= 1;
-        self.uses[frame.0 as usize] = Use::Free;
+        self.uses[frame.0 as usize] = FrameUse::Free;
         self.free.push(frame);
     }
 
     /// Whether the frame must stay.
     pub(crate) fn pin(&mut self, frame: FrameIndex, pin: bool) {
-        let Use::Leaf { pinned, .. } = &mut self.uses[frame.0 as usize] else {
+        let FrameUse::Leaf { pinned, .. } = &mut self.uses[frame.0 as usize] else {
             panic!("only a leaf's frame is pinned")
         };
         match (*pinned, pin) {
@@ -215,7 +215,7 @@ impl Frames {
     /// The entry, and remembers that the frame was used.
     #[inline]
     pub(crate) fn touch(&mut self, frame: FrameIndex, index: usize) -> BlockPointer {
-        if let Use::Leaf { referenced, .. } = &mut self.uses[frame.0 as usize] {
+        if let FrameUse::Leaf { referenced, .. } = &mut self.uses[frame.0 as usize] {
             *referenced = true;
         }
         self.entry(frame, index)
@@ -249,11 +249,11 @@ impl Frames {
         map_page::encode_packed(&entries, page)
     }
 
-    /// Takes a chunk, filled with zeros, if there is room. See [`Frames::grow_chunks`].
-    pub(super) fn take_chunk(&mut self) -> Option<ChunkIndex> {
+    /// Takes a cell, filled with zeros, if there is room. See [`Frames::grow_cells`].
+    pub(super) fn take_cell(&mut self) -> Option<CellIndex> {
         let frame = *self.partial.last()?;
-        let Use::Chunks { used, listed } = &mut self.uses[frame.0 as usize] else {
-            panic!("a listed frame holds chunks")
+        let FrameUse::Cells { used, listed } = &mut self.uses[frame.0 as usize] else {
+            panic!("a listed frame holds cells")
         };
         let place = (!*used).trailing_zeros();
         *used |= 1 << place;
@@ -261,30 +261,30 @@ impl Frames {
             *listed = false;
             self.partial.pop();
         }
-        self.free_chunks -= 1;
-        let chunk = ChunkIndex(frame.0 * self.chunks_per_frame() as u32 + place);
-        *self.chunk_mut(chunk) = [0; CHUNK_WORDS];
-        Some(chunk)
+        self.free_cells -= 1;
+        let cell = CellIndex(frame.0 * self.cells_per_frame() as u32 + place);
+        *self.cell_mut(cell) = [0; CELL_WORDS];
+        Some(cell)
     }
 
-    /// Gives a chunk back; the last one of a frame gives the frame back.
-    pub(super) fn release_chunk(&mut self, chunk: ChunkIndex) {
-        let chunks_per_frame = self.chunks_per_frame();
-        let frame = FrameIndex(chunk.0 / chunks_per_frame as u32);
-        let place = chunk.0 % chunks_per_frame as u32;
-        let Use::Chunks { used, listed } = &mut self.uses[frame.0 as usize] else {
-            panic!("a chunk lies in a chunk frame")
+    /// Gives a cell back; the last one of a frame gives the frame back.
+    pub(super) fn release_cell(&mut self, cell: CellIndex) {
+        let cells_per_frame = self.cells_per_frame();
+        let frame = FrameIndex(cell.0 / cells_per_frame as u32);
+        let place = cell.0 % cells_per_frame as u32;
+        let FrameUse::Cells { used, listed } = &mut self.uses[frame.0 as usize] else {
+            panic!("a cell lies in a cell frame")
         };
-        assert!(*used & (1 << place) != 0, "a chunk is released once");
+        assert!(*used & (1 << place) != 0, "a cell is released once");
         *used &= !(1 << place);
-        self.free_chunks += 1;
+        self.free_cells += 1;
         if *used == 0 {
             if *listed {
                 let position = self.partial.iter().position(|listed| *listed == frame);
                 self.partial.swap_remove(position.expect("a listed frame is in the list"));
             }
-            self.free_chunks -= chunks_per_frame;
-            self.uses[frame.0 as usize] = Use::Free;
+            self.free_cells -= cells_per_frame;
+            self.uses[frame.0 as usize] = FrameUse::Free;
             self.free.push(frame);
         } else if !*listed {
             *listed = true;
@@ -292,35 +292,35 @@ impl Frames {
         }
     }
 
-    /// Turns a free frame into chunks; false if none is free.
-    pub(crate) fn grow_chunks(&mut self) -> bool {
+    /// Turns a free frame into cells; false if none is free.
+    pub(crate) fn grow_cells(&mut self) -> bool {
         let Some(frame) = self.free.pop() else { return false };
-        self.uses[frame.0 as usize] = Use::Chunks { used: 0, listed: true };
-        // At the front, so that chunks come from the frames that are used already.
+        self.uses[frame.0 as usize] = FrameUse::Cells { used: 0, listed: true };
+        // At the front, so that cells come from the frames that are used already.
         self.partial.insert(0, frame);
-        self.free_chunks += self.chunks_per_frame();
+        self.free_cells += self.cells_per_frame();
         true
     }
 
-    pub(crate) fn free_chunk_count(&self) -> usize {
-        self.free_chunks
+    pub(crate) fn free_cell_count(&self) -> usize {
+        self.free_cells
     }
 
-    /// Chunks in use.
-    pub(crate) fn used_chunk_count(&self) -> usize {
-        let chunk_frames = self.count() - self.free_count() - self.leaf_count;
-        chunk_frames * self.chunks_per_frame() - self.free_chunks
+    /// Cells in use.
+    pub(crate) fn used_cell_count(&self) -> usize {
+        let cell_frames = self.count() - self.free_count() - self.leaf_count;
+        cell_frames * self.cells_per_frame() - self.free_cells
     }
 
-    /// Chunks lie one behind the other, over all frames.
-    pub(super) fn chunk(&self, chunk: ChunkIndex) -> &[u64; CHUNK_WORDS] {
-        let words = &self.words[chunk.0 as usize * CHUNK_WORDS..];
-        words.first_chunk().expect("a chunk lies inside its frame")
+    /// Cells lie one behind the other, over all frames.
+    pub(super) fn cell(&self, cell: CellIndex) -> &[u64; CELL_WORDS] {
+        let words = &self.words[cell.0 as usize * CELL_WORDS..];
+        words.first_chunk().expect("a cell lies inside its frame")
     }
 
-    pub(super) fn chunk_mut(&mut self, chunk: ChunkIndex) -> &mut [u64; CHUNK_WORDS] {
-        let words = &mut self.words[chunk.0 as usize * CHUNK_WORDS..];
-        words.first_chunk_mut().expect("a chunk lies inside its frame")
+    pub(super) fn cell_mut(&mut self, cell: CellIndex) -> &mut [u64; CELL_WORDS] {
+        let words = &mut self.words[cell.0 as usize * CELL_WORDS..];
+        words.first_chunk_mut().expect("a cell lies inside its frame")
     }
 }
 
@@ -329,7 +329,7 @@ impl Frames {
     /// # Panics
     /// If the frame is not the array of this leaf, or is not pinned while, and only while, it must stay.
     pub(super) fn assert_is_of(&self, frame: FrameIndex, leaf: u64, must_stay: bool) {
-        let Use::Leaf { key, pinned, .. } = self.uses[frame.0 as usize] else {
+        let FrameUse::Leaf { key, pinned, .. } = self.uses[frame.0 as usize] else {
             panic!("a leaf's array is in a leaf's frame")
         };
         assert_eq!(key, leaf, "a frame knows whose it is");
@@ -338,14 +338,14 @@ impl Frames {
 
     /// # Panics
     /// If the pool's counters contradict the frames, or what leaves hold of them.
-    pub(super) fn assert_invariants(&self, arrays: usize, pinned: usize, chunks: usize) {
+    pub(super) fn assert_invariants(&self, arrays: usize, pinned: usize, cells: usize) {
         let (mut free, mut leaves, mut used, mut frames, mut listed) = (0, 0, 0, 0, 0);
         for state in &self.uses {
             match state {
-                Use::Free => free += 1,
-                Use::Leaf { .. } => leaves += 1,
-                Use::Chunks { used: bits, listed: is_listed } => {
-                    assert!(*bits & !self.width.mask() == 0, "a frame has so many chunks");
+                FrameUse::Free => free += 1,
+                FrameUse::Leaf { .. } => leaves += 1,
+                FrameUse::Cells { used: bits, listed: is_listed } => {
+                    assert!(*bits & !self.width.mask() == 0, "a frame has so many cells");
                     used += bits.count_ones() as usize;
                     frames += 1;
                     listed += usize::from(*is_listed);
@@ -356,12 +356,8 @@ impl Frames {
         assert_eq!(self.free.len() + self.retired_count, free, "free frames are listed");
         assert_eq!((self.leaf_count, leaves), (arrays, arrays), "a leaf's frame is its leaf's");
         assert_eq!(self.pinned_count, pinned, "pinned frames are counted");
-        assert_eq!(used, chunks, "every chunk is in a chain");
-        assert_eq!(
-            self.free_chunks,
-            frames * self.chunks_per_frame() - used,
-            "the others are free"
-        );
+        assert_eq!(used, cells, "every cell is in a chain");
+        assert_eq!(self.free_cells, frames * self.cells_per_frame() - used, "the others are free");
         assert_eq!(self.partial.len(), listed, "frames with room are listed once");
     }
 }
@@ -375,25 +371,25 @@ mod tests {
     }
 
     #[test]
-    fn chunks_give_their_frame_back_when_the_last_one_goes() {
+    fn cells_give_their_frame_back_when_the_last_one_goes() {
         for width in widths() {
             let mut frames = Frames::new(2, width);
-            assert!(frames.take_chunk().is_none());
-            assert!(frames.grow_chunks());
-            let chunks: Vec<_> = (0..width.bits()).map(|_| frames.take_chunk().unwrap()).collect();
-            assert!(frames.take_chunk().is_none());
+            assert!(frames.take_cell().is_none());
+            assert!(frames.grow_cells());
+            let cells: Vec<_> = (0..width.bits()).map(|_| frames.take_cell().unwrap()).collect();
+            assert!(frames.take_cell().is_none());
             assert_eq!(frames.free_count(), 1);
-            assert_eq!(frames.used_chunk_count(), width.bits());
-            for chunk in chunks {
-                frames.release_chunk(chunk);
+            assert_eq!(frames.used_cell_count(), width.bits());
+            for cell in cells {
+                frames.release_cell(cell);
             }
             assert_eq!(frames.free_count(), 2);
-            assert_eq!(frames.free_chunk_count(), 0);
+            assert_eq!(frames.free_cell_count(), 0);
         }
     }
 
     #[test]
-    fn frames_of_arrays_and_of_chunks_lie_side_by_side() {
+    fn frames_of_arrays_and_of_cells_lie_side_by_side() {
         for width in widths() {
             let pointer = |i: usize| BlockPointer {
                 pba: coulter_format::Pba((width.mask() >> 32) as u32 - i as u32 % 2),
@@ -401,7 +397,7 @@ mod tests {
             };
             let mut frames = Frames::new(3, width);
             let before = frames.take_free(0).unwrap();
-            assert!(frames.grow_chunks());
+            assert!(frames.grow_cells());
             let behind = frames.take_free(1).unwrap();
             for index in 0..ENTRIES_PER_PAGE {
                 frames.set_entry(before, index, pointer(index));
@@ -409,10 +405,10 @@ mod tests {
             }
             let mut page = [0; coulter_format::BLOCK_SIZE];
             assert!(frames.make_page(before, &mut page));
-            for chunk in 0..width.bits() as u64 {
-                let place = frames.take_chunk().unwrap();
-                assert_eq!(*frames.chunk(place), [0; CHUNK_WORDS]);
-                *frames.chunk_mut(place) = [!chunk; CHUNK_WORDS];
+            for cell in 0..width.bits() as u64 {
+                let place = frames.take_cell().unwrap();
+                assert_eq!(*frames.cell(place), [0; CELL_WORDS]);
+                *frames.cell_mut(place) = [!cell; CELL_WORDS];
             }
             for index in 0..ENTRIES_PER_PAGE {
                 assert_eq!(frames.entry(before, index), pointer(index), "{width:?}");

@@ -402,10 +402,10 @@ mod tests {
         assert_eq!(step, LoadStep::ReadLeaf(pointer(2)));
         map.finish_leaf(&mut segments, 3, Some(&page), 3);
         map.update(&mut segments, Lba(start + 9), pointer(4), 4);
-        let counted = map.recovery_chunks().0;
+        let counted = map.recovery_cells().0;
         let said = entries_of_run(&mut map);
         assert_eq!(said, 3, "7, which was noted before the sweep, 8 and 9");
-        assert!(map.recovery_chunks().0 <= counted + 1);
+        assert!(map.recovery_cells().0 <= counted + 1);
     }
 
     /// Replay does not know whether a leaf has a page: it has none.

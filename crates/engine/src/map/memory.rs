@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! arrays that differ from their page   at most `changed_count_max`; they stay until they are swept
-//! chunks                               promised before a record is sealed, so an update finds one
+//! cells                               promised before a record is sealed, so an update finds one
 //! pages that were read                 all the rest; what was not looked at lately goes first
 //! the sweep                            its frames are nobody else's
 //! ```
@@ -22,21 +22,21 @@ impl Map {
     }
 
     /// Whether one more array may have to stay in memory, and still the sweep finds the frames that
-    /// are kept for it, and every promised chunk a place.
+    /// are kept for it, and every promised cell a place.
     pub(super) fn may_pin(&self) -> bool {
         self.obtainable() > SWEEP_FRAMES + self.promised_frames()
     }
 
     /// How many arrays may differ from their pages: all, where there is a frame for each leaf and some to
-    /// spare. A leaf that has none gathers its updates in a chain, of 43 chunks when the sweep comes by after
-    /// 256 of them, and some take more. Three quarters of a frame are left to each of these, which are 48 chunks
+    /// spare. A leaf that has none gathers its updates in a chain, of 43 cells when the sweep comes by after
+    /// 256 of them, and some take more. Three quarters of a frame are left to each of these, which are 48 cells
     /// of the largest and no fewer than 24 of the smallest, where a chain has 22 halfway between two sweeps; and
     /// seven eighths of all frames at most, which are for chains and for pages that are read.
     fn changed_count_max(&self) -> usize {
         let count = self.frames.count();
         if self.is_recovering {
-            let chunk_frames = self.recovery.frames_max(self.frames.chunks_per_frame());
-            return count.saturating_sub(chunk_frames + PAGE_FRAMES_MIN);
+            let cell_frames = self.recovery.frames_max(self.frames.cells_per_frame());
+            return count.saturating_sub(cell_frames + PAGE_FRAMES_MIN);
         }
         // Beside what calls for an urgent sweep, room for arrays that stay because of relocations, and for
         // chains of leaves that find no frame.
@@ -74,7 +74,7 @@ impl Map {
     }
 
     /// A pinned frame, at the cost of a leaf that was not used lately if there is no free one.
-    /// Frames that promised chunks will need stay, and some for the sweep unless it is the sweep
+    /// Frames that promised cells will need stay, and some for the sweep unless it is the sweep
     /// that asks, or nothing is swept any more.
     pub(super) fn take_frame(&mut self, key: u64, purpose: LoadPurpose) -> Option<FrameIndex> {
         let kept = match purpose {
@@ -95,7 +95,7 @@ impl Map {
         }
     }
 
-    /// A pinned frame, if one is free that no promised chunk may need and `kept` remain.
+    /// A pinned frame, if one is free that no promised cell may need and `kept` remain.
     pub(super) fn take_unpromised(&mut self, key: u64, kept: usize) -> Option<FrameIndex> {
         if self.frames.free_count() <= kept + self.promised_frames() {
             return None;
@@ -103,13 +103,13 @@ impl Map {
         self.frames.take_free(key)
     }
 
-    /// Frames that promised chunks may need.
+    /// Frames that promised cells may need.
     fn promised_frames(&self) -> usize {
-        let promised = self.reserved_chunks.saturating_sub(self.frames.free_chunk_count());
-        promised.div_ceil(self.frames.chunks_per_frame())
+        let promised = self.reserved_cells.saturating_sub(self.frames.free_cell_count());
+        promised.div_ceil(self.frames.cells_per_frame())
     }
 
-    /// Makes sure that `blocks` more updates find a chunk each. False: no memory can be had now.
+    /// Makes sure that `blocks` more updates find a cell each. False: no memory can be had now.
     /// The host's updates leave some to the cleaner's: it must get on while the sweep has no
     /// segment to write to.
     pub(crate) fn reserve(&mut self, blocks: usize) -> bool {
@@ -117,10 +117,10 @@ impl Map {
     }
 
     pub(super) fn reserve_down_to(&mut self, blocks: usize, kept: usize) -> bool {
-        let needed = self.reserved_chunks + blocks;
+        let needed = self.reserved_cells + blocks;
         let suffice = |map: &Map, frames: usize| {
-            let chunks = frames.saturating_sub(SWEEP_FRAMES) * map.frames.chunks_per_frame();
-            map.frames.free_chunk_count() + chunks >= needed
+            let cells = frames.saturating_sub(SWEEP_FRAMES) * map.frames.cells_per_frame();
+            map.frames.free_cell_count() + cells >= needed
         };
         // No page is given up in vain: somebody else has just loaded it perhaps, and would load it again,
         // and again.
@@ -135,14 +135,14 @@ impl Map {
             }
         }
         assert!(needed >= blocks, "promises add up");
-        self.reserved_chunks = needed;
+        self.reserved_cells = needed;
         true
     }
 
     /// The updates have been made.
     pub(crate) fn unreserve(&mut self, blocks: usize) {
-        assert!(self.reserved_chunks >= blocks, "what is given back was promised");
-        self.reserved_chunks -= blocks;
+        assert!(self.reserved_cells >= blocks, "what is given back was promised");
+        self.reserved_cells -= blocks;
     }
 
     /// Frees one frame; false if every array in memory must stay.

@@ -43,14 +43,14 @@ use crate::canary::{Canary, sings};
 use crate::segments::Segments;
 use crate::units::Sequence;
 use alloc::vec::Vec;
-use chain::{UPDATES_PER_CHUNK, Update};
+use chain::{UPDATES_PER_CELL, Update};
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{BlockPointer, Lba, Pba};
 use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
 pub(crate) use entries::EntryWidth;
-use frames::{CHUNK_SIZE, Frames};
+use frames::{CELL_SIZE, Frames};
 pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
 pub(crate) use load::{LoadPurpose, LoadStep};
 use recovery_memory::RecoveryMemory;
@@ -58,7 +58,7 @@ pub(crate) use sweep::PageWrite;
 
 /// Bytes of a frame of the widest entries. What a store is promised, and what it promises, is counted
 /// in these, whatever its own frames are: see [`recovery_memory`].
-pub(crate) const FRAME_SIZE_MAX: u64 = CHUNK_SIZE * EntryWidth::MAX.bits() as u64;
+pub(crate) const FRAME_SIZE_MAX: u64 = CELL_SIZE * EntryWidth::MAX.bits() as u64;
 
 /// A chain longer than this is folded into the leaf's array if there is one.
 const CHAIN_LENGTH_MAX: u16 = 48;
@@ -106,8 +106,8 @@ pub(crate) struct Map {
     recovery: RecoveryMemory,
     /// Until all has been replayed.
     is_recovering: bool,
-    /// Chunks promised to blocks in flight.
-    reserved_chunks: usize,
+    /// Cells promised to blocks in flight.
+    reserved_cells: usize,
     /// Relocations on their way.
     relocating: usize,
     /// Leaves before it are merged.
@@ -148,7 +148,7 @@ fn dense_roots(geometry: &Geometry) -> u64 {
 
 /// Bytes of a frame of entries of this width.
 const fn frame_size(width: EntryWidth) -> u64 {
-    CHUNK_SIZE * width.bits() as u64
+    CELL_SIZE * width.bits() as u64
 }
 
 impl Map {
@@ -189,7 +189,7 @@ impl Map {
             budget,
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
             is_recovering: true,
-            reserved_chunks: 0,
+            reserved_cells: 0,
             relocating: 0,
             sweep: SweepPosition::default(),
             statistics: MapStatistics::default(),
@@ -641,7 +641,7 @@ impl Map {
         let mut chain = leaf.chain;
         let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
         let mut rest = chain;
-        while let Some((updates, behind)) = self.frames.chunk_updates(rest) {
+        while let Some((updates, behind)) = self.frames.cell_updates(rest) {
             for update in updates.into_iter().flatten() {
                 if !update.released {
                     let old = self.frames.entry(leaf.frame, update.index);
@@ -667,30 +667,30 @@ impl Map {
 
     /// Whether the journal has room for so many more updates and for all that was promised before.
     pub(crate) fn journal_admits(&self, updates: usize) -> bool {
-        let promised = self.reserved_chunks + updates;
+        let promised = self.reserved_cells + updates;
         self.journal_length() + promised <= 2 * self.budget.journal_size as usize
     }
 
     /// Whether an empty journal would.
     pub(crate) fn promises_fit_journal(&self, updates: usize) -> bool {
-        self.reserved_chunks + updates <= 2 * self.budget.journal_size as usize
+        self.reserved_cells + updates <= 2 * self.budget.journal_size as usize
     }
 
     /// The same for the memory that recovery may need.
     pub(crate) fn recovery_admits(&self, updates: usize) -> bool {
-        !self.recovery.is_full(self.reserved_chunks + updates)
+        !self.recovery.is_full(self.reserved_cells + updates)
     }
 
-    /// Chunks that recovery may need if the power goes now, with all that was accepted, and how many
+    /// Cells that recovery may need if the power goes now, with all that was accepted, and how many
     /// it may.
-    pub(crate) fn recovery_chunks(&self) -> (usize, usize) {
-        (self.recovery.needed() + self.reserved_chunks, self.recovery.chunks_max())
+    pub(crate) fn recovery_cells(&self) -> (usize, usize) {
+        (self.recovery.needed() + self.reserved_cells, self.recovery.cells_max())
     }
 
-    /// All has been replayed. Returns how many chunks hold updates.
+    /// All has been replayed. Returns how many cells hold updates.
     pub(crate) fn recovery_is_over(&mut self) -> usize {
         self.is_recovering = false;
-        self.frames.used_chunk_count()
+        self.frames.used_cell_count()
     }
 
     /// Looks whether an old location of this address is still counted, and releases it.
@@ -752,7 +752,7 @@ impl Map {
     }
 
     /// Begins a relocation of this address if that may be: it keeps the leaf in memory, and needs a
-    /// chunk. Pinned first: making room for the chunk must not give up this very leaf.
+    /// cell. Pinned first: making room for the cell must not give up this very leaf.
     pub(crate) fn try_start_relocation(&mut self, lba: Lba) -> bool {
         if !self.admits_relocation(lba) {
             return false;
@@ -768,7 +768,7 @@ impl Map {
     fn admits_relocation(&self, lba: Lba) -> bool {
         let Some(place) = self.directory.find(split(lba).0) else { return false };
         // On arrival each notes an address, like every update that was promised.
-        let noted = self.relocating + self.reserved_chunks + 1;
+        let noted = self.relocating + self.reserved_cells + 1;
         let stays_anyway = self.directory.leaf(place).must_stay();
         (stays_anyway || (self.may_pin() && self.obtainable() > SWEEP_FRAMES + 4))
             && self.journal_length() + noted <= 3 * self.budget.journal_size as usize

@@ -1,13 +1,13 @@
 //! What recovery would need of the map's memory, counted while the engine runs.
 //!
 //! A store must open with as much memory as its superblock says, whenever the power goes. So the
-//! engine counts the chunks that recovery would come to hold, and takes no update that would be one
+//! engine counts the cells that recovery would come to hold, and takes no update that would be one
 //! too many.
 //!
 //! # Why a store always opens
 //! Recovery loads no page: from the first run to the last record every update goes into a chain.
 //!
-//! 1. A chain of *n* addresses takes ⌈n / 6⌉ chunks and no more: only its first chunk can have room.
+//! 1. A chain of *n* addresses takes ⌈n / 6⌉ cells and no more: only its first cell can have room.
 //! 2. Recovery finds an address in a leaf's chain only if a live run or a record says something of
 //!    it. Then it changed after the leaf's last sweep before the durable cut, and was counted: as
 //!    `pending`, or, if the leaf was swept since, as `swept` or `swept_before_cut`. Or a run says it
@@ -15,37 +15,37 @@
 //!    says no other address: so what a cut adds to `pending` was `swept` before, and fits. (What a
 //!    record changed that is referred to is live from when it took effect: not once the leaf was swept.)
 //! 3. Before it takes a record, replay holds no more than was counted when the record was accepted,
-//!    and asks for as much as was asked then. Both together were at most `chunks_max`.
-//! 4. It is refused nothing while [`SWEEP_FRAMES`] frames are left beside these chunks. Arrays, which
+//!    and asks for as much as was asked then. Both together were at most `cells_max`.
+//! 4. It is refused nothing while [`SWEEP_FRAMES`] frames are left beside these cells. Arrays, which
 //!    replay makes for leaves that have no page, leave [`PAGE_FRAMES_MIN`]: the sweep's, those that
 //!    the cleaner's updates find when the host's do not, and those that a read may take.
 //!
 //! # Why whatever the width of its entries
 //! A store may be opened by an engine whose frames have another size: by one that packs no entries, or
-//! when it has grown and its addresses have more bits. Chunks are the same for all of them, and
-//! `chunks_max` is told by the superblock alone, in frames of the largest size, of 64 chunks. So none
-//! lets in more than another could restore, if each finds frames of its own for so many chunks, and
+//! when it has grown and its addresses have more bits. Cells are the same for all of them, and
+//! `cells_max` is told by the superblock alone, in frames of the largest size, of 64 cells. So none
+//! lets in more than another could restore, if each finds frames of its own for so many cells, and
 //! [`PAGE_FRAMES_MIN`] besides:
 //!
-//! 5. Let *F* be the frames of 64 chunks that the budget has, *P* those of them that are left to pages,
-//!    and *w* the chunks of a frame. There are ⌊64 *F* / *w*⌋ frames at least, and chunks fill
-//!    ⌈64 (*F* - *P*) / *w*⌉ and no more, for a frame is begun when no chunk is free anywhere. What
+//! 5. Let *F* be the frames of 64 cells that the budget has, *P* those of them that are left to pages,
+//!    and *w* the cells of a frame. There are ⌊64 *F* / *w*⌋ frames at least, and cells fill
+//!    ⌈64 (*F* - *P*) / *w*⌉ and no more, for a frame is begun when no cell is free anywhere. What
 //!    remains is more than 64 *P* / *w* - 2. With *P* of 25 or more that is [`PAGE_FRAMES_MIN`], 24, at
 //!    every *w*; *P* is less with fewer than [`PROVED_FRAME_COUNT`] frames, of which each is tried below.
 //! 6. A store that grows has no fewer frames afterwards by the same count: its budget gets what its
 //!    directory takes. Until it is opened anew it counts on what it had before.
 
 use super::directory::{Flag, Leaf};
-use super::{ENTRIES_PER_PAGE, EntryWidth, FRAME_COUNT_MIN, SWEEP_FRAMES, UPDATES_PER_CHUNK};
+use super::{ENTRIES_PER_PAGE, EntryWidth, FRAME_COUNT_MIN, SWEEP_FRAMES, UPDATES_PER_CELL};
 use crate::canary::{Canary, sings};
 use coulter_format::record::DISCARD_BLOCKS_MAX;
 
-/// Frames that chunks leave to pages at least, also at recovery: more than the host's updates need to
+/// Frames that cells leave to pages at least, also at recovery: more than the host's updates need to
 /// find obtainable, or a store that was just opened would stand still.
 pub(super) const PAGE_FRAMES_MIN: usize = 3 * SWEEP_FRAMES;
 
-/// Chunks of a frame of the largest size, in which budgets are counted.
-const CHUNKS_PER_FRAME_MAX: usize = EntryWidth::MAX.bits();
+/// Cells of a frame of the largest size, in which budgets are counted.
+const CELLS_PER_FRAME_MAX: usize = EntryWidth::MAX.bits();
 
 /// Frames for pages with which the sweep, loading ahead and with two records on their way, and the
 /// cleaner, which keeps the leaf of every block that it moves, do not wait for each other: with half
@@ -54,7 +54,7 @@ const CHUNKS_PER_FRAME_MAX: usize = EntryWidth::MAX.bits();
 /// takes time to be read and sorted in.
 const PAGE_FRAMES: usize = 256;
 
-const CHUNKS_MAX_LEAST: usize = chunks_max(FRAME_COUNT_MIN as usize);
+const CELLS_MAX_LEAST: usize = cells_max(FRAME_COUNT_MIN as usize);
 const LEAVES_OF_DISCARD: usize = DISCARD_BLOCKS_MAX as usize / ENTRIES_PER_PAGE;
 
 /// From so many frames on, recovery leaves enough of them to pages whatever their size is.
@@ -66,21 +66,21 @@ const _: () = {
     while frame_count < PROVED_FRAME_COUNT {
         let mut width = EntryWidth::of_addresses_below(0).bits();
         while width <= EntryWidth::MAX.bits() {
-            let frames = frame_count * CHUNKS_PER_FRAME_MAX / width;
-            assert!(chunks_max(frame_count).div_ceil(width) + PAGE_FRAMES_MIN <= frames);
+            let frames = frame_count * CELLS_PER_FRAME_MAX / width;
+            assert!(cells_max(frame_count).div_ceil(width) + PAGE_FRAMES_MIN <= frames);
             width += 1;
         }
         frame_count += 1;
     }
 };
 const _: () = assert!(
-    CHUNKS_MAX_LEAST > 2 * (LEAVES_OF_DISCARD + 2 * ENTRIES_PER_PAGE),
+    CELLS_MAX_LEAST > 2 * (LEAVES_OF_DISCARD + 2 * ENTRIES_PER_PAGE),
     "the largest discard is let in when all has been swept"
 );
 
-/// Chunks that recovery may take of so many frames of the largest size.
-const fn chunks_max(frame_count: usize) -> usize {
-    (frame_count - page_frames(frame_count)) * CHUNKS_PER_FRAME_MAX
+/// Cells that recovery may take of so many frames of the largest size.
+const fn cells_max(frame_count: usize) -> usize {
+    (frame_count - page_frames(frame_count)) * CELLS_PER_FRAME_MAX
 }
 
 /// How many of these are left to pages.
@@ -90,7 +90,7 @@ const fn page_frames(frame_count: usize) -> usize {
     if small < large { small } else { large }
 }
 
-/// The account, in chunks.
+/// The account, in cells.
 pub(super) struct RecoveryMemory {
     /// For updates that no swept page contains.
     pending: usize,
@@ -98,7 +98,7 @@ pub(super) struct RecoveryMemory {
     /// durable: recovery from that one knows nothing of the sweep.
     swept: usize,
     swept_before_cut: usize,
-    chunks_max: usize,
+    cells_max: usize,
     /// Leaves with updates that no page contains.
     dirty_leaves: usize,
 }
@@ -106,20 +106,20 @@ pub(super) struct RecoveryMemory {
 impl RecoveryMemory {
     /// For recovery within so many frames of the largest size.
     pub(super) fn new(frame_count: usize) -> RecoveryMemory {
-        let chunks_max = chunks_max(frame_count.max(FRAME_COUNT_MIN as usize));
-        RecoveryMemory { pending: 0, swept: 0, swept_before_cut: 0, chunks_max, dirty_leaves: 0 }
+        let cells_max = cells_max(frame_count.max(FRAME_COUNT_MIN as usize));
+        RecoveryMemory { pending: 0, swept: 0, swept_before_cut: 0, cells_max, dirty_leaves: 0 }
     }
 
-    pub(super) fn chunks_max(&self) -> usize {
-        self.chunks_max
+    pub(super) fn cells_max(&self) -> usize {
+        self.cells_max
     }
 
-    /// Frames of so many chunks that recovery may fill.
-    pub(super) fn frames_max(&self, chunks_per_frame: usize) -> usize {
-        self.chunks_max.div_ceil(chunks_per_frame)
+    /// Frames of so many cells that recovery may fill.
+    pub(super) fn frames_max(&self, cells_per_frame: usize) -> usize {
+        self.cells_max.div_ceil(cells_per_frame)
     }
 
-    /// Chunks that recovery would need now.
+    /// Cells that recovery would need now.
     pub(super) fn needed(&self) -> usize {
         self.pending + self.swept + self.swept_before_cut
     }
@@ -133,17 +133,17 @@ impl RecoveryMemory {
     pub(super) fn count(&mut self, leaf: &mut Leaf) {
         self.dirty_leaves += usize::from(leaf.unmerged == 0);
         if leaf.unmerged < ENTRIES_PER_PAGE as u16 {
-            self.pending += usize::from(leaf.unmerged.is_multiple_of(UPDATES_PER_CHUNK as u16));
+            self.pending += usize::from(leaf.unmerged.is_multiple_of(UPDATES_PER_CELL as u16));
             leaf.unmerged += 1;
         }
     }
 
     /// A leaf is swept.
     pub(super) fn forget(&mut self, leaf: &mut Leaf) {
-        let chunks = usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
-        assert!(self.pending >= chunks, "what is swept was counted");
-        self.pending -= chunks;
-        self.swept += chunks;
+        let cells = usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CELL);
+        assert!(self.pending >= cells, "what is swept was counted");
+        self.pending -= cells;
+        self.swept += cells;
         self.dirty_leaves -= usize::from(leaf.unmerged > 0);
         leaf.unmerged = 0;
         leaf.set(Flag::Referred, false);
@@ -152,8 +152,8 @@ impl RecoveryMemory {
     /// A run says so much of a leaf. That can be more than changed since the sweep came by: what the
     /// journal noted before is said again if the array has changed since. It was counted as swept since
     /// the last cut; from now on it is in a run that the sweep has not passed. Recovery comes from the
-    /// older checkpoint or from this one, so the sum stays what it was, but for one chunk: of the older
-    /// one's last chunk the next updates may find no room where they are counted to find it.
+    /// older checkpoint or from this one, so the sum stays what it was, but for one cell: of the older
+    /// one's last cell the next updates may find no room where they are counted to find it.
     ///
     /// If records that changed it since are referred to, the run need not say what is counted. Then all that
     /// it says is taken for something else, and the sum is a little too high until the sweep comes by.
@@ -162,13 +162,13 @@ impl RecoveryMemory {
         assert!(counted > 0, "a run says nothing of what the sweep has passed");
         if leaf.is(Flag::Referred) {
             let all = (counted + entries).min(ENTRIES_PER_PAGE);
-            self.pending += all.div_ceil(UPDATES_PER_CHUNK) - counted.div_ceil(UPDATES_PER_CHUNK);
+            self.pending += all.div_ceil(UPDATES_PER_CELL) - counted.div_ceil(UPDATES_PER_CELL);
             leaf.unmerged = all as u16;
             return;
         }
         let entries = entries.min(ENTRIES_PER_PAGE);
         if entries > counted {
-            let more = entries.div_ceil(UPDATES_PER_CHUNK) - counted.div_ceil(UPDATES_PER_CHUNK);
+            let more = entries.div_ceil(UPDATES_PER_CELL) - counted.div_ceil(UPDATES_PER_CELL);
             self.pending += more;
             self.swept = self.swept.saturating_sub(more.saturating_sub(1));
             leaf.unmerged = entries as u16;
@@ -186,19 +186,19 @@ impl RecoveryMemory {
     }
 
     /// Whether so many more would be too many. The sweep must catch up first.
-    pub(super) fn is_full(&self, chunks: usize) -> bool {
-        self.needed() + chunks > self.chunks_max && !sings(Canary::RecoveryOverfilled)
+    pub(super) fn is_full(&self, cells: usize) -> bool {
+        self.needed() + cells > self.cells_max && !sings(Canary::RecoveryOverfilled)
     }
 
     /// Whether a checkpoint would lower what recovery needs by enough to be worth one. While
     /// little is left, the sweep is urgent until that is so.
     pub(super) fn checkpoint_helps(&self) -> bool {
-        self.swept > self.chunks_max / 32
+        self.swept > self.cells_max / 32
     }
 
     /// Whether there is so little left that such a checkpoint should not wait.
     pub(super) fn is_short(&self) -> bool {
-        self.needed() > self.chunks_max / 16 * 15
+        self.needed() > self.cells_max / 16 * 15
     }
 }
 
@@ -246,12 +246,12 @@ mod tests {
             for (bits, rest) in (1..=32).flat_map(|bits| odd.map(|rest| (bits, rest))) {
                 let map_size = directory_size(volume_size >> 18) + 4096 * frames + rest;
                 let map = map(volume_size, map_size, bits);
-                let (_, chunks_max) = map.recovery_chunks();
+                let (_, cells_max) = map.recovery_cells();
                 let large = (frames / 4).max(256);
                 let expected = (frames - (frames * 3 / 8).min(large)) * 64;
-                assert_eq!(chunks_max as u64, expected, "{frames} frames, {bits} bits");
-                let for_chunks = chunks_max.div_ceil(map.frames.chunks_per_frame());
-                assert!(for_chunks + PAGE_FRAMES_MIN <= map.frames.count(), "{frames}, {bits}");
+                assert_eq!(cells_max as u64, expected, "{frames} frames, {bits} bits");
+                let for_cells = cells_max.div_ceil(map.frames.cells_per_frame());
+                assert!(for_cells + PAGE_FRAMES_MIN <= map.frames.count(), "{frames}, {bits}");
                 assert!(
                     map.frames.count() as u64 * (32 + u64::from(bits)) * 64 <= 4096 * frames + rest
                 );

@@ -2,7 +2,7 @@
 
 use super::directory::{Flag, Leaf, LeafPlace, Root, RootState};
 use super::frames::Frames;
-use super::{ENTRIES_PER_PAGE, Map, UPDATES_PER_CHUNK, Update};
+use super::{ENTRIES_PER_PAGE, Map, UPDATES_PER_CELL, Update};
 use crate::invariants::{Stored, Tally};
 use crate::log::UnderWay;
 use alloc::collections::BTreeMap;
@@ -95,11 +95,11 @@ impl Map {
     }
 
     /// # Panics
-    /// If leaves, frames, chunks, promises and the account of recovery's memory contradict each other.
+    /// If leaves, frames, cells, promises and the account of recovery's memory contradict each other.
     pub(crate) fn assert_invariants(&self, under_way: &UnderWay, is_sound: bool) {
-        assert_eq!(self.reserved_chunks, under_way.reserved, "promises are those of records");
+        assert_eq!(self.reserved_cells, under_way.reserved, "promises are those of records");
         assert!(self.journal.len() <= self.journal.capacity(), "the journal does not grow");
-        let (mut arrays, mut pinned, mut chunks, mut pending, mut dirty) = (0, 0, 0, 0, 0);
+        let (mut arrays, mut pinned, mut cells, mut pending, mut dirty) = (0, 0, 0, 0, 0);
         for (index, root) in self.directory.roots().iter().enumerate() {
             assert!(!root.changed || root.leaves.is_some(), "a root that changed has leaves");
             for slot in 0..root.leaves.as_ref().map_or(0, |leaves| leaves.len()) {
@@ -108,15 +108,15 @@ impl Map {
                 self.assert_leaf(place, leaf);
                 arrays += usize::from(leaf.frame.is_some());
                 pinned += usize::from(leaf.frame.is_some() && leaf.must_stay());
-                chunks += self.frames.chain_length(leaf.chain);
-                pending += usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CHUNK);
+                cells += self.frames.chain_length(leaf.chain);
+                pending += usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CELL);
                 dirty += usize::from(leaf.unmerged > 0);
                 let is_next = root.next_dirty(slot) == Some(slot);
                 assert_eq!(is_next, leaf.unmerged > 0, "leaves to be swept are noted");
             }
         }
         self.recovery.assert_pending(pending, dirty);
-        self.frames.assert_invariants(arrays, pinned, chunks);
+        self.frames.assert_invariants(arrays, pinned, cells);
         if is_sound {
             self.assert_on_their_way(under_way);
         }
@@ -185,7 +185,7 @@ impl Map {
 }
 
 impl Frames {
-    fn chain_length(&self, chain: super::frames::ChunkIndex) -> usize {
-        self.chain_chunks(chain).count()
+    fn chain_length(&self, chain: super::frames::CellIndex) -> usize {
+        self.chain_cells(chain).count()
     }
 }

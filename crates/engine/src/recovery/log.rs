@@ -32,7 +32,7 @@ impl Recovery {
     }
 
     /// Notes a record that may count. Its blocks are those from its header on; `end` is where it ends
-    /// in the chunk that the walk is in.
+    /// in the stretch that the walk is in.
     fn take_record(&mut self, view: &RecordView<'_>, walk: &Walk, end: u32, blocks: &[Block]) {
         let header = view.header();
         self.durable = self.durable.max(header.durable_sequence);
@@ -53,7 +53,7 @@ impl Recovery {
             }
             self.entries.push(entry);
         }
-        assert!(end as usize <= RECORD_BLOCKS + 1, "a record ends in its chunk");
+        assert!(end as usize <= RECORD_BLOCKS + 1, "a record ends in its stretch");
         self.found.push(Found {
             sequence: header.sequence,
             stream: header.stream,
@@ -96,13 +96,13 @@ impl Recovery {
             };
             // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
             result.map_err(OpenError::Device)?;
-            let chunk = &buffers.record(buffer)[..job.count as usize];
+            let stretch = &buffers.record(buffer)[..job.count as usize];
             if self.walks[walk].anywhere {
-                self.search_on(shared, walk, chunk);
+                self.search_on(shared, walk, stretch);
             } else if self.walks[walk].probe > 0 {
-                self.probe_on(shared, walk, chunk);
+                self.probe_on(shared, walk, stretch);
             } else {
-                self.walk_on(shared, walk, chunk);
+                self.walk_on(shared, walk, stretch);
             }
             shared.log.give_back(buffer);
         }
@@ -146,9 +146,9 @@ impl Recovery {
         damaged(Structure::Checkpoint, Reason::Field(name), shared.superblock.checkpoint.pba)
     }
 
-    /// Collects the records of a chunk; queues the walk again if there may be more.
-    fn walk_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
-        let count = chunk.len() as u32;
+    /// Collects the records of a stretch; queues the walk again if there may be more.
+    fn walk_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
+        let count = stretch.len() as u32;
         let store = shared.superblock.store;
         let epoch = shared.superblock.epoch;
         let size = shared.superblock.geometry.segment_blocks;
@@ -160,7 +160,7 @@ impl Recovery {
             if at == count {
                 break true;
             }
-            let Ok(view) = RecordView::decode(&chunk[at as usize], &store, start.plus(at)) else {
+            let Ok(view) = RecordView::decode(&stretch[at as usize], &store, start.plus(at)) else {
                 break false;
             };
             let header = view.header();
@@ -177,7 +177,7 @@ impl Recovery {
                 break true;
             }
             latest = header.sequence;
-            self.take_record(&view, &walk, end, &chunk[at as usize..]);
+            self.take_record(&view, &walk, end, &stretch[at as usize..]);
             at = end;
         };
         let step = RECORD_BLOCKS as u32;
@@ -190,7 +190,7 @@ impl Recovery {
             self.walks_waiting.push_back(index);
         } else if offset > 0 || self.may_have_been_opened(index) {
             self.walks[index].probe = PROBE_BLOCKS;
-            self.probe_on(shared, index, &chunk[at as usize..]);
+            self.probe_on(shared, index, &stretch[at as usize..]);
         }
     }
 
@@ -210,13 +210,13 @@ impl Recovery {
     /// Behind the end of the log may lie records that cannot be reached, because a header before
     /// them is torn or damaged. If one of them says that what is missing was durable, it is damage.
     /// A record is at most so long that the header behind it lies among the blocks searched.
-    fn probe_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
+    fn probe_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
         let walk = self.walks[index];
         let size = shared.superblock.geometry.segment_blocks;
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         assert!(walk.probe > 0, "the end is searched while there is something to search");
-        let searched = chunk.len().min(walk.probe as usize);
-        for (offset, block) in chunk[..searched].iter().enumerate() {
+        let searched = stretch.len().min(walk.probe as usize);
+        for (offset, block) in stretch[..searched].iter().enumerate() {
             let place = start.plus(offset as u32);
             if let Ok(view) = RecordView::decode(block, &shared.superblock.store, place) {
                 let header = view.header();
@@ -235,18 +235,18 @@ impl Recovery {
         }
     }
 
-    /// Collects the scattered records of a chunk of a patched segment, wherever their headers are. The
-    /// next chunk begins with the first that is not wholly in this one: a span is no longer than a
-    /// chunk.
-    fn search_on(&mut self, shared: &mut Shared, index: usize, chunk: &[Block]) {
-        let count = chunk.len() as u32;
+    /// Collects the scattered records of a stretch of a patched segment, wherever their headers are. The
+    /// next stretch begins with the first that is not wholly in this one: a span is no longer than a
+    /// stretch.
+    fn search_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
+        let count = stretch.len() as u32;
         let size = shared.superblock.geometry.segment_blocks;
         let (epoch, cut) = (shared.superblock.epoch, shared.superblock.checkpoint.sequence);
         let walk = self.walks[index];
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
         let mut at = 0;
         while at < count {
-            let block = &chunk[at as usize];
+            let block = &stretch[at as usize];
             let view = RecordView::decode(block, &shared.superblock.store, start.plus(at));
             let Ok(view) = view else {
                 at += 1;
@@ -262,7 +262,7 @@ impl Recovery {
                 if end > count {
                     break;
                 }
-                self.take_record(&view, &walk, end, &chunk[at as usize..]);
+                self.take_record(&view, &walk, end, &stretch[at as usize..]);
             }
             at += 1;
         }

@@ -37,7 +37,7 @@ use coulter_format::superblock::Superblock;
 use coulter_format::{BlockPointer, Corrupt, Pba, Reason, Structure};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RecoveryStage {
     Superblocks,
     Body,
     Table,
@@ -64,7 +64,7 @@ enum JobKind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct ReadJob {
     kind: JobKind,
     target: Target,
     pba: Pba,
@@ -98,7 +98,7 @@ struct Walk {
     segment: SegmentIndex,
     offset: u32,
     latest: Sequence,
-    /// Blocks to read next: one to look whether there is anything, then whole chunks.
+    /// Blocks to read next: one to look whether there is anything, then whole stretches.
     step: u32,
     /// The header of a record that may count was met.
     met: bool,
@@ -129,11 +129,11 @@ struct Found {
 
 /// Recovery's state; gone once the engine runs.
 pub(crate) struct Recovery {
-    stage: Stage,
+    stage: RecoveryStage,
     begun: bool,
     /// Neither of the first two superblocks is there.
     third_is_sought: bool,
-    jobs: Vec<Option<Job>>,
+    jobs: Vec<Option<ReadJob>>,
     /// Jobs whose results are taken in order.
     in_order: VecDeque<u32>,
     newest: Option<Superblock>,
@@ -168,7 +168,7 @@ enum SuperblockError {
 impl Recovery {
     pub(crate) fn new(record_count: u16) -> Recovery {
         Recovery {
-            stage: Stage::Superblocks,
+            stage: RecoveryStage::Superblocks,
             begun: false,
             third_is_sought: false,
             jobs: Vec::with_capacity(usize::from(record_count)),
@@ -244,11 +244,11 @@ impl Recovery {
     ) -> Result<bool, OpenError> {
         loop {
             let stage_done = match self.stage {
-                Stage::Superblocks => self.read_superblocks(shared, buffers)?,
-                Stage::Body => self.read_body(shared, buffers)?,
-                Stage::Table | Stage::Runs => self.fetch_items(shared, buffers)?,
-                Stage::Discover => self.discover(shared, buffers)?,
-                Stage::Replay => {
+                RecoveryStage::Superblocks => self.read_superblocks(shared, buffers)?,
+                RecoveryStage::Body => self.read_body(shared, buffers)?,
+                RecoveryStage::Table | RecoveryStage::Runs => self.fetch_items(shared, buffers)?,
+                RecoveryStage::Discover => self.discover(shared, buffers)?,
+                RecoveryStage::Replay => {
                     self.replay(shared)?;
                     return Ok(true);
                 }
@@ -258,16 +258,16 @@ impl Recovery {
             }
             self.begun = false;
             self.stage = match self.stage {
-                Stage::Superblocks => Stage::Body,
-                Stage::Body => Stage::Table,
-                Stage::Table => Stage::Discover,
-                Stage::Discover => {
+                RecoveryStage::Superblocks => RecoveryStage::Body,
+                RecoveryStage::Body => RecoveryStage::Table,
+                RecoveryStage::Table => RecoveryStage::Discover,
+                RecoveryStage::Discover => {
                     self.settle_log(shared)?;
                     self.list_runs(shared);
-                    Stage::Runs
+                    RecoveryStage::Runs
                 }
-                Stage::Runs => Stage::Replay,
-                Stage::Replay => unreachable!("replay returns"),
+                RecoveryStage::Runs => RecoveryStage::Replay,
+                RecoveryStage::Replay => unreachable!("replay returns"),
             };
         }
     }
@@ -280,7 +280,7 @@ impl Recovery {
         count: u32,
         target: Target,
     ) {
-        let job = Job { kind, target, pba, count, result: None };
+        let job = ReadJob { kind, target, pba, count, result: None };
         assert!(count > 0 && count as usize <= crate::api::RECORD_BLOCKS, "a read has a buffer");
         let index = match self.jobs.iter().position(Option::is_none) {
             Some(index) => index,
@@ -295,7 +295,7 @@ impl Recovery {
     }
 
     /// The oldest job, if it has completed.
-    fn take_job(&mut self) -> Option<(Job, IoResult)> {
+    fn take_job(&mut self) -> Option<(ReadJob, IoResult)> {
         let index = *self.in_order.front()? as usize;
         let result = self.jobs[index].as_ref()?.result?;
         self.in_order.pop_front();
@@ -306,7 +306,7 @@ impl Recovery {
 
 /// All has been replayed.
 fn finish(shared: &mut Shared) {
-    shared.statistics.recovered_chunks = shared.map.recovery_is_over() as u64;
+    shared.statistics.recovered_cells = shared.map.recovery_is_over() as u64;
     let now = shared.log.now();
     shared.segments.free_empty(now);
     assert!(shared.log.order.is_empty(), "nothing was written yet");

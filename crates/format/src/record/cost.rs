@@ -29,7 +29,7 @@ impl Form {
 
 /// What a header has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum HeaderRoom {
     /// Extents, beside the places of a scattered record.
     Scattered,
     /// Extents.
@@ -85,17 +85,17 @@ impl Cost {
 
     /// Whether a header with this room holds it.
     #[inline]
-    pub const fn fits(&self, room: Room) -> bool {
+    pub const fn fits(&self, room: HeaderRoom) -> bool {
         self.form(room).is_some()
     }
 
     /// The form in which it is written. Extents come first: they are what every reader knows.
     #[inline]
-    pub(super) const fn form(&self, room: Room) -> Option<Form> {
+    pub(super) const fn form(&self, room: HeaderRoom) -> Option<Form> {
         let (size, blocks_max) = match room {
-            Room::Scattered => (SCATTERED_BODY_SIZE, SHORT_BLOCKS_MAX),
-            Room::Short => (BODY_SIZE, SHORT_BLOCKS_MAX),
-            Room::Long => (BODY_SIZE, PAYLOAD_BLOCKS_MAX),
+            HeaderRoom::Scattered => (SCATTERED_BODY_SIZE, SHORT_BLOCKS_MAX),
+            HeaderRoom::Short => (BODY_SIZE, SHORT_BLOCKS_MAX),
+            HeaderRoom::Long => (BODY_SIZE, PAYLOAD_BLOCKS_MAX),
         };
         if self.blocks > blocks_max {
             return None;
@@ -104,7 +104,7 @@ impl Cost {
             return Some(Form::Extents);
         }
         match (room, self.packs) {
-            (Room::Long, Packs::All { relocated }) => {
+            (HeaderRoom::Long, Packs::All { relocated }) => {
                 let form = Form::Packed { relocated };
                 if self.blocks * form.item_size() <= size { Some(form) } else { None }
             }

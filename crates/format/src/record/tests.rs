@@ -225,7 +225,7 @@ fn what_a_packed_entry_cannot_say_is_not_packed() {
             let mut extents = full.clone();
             extents[place] = extent;
             assert_eq!(is_packed(&extents), None, "{extent:?}");
-            assert!(!cost_of(&extents).fits(Room::Long));
+            assert!(!cost_of(&extents).fits(HeaderRoom::Long));
         }
     }
     let mut last = full;

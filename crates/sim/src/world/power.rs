@@ -23,13 +23,13 @@ impl World {
                 // What was on its way when the device failed is no longer counted.
                 let all = engine.read_only().is_some();
                 let counted = match all {
-                    true => statistics.recovery_chunks_max,
-                    false => statistics.recovery_chunks,
+                    true => statistics.recovery_cells_max,
+                    false => statistics.recovery_cells,
                 };
                 // The superblock that an opening has found may be gone after the next cut, for it was never
                 // flushed. Then the older one counts again, and what was counted for that.
-                let before = self.recovery_chunks.filter(|_| engine.phase() == Phase::Recovered);
-                self.recovery_chunks = Some(before.map_or(counted, |before| before.max(counted)));
+                let before = self.recovery_cells.filter(|_| engine.phase() == Phase::Recovered);
+                self.recovery_cells = Some(before.map_or(counted, |before| before.max(counted)));
             }
         }
         self.pending.clear();
@@ -140,9 +140,9 @@ impl World {
     /// store whose memory is full would not open.
     fn compare_memory(&mut self) -> Result<(), Violation> {
         let statistics = self.engine().statistics();
-        let (held, most) = (statistics.recovered_chunks, statistics.recovery_chunks_max);
+        let (held, most) = (statistics.recovered_cells, statistics.recovery_cells_max);
         self.outcome.recovery_fill_max = self.outcome.recovery_fill_max.max(held * 100 / most);
-        let Some(counted) = self.recovery_chunks.filter(|_| !self.tainted) else { return Ok(()) };
+        let Some(counted) = self.recovery_cells.filter(|_| !self.tainted) else { return Ok(()) };
         if held > counted || held > most {
             return violation(format!(
                 "recovery holds {held} chunks of updates, {counted} were counted, and {most} are \
