@@ -117,6 +117,12 @@ report: ## the published experiments run again: coulter-report.html
 	scripts/setup.sh build
 	$(LABORATORY) report $(ARGUMENTS)
 
+object-servers: ## services of S3 by others, on this machine: versitygw carries a volume, moto is refused
+	scripts/setup.sh build
+	scripts/object_servers.sh
+	$(CARGO) test --quiet --package coulter-object --all-features --test servers -- \
+	  --ignored --nocapture
+
 soak: ## a daemon's memory under endless writes: SECONDS=300
 	scripts/setup.sh demo
 	COULTER_SOAK_SECONDS=$(or $(SECONDS),300) $(CARGO) test --quiet --release \
@@ -144,4 +150,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz man completions
+.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers man completions

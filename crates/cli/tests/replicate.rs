@@ -2,9 +2,12 @@
 
 mod sandbox;
 
-use sandbox::Sandbox;
+use coulter_object::bucket::MemoryBucket;
+use coulter_object::service::{Fault, Proxy, Service, Weather};
+use sandbox::{Sandbox, wait_until};
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
 
 /// A directory as the bucket, and a store.
 fn with_store() -> (Sandbox, String) {
@@ -171,4 +174,65 @@ fn what_cannot_be_is_refused_with_a_reason() {
     }
     assert!(volume.exists());
     is_told(1, &["restore", &url, "x.img"], "'volume' is damaged");
+}
+
+#[test]
+fn an_upgraded_daemon_does_not_ship_everything_anew() {
+    let (sandbox, url) = with_store();
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url, "--reseed"];
+    let more = ["--ack", "remote", "--every", "10ms", "--name", "vol"];
+    let uri = sandbox.ok(&[&words[..], &more[..]].concat()).trim_end().to_owned();
+    // All over the store; afterwards the little that is written leaves most of it in peace.
+    let large: Vec<u8> = (0..10).flat_map(content).collect();
+    fs::write(sandbox.path("large"), &large).expect("there is room");
+    nbdcopy(&sandbox, &["--flush", "large", &uri]);
+    for seed in 0..12 {
+        write(&sandbox, &uri, seed);
+    }
+    sandbox.ok(&["restart", "vol"]);
+    let shipped = || {
+        let status = sandbox.json(&["status", "--json"]);
+        let replica = &status[0]["replica"];
+        (replica["lag_bytes"].as_u64(), replica["shipped_bytes"].as_u64())
+    };
+    wait_until("everything is shipped", || shipped().0 == Some(0));
+    let bytes = shipped().1.expect("it is told");
+    assert!(bytes < large.len() as u64 / 2, "{bytes} bytes of {} were shipped anew", large.len());
+    sandbox.ok(&["detach", "vol"]);
+}
+
+#[test]
+fn a_bucket_of_s3_carries_a_volume_to_another_host_through_faults() {
+    let (mut sandbox, _) = with_store();
+    let service = Service::start("bucket", Arc::new(MemoryBucket::new())).expect("a free port");
+    let proxy = Proxy::start(service.address(), 1).expect("a free port");
+    sandbox.set_variable("AWS_ENDPOINT_URL", &proxy.endpoint());
+    sandbox.set_variable("AWS_ACCESS_KEY_ID", "key");
+    sandbox.set_variable("AWS_SECRET_ACCESS_KEY", "secret");
+    let url = "s3://bucket/vol";
+    let uri = attach(&sandbox, "disk.img", url);
+    let faults = [Fault::SlowDown, Fault::ErrorAfter, Fault::Conflict, Fault::Cut, Fault::Lost];
+    let rates = faults.map(|fault| (fault, 30)).to_vec();
+    proxy.set_weather(Weather { rates, ..Weather::default() });
+    write(&sandbox, &uri, 1);
+    sandbox.ok(&["snapshot", "create", "s3://bucket/vol@one"]);
+    write(&sandbox, &uri, 2);
+    kill(&sandbox);
+    fs::remove_file(sandbox.path("disk.img")).expect("the host is lost");
+    sandbox.ok(&["restore", url, "moved.img", "--take-over"]);
+    sandbox.ok(&["restore", "s3://bucket/vol@one", "old.img"]);
+    assert!(proxy.counts().1 > 0, "faults were met: {:?}", proxy.counts());
+    let uri = attach(&sandbox, "moved.img", url);
+    assert!(holds(&sandbox, &uri, 2), "everything that was flushed is there");
+    // While the bucket refuses, `status` says why.
+    proxy.set_weather(Weather { rates: vec![(Fault::Expired, 1000)], ..Weather::default() });
+    nbdcopy(&sandbox, &["written", &uri]);
+    wait_until("the outage is told", || {
+        let status = sandbox.json(&["status", "--json"]);
+        status[0]["replica"]["outage"].as_str().is_some_and(|why| why.contains("ExpiredToken"))
+    });
+    proxy.set_weather(Weather::default());
+    sandbox.ok(&["detach", "vol"]);
+    let old = sandbox.ok(&["attach", "old.img", "--via", "nbd-server"]).trim_end().to_owned();
+    assert!(holds(&sandbox, &old, 1), "the state of the snapshot");
 }

@@ -76,6 +76,13 @@ impl From<Acknowledge> for coulter::Acknowledge {
 }
 
 impl Opening {
+    /// From now on the store goes on where it was: what was asked for the first opening alone is done.
+    pub fn has_begun(&mut self) {
+        if let Some(replication) = &mut self.replicate {
+            replication.reseed = false;
+        }
+    }
+
     /// What is changed from the beginning.
     pub fn tuning(&self) -> Retuning {
         setting::retuning(&self.tune).expect("settings are checked when they are read")

@@ -48,6 +48,9 @@ pub fn run(
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);
     let mut resumed = Handover::passed();
+    if resumed.is_some() {
+        job.opening.has_begun();
+    }
     let claim::Claim { mut entry, waiting, mut liveness } = match &resumed {
         Some(Handover { entry, .. }) => {
             let liveness = claim::hold(state, entry)?;
@@ -81,6 +84,7 @@ pub fn run(
         }
         let error = handover.become_program(&program);
         // Then this one goes on as it was.
+        job.opening.has_begun();
         log::error!(name = entry.name, error:%; "could not become another program");
         resumed = Some(handover);
     };

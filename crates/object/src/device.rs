@@ -13,25 +13,27 @@
 //!
 //! Commands of the host are never copied: what was written is read back.
 
-use crate::bucket::Bucket;
+mod opening;
+mod replica;
+
 pub use crate::courier::Weather;
-use crate::courier::{Courier, Outlook, Report, seconds_since_1970};
-use crate::history::{self, ReplicaError};
-use crate::marks::{Marks, Owner};
-use crate::names::CommitId;
-use crate::publish::{Briefly, Patience};
+pub use opening::{CHUNK_SIZE, Opening, adopt};
+pub use replica::{Replica, Status};
+
+use crate::courier::{Courier, Report};
+use crate::history::ReplicaError;
 use crate::ranges::RangeSet;
-use crate::shipper::{Ack, Action, Counts, JobId, Lag, Settings, Shipper};
-use crate::takeover::{self, Claim, NewVolume};
+use crate::shipper::{Ack, Action, JobId, Lag, Settings, Shipper};
+use crate::takeover::Claim;
 use coulter_device::{
     AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
     Properties, Region, Wait, Waker,
 };
+use opening::begin;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a drop waits for what is left to be shipped.
@@ -40,78 +42,8 @@ pub const LINGER: Duration = Duration::from_secs(30);
 /// Bytes of one command that reads back.
 const READ_SIZE: u64 = 1 << 20;
 
-/// Bytes of a chunk of the marks.
-pub const CHUNK_SIZE: u32 = 8 << 20;
-
 /// Reads that fail are repeated in pieces of this size, so that one bad block costs no more than itself.
 const UNREADABLE_UNIT: u64 = 4096;
-
-/// What an opening is given.
-pub struct Opening {
-    /// Where the copy is kept.
-    pub bucket: Arc<dyn Bucket>,
-    /// How.
-    pub settings: Settings,
-    /// Which chunks may differ.
-    pub marks: Marks,
-    /// The store's UUID.
-    pub store: [u8; 16],
-    /// Who this is, for people.
-    pub owner: String,
-    /// What of the device is not known to be zeros: all of it, if in doubt. For a new copy.
-    pub content: RangeSet,
-    /// Ship everything anew though the local store is not what was shipped last: it counts, and what the
-    /// remote copy has beyond it is given up.
-    pub reseed: bool,
-}
-
-/// How it stands.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// How far the remote copy is behind.
-    pub lag: Lag,
-    /// The last commit.
-    pub last: Option<CommitId>,
-    /// Counters.
-    pub counts: Counts,
-    /// What the bucket does.
-    pub weather: Weather,
-    /// Another host has taken the volume over.
-    pub is_fenced: bool,
-}
-
-/// A handle on a [`ShippedDevice`], from any thread.
-#[derive(Clone, Debug)]
-pub struct Replica {
-    shared: Arc<Mutex<Shared>>,
-    outlook: Outlook,
-    waker: Waker,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    status: Status,
-    wants_commit: bool,
-}
-
-impl Replica {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How it stands.
-    pub fn status(&self) -> Status {
-        let status = self.lock().status.clone();
-        // The device's thread may be asleep while the bucket fails.
-        Status { weather: self.outlook.weather(), ..status }
-    }
-
-    /// Asks for a commit now. [`Replica::status`] tells when it is there.
-    pub fn commit(&self) {
-        self.lock().wants_commit = true;
-        self.waker.wake();
-    }
-}
 
 /// A command on its way in the device within.
 #[derive(Debug)]
@@ -205,7 +137,7 @@ impl<D: Device> ShippedDevice<D> {
         let threads = settings.captures_max + 1;
         let courier =
             Courier::start(bucket, claim.record, claim.tag, marks, threads, waker.clone());
-        let replica = Replica { shared: Arc::default(), outlook: courier.outlook(), waker };
+        let replica = Replica::new(courier.outlook(), waker);
         let depth = inner.properties().queue_depth;
         let device = ShippedDevice {
             inner,
@@ -584,78 +516,6 @@ impl ExtractIfAny for VecDeque<Command> {
         *self = kept;
         Vec::from_iter::<VecDeque<Command>>(out)
     }
-}
-
-/// Finds out what the remote copy is to the local store, and takes the volume over. Returns what may
-/// differ, too.
-fn begin(opening: &mut Opening, device_size: u64) -> Result<(Claim, RangeSet), ReplicaError> {
-    let patience: &dyn Patience = &Briefly;
-    let bucket = &*opening.bucket;
-    let seen = seconds_since_1970();
-    let record = match history::record(bucket, patience) {
-        Ok((record, _)) => record,
-        Err(ReplicaError::NoVolume) => {
-            let (store, owner) = (opening.store, opening.owner.clone());
-            let new = NewVolume { store, device_size, chunk_size: CHUNK_SIZE, owner };
-            let claim = takeover::create(bucket, &new, seen, patience)?;
-            adopt(&mut opening.marks, &claim, device_size, true)?;
-            return Ok((claim, opening.content.clone()));
-        }
-        Err(error) => return Err(error),
-    };
-    if record.store != opening.store {
-        return Err(ReplicaError::Diverged("another store's volume is there"));
-    }
-    if record.device_size != device_size {
-        return Err(ReplicaError::Diverged("its size is another"));
-    }
-    if !opening.reseed {
-        // Before anything is changed: a host that must not go on must not end the one that does.
-        let (record, history) = history::newest(bucket, patience)?;
-        check_is_ours(&opening.marks, record.volume, history.newest_commit)?;
-    }
-    let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
-    if !opening.reseed {
-        check_is_ours(&opening.marks, claim.record.volume, claim.history.newest_commit)?;
-    }
-    adopt(&mut opening.marks, &claim, device_size, opening.reseed)?;
-    let chunk_size = u64::from(CHUNK_SIZE);
-    let marked = opening.marks.iter();
-    let marked =
-        marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
-    Ok((claim, marked.collect()))
-}
-
-/// Makes the marks those of a claim: `all` chunks may differ from what it found, or none.
-///
-/// # Errors
-/// [`ReplicaError::File`] when they cannot be kept.
-pub fn adopt(
-    marks: &mut Marks,
-    claim: &Claim,
-    device_size: u64,
-    all: bool,
-) -> Result<(), ReplicaError> {
-    let volume = claim.record.volume;
-    let owner = Owner { volume, device_size, chunk_size: CHUNK_SIZE, epoch: claim.epoch };
-    marks.adopt(owner, all).map_err(ReplicaError::File)
-}
-
-/// Whether every commit that there is was this store's.
-fn check_is_ours(
-    marks: &Marks,
-    volume: crate::layout::VolumeId,
-    newest: CommitId,
-) -> Result<(), ReplicaError> {
-    let owner =
-        marks.owner().ok_or(ReplicaError::Diverged("nothing tells what was shipped last"))?;
-    if owner.volume != volume {
-        return Err(ReplicaError::Diverged("it was shipped to another volume"));
-    }
-    if newest.epoch > owner.epoch {
-        return Err(ReplicaError::Diverged("another host has written since"));
-    }
-    Ok(())
 }
 
 // SAFETY: what the device within completes for the host is handed on, once, and flushes when the shipper

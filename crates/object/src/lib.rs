@@ -30,12 +30,13 @@ pub mod layout;
 pub mod marks;
 pub mod names;
 pub mod pieces;
-
 pub mod probe;
 pub mod publish;
 mod random;
 pub mod ranges;
 pub mod restore;
+#[cfg(feature = "faults")]
+pub mod service;
 pub mod shipper;
 pub mod snapshot;
 pub mod takeover;

@@ -38,6 +38,8 @@ pub struct Sandbox {
     scratch: Scratch,
     product: PathBuf,
     laboratory: Option<PathBuf>,
+    /// Variables of the environment that every program gets.
+    variables: Vec<(String, String)>,
 }
 
 /// The verbs of `coulter-lab`.
@@ -51,7 +53,12 @@ impl Sandbox {
         let scratch = Scratch::new(Path::new("/var/tmp"));
         let scratch = scratch.expect("a temporary directory can be made");
         let (product, laboratory) = (product.to_owned(), laboratory.map(Path::to_owned));
-        Sandbox { scratch, product, laboratory }
+        Sandbox { scratch, product, laboratory, variables: Vec::new() }
+    }
+
+    /// Sets a variable of the environment for all programs from now on.
+    pub fn set_variable(&mut self, name: &str, value: &str) {
+        self.variables.push((name.to_owned(), value.to_owned()));
     }
 
     /// A path in the directory.
@@ -84,6 +91,7 @@ impl Sandbox {
             .args(arguments)
             .current_dir(self.scratch.directory())
             .env("COULTER_STATE_DIRECTORY", self.path("state"))
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }

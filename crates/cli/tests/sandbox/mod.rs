@@ -5,7 +5,7 @@
 pub(crate) use coulter_systems::sandbox::{
     PATIENCE, can_mount, is_running, mounts_below, names, send, skipped, wait_until,
 };
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 pub(crate) struct Sandbox(coulter_systems::sandbox::Sandbox);
@@ -22,5 +22,11 @@ impl Deref for Sandbox {
 
     fn deref(&self) -> &Self::Target {
         &self.0
+    }
+}
+
+impl DerefMut for Sandbox {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }

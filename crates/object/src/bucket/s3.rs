@@ -6,7 +6,7 @@
 //! # What answers mean
 //! - `412`: the condition does not hold. `409`: another request for the same name was under way, so try
 //!   again; it does *not* mean that the object exists.
-//! - `403`: credentials or clock. They are read anew before the next try.
+//! - `403`, and `400` of a token that has expired: credentials or clock. They are read anew before the next try.
 //! - `404` of a read: no such object, unless the service says `NoSuchBucket`.
 //! - Everything else that is no success, and every failure of the connection: the outcome is unknown.
 //!
@@ -145,7 +145,7 @@ impl S3Bucket {
         let code = code.map_or("", |(code, _)| code);
         let kind = match (status, code) {
             (404, _) => BucketErrorKind::NoBucket,
-            (401 | 403, _) => {
+            (401 | 403, _) | (400, "ExpiredToken" | "TokenRefreshRequired" | "InvalidToken") => {
                 *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 BucketErrorKind::Denied
             }

@@ -1,0 +1,106 @@
+//! How a device that ships begins: what the copy is to the local store, and whose it is.
+
+use crate::bucket::Bucket;
+use crate::courier::seconds_since_1970;
+use crate::history::{self, ReplicaError};
+use crate::layout::VolumeId;
+use crate::marks::{Marks, Owner};
+use crate::names::CommitId;
+use crate::publish::{Briefly, Patience};
+use crate::ranges::RangeSet;
+use crate::shipper::Settings;
+use crate::takeover::{self, Claim, NewVolume};
+use std::sync::Arc;
+
+/// Bytes of a chunk of the marks.
+pub const CHUNK_SIZE: u32 = 8 << 20;
+
+/// What an opening is given.
+pub struct Opening {
+    /// Where the copy is kept.
+    pub bucket: Arc<dyn Bucket>,
+    /// How.
+    pub settings: Settings,
+    /// Which chunks may differ.
+    pub marks: Marks,
+    /// The store's UUID.
+    pub store: [u8; 16],
+    /// Who this is, for people.
+    pub owner: String,
+    /// What of the device is not known to be zeros: all of it, if in doubt. For a new copy.
+    pub content: RangeSet,
+    /// Ship everything anew though the local store is not what was shipped last: it counts, and what the
+    /// remote copy has beyond it is given up.
+    pub reseed: bool,
+}
+
+/// Finds out what the remote copy is to the local store, and takes the volume over. Returns what may
+/// differ, too.
+pub(super) fn begin(
+    opening: &mut Opening,
+    device_size: u64,
+) -> Result<(Claim, RangeSet), ReplicaError> {
+    let patience: &dyn Patience = &Briefly;
+    let bucket = &*opening.bucket;
+    let seen = seconds_since_1970();
+    let record = match history::record(bucket, patience) {
+        Ok((record, _)) => record,
+        Err(ReplicaError::NoVolume) => {
+            let (store, owner) = (opening.store, opening.owner.clone());
+            let new = NewVolume { store, device_size, chunk_size: CHUNK_SIZE, owner };
+            let claim = takeover::create(bucket, &new, seen, patience)?;
+            adopt(&mut opening.marks, &claim, device_size, true)?;
+            return Ok((claim, opening.content.clone()));
+        }
+        Err(error) => return Err(error),
+    };
+    if record.store != opening.store {
+        return Err(ReplicaError::Diverged("another store's volume is there"));
+    }
+    if record.device_size != device_size {
+        return Err(ReplicaError::Diverged("its size is another"));
+    }
+    if !opening.reseed {
+        // Before anything is changed: a host that must not go on must not end the one that does.
+        let (record, history) = history::newest(bucket, patience)?;
+        check_is_ours(&opening.marks, record.volume, history.newest_commit)?;
+    }
+    let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
+    if !opening.reseed {
+        check_is_ours(&opening.marks, claim.record.volume, claim.history.newest_commit)?;
+    }
+    adopt(&mut opening.marks, &claim, device_size, opening.reseed)?;
+    let chunk_size = u64::from(CHUNK_SIZE);
+    let marked = opening.marks.iter();
+    let marked =
+        marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
+    Ok((claim, marked.collect()))
+}
+
+/// Makes the marks those of a claim: `all` chunks may differ from what it found, or none.
+///
+/// # Errors
+/// [`ReplicaError::File`] when they cannot be kept.
+pub fn adopt(
+    marks: &mut Marks,
+    claim: &Claim,
+    device_size: u64,
+    all: bool,
+) -> Result<(), ReplicaError> {
+    let volume = claim.record.volume;
+    let owner = Owner { volume, device_size, chunk_size: CHUNK_SIZE, epoch: claim.epoch };
+    marks.adopt(owner, all).map_err(ReplicaError::File)
+}
+
+/// Whether every commit that there is was this store's.
+fn check_is_ours(marks: &Marks, volume: VolumeId, newest: CommitId) -> Result<(), ReplicaError> {
+    let owner =
+        marks.owner().ok_or(ReplicaError::Diverged("nothing tells what was shipped last"))?;
+    if owner.volume != volume {
+        return Err(ReplicaError::Diverged("it was shipped to another volume"));
+    }
+    if newest.epoch > owner.epoch {
+        return Err(ReplicaError::Diverged("another host has written since"));
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Volumes whose writes are numbered, and what their copies must be.
+//!
+//! Each write stamps a block with the number of the write, one write after the other. So what a copy
+//! holds tells after which write it stands: the prefix that all blocks must agree on.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_device::{Device, MemoryStore};
+use coulter_object::device::Opening;
+use coulter_object::history;
+use coulter_object::marks::Marks;
+use coulter_object::pieces::PieceMap;
+use coulter_object::publish::Briefly;
+use coulter_object::restore::restore;
+use coulter_object::{Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub(crate) mod life;
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const STORE_SIZE: u64 = 48 * MIB;
+pub(crate) const STORE: [u8; 16] = [9; 16];
+
+/// Many commits and manifests in little time, and objects that are soon full.
+pub(crate) const BUSY: Settings = Settings {
+    ack: Ack::Remote,
+    every: Duration::from_millis(3),
+    early_bytes: 2 << 20,
+    lag_max: 8 << 20,
+    object_size: 512 << 10,
+    inline_max: 64 << 10,
+    captures_max: 3,
+    manifest_every: 7,
+};
+
+pub(crate) fn new_store() -> MemoryStore {
+    let store = MemoryStore::new(STORE_SIZE);
+    let options = CreateOptions { segment_size: Some(2 * MIB), ..CreateOptions::default() };
+    create(Box::new(store.open().expect("it is free")), &options).expect("the store fits");
+    store
+}
+
+pub(crate) fn opening(bucket: Arc<dyn Bucket>, settings: Settings, marks: Marks) -> Opening {
+    Opening {
+        bucket,
+        settings,
+        marks,
+        store: STORE,
+        owner: "test".to_string(),
+        content: std::iter::once(0..STORE_SIZE).collect(),
+        reseed: false,
+    }
+}
+
+pub(crate) fn marks(folder: &Path) -> Marks {
+    Marks::open(&folder.join("marks")).expect("the marks can be opened")
+}
+
+pub(crate) fn ship<D: Device>(
+    inner: D,
+    bucket: &Arc<dyn Bucket>,
+    settings: Settings,
+    marks: Marks,
+) -> (ShippedDevice<D>, Replica) {
+    ShippedDevice::open(inner, opening(bucket.clone(), settings, marks)).expect("it is this host's")
+}
+
+pub(crate) fn open(device: impl Device + 'static) -> Volume {
+    Volume::open(Box::new(device), OpenOptions::default()).expect("the store is intact")
+}
+
+/// Numbers by a seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What was written so far.
+#[derive(Clone, Default)]
+pub(crate) struct Oracle {
+    /// The block that each write stamped; write 1 first.
+    pub(crate) blocks: Vec<u64>,
+    /// Writes that a flush has covered.
+    pub(crate) flushed: u64,
+}
+
+impl Oracle {
+    /// Writes `count` blocks one after the other, and flushes now and then. Ends at the first error.
+    pub(crate) fn write(
+        &mut self,
+        volume: &Volume,
+        random: &mut Random,
+        count: u64,
+    ) -> Result<(), coulter::service::RequestError> {
+        let blocks = volume.size() / BLOCK as u64;
+        for _ in 0..count {
+            // A few hot blocks, so that segments die and are written again.
+            let block = if random.below(4) > 0 { random.below(64) } else { random.below(blocks) };
+            let stamp = self.blocks.len() as u64 + 1;
+            let mut bytes = vec![(stamp % 251) as u8; BLOCK];
+            bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+            bytes[8..16].copy_from_slice(&block.to_le_bytes());
+            self.blocks.push(block);
+            volume.write_at(block * BLOCK as u64, &bytes)?;
+            if random.below(12) == 0 {
+                volume.flush()?;
+                self.flushed = stamp;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of writes after which `volume` stands; it must be one, and no less than `least`.
+    pub(crate) fn assert_prefix(&self, volume: &Volume, least: u64) -> u64 {
+        let mut found = std::collections::BTreeMap::new();
+        let mut newest = 0;
+        let mut bytes = vec![0; BLOCK];
+        for block in 0..volume.size() / BLOCK as u64 {
+            volume.read_at(block * BLOCK as u64, &mut bytes).expect("every block is intact");
+            let stamp = u64::from_le_bytes(*bytes.first_chunk().expect("a block"));
+            if stamp > 0 {
+                let named = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+                assert_eq!(named, block, "a block holds what was written to it");
+                assert!(bytes[16..].iter().all(|byte| *byte == (stamp % 251) as u8), "it is whole");
+                found.insert(block, stamp);
+            }
+            newest = newest.max(stamp);
+        }
+        let mut expected = std::collections::BTreeMap::new();
+        for (index, block) in self.blocks.iter().enumerate().take(newest as usize) {
+            expected.insert(*block, index as u64 + 1);
+        }
+        assert_eq!(found, expected, "it is the state after {newest} writes");
+        assert!(newest >= least, "{least} writes were flushed, {newest} are there");
+        newest
+    }
+}
+
+pub(crate) fn restored(bucket: &dyn Bucket, pieces: &PieceMap) -> MemoryStore {
+    let (record, _) = history::record(bucket, &Briefly).expect("there is a volume");
+    let memory = Mutex::new(vec![0; STORE_SIZE as usize]);
+    restore(bucket, record.volume, pieces, &memory, 4, &Briefly, &|_| {})
+        .expect("nothing is missing");
+    let store = MemoryStore::new(STORE_SIZE);
+    store.write_at(0, &memory.into_inner().expect("nobody panicked")).expect("it is free");
+    store
+}
+
+/// The remote copy as somebody else sees it now, as a store. A host may be writing to it meanwhile.
+pub(crate) fn copy(bucket: &dyn Bucket) -> MemoryStore {
+    for _ in 0..50 {
+        let (record, history) = history::newest(bucket, &Briefly).expect("there is a volume");
+        history.pieces.assert_invariants();
+        let memory = Mutex::new(vec![0; STORE_SIZE as usize]);
+        match restore(bucket, record.volume, &history.pieces, &memory, 4, &Briefly, &|_| {}) {
+            // What the copy needed was collected while it was made: a newer manifest is there.
+            Err(ReplicaError::Missing(_)) => continue,
+            other => other.expect("the bucket answers"),
+        }
+        let store = MemoryStore::new(STORE_SIZE);
+        store.write_at(0, &memory.into_inner().expect("nobody panicked")).expect("it is free");
+        return store;
+    }
+    panic!("the copy was never whole for long enough");
+}
+
+pub(crate) fn open_copy(store: &MemoryStore) -> Volume {
+    open(store.open().expect("it is free"))
+}
+
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
