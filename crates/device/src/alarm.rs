@@ -48,7 +48,7 @@ impl Alarm {
             due.saturating_duration_since(Instant::now()).as_nanos().clamp(1, i64::MAX as u128)
         });
         let value = libc::timespec {
-            tv_sec: (left / 1_000_000_000) as libc::time_t,
+            tv_sec: (left / 1_000_000_000) as _,
             tv_nsec: (left % 1_000_000_000) as libc::c_long,
         };
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -41,5 +41,7 @@ fn is_on_btrfs(file: &File) -> bool {
     // SAFETY: the descriptor is open, and `facts` has room for what the kernel writes.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), facts.as_mut_ptr()) };
     // SAFETY: zeroed at first, which is a valid value, and filled in by the kernel.
-    result == 0 && unsafe { facts.assume_init() }.f_type == libc::BTRFS_SUPER_MAGIC
+    let kind = unsafe { facts.assume_init() }.f_type;
+    // The types differ from one C library to the next; the number does not.
+    result == 0 && i128::from(kind) == i128::from(libc::BTRFS_SUPER_MAGIC)
 }
