@@ -19,7 +19,7 @@ fn it_is_told_and_outlasts_a_restart() {
     sandbox.ok(&attach("nbd-server"));
     sandbox.ok(&["attach", "b.img", "--via", "nbd-server"]);
     for restarts in 0..2 {
-        let list = sandbox.json(&["list", "--json"]);
+        let list = sandbox.listed();
         let modes: Vec<&str> = list
             .as_array()
             .expect("a list")
@@ -46,7 +46,7 @@ fn no_device_that_waits_for_another_daemon_is_made() {
     sandbox.ok(&["detach", "a"]);
     let error = sandbox.fails(2, &["attach", "a.img", "--acknowledge", "never"]);
     assert!(error.contains("written") && error.contains("buffered"), "{error}");
-    assert_eq!(sandbox.json(&["list", "--json"]), serde_json::json!([]));
+    assert_eq!(sandbox.listed(), serde_json::json!([]));
 }
 
 #[test]
@@ -69,12 +69,12 @@ fn auto_takes_a_loop_device_and_says_why_and_a_mount_says_what_it_found() {
     let note = "attached already, so without --trim and --acknowledge buffered";
     assert!(output.status.success() && told.contains(note), "{told}");
     sandbox.ok(&["umount", "mnt"]);
-    let list = sandbox.json(&["list", "--json"]);
+    let list = sandbox.listed();
     if list != serde_json::json!([]) {
         sandbox.ok(&["detach", "a"]);
     }
     sandbox.ok(&mount);
-    assert_eq!(sandbox.json(&["list", "--json"])[0]["acknowledge"], "buffered");
+    assert_eq!(sandbox.listed()[0]["acknowledge"], "buffered");
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["check", "a.img", "--data"]);
 }

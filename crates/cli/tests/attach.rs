@@ -21,7 +21,7 @@ fn a_volume_is_listed_from_attach_to_detach() {
     let sandbox = with_store();
     let printed = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     assert!(printed.starts_with("nbd+unix:///disk?socket=/"), "{printed}");
-    let list = sandbox.json(&["list", "--json"]);
+    let list = sandbox.listed();
     let entry = &list[0];
     assert_eq!(entry["name"], "disk");
     assert_eq!(entry["via"], "nbd-server");
@@ -35,7 +35,7 @@ fn a_volume_is_listed_from_attach_to_detach() {
 
     sandbox.ok(&["detach", "disk"]);
     assert!(!is_running(pid), "detach came back before the daemon was gone");
-    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(sandbox.listed(), Value::Array(Vec::new()));
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_store_whose_path_is_no_text_is_refused_in_words() {
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains("not UTF-8") && error.contains("rename"), "{error}");
     }
-    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(sandbox.listed(), Value::Array(Vec::new()));
 }
 
 /// In any script; what is attached is found by name, and by words from elsewhere.
@@ -176,7 +176,7 @@ fn a_killed_daemon_leaves_nothing_in_the_way() {
     let sandbox = with_store();
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.signal("disk", "KILL");
-    assert_eq!(sandbox.json(&["list", "--json"])[0]["killed"], true);
+    assert_eq!(sandbox.listed()[0]["killed"], true);
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     sandbox.ok(&["detach", "disk"]);
 }
@@ -242,7 +242,7 @@ fn an_address_that_others_reach_needs_consent() {
     let sandbox = with_store();
     let error = sandbox.fails(2, &["serve", "disk.img", "--nbd", "tcp:0.0.0.0:0"]);
     assert!(error.contains("other machines"), "{error}");
-    let list = sandbox.json(&["list", "--json"]);
+    let list = sandbox.listed();
     assert_eq!(list, Value::Array(Vec::new()), "a refused server stays listed");
 }
 
@@ -270,7 +270,7 @@ fn what_is_no_store_is_refused_with_advice() {
     let error = sandbox.fails(1, &["attach", "noise.img", "--via", "nbd-server"]);
     assert!(error.starts_with("error: cannot open "), "{error}");
     assert!(error.contains("coulter create"), "{error}");
-    assert_eq!(sandbox.json(&["list", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(sandbox.listed(), Value::Array(Vec::new()));
     assert!(!sandbox.path("state/noise.json").exists());
 }
 
@@ -315,10 +315,10 @@ fn a_volume_whose_file_may_not_be_written_further_is_read_only_and_says_why() {
     let status = String::from_utf8_lossy(&status.stdout);
     let why = "read-only since the device failed to write: File too large";
     assert!(status.contains(why), "{status}");
-    wait_until("it is listed", || sandbox.json(&["list", "--json"])[0]["failure"].is_string());
+    wait_until("it is listed", || sandbox.listed()[0]["failure"].is_string());
     let status = sandbox.run(&["status", "disk", "--json"]).stdout;
     let status = serde_json::from_slice(&status).expect("it is JSON");
-    for listed in [sandbox.json(&["list", "--json"])[0].clone(), status] {
+    for listed in [sandbox.listed()[0].clone(), status] {
         assert_eq!(listed["read_only"], true, "{listed}");
         assert!(
             listed["failure"].as_str().is_some_and(|failure| failure.starts_with(why)),
@@ -339,9 +339,7 @@ fn a_volume_whose_file_may_not_be_written_further_is_read_only_and_says_why() {
 fn a_volume_that_is_only_read_is_listed_so_and_has_not_failed() {
     let sandbox = with_store();
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--read-only"]);
-    for listed in
-        [sandbox.json(&["list", "--json"])[0].clone(), sandbox.json(&["status", "disk", "--json"])]
-    {
+    for listed in [sandbox.listed()[0].clone(), sandbox.json(&["status", "disk", "--json"])] {
         assert_eq!((&listed["read_only"], &listed["failure"]), (&true.into(), &Value::Null));
     }
     let list = sandbox.run(&["list"]);

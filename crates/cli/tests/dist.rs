@@ -36,7 +36,7 @@ fn every_metric_of_alerts_and_dashboard_is_offered() {
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
     let attach = ["attach", "disk.img", "--via", "nbd-server", "--metrics", "127.0.0.1:0"];
     sandbox.ok(&attach);
-    let list = sandbox.json(&["list", "--json"]);
+    let list = sandbox.listed();
     let address = list[0]["metrics"].as_str().expect("it has an address").to_owned();
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it listens");

@@ -190,7 +190,7 @@ fn what_a_killed_daemon_left_is_told_with_what_takes_it_away() {
     let directory = sandbox.path("mnt");
     let remedy = format!("`coulter umount {}`", directory.display());
     assert!(told().contains(&remedy), "{}", told());
-    assert_eq!(sandbox.json(&["list", "--json"])[0]["killed"], true);
+    assert_eq!(sandbox.listed()[0]["killed"], true);
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
     sandbox.signal("disk", "KILL");
@@ -236,7 +236,7 @@ fn two_commands_may_unmount_at_once() {
         let is_late = error.contains("nothing is mounted there");
         assert!(output.status.success() || is_late, "{error}");
     }
-    assert_eq!(sandbox.json(&["list", "--json"]).as_array().map(Vec::len), Some(0));
+    assert_eq!(sandbox.listed().as_array().map(Vec::len), Some(0));
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn a_dead_file_system_can_be_left_after_the_store_was_attached_again() {
     sandbox.signal("disk", "KILL");
     sandbox.ok(&["attach", "disk.img"]);
     sandbox.ok(&["umount", "mnt"]);
-    let list = sandbox.json(&["list", "--json"]);
+    let list = sandbox.listed();
     assert_eq!(list.as_array().map(Vec::len), Some(1), "the new attachment is gone");
     sandbox.ok(&["mount", "disk.img", "mnt"]);
     sandbox.ok(&["umount", "mnt"]);
@@ -422,8 +422,8 @@ fn a_volume_that_fails_while_it_is_opened_is_listed_so() {
     let output = sandbox.command_with_file_limit(1 << 20, &words).output();
     let output = output.expect("the shell can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    wait_until("it is listed", || sandbox.json(&["list", "--json"])[0]["failure"].is_string());
-    assert_eq!(sandbox.json(&["list", "--json"])[0]["read_only"], true);
+    wait_until("it is listed", || sandbox.listed()[0]["failure"].is_string());
+    assert_eq!(sandbox.listed()[0]["read_only"], true);
     let is_logged = || {
         let log = fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
         log.contains("can do less")
@@ -471,7 +471,7 @@ fn a_file_system_whose_daemon_is_ending_is_not_unmounted_under_it() {
     fs::write(directory.join("file"), vec![7; 20 << 20]).expect("there is room");
     let frozen = Frozen::new(&other);
     send(pid, "TERM");
-    wait_until("it is ending", || sandbox.json(&["list", "--json"])[0]["ending"] == true);
+    wait_until("it is ending", || sandbox.listed()[0]["ending"] == true);
     // While the file system below is frozen, an unmount could not even be killed.
     let mut umount = sandbox.command(&["umount", "mnt"]);
     let mut umount = umount.stderr(Stdio::piped()).spawn().expect("it can be run");

@@ -98,7 +98,7 @@ fn a_daemon_that_was_killed_is_known_to_be_from_everywhere() {
         sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
         sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
         sandbox.signal("disk", "KILL");
-        let listed = elsewhere(&sandbox, namespace, "$coulter list");
+        let listed = elsewhere(&sandbox, namespace, "$coulter list && exit 3 || test $? = 1");
         assert!(told(&listed).contains("the daemon of 'disk' was killed"), "{}", told(&listed));
         elsewhere(&sandbox, namespace, "$coulter detach disk");
         let listed = sandbox.run(&["list"]);

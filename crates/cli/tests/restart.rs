@@ -31,7 +31,7 @@ fn a_mounted_file_system_goes_on_under_another_program() {
     let sandbox = Sandbox::new();
     let directory = sandbox.make_directory("mnt");
     sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "1G", "--mkfs", "ext4"]);
-    let before = sandbox.json(&["list", "--json"]);
+    let before = sandbox.listed();
     let pid = sandbox.pid_of("disk");
     let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let writer = {
@@ -61,7 +61,7 @@ fn a_mounted_file_system_goes_on_under_another_program() {
     stop.store(true, Ordering::SeqCst);
     let longest = writer.join().expect("it does not panic").expect("no write fails");
     assert!(longest < Duration::from_secs(20), "a write took {longest:?}");
-    assert_eq!(sandbox.json(&["list", "--json"]), before, "nothing that a host sees has changed");
+    assert_eq!(sandbox.listed(), before, "nothing that a host sees has changed");
     let count = written.load(Ordering::SeqCst);
     sandbox.ok(&["umount", "mnt"]);
     sandbox.ok(&["check", "disk.img", "--data"]);
@@ -100,7 +100,7 @@ fn an_nbd_server_goes_on_at_its_address_and_a_program_that_is_none_is_refused() 
     let new = another_program(&sandbox);
     sandbox.ok(&["restart", "disk", "--program", &new.to_string_lossy()]);
     assert_eq!(program_of(pid), new);
-    let mut listed = sandbox.json(&["list", "--json"])[0].take();
+    let mut listed = sandbox.listed()[0].take();
     // What only who looks at it from outside knows.
     listed.as_object_mut().expect("an entry").remove("mount_points");
     assert_eq!(listed, entry, "device, port and all");
@@ -126,7 +126,7 @@ fn another_store_never_comes_in_the_place_of_the_one_that_is_served() {
     let is_refused = || {
         let error = sandbox.fails(1, &["restart", "vol"]);
         assert!(error.contains("no longer what it was attached from"), "{error}");
-        assert_eq!(sandbox.json(&["list", "--json"])[0]["name"], "vol", "it goes on");
+        assert_eq!(sandbox.listed()[0]["name"], "vol", "it goes on");
         sandbox.ok(&["status", "vol"]);
     };
     for path in ["a.img", "link"] {
@@ -152,11 +152,11 @@ fn a_volume_goes_on_although_nothing_can_be_written_to_the_state_directory() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "a.img", "--size", "64M", "--segment-size", "2M"]);
     sandbox.ok(&["attach", "a.img", "--name", "vol", "--via", "nbd-server"]);
-    let before = sandbox.json(&["list", "--json"]);
+    let before = sandbox.listed();
     // Where entries are written before they get their name.
     sandbox.make_directory("state/.vol.json.new");
     sandbox.ok(&["restart", "vol"]);
-    assert_eq!(sandbox.json(&["list", "--json"]), before);
+    assert_eq!(sandbox.listed(), before);
     sandbox.ok(&["status", "vol"]);
     sandbox.ok(&["detach", "vol"]);
     sandbox.ok(&["check", "a.img", "--data"]);

@@ -193,7 +193,7 @@ fn a_store_that_is_cut_short_while_it_is_attached_is_noticed_and_told() {
     assert!(error.contains("it has 100 MiB of 256 MiB"), "{error}");
     sandbox.fails(1, &["status", "--json"]);
     wait_until("lists tell of it", || {
-        let listed = sandbox.json(&["list", "--json"]);
+        let listed = sandbox.listed();
         listed[0]["failure"].as_str().is_some_and(|failure| failure.contains("cut short"))
     });
     let log = fs::read_to_string(sandbox.path("state/disk.log")).expect("there is a log");
@@ -221,9 +221,9 @@ fn a_killed_daemon_is_in_the_list_for_programs_too() {
     let sandbox = Sandbox::new();
     sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
-    assert!(sandbox.json(&["list", "--json"])[0].get("killed").is_none());
+    assert!(sandbox.listed()[0].get("killed").is_none());
     sandbox.signal("disk", "KILL");
-    let listed = sandbox.json(&["list", "--json"]);
+    let listed = sandbox.listed();
     assert_eq!((&listed[0]["name"], &listed[0]["killed"]), (&"disk".into(), &true.into()));
     sandbox.fails(1, &["status", "--json"]);
     sandbox.ok(&["detach", "disk"]);
@@ -364,8 +364,7 @@ fn a_store_that_was_deleted_is_told_while_it_can_be_saved() {
     sandbox.ok(&[&["create", "disk.img"], &STORE[..]].concat());
     let device = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     let fates = || {
-        let (listed, all) =
-            (sandbox.json(&["list", "--json"]), sandbox.json(&["status", "--json"]));
+        let (listed, all) = (sandbox.listed(), sandbox.json(&["status", "--json"]));
         let one = sandbox.json(&["status", "disk", "--json"]);
         [&listed[0], &all[0], &one].map(|of| of["store_fate"].as_str().unwrap_or("").to_owned())
     };
@@ -411,7 +410,7 @@ fn a_file_system_on_a_deleted_store_is_unmounted_and_the_volume_kept() {
     let error = sandbox.fails(1, &["umount", "mnt"]);
     assert!(error.contains("'disk' stays attached"), "{error}");
     assert!(!directory.join("file").exists());
-    let device = sandbox.json(&["list", "--json"])[0]["device"].as_str().map(str::to_owned);
+    let device = sandbox.listed()[0]["device"].as_str().map(str::to_owned);
     let path = directory.to_str().expect("it is text");
     system("mount", &["-o", "ro", &device.expect("it is attached"), path]);
     assert_eq!(fs::read_to_string(directory.join("file")).expect("it is there"), "kept");

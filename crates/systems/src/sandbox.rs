@@ -130,6 +130,17 @@ impl Sandbox {
         serde_json::from_str(&self.ok(arguments)).expect("the output is JSON")
     }
 
+    /// What `list --json` prints. Its exit code is 1 if and only if a volume has failed or is not served.
+    #[track_caller]
+    pub fn listed(&self) -> Value {
+        let output = self.run(&["list", "--json"]);
+        let listed: Value = serde_json::from_slice(&output.stdout).expect("the output is JSON");
+        let has_failed = |entry: &Value| entry["failure"].is_string() || entry["killed"] == true;
+        let any = listed.as_array().expect("it is an array").iter().any(has_failed);
+        assert_eq!(output.status.code(), Some(i32::from(any)), "{listed}");
+        listed
+    }
+
     /// Runs what must fail with this exit code, and gives back what it said.
     #[track_caller]
     pub fn fails(&self, code: i32, arguments: &[&str]) -> String {

@@ -1,6 +1,6 @@
 //! `coulter list`: what is attached.
 
-use crate::error::CliError;
+use crate::error::{CliError, DaemonError, Error};
 use crate::terminal;
 use clap::Args;
 use coulter_attach::mounts;
@@ -17,6 +17,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// List the attached volumes.
+///
+/// The exit code is 1 if one of them has failed or its daemon was killed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -79,7 +81,9 @@ impl List {
             let is_new = |entry: &&Entry| listed.iter().all(|it| it.entry.name != entry.name);
             let killed: Vec<Listed> =
                 killed.iter().filter(is_new).map(|entry| Listed::killed(entry.clone())).collect();
-            return terminal::print_json(&[listed, killed].concat());
+            let all = [listed, killed].concat();
+            terminal::print_json(&all)?;
+            return end(all.iter().filter_map(|it| it.failure(state)).collect());
         }
         match listed.is_empty() {
             true => terminal::note(&match unseen() {
@@ -88,12 +92,18 @@ impl List {
             }),
             false => print_table(&listed)?,
         }
-        for entry in &killed {
-            terminal::note(&Killed::new(state, entry).to_string());
-        }
         dead_mounts.iter().for_each(|told| terminal::note(told));
-        Ok(())
+        let mut failures: Vec<_> = listed.iter().filter_map(|it| it.failure(state)).collect();
+        failures.extend(killed.iter().map(|entry| Killed::new(state, entry).error()));
+        end(failures)
     }
+}
+
+/// Tells all failures; the last of them is the error of the command.
+fn end(mut failures: Vec<DaemonError>) -> Result<(), CliError> {
+    let last = failures.pop();
+    failures.iter().for_each(|failure| terminal::print_error(&failure.report()));
+    last.map_or(Ok(()), |failure| Err(Error::from(failure).into()))
 }
 
 fn print_table(listed: &[Listed]) -> Result<(), CliError> {
@@ -127,12 +137,6 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
     }
     terminal::print(table.to_string().trim_end())?;
     for Listed { entry, store_fate, .. } in listed {
-        if let Some(failure) = &entry.failure {
-            let name = &entry.name;
-            terminal::note(&format!(
-                "'{name}' has failed, {failure}: mend that, then detach it and attach it again"
-            ));
-        }
         if let Some(warning) = store_fate.and_then(|fate| fate.warning(entry)) {
             terminal::note(&warning);
         }
@@ -141,6 +145,17 @@ fn print_table(listed: &[Listed]) -> Result<(), CliError> {
 }
 
 impl Listed {
+    /// Why the command ends with 1: a volume that can do less than it was attached for, or that nobody
+    /// serves.
+    fn failure(&self, state: &StateDirectory) -> Option<DaemonError> {
+        let name = self.entry.name.clone();
+        match (&self.entry.failure, self.killed) {
+            (_, true) => Some(Killed::new(state, &self.entry).error()),
+            (Some(failure), false) => Some(DaemonError::Failed { name, failure: failure.clone() }),
+            (None, false) => None,
+        }
+    }
+
     /// One that nobody serves.
     fn killed(entry: Entry) -> Listed {
         let store_fate = StoreFate::of(&entry);
