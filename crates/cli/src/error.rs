@@ -140,7 +140,7 @@ impl std::error::Error for CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signatures::Signature;
+    use coulter_daemon::signatures::Signature;
     use std::path::PathBuf;
 
     #[test]

@@ -3,10 +3,10 @@
 use crate::dead_loops;
 use crate::error::{CliError, MountError};
 use crate::holders;
-use crate::signatures::{self, Signature};
 use crate::tool;
 use clap::ValueEnum;
 use coulter_attach::mounts;
+use coulter_daemon::signatures::{self, Signature};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use std::ffi::OsStr;

@@ -28,7 +28,6 @@ mod named_store;
 pub mod opening;
 pub mod output;
 pub mod room;
-pub mod signatures;
 pub mod store;
 mod target_file;
 pub mod terminal;

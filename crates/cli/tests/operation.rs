@@ -237,7 +237,7 @@ fn a_daemon_that_was_killed_is_named_by_status_and_hides_none_of_the_others() {
     let list = String::from_utf8(sandbox.run(&["list"]).stderr).expect("it is text");
     assert!(list.contains(killed) && list.contains(remedy), "{list}");
     assert!(
-        list.contains("What was flushed is safe.") && list.contains("`coulter attach "),
+        list.contains("what was flushed is safe.") && list.contains("`coulter attach "),
         "{list}"
     );
     // It goes on with the others, and says so once.

@@ -47,6 +47,11 @@ const ATTACH: &[Wrong] = &[
     ("attach", 2, &["<PATH>"]),
     ("attach missing.img", 1, &["missing.img", "no such file", "coulter create"]),
     ("attach text.img --via nbd-server", 1, &["text.img", "no store here"]),
+    (
+        "attach ext4.img --via nbd-server",
+        1,
+        &["ext4.img", "no store here: it holds an ext2, ext3 or ext4", "path is right"],
+    ),
     ("attach empty.img --via nbd-server", 1, &["empty.img", "it is empty", "coulter create"]),
     ("attach zeros.img --via nbd-server", 1, &["zeros.img", "nothing but zeros", "coulter create"]),
     (

@@ -55,6 +55,7 @@ mod scrapes;
 pub mod service;
 mod serving;
 pub mod setting;
+pub mod signatures;
 pub mod state;
 pub mod status;
 pub mod store;

@@ -4,6 +4,7 @@ use crate::backing::{Backing, Source};
 use crate::error::{Error, OpenError};
 use crate::opening::{Opening, Trim};
 use crate::replication::Replication;
+use crate::signatures;
 use crate::state::{Entry, StateDirectory, name_of_store};
 use crate::status::{Facts, Status, facts_of};
 use coulter::service::BlockService;
@@ -13,7 +14,7 @@ use coulter_device::{Device, OpenOptions};
 use coulter_object::Replica;
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -175,10 +176,7 @@ impl Store {
         };
         match Volume::open(device, options) {
             Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume), replica }),
-            Err(error) if is_blank_file(&error.kind, &path) => {
-                Err(OpenError::Blank { path }.into())
-            }
-            Err(error) => Err(OpenError::Refused { path, reason: error.kind.to_string() }.into()),
+            Err(error) => Err(refused(path, &error.kind).into()),
         }
     }
 }
@@ -263,9 +261,27 @@ impl Backing for OpenStore {
     }
 }
 
-/// Whether there is no store because there is nothing at all.
-fn is_blank_file(kind: &OpenErrorKind, path: &Path) -> bool {
-    matches!(kind, OpenErrorKind::NotAStore) && matches!(is_blank(path), Ok(true))
+/// Why a store is not opened; what there is instead, if there is no store.
+fn refused(path: PathBuf, kind: &OpenErrorKind) -> OpenError {
+    let reason = kind.to_string();
+    if !matches!(kind, OpenErrorKind::NotAStore) {
+        return OpenError::Refused { path, reason };
+    }
+    if matches!(is_blank(&path), Ok(true)) {
+        return OpenError::Blank { path };
+    }
+    match what_it_holds(&path) {
+        Ok(Some(what)) => OpenError::HoldsOther { path, what },
+        Ok(None) | Err(_) => OpenError::Refused { path, reason },
+    }
+}
+
+/// What the file or disk at `path` holds, if its marks tell.
+fn what_it_holds(path: &Path) -> io::Result<Option<&'static str>> {
+    let mut file = File::open(path)?;
+    let size = file.seek(SeekFrom::End(0))?;
+    let found = signatures::detect(&file, size)?;
+    Ok(found.first().map(|signature| signature.what))
 }
 
 /// Whether a regular file is at `path` that holds nothing but zeros. Of a disk that is not known:

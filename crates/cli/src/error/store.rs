@@ -1,6 +1,6 @@
 //! About making, growing and looking into stores.
 
-use crate::signatures::Signature;
+use coulter_daemon::signatures::Signature;
 use coulter_terminal::Size;
 use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;

@@ -204,7 +204,7 @@ impl DaemonError {
             }
             DaemonError::Killed { name, left, remedy } => {
                 fault(format!("the daemon of '{name}' was killed"))
-                    .why(format!("what was flushed is safe; {left}"))
+                    .why(format!("what was flushed is safe. {left}"))
                     .help(remedy.as_str())
             }
             DaemonError::DaemonEnded { name, log } => {

@@ -22,6 +22,8 @@ pub enum OpenError {
     Refused { path: PathBuf, reason: String },
     /// There is no store in a file, nor anything else.
     Blank { path: PathBuf },
+    /// There is no store in a file or on a disk, but something else.
+    HoldsOther { path: PathBuf, what: &'static str },
     /// A file without a byte.
     Empty { path: PathBuf },
     /// Its copy cannot be kept.
@@ -62,6 +64,15 @@ impl OpenError {
             OpenError::Blank { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no store here: the file holds nothing but zeros")
                 .help(format!("`coulter create {}` makes one", path.display())),
+            OpenError::HoldsOther { path, what } => fault(format!(
+                "cannot open {}",
+                path.display()
+            ))
+            .why(format!("there is no store here: it holds {what}"))
+            .help(
+                "check that the path is right; if a store was here and was overwritten, restore it \
+                     from a backup",
+            ),
             OpenError::Empty { path } => fault(format!("cannot open {}", path.display()))
                 .why("there is no store here: it is empty")
                 .help(format!("`coulter create {} --size 10G` makes one", path.display())),
