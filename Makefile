@@ -138,6 +138,11 @@ damage: ## 12,000 damaged stores: nothing that comes out of one is wrong and cal
 	scripts/setup.sh build
 	$(CARGO) test --quiet --release --package coulter-sim --test damage_sweep -- --ignored --nocapture
 
+fs-crashes: ## each cut of each workload of two operations on a file system of Coulter's own: minutes
+	scripts/setup.sh build
+	$(CARGO) test --quiet --release --package coulter-files --test crashes --test engine_crashes -- \
+	  --ignored --nocapture
+
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
@@ -150,4 +155,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers man completions
+.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers man completions fs-crashes

@@ -1,6 +1,7 @@
 //! The state machine: requests and completions in, commands and answers out.
 
 use crate::cache::{BlockMap, Cache};
+use crate::canary::{Canary, sings};
 use crate::io::{Command, Io, IoError};
 use crate::order::Order;
 use crate::request::{Reply, Request};
@@ -471,6 +472,9 @@ impl Files {
 
     /// Submits data of a task: several runs are several ranges of one command.
     pub(crate) fn store(&mut self, id: usize, task: &mut Task, runs: &[Run], buffer: Buffer) {
+        if sings(Canary::DataAfterSet) {
+            self.submit_set(false);
+        }
         self.counters.data_blocks_written += (buffer.len() / BLOCK_SIZE) as u64;
         let sequence = self.order.issue(false);
         let command = match runs {
@@ -645,8 +649,8 @@ impl Files {
     /// A node has no name any more: it goes when nobody knows it.
     pub(crate) fn let_die(&mut self, inode: u64) {
         match self.known.get_mut(&inode) {
-            Some(known) => known.is_dying = true,
-            None => self.reap(inode),
+            Some(known) if !sings(Canary::NodeByPath) => known.is_dying = true,
+            _ => self.reap(inode),
         }
     }
 

@@ -25,6 +25,10 @@
 //! - Memory: the cache, one set being built, and what is in flight.
 
 mod cache;
+#[cfg(coulter_canary)]
+pub mod canary;
+#[cfg(not(coulter_canary))]
+mod canary;
 mod create;
 mod files;
 mod io;

@@ -1,5 +1,6 @@
 //! The open set: changes of nodes that go to the volume together.
 
+use crate::canary::{Canary, sings};
 use crate::files::{Files, Pending};
 use crate::io::{CHANGES_MAX, Change, Command};
 use crate::space::Run;
@@ -42,6 +43,10 @@ impl Files {
         let count = self.tree().cache.dirty_count() + 1;
         assert!(count <= SET_BLOCKS_MAX, "a set is submitted before it is too large");
         buffer.set_length(count * BLOCK_SIZE);
+        if sings(Canary::DiscardBeforeSet) {
+            let held = self.tree().space.take_held();
+            held.into_iter().for_each(|run| self.push_discard(run));
+        }
         let tree = self.tree();
         tree.superblock.set_count += 1;
         let (first, mut rest) = buffer.split_at_mut(BLOCK_SIZE);

@@ -110,7 +110,7 @@ fn every_cut_of_every_workload_of_two_operations_leaves_a_prefix() {
     println!("{} cuts", two_operations(1));
 }
 
-/// The sequences that found bugs in file systems of the kernel (CrashMonkey's list), as operations here.
+/// Sequences in the manner of those that found bugs elsewhere; for these see `common/sequences.rs`.
 #[test]
 fn sequences_that_broke_other_file_systems_leave_a_prefix() {
     use Op::*;
@@ -192,5 +192,14 @@ fn sequences_that_broke_other_file_systems_leave_a_prefix() {
     for ops in sequences {
         let life = live(ops);
         cut_everywhere(ops, &life);
+    }
+    for (name, before, ops) in common::sequences::ALL {
+        if before.iter().any(|op| matches!(op, Links(..))) {
+            // Too many cuts before it begins; `engine_crashes` has it.
+            continue;
+        }
+        let ops = [before, ops].concat();
+        let life = live(&ops);
+        assert!(cut_everywhere(&ops, &life) > 1, "{name} changes something");
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::model::{Model, Node};
-use common::{Mount, Random, name};
+use common::{Mount, Random};
 use coulter::buffer::Buffer;
 use coulter_files::{AllocateMode, Changes, ROOT, RenameFlags, Reply, Request, Whence};
 use std::collections::BTreeMap;
@@ -294,35 +294,12 @@ fn names_are_those_of_the_model_whatever_is_made_moved_and_removed() {
 
 #[test]
 fn a_large_directory_lists_each_name_once_while_it_is_emptied() {
-    let mut mount = Mount::new(8192, 64, 3);
-    let directory = mount.mkdir("d").unwrap();
-    for number in 0..3000 {
-        mount.create(&format!("d/a name that is a little longer {number}")).unwrap();
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    let mut cookie = 0;
-    loop {
-        let request = Request::List { directory, cookie, size: 4096, with_attributes: false };
-        let Reply::Listing(listing) = mount.run(request).unwrap() else { panic!("a listing") };
-        let Some(last) = listing.entries.last() else { break };
-        cookie = last.cookie;
-        for entry in &listing.entries {
-            let bytes = listing.name(entry).to_vec();
-            if bytes != b"." && bytes != b".." {
-                let name = coulter_files::Name::new(&bytes).unwrap();
-                mount.run(Request::Unlink { directory, name }).unwrap();
-            }
-            assert!(seen.insert(bytes), "a name is listed once");
-        }
-    }
-    assert_eq!(seen.len(), 3002);
-    let parent = ROOT;
-    mount.run(Request::RemoveDirectory { directory: parent, name: name("d") }).unwrap();
-    mount.settle();
-    let usage = mount.run(Request::Statistics).unwrap();
-    let Reply::Usage(usage) = usage else { panic!("usage") };
-    assert_eq!(usage.inodes, 1);
-    assert_eq!(usage.free, 8192 - 3, "all that was taken is given back");
+    common::scenes::directory_emptied_while_it_is_listed();
+}
+
+#[test]
+fn an_open_file_without_a_name_is_there_until_it_is_closed() {
+    common::scenes::file_unlinked_while_it_is_open();
 }
 
 #[test]

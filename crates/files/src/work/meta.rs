@@ -1,6 +1,7 @@
 //! Names and attributes: one step each.
 
 use super::settle;
+use crate::canary::{Canary, sings};
 use crate::files::{Files, Settled};
 use crate::namespace::tree::is_directory;
 use crate::namespace::{Namespace, Place};
@@ -238,6 +239,14 @@ fn names(tree: &mut Tree, directory: u64, cookie: u64, size: usize, fixed: usize
     }
     let parent = if directory == ROOT_INODE { ROOT_INODE } else { inode.parent };
     if cookie < COOKIE_PARENT && !push(&mut listing, COOKIE_PARENT, parent, KIND_DIRECTORY, b"..") {
+        return Ok(listing);
+    }
+    if sings(Canary::CookieByIndex) {
+        let mut index = COOKIE_PARENT;
+        tree.names(directory, COOKIE_PARENT, &mut |_, inode, kind, name| {
+            index += 1;
+            index <= cookie || push(&mut listing, index, inode, kind, name)
+        })?;
         return Ok(listing);
     }
     tree.names(directory, cookie.max(COOKIE_PARENT), &mut |cookie, inode, kind, name| {

@@ -6,6 +6,7 @@
 
 use super::edges::tail;
 use super::settle;
+use crate::canary::{Canary, sings};
 use crate::files::Files;
 use crate::io::WRITE_BLOCKS_MAX;
 use crate::items::Segment;
@@ -131,11 +132,29 @@ impl Files {
         if changed.is_ordered {
             self.note_change();
         }
+        if sings(Canary::SizeOutsideSet) {
+            self.split_size(id, inode, plan.size, changed.end);
+        }
         let buffer = data(task, write, part, &plan, &changed);
         self.store(id, task, &changed.runs, buffer);
         write.done += (changed.end - part.start) as usize;
         self.unlock(id);
         Progress::Yields
+    }
+}
+
+impl Files {
+    /// The mistake of its name: the blocks first, and the size with the next set.
+    fn split_size(&mut self, id: usize, number: u64, before: u64, after: u64) {
+        for size in [before, before.max(after)] {
+            let _ = self.step(id, |tree, _| {
+                let inode = tree.inode(number)?;
+                tree.set_inode(number, &Inode { size, ..inode })
+            });
+            if size == before {
+                self.submit_set(false);
+            }
+        }
     }
 }
 

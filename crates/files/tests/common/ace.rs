@@ -17,6 +17,10 @@ pub enum Op {
     Rename(&'static str, &'static str),
     Exchange(&'static str, &'static str),
     Symlink(&'static str),
+    /// A pipe.
+    Mknod(&'static str),
+    /// More names of a file: its own with `_0`, `_1` and so on.
+    Links(&'static str, u32),
     SetXattr(&'static str),
     RemoveXattr(&'static str),
     Truncate(&'static str, u64),
@@ -134,6 +138,16 @@ impl<B: Backend> Mount<B> {
                 let mode = libc::S_IFLNK | 0o777;
                 let new = NewNode { mode, target: Some(target), ..NewNode::default() };
                 self.run(Request::Make { directory, name, new }).map(drop)
+            }
+            Op::Mknod(path) => self.make(path, libc::S_IFIFO | 0o600).map(drop),
+            Op::Links(path, count) => {
+                let inode = self.path(path)?;
+                for number in 0..count {
+                    let (directory, name, _) = self.split(&format!("{path}_{number}"))?;
+                    self.run(Request::Link { inode, directory, name })?;
+                    self.files.forget(inode, 1);
+                }
+                Ok(())
             }
             Op::SetXattr(path) => {
                 let (inode, name) = (self.path(path)?, Name::new(b"user.x")?);

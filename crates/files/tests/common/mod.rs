@@ -6,7 +6,11 @@
 #![allow(unreachable_pub, dead_code, reason = "each test uses a part of it")]
 
 pub mod ace;
+pub mod engine;
 pub mod model;
+pub mod power;
+pub mod scenes;
+pub mod sequences;
 
 use coulter::buffer::Buffer;
 use coulter_files::{
@@ -45,6 +49,19 @@ pub struct Step {
     pub is_durable: bool,
 }
 
+/// The first blocks of an empty file system.
+pub fn empty(block_count: u64) -> Vec<Block> {
+    let options = CreateOptions {
+        block_count,
+        uuid: [1; 16],
+        hash_seed: [2; 16],
+        label: [0; 64],
+        owner: (0, 0),
+        now: Time::default(),
+    };
+    create(&options).expect("the size is allowed").to_vec()
+}
+
 #[derive(Clone)]
 pub struct Volume {
     pub block_count: u64,
@@ -77,17 +94,8 @@ fn apply(content: &mut Content, step: &Step) {
 
 impl Volume {
     pub fn new(block_count: u64) -> Volume {
-        let options = CreateOptions {
-            block_count,
-            uuid: [1; 16],
-            hash_seed: [2; 16],
-            label: [0; 64],
-            owner: (0, 0),
-            now: Time::default(),
-        };
-        let blocks = create(&options).expect("the size is allowed");
         let start: Content =
-            (0..).zip(blocks).map(|(block, data)| (block, Rc::new(data))).collect();
+            (0..).zip(empty(block_count)).map(|(block, data)| (block, Rc::new(data))).collect();
         Volume::holding(block_count, start)
     }
 

@@ -1,0 +1,6 @@
+//! Sets the one switch in which this crate differs from the file system.
+
+fn main() {
+    println!("cargo::rustc-cfg=coulter_canary");
+    println!("cargo::rerun-if-changed=build.rs");
+}
