@@ -117,6 +117,10 @@ report: ## the published experiments run again: coulter-report.html
 	scripts/setup.sh build
 	$(LABORATORY) report $(ARGUMENTS)
 
+hosts: ## two and three simulated hosts on one simulated bucket: WORLDS=5000 FIRST=0
+	scripts/setup.sh build
+	$(CARGO) run --quiet --release --package coulter-hosts -- $(or $(WORLDS),5000) $(or $(FIRST),0)
+
 object-servers: ## services of S3 by others, on this machine: versitygw carries a volume, moto is refused
 	scripts/setup.sh build
 	scripts/object_servers.sh
@@ -155,4 +159,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers man completions fs-crashes
+.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes

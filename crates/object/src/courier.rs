@@ -8,15 +8,14 @@
 //! - Every report is followed by a wake.
 
 use crate::bucket::{Bucket, BucketError, Tag};
+use crate::clerk::Clerk;
 use crate::history::ReplicaError;
 use crate::layout::{Manifest, VolumeRecord};
 use crate::marks::Marks;
 use crate::names::{CommitId, ManifestId, Source};
 use crate::publish::{self, Outcome, Patience};
 use crate::shipper::JobId;
-use crate::{snapshot, takeover};
 use coulter_device::Waker;
-use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -166,16 +165,10 @@ impl Courier {
         }
 
         let (papers, work) = channel();
-        let clerk = Clerk {
-            bucket,
-            record,
-            tag,
-            kept: Vec::new(),
-            old_manifests: Vec::new(),
-            patience: Persistent(shared.clone()),
-        };
-        let report_of_clerk = report.clone();
-        spawn("coulter-clerk", Box::new(move || clerk.run(&work, &report_of_clerk)));
+        let clerk = Clerk::new(bucket, record, tag);
+        let (shared_of_clerk, report_of_clerk) = (shared.clone(), report.clone());
+        let keep = move || keep_papers(clerk, &work, &shared_of_clerk, &report_of_clerk);
+        spawn("coulter-clerk", Box::new(keep));
 
         let (mark, work) = channel();
         let shared_of_marks = shared.clone();
@@ -323,75 +316,35 @@ fn ring_alarms(shared: &Shared) {
     }
 }
 
-/// Keeps the volume's record, and deletes what nothing needs.
-struct Clerk {
-    bucket: Arc<dyn Bucket>,
-    record: VolumeRecord,
-    tag: Tag,
-    /// What could not be deleted because a snapshot needs it.
-    kept: Vec<Source>,
-    /// Manifests that newer ones have replaced.
-    old_manifests: Vec<ManifestId>,
-    patience: Persistent,
-}
-
-impl Clerk {
-    fn run(mut self, work: &Receiver<Paper>, report: &Sender<Report>) {
-        while let Ok(paper) = work.recv() {
-            let done = match paper {
-                Paper::Manifest(id, manifest) => {
-                    self.store_manifest(id, &manifest).map(|()| Some(Report::Manifest(id)))
-                }
-                Paper::Collect(horizon, sources) => self.collect(horizon, sources).map(|()| None),
-            };
-            let done = match done {
-                Ok(done) => done,
-                Err(ReplicaError::TakenOver) => Some(Report::Fenced),
-                // Damaged pins: nothing is deleted any more, which costs space and no data.
-                Err(_) if !self.patience.0.lock().is_over => None,
-                Err(_) => return,
-            };
-            let Some(done) = done else { continue };
-            if report.send(done).is_err() {
-                return;
+/// Does the clerk's work, in order.
+fn keep_papers(
+    mut clerk: Clerk,
+    work: &Receiver<Paper>,
+    shared: &Arc<Shared>,
+    report: &Sender<Report>,
+) {
+    let patience = Persistent(shared.clone());
+    while let Ok(paper) = work.recv() {
+        let done = match paper {
+            Paper::Manifest(id, manifest) => {
+                clerk.store_manifest(id, &manifest, &patience).map(|()| Some(Report::Manifest(id)))
             }
-            self.patience.0.waker.wake();
-        }
-    }
-
-    fn store_manifest(&mut self, id: ManifestId, manifest: &Manifest) -> Result<(), ReplicaError> {
-        let bytes = manifest.encode();
-        if let Outcome::Foreign(_) =
-            publish::create(&*self.bucket, &id.name(), &bytes, &self.patience)?
-        {
-            return Err(ReplicaError::TakenOver);
-        }
-        let old = self.record.manifest.replace(id);
-        takeover::drop_old_epochs(&mut self.record);
-        self.record.seen = seconds_since_1970();
-        self.tag =
-            takeover::swap_record(&*self.bucket, &mut self.record, &self.tag, &self.patience)?;
-        self.old_manifests.extend(old);
-        Ok(())
-    }
-
-    fn collect(&mut self, horizon: CommitId, sources: Vec<Source>) -> Result<(), ReplicaError> {
-        let (needed, manifests) =
-            snapshot::advance_horizon(&*self.bucket, &self.record, horizon, &self.patience)?;
-        let all: HashSet<Source> = self.kept.drain(..).chain(sources).collect();
-        for source in all {
-            if needed.contains(&source) {
-                self.kept.push(source);
-            } else {
-                publish::delete(&*self.bucket, &source.name(), &self.patience)?;
+            Paper::Collect(horizon, sources) => {
+                clerk.collect(horizon, sources, &patience).map(|()| None)
             }
+        };
+        let done = match done {
+            Ok(done) => done,
+            Err(ReplicaError::TakenOver) => Some(Report::Fenced),
+            // Damaged pins: nothing is deleted any more, which costs space and no data.
+            Err(_) if !shared.lock().is_over => None,
+            Err(_) => return,
+        };
+        let Some(done) = done else { continue };
+        if report.send(done).is_err() {
+            return;
         }
-        let (kept, gone) = self.old_manifests.drain(..).partition(|id| manifests.contains(id));
-        self.old_manifests = kept;
-        for id in gone {
-            publish::delete(&*self.bucket, &ManifestId::name(id), &self.patience)?;
-        }
-        Ok(())
+        shared.waker.wake();
     }
 }
 

@@ -17,11 +17,12 @@ mod opening;
 mod replica;
 
 pub use crate::courier::Weather;
-pub use opening::{CHUNK_SIZE, Opening, adopt};
+pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
 pub use replica::{Replica, Status};
 
 use crate::courier::{Courier, Report};
 use crate::history::ReplicaError;
+use crate::publish::Briefly;
 use crate::ranges::RangeSet;
 use crate::shipper::{Ack, Action, JobId, Lag, Settings, Shipper};
 use crate::takeover::Claim;
@@ -29,7 +30,6 @@ use coulter_device::{
     AlignedMemory, Command, CommandKind, Completion, Device, DeviceError, DeviceErrorKind,
     Properties, Region, Wait, Waker,
 };
-use opening::begin;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -105,7 +105,7 @@ impl<D: Device> ShippedDevice<D> {
     pub fn open(inner: D, opening: Opening) -> Result<(ShippedDevice<D>, Replica), ReplicaError> {
         let size = inner.properties().size;
         let mut opening = opening;
-        let (claim, unsure) = begin(&mut opening, size)?;
+        let (claim, unsure) = begin(&mut opening, size, &Briefly)?;
         Ok(ShippedDevice::start(inner, opening, claim, unsure))
     }
 

@@ -10,6 +10,7 @@
 //! - [`layout`], [`names`], [`pieces`]: the objects. `docs/objects.md` has their bytes.
 //! - [`shipper`]: what goes where and when; a state machine without I/O.
 //! - [`device`]: a device that ships, around a device that stores.
+//! - [`clerk`]: the volume's record, and what is deleted.
 //! - [`history`], [`takeover`], [`restore`], [`snapshot`]: the way back.
 //!
 //! # Invariants
@@ -23,6 +24,7 @@
 //! compress, encrypt, or share data between volumes.
 
 pub mod bucket;
+pub mod clerk;
 mod courier;
 pub mod device;
 pub mod history;

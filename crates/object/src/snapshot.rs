@@ -54,8 +54,11 @@ pub fn create(
     let manifest = store_manifest(bucket, &record, &history, patience)?;
     let pin = Pin { name: name.to_string(), commit: history.last, manifest, time };
     change(bucket, &record, patience, |pins| {
-        if pins.find(name).is_some() {
-            return Err(ReplicaError::PinName("is taken"));
+        match pins.find(name) {
+            // An earlier try has done it, and its answer was lost.
+            Some(found) if *found == pin => return Ok(Edit::Needless),
+            Some(_) => return Err(ReplicaError::PinName("is taken")),
+            None => {}
         }
         if pins.pins.len() >= crate::layout::pins::PIN_COUNT_MAX {
             return Err(ReplicaError::PinName("would be one too many"));
@@ -64,7 +67,7 @@ pub fn create(
             return Err(ReplicaError::Collected);
         }
         pins.pins.push(pin.clone());
-        Ok(())
+        Ok(Edit::Done)
     })?;
     Ok(pin)
 }
@@ -79,13 +82,20 @@ pub fn delete(
     patience: &dyn Patience,
 ) -> Result<(), ReplicaError> {
     let (record, _) = history::record(bucket, patience)?;
+    let mut target: Option<Pin> = None;
     change(bucket, &record, patience, |pins| {
+        match (pins.find(name), &target) {
+            (None, None) => return Err(ReplicaError::NoPin(name.to_string())),
+            (Some(found), None) => target = Some(found.clone()),
+            (Some(found), Some(target)) if found == target => {}
+            // An earlier try has done it, and its answer was lost. What has the name now is another.
+            (_, Some(_)) => return Ok(Edit::Needless),
+        }
         if pins.clones.iter().any(|(_, of)| of == name) {
             return Err(ReplicaError::HasClones(name.to_string()));
         }
-        let count = pins.pins.len();
         pins.pins.retain(|pin| pin.name != name);
-        if pins.pins.len() == count { Err(ReplicaError::NoPin(name.to_string())) } else { Ok(()) }
+        Ok(Edit::Done)
     })
 }
 
@@ -134,7 +144,7 @@ pub(crate) fn advance_horizon(
     change(bucket, record, patience, |pins| {
         kept.clone_from(&pins.pins);
         pins.horizon = pins.horizon.max(horizon);
-        Ok(())
+        Ok(Edit::Done)
     })?;
     let mut sources = HashSet::new();
     for pin in &kept {
@@ -167,16 +177,27 @@ fn store_manifest(
     }
 }
 
-/// Changes the pins, on whatever they are by then.
+/// What became of the pins.
+enum Edit {
+    /// They are to be stored.
+    Done,
+    /// They are already as they are to be.
+    Needless,
+}
+
+/// Changes the pins, on whatever they are by then. A try whose answer was lost may have counted before another
+/// host changed them again: so `edit` may meet its own work.
 fn change(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     patience: &dyn Patience,
-    mut edit: impl FnMut(&mut Pins) -> Result<(), ReplicaError>,
+    mut edit: impl FnMut(&mut Pins) -> Result<Edit, ReplicaError>,
 ) -> Result<(), ReplicaError> {
     for _ in 0..RACES_MAX {
         let (mut pins, tag) = pins(bucket, record, patience)?;
-        edit(&mut pins)?;
+        if matches!(edit(&mut pins)?, Edit::Needless) {
+            return Ok(());
+        }
         pins.counter += 1;
         pins.nonce = nonce();
         if publish::swap(bucket, PINS, &tag, &pins.encode(), patience)?.is_some() {

@@ -6,7 +6,7 @@ use crate::history::{self, ReplicaError};
 use crate::layout::VolumeId;
 use crate::marks::{Marks, Owner};
 use crate::names::CommitId;
-use crate::publish::{Briefly, Patience};
+use crate::publish::Patience;
 use crate::ranges::RangeSet;
 use crate::shipper::Settings;
 use crate::takeover::{self, Claim, NewVolume};
@@ -36,11 +36,14 @@ pub struct Opening {
 
 /// Finds out what the remote copy is to the local store, and takes the volume over. Returns what may
 /// differ, too.
-pub(super) fn begin(
+///
+/// # Errors
+/// [`ReplicaError::Diverged`] if the local store is not what was shipped last, and others.
+pub fn begin(
     opening: &mut Opening,
     device_size: u64,
+    patience: &dyn Patience,
 ) -> Result<(Claim, RangeSet), ReplicaError> {
-    let patience: &dyn Patience = &Briefly;
     let bucket = &*opening.bucket;
     let seen = seconds_since_1970();
     let record = match history::record(bucket, patience) {
