@@ -25,6 +25,7 @@ mod image;
 pub mod interrupt;
 mod man_page;
 mod named_store;
+mod nvme_keys;
 pub mod opening;
 pub mod output;
 pub mod room;

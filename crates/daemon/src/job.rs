@@ -4,6 +4,7 @@ use crate::backing::Source;
 use crate::opening::Opening;
 use crate::state::Via;
 use coulter_attach::nbd::Address;
+use coulter_attach::nvme::Keys;
 use std::path::PathBuf;
 
 /// What a daemon is to do.
@@ -73,6 +74,8 @@ pub struct NvmePlace {
     pub address: Address,
     /// Whether other machines may reach it.
     pub allow_remote: bool,
+    /// Hosts that are let in; none for any host.
+    pub keys: Option<Keys>,
     /// Whether a discovery service listens on the port that is kept for that, too.
     pub discovery: bool,
     /// Bytes of a block: 512 or 4096.

@@ -103,6 +103,7 @@ fn options(state: &StateDirectory, place: &NvmePlace) -> TargetOptions {
     let state = state.clone();
     TargetOptions {
         allow_remote: place.allow_remote,
+        keys: place.keys.clone().map(Arc::new),
         queue_size_max: place.queue_size,
         io_queues_max: place.queues,
         others: Some(Arc::new(move || others(&state))),

@@ -29,6 +29,8 @@ pub enum CloseReason {
     Shutdown,
     /// The client did not say in time what it wants.
     HandshakeTimeout,
+    /// The client did not prove who it is.
+    Unproved,
     /// The client gave no sign of life for as long as it had promised one.
     Silent,
     /// The client sent what no answer could mend.
@@ -46,6 +48,7 @@ impl fmt::Display for CloseReason {
             CloseReason::HandshakeTimeout => {
                 write!(f, "the client did not say in time what it wants")
             }
+            CloseReason::Unproved => write!(f, "the client did not prove who it is"),
             CloseReason::Silent => write!(f, "the client gave no sign of life"),
             CloseReason::Protocol(malformed) => write!(f, "protocol error: {malformed}"),
             CloseReason::Io(error) => write!(f, "the socket failed: {error}"),

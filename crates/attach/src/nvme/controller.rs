@@ -16,6 +16,7 @@ pub(super) struct Controller {
     /// Wakes the admin queue's thread.
     pub(super) wake: Wake,
     alive: AtomicBool,
+    settled: AtomicBool,
     changed: AtomicBool,
     configuration: AtomicU32,
     granted: AtomicU16,
@@ -29,6 +30,7 @@ impl Controller {
             host_id,
             wake: Wake::new()?,
             alive: AtomicBool::new(true),
+            settled: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             configuration: AtomicU32::new(0),
             granted: AtomicU16::new(0),
@@ -43,6 +45,15 @@ impl Controller {
 
     pub(super) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::SeqCst)
+    }
+
+    /// The host is the one that it says it is, and has no other controller.
+    pub(super) fn settle(&self) {
+        self.settled.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::SeqCst)
     }
 
     /// Whether commands are carried out.

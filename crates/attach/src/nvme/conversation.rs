@@ -1,5 +1,5 @@
-//! What is said on one connection: a greeting, Connect, who are you, and then an admin queue or an I/O
-//! queue.
+//! What is said on one connection: a greeting, Connect, where hosts have keys a proof, and then an admin queue
+//! or an I/O queue.
 //!
 //! # Invariants
 //! - Until Connect has succeeded, and the host is known where it has to be, no command is carried out.
@@ -8,6 +8,7 @@
 
 use super::admin::{Admin, Answer};
 use super::answers::Terms;
+use super::auth::{Authenticator, Verdict};
 use super::discovery;
 use super::io::{Io, OF_POOL, QueueTerms};
 use super::pdus::{ADMIN_IN_CAPSULE_SIZE, Pdu, Pdus};
@@ -18,7 +19,7 @@ use coulter::buffer::Buffer;
 use coulter_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData, DISCOVERY_NQN, position};
 use coulter_nvme::opcode::{FABRICS, fabrics};
 use coulter_nvme::tcp::Fatal;
-use coulter_nvme::{Cqe, DataPointer, Sqe, Status};
+use coulter_nvme::{Cqe, DataPointer, IDENTIFY_SIZE, Sqe, Status, auth};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,9 +48,26 @@ pub(super) struct Conversation<'a> {
 enum Phase {
     Greeting,
     Connecting,
+    Proving(Box<Proving>),
     Admin(Box<Admin>),
     Io(Box<Io>),
 }
+
+/// A host that is to prove who it is, and what it gets then.
+struct Proving {
+    authenticator: Authenticator,
+    asked: Connect,
+    prize: Prize,
+}
+
+/// What a host has connected to.
+enum Prize {
+    Admin(AdminSeat),
+    Io(Arc<Subsystem>, Wanted),
+}
+
+/// What the result of Connect says besides the number of the controller: the host is to prove who it is.
+const PROOF_REQUIRED: u64 = 1 << 17;
 
 impl<'a> Conversation<'a> {
     pub(super) fn new(nvme: &'a Nvme, local: Address) -> Conversation<'a> {
@@ -74,7 +92,7 @@ impl<'a> Conversation<'a> {
                     }
                     self.phase = Phase::Connecting;
                 }
-                Phase::Connecting | Phase::Admin(_) => {
+                Phase::Connecting | Phase::Proving(_) | Phase::Admin(_) => {
                     if !self.take_command()? {
                         return Ok(());
                     }
@@ -140,6 +158,13 @@ impl<'a> Conversation<'a> {
                 return self.connect(sqe, data);
             }
             Phase::Connecting => Err(Status::SEQUENCE_ERROR.final_one()),
+            Phase::Proving(_) if is_fabrics && kind == fabrics::AUTH_SEND => {
+                return self.take_proof(sqe, data);
+            }
+            Phase::Proving(_) if is_fabrics && kind == fabrics::AUTH_RECEIVE => {
+                return self.tell_proof(sqe);
+            }
+            Phase::Proving(_) => Err(Status::AUTH_REQUIRED.final_one()),
             Phase::Admin(_) if is_fabrics && kind == fabrics::CONNECT => {
                 Err(Status::SEQUENCE_ERROR.final_one())
             }
@@ -172,7 +197,7 @@ impl<'a> Conversation<'a> {
             return Err(Status::INVALID_SGL_TYPE.final_one());
         };
         let length = length as usize;
-        if length < bytes.len() || length > bytes.len().max(coulter_nvme::IDENTIFY_SIZE) {
+        if length < bytes.len() || length > bytes.len().max(IDENTIFY_SIZE) {
             return Err(Status::INVALID_SGL_LENGTH.final_one());
         }
         let mut buffer = Buffer::zeroed(length);
@@ -200,12 +225,87 @@ impl<'a> Conversation<'a> {
         let asked = Connect::decode(sqe);
         match self.admit(&asked, data) {
             Ok((cntlid, phase)) => {
-                self.respond(sqe.cid(), cntlid.into(), Status::SUCCESS);
+                let is_open = matches!(phase, Phase::Proving(_));
+                let result = u64::from(cntlid) | if is_open { PROOF_REQUIRED } else { 0 };
+                self.respond(sqe.cid(), result, Status::SUCCESS);
                 self.phase = phase;
-                self.deadline = None;
+                if !is_open {
+                    self.deadline = None;
+                }
             }
             Err((status, position)) => self.respond(sqe.cid(), position.into(), status),
         }
+    }
+
+    /// Takes a message of a host that proves who it is.
+    fn take_proof(&mut self, sqe: &Sqe, data: &[u8]) {
+        let Phase::Proving(proving) = &mut self.phase else { unreachable!("it was looked at") };
+        if auth::length_of(sqe) != u32::try_from(data.len()).ok() {
+            return self.answer(sqe, Err(Status::INVALID_FIELD.final_one()));
+        }
+        let verdict = proving.authenticator.take(data);
+        self.respond(sqe.cid(), 0, Status::SUCCESS);
+        self.conclude(verdict);
+    }
+
+    /// Gives the host the message that is due.
+    fn tell_proof(&mut self, sqe: &Sqe) {
+        let Phase::Proving(proving) = &mut self.phase else { unreachable!("it was looked at") };
+        let DataPointer::Transport { length } = sqe.data_pointer() else {
+            return self.answer(sqe, Err(Status::INVALID_SGL_TYPE.final_one()));
+        };
+        let is_room = (auth::MESSAGE_SIZE_MAX as u32..=IDENTIFY_SIZE as u32).contains(&length);
+        if auth::length_of(sqe) != Some(length) || !is_room {
+            return self.answer(sqe, Err(Status::INVALID_FIELD.final_one()));
+        }
+        let (message, verdict) = proving.authenticator.tell();
+        self.answer(sqe, Ok(Answer::Data(message)));
+        self.conclude(verdict);
+    }
+
+    /// Gives a host that has proved who it is what it has connected to, and hangs up on one that has not.
+    fn conclude(&mut self, verdict: Verdict) {
+        let phase = match (verdict, std::mem::replace(&mut self.phase, Phase::Connecting)) {
+            (Verdict::Open, phase) => {
+                self.phase = phase;
+                return;
+            }
+            (Verdict::Admitted, Phase::Proving(proving)) => self.give(*proving),
+            _ => None,
+        };
+        match phase {
+            Some(phase) => {
+                self.phase = phase;
+                self.deadline = None;
+            }
+            None => self.end(Some(CloseReason::Unproved)),
+        }
+    }
+
+    fn give(&self, proving: Proving) -> Option<Phase> {
+        match proving.prize {
+            Prize::Admin(seat) => {
+                seat.subsystem.settle(&seat.controller).ok()?;
+                Some(self.admin(seat, &proving.asked))
+            }
+            Prize::Io(subsystem, wanted) => {
+                Some(self.io(subsystem.join(&wanted).ok()?, &proving.asked))
+            }
+        }
+    }
+
+    /// The beginning of a proof, if this host needs one for this subsystem.
+    fn authenticator(
+        &self,
+        subsystem: &Subsystem,
+        host: &str,
+    ) -> Result<Option<Authenticator>, Refusal> {
+        let Some(keys) = &self.nvme.options.keys else { return Ok(None) };
+        if subsystem.front.is_none() {
+            return Ok(None);
+        }
+        let begun = Authenticator::new(keys, host, &subsystem.nqn);
+        begun.map(Some).ok_or((Status::CONNECT_INVALID_HOST.final_one(), position::HOST))
     }
 
     fn admit(&mut self, asked: &Connect, data: &[u8]) -> Result<(u16, Phase), Refusal> {
@@ -222,19 +322,36 @@ impl<'a> Conversation<'a> {
             if names.cntlid != CNTLID_ANY {
                 return Err(invalid(position::CNTLID));
             }
+            let authenticator = self.authenticator(&subsystem, names.host)?;
             let seat = subsystem.enroll(names.host, names.host_id)?;
             let cntlid = seat.controller.cntlid;
-            return Ok((cntlid, self.admin(seat, asked)));
+            let phase = match authenticator {
+                Some(authenticator) => {
+                    let (asked, prize) = (*asked, Prize::Admin(seat));
+                    Phase::Proving(Box::new(Proving { authenticator, asked, prize }))
+                }
+                None => {
+                    subsystem.settle(&seat.controller)?;
+                    self.admin(seat, asked)
+                }
+            };
+            return Ok((cntlid, phase));
         }
         if subsystem.front.is_none() {
             return Err(invalid(position::QUEUE_ID));
         }
         let wanted = Wanted {
             cntlid: names.cntlid,
-            host: names.host,
+            host: names.host.to_owned(),
             host_id: names.host_id,
             queue_id: asked.queue_id,
         };
+        if let Some(authenticator) = self.authenticator(&subsystem, names.host)? {
+            subsystem.check_wanted(&wanted)?;
+            let (cntlid, asked, prize) = (names.cntlid, *asked, Prize::Io(subsystem, wanted));
+            let proving = Proving { authenticator, asked, prize };
+            return Ok((cntlid, Phase::Proving(Box::new(proving))));
+        }
         let seat = subsystem.join(&wanted)?;
         Ok((seat.controller.cntlid, self.io(seat, asked)))
     }
@@ -343,7 +460,7 @@ impl Exchange for Conversation<'_> {
         }
         if self.is_overdue() {
             match self.phase {
-                Phase::Greeting | Phase::Connecting => {
+                Phase::Greeting | Phase::Connecting | Phase::Proving(_) => {
                     self.end(Some(CloseReason::HandshakeTimeout));
                 }
                 Phase::Admin(_) | Phase::Io(_) => {}

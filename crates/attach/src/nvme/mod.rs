@@ -12,7 +12,8 @@
 //! subsystem   controllers and queues that come and go
 //!   controller  what the threads of one controller share
 //!   front     the volume as a namespace
-//! conversation  one connection: greeting, Connect, then an admin or an I/O queue; knows no socket
+//! conversation  one connection: greeting, Connect, maybe proof, then an admin or an I/O queue; knows no socket
+//!   auth      DH-HMAC-CHAP, for targets that have keys
 //!   admin, answers  from what is known, without waiting for the volume
 //!   io        commands to the session, completions to PDUs
 //! pdus        PDUs in and out of bytes, with digests
@@ -20,6 +21,7 @@
 
 mod admin;
 mod answers;
+mod auth;
 mod controller;
 mod conversation;
 mod discovery;
@@ -34,8 +36,10 @@ mod tally;
 mod target;
 mod wake;
 
+pub use auth::{HostKey, Keys, KeysError, Secret};
+pub use coulter_nvme::auth::{Group, Hash};
 pub use discovery::Elsewhere;
 pub(crate) use identity::uuid_text;
 pub use identity::{host_name, subsystem_name};
-pub use initiator::{Initiator, InitiatorError, InitiatorOptions};
+pub use initiator::{Authentication, Initiator, InitiatorError, InitiatorOptions};
 pub use target::{Disk, Target, TargetOptions};

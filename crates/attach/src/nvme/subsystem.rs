@@ -5,6 +5,8 @@
 //!   had every buffer back. Only then may the same host have another one. So nothing that a host had
 //!   given up can be written after what it wrote later.
 //! - The number of a controller is not used again soon.
+//! - Where hosts must prove who they are, one that has not ends nothing of another: it has a number, and no
+//!   more, until [`settle`](Subsystem::settle).
 
 use super::controller::{Controller, Queue};
 use super::front::Front;
@@ -50,9 +52,9 @@ struct Errors {
 pub(super) type Refusal = (Status, u32);
 
 /// What an I/O queue asks for.
-pub(super) struct Wanted<'a> {
+pub(super) struct Wanted {
     pub(super) cntlid: u16,
-    pub(super) host: &'a str,
+    pub(super) host: String,
     pub(super) host_id: [u8; 16],
     pub(super) queue_id: u16,
 }
@@ -71,29 +73,13 @@ impl Subsystem {
         }
     }
 
-    /// A new controller for a host. What the host had before ends first.
+    /// A number for a new controller of a host, which it may use once it has [settled](Self::settle).
     pub(super) fn enroll(
         self: &Arc<Self>,
         host: &str,
         host_id: [u8; 16],
     ) -> Result<AdminSeat, Refusal> {
-        let is_same = |enrolled: &Enrolled| {
-            enrolled.controller.host == host && enrolled.controller.host_id == host_id
-        };
         let mut registry = self.registry();
-        // Of a discovery service nothing can be written, so a host may have several.
-        if self.front.is_some() {
-            for enrolled in registry.iter().filter(|enrolled| is_same(enrolled)) {
-                enrolled.end();
-            }
-            let drained = |registry: &mut Vec<Enrolled>| registry.iter().any(is_same);
-            let waited = self.gone.wait_timeout_while(registry, DRAIN_PATIENCE, drained);
-            let (left, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            if timeout.timed_out() {
-                return Err((Status::CONNECT_BUSY, 0));
-            }
-            registry = left;
-        }
         let Some(cntlid) = self.free_cntlid(&registry) else {
             return Err((Status::CONNECT_BUSY, 0));
         };
@@ -110,6 +96,33 @@ impl Subsystem {
         Ok(AdminSeat { subsystem: self.clone(), controller })
     }
 
+    /// Ends what the host of a new controller had before, and waits until it is gone.
+    pub(super) fn settle(&self, controller: &Controller) -> Result<(), Refusal> {
+        let is_former = |enrolled: &&Enrolled| {
+            let other = &enrolled.controller;
+            let is_same = (&other.host, other.host_id) == (&controller.host, controller.host_id);
+            is_same && other.cntlid != controller.cntlid && other.is_settled()
+        };
+        // Of two that come at the same time the later one ends the other.
+        let remains = |registry: &mut Vec<Enrolled>| {
+            let former = registry.iter().filter(is_former);
+            former.inspect(|enrolled| enrolled.end()).count() > 0
+        };
+        let mut registry = self.registry();
+        // Of a discovery service nothing can be written, so a host may have several.
+        if self.front.is_some() {
+            let waited = self.gone.wait_timeout_while(registry, DRAIN_PATIENCE, remains);
+            let (left, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            if timeout.timed_out() {
+                return Err((Status::CONNECT_BUSY, 0));
+            }
+            registry = left;
+        }
+        controller.settle();
+        drop(registry);
+        Ok(())
+    }
+
     /// A number that no controller has; those above 0xffef have a meaning.
     fn free_cntlid(&self, registry: &[Enrolled]) -> Option<u16> {
         (0..=registry.len() + 1).find_map(|_| {
@@ -120,29 +133,22 @@ impl Subsystem {
         })
     }
 
+    /// Whether a host may have an I/O queue.
+    pub(super) fn check_wanted(&self, wanted: &Wanted) -> Result<(), Refusal> {
+        enrolled_for(&self.registry(), wanted).map(drop)
+    }
+
     /// An I/O queue of a controller. One of the same number that is still there ends first: its host has
     /// come back before its end was noticed.
-    pub(super) fn join(self: &Arc<Self>, wanted: &Wanted<'_>) -> Result<QueueSeat, Refusal> {
+    pub(super) fn join(self: &Arc<Self>, wanted: &Wanted) -> Result<QueueSeat, Refusal> {
         let invalid = |position| (Status::CONNECT_INVALID.final_one(), position);
         let mut registry = self.registry();
         let controller = {
-            let found = registry.iter().find(|found| found.controller.cntlid == wanted.cntlid);
-            let enrolled = found.filter(|found| found.has_admin && found.controller.is_alive());
-            let enrolled = enrolled.ok_or(invalid(position::CNTLID))?;
-            let controller = enrolled.controller.clone();
-            if (controller.host.as_str(), controller.host_id) != (wanted.host, wanted.host_id) {
-                return Err(invalid(position::HOST));
-            }
-            if !controller.is_enabled() {
-                return Err((Status::SEQUENCE_ERROR.final_one(), 0));
-            }
-            if wanted.queue_id == 0 || wanted.queue_id > controller.granted_queues() {
-                return Err(invalid(position::QUEUE_ID));
-            }
+            let enrolled = enrolled_for(&registry, wanted)?;
             for queue in enrolled.queues.iter().filter(|queue| queue.id == wanted.queue_id) {
                 queue.end();
             }
-            controller
+            enrolled.controller.clone()
         };
         let of = |registry: &mut Vec<Enrolled>| {
             let same = registry.iter().find(|found| found.controller.cntlid == wanted.cntlid);
@@ -181,7 +187,9 @@ impl Subsystem {
 
     /// Hosts that have a controller.
     pub(super) fn hosts(&self) -> Vec<String> {
-        self.registry().iter().map(|enrolled| enrolled.controller.host.clone()).collect()
+        let registry = self.registry();
+        let settled = registry.iter().filter(|enrolled| enrolled.controller.is_settled());
+        settled.map(|enrolled| enrolled.controller.host.clone()).collect()
     }
 
     /// Takes note of a command that failed.
@@ -216,6 +224,25 @@ impl Subsystem {
         }
         self.gone.notify_all();
     }
+}
+
+/// The controller of an I/O queue that may be had.
+fn enrolled_for<'a>(registry: &'a [Enrolled], wanted: &Wanted) -> Result<&'a Enrolled, Refusal> {
+    let invalid = |position| (Status::CONNECT_INVALID.final_one(), position);
+    let found = registry.iter().find(|found| found.controller.cntlid == wanted.cntlid);
+    let enrolled = found.filter(|found| found.has_admin && found.controller.is_alive());
+    let enrolled = enrolled.ok_or(invalid(position::CNTLID))?;
+    let controller = &enrolled.controller;
+    if (&controller.host, controller.host_id) != (&wanted.host, wanted.host_id) {
+        return Err(invalid(position::HOST));
+    }
+    if !controller.is_settled() || !controller.is_enabled() {
+        return Err((Status::SEQUENCE_ERROR.final_one(), 0));
+    }
+    if wanted.queue_id == 0 || wanted.queue_id > controller.granted_queues() {
+        return Err(invalid(position::QUEUE_ID));
+    }
+    Ok(enrolled)
 }
 
 impl Enrolled {

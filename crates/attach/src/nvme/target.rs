@@ -1,5 +1,6 @@
 //! The NVMe/TCP target: volumes as subsystems behind a `net` server.
 
+use super::auth::Keys;
 use super::conversation::Conversation;
 use super::discovery::Elsewhere;
 use super::front::Front;
@@ -52,8 +53,11 @@ pub struct TargetOptions {
     pub handshake_timeout: Duration,
     /// Time that a host has to take its last answers when the target ends.
     pub shutdown_timeout: Duration,
-    /// Listen on addresses that other machines reach.
+    /// Listen on addresses that other machines reach, without keys too.
     pub allow_remote: bool,
+    /// Hosts that are let in, and the keys by which they are known; none for any host. The discovery
+    /// service answers without a key.
+    pub keys: Option<Arc<Keys>>,
     /// Subsystems elsewhere, for the discovery log.
     pub others: Option<Arc<dyn Fn() -> Vec<Elsewhere> + Send + Sync>>,
     /// Told of connections that come and go, from the target's threads.
@@ -71,6 +75,7 @@ impl Default for TargetOptions {
             handshake_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(5),
             allow_remote: false,
+            keys: None,
             others: None,
             observer: None,
         }
@@ -118,7 +123,7 @@ impl Target {
             return Err(ServeError::Options("NVMe is spoken over TCP only: tcp:ADDRESS:PORT"));
         }
         check(&disks, &options)?;
-        let listener = Listener::bind(address, 0, options.allow_remote)?;
+        let listener = Listener::bind(address, 0, options.allow_remote || options.keys.is_some())?;
         Target::listen_on(listener, disks, options)
     }
 

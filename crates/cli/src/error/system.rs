@@ -18,6 +18,8 @@ pub enum SystemError {
     ToolFailed { command: String, how: String, output: String },
     /// A result will not replace what is in its place.
     OutputRefused { path: PathBuf, kind: &'static str, reason: String },
+    /// Keys of NVMe hosts that cannot be used.
+    KeysRefused { path: PathBuf, reason: String },
     /// The person pressed Ctrl-C, or the process was told to end.
     Interrupted,
 }
@@ -46,6 +48,15 @@ impl SystemError {
                     .why(reason.as_str())
                     .help("name another file, or remove it first")
             }
+            SystemError::KeysRefused { path, reason } => fault(format!(
+                "cannot use the keys in {}",
+                path.display()
+            ))
+            .why(reason.as_str())
+            .help(
+                "write lines of `HOST-NQN DHHC-1:…`, with keys of `nvme gen-dhchap-key`, and \
+                         `chmod 600` the file",
+            ),
             SystemError::Interrupted => Report { exit_code: 1, ..fault("interrupted") },
         }
     }

@@ -1,12 +1,15 @@
 //! `coulter serve`: an NBD server or an NVMe/TCP target in the foreground.
 
+use crate::choices::named;
 use crate::error::{CliError, DaemonError};
 use crate::named_store;
+use crate::nvme_keys::{self, GROUPS};
 use crate::opening::OpeningOptions;
 use crate::room;
 use crate::terminal;
 use clap::Args;
 use coulter_attach::nbd::{Address, AddressError};
+use coulter_attach::nvme::Group;
 use coulter_daemon::state::StateDirectory;
 use coulter_daemon::store::Store;
 use coulter_daemon::{Job, NvmePlace, Point, service};
@@ -16,14 +19,16 @@ use std::str::FromStr;
 
 /// Serve a volume over NBD or NVMe/TCP until interrupted, for any client, virtual machines included.
 ///
-/// Neither has passwords here: whoever reaches the socket reads and writes the volume. Bind to
-/// 127.0.0.1 or use a unix socket unless the network is trusted.
+/// NBD has no passwords here, and NVMe has them only with --nvme-keys: without, every client that reaches
+/// the socket reads and writes the volume. Bind to 127.0.0.1 or use a unix socket unless the network is
+/// trusted. Nothing is encrypted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter serve disk.img --nbd unix:/run/disk.sock
   coulter serve disk.img --nbd tcp:127.0.0.1:10809
   coulter serve disk.img --nvme tcp:127.0.0.1:4420 --discovery
+  coulter serve disk.img --nvme tcp:192.0.2.7:4420 --nvme-keys /etc/coulter.keys
   qemu-system-x86_64 -drive file=nbd:unix:/run/disk.sock,format=raw,if=virtio …")]
 pub(crate) struct Serve {
     /// Store to serve
@@ -38,6 +43,17 @@ pub(crate) struct Serve {
     /// Where to listen for NVMe hosts instead: tcp:ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub nvme: Option<Address>,
+
+    /// Let in only NVMe hosts that prove to know their key (DH-HMAC-CHAP). Lines of the file are
+    /// HOST-NQN KEY [CONTROLLER-KEY], with keys of `nvme gen-dhchap-key`; the host `*` is any other.
+    /// Only its owner may have access to the file
+    #[arg(long, value_name = "FILE", requires = "nvme")]
+    pub nvme_keys: Option<PathBuf>,
+
+    /// Smallest Diffie-Hellman group to accept from NVMe hosts with keys
+    #[arg(long, value_name = "GROUP", default_value = "ffdhe2048", requires = "nvme_keys",
+          value_parser = named(&GROUPS))]
+    pub dh_group: Group,
 
     /// Run a discovery service on port 8009 of that address too
     #[arg(long, requires = "nvme")]
@@ -57,7 +73,7 @@ pub(crate) struct Serve {
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: u16,
 
-    /// Listen even on an address that other machines reach
+    /// Listen even on an address that other machines reach; with --nvme-keys this is not needed
     #[arg(long)]
     pub allow_remote: bool,
 
@@ -106,10 +122,12 @@ impl Serve {
     fn point(&self) -> Result<Point, CliError> {
         let allow_remote = self.allow_remote;
         if let Some(address) = &self.nvme {
-            check_remote(address, allow_remote)?;
+            check_remote(address, allow_remote || self.nvme_keys.is_some())?;
+            let keys = self.nvme_keys.as_deref().map(|path| nvme_keys::read(path, self.dh_group));
             return Ok(Point::Nvme(NvmePlace {
                 address: address.clone(),
                 allow_remote,
+                keys: keys.transpose()?,
                 discovery: self.discovery,
                 block_size: self.block_size,
                 queue_size: self.queue_depth + 1,

@@ -181,9 +181,10 @@ impl DaemonError {
                     })
             }
             DaemonError::Remote { address } => usage(format!("will not listen on {address}"))
-                .why("other machines could reach it, and NBD has no passwords")
+                .why("other machines could reach it, and no client would need a password")
                 .help(
-                    "choose an address of the loopback, such as 127.0.0.1, or add --allow-remote",
+                    "choose an address of the loopback, such as 127.0.0.1, give NVMe hosts keys by \
+                     --nvme-keys, or add --allow-remote",
                 ),
             DaemonError::Metrics { address, reason, fault: at } => {
                 let what = format!("cannot offer metrics at {address}");

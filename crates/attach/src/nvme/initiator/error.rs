@@ -14,6 +14,8 @@ pub enum InitiatorError {
     Protocol(&'static str),
     /// The target ended the connection, for this reason, if it gave one.
     Ended(Option<u16>),
+    /// The target did not believe this host, for this reason.
+    Refused(u8),
     /// The target refused a command.
     Status(Cqe),
 }
@@ -26,6 +28,9 @@ impl fmt::Display for InitiatorError {
             InitiatorError::Ended(None) => write!(f, "the NVMe target hung up"),
             InitiatorError::Ended(Some(status)) => {
                 write!(f, "the NVMe target hung up with fatal error {status}")
+            }
+            InitiatorError::Refused(reason) => {
+                write!(f, "the NVMe target does not believe this host: reason {reason}")
             }
             InitiatorError::Status(cqe) => {
                 write!(f, "the NVMe target refused a command: {}", cqe.status)

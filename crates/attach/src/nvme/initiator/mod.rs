@@ -16,10 +16,12 @@ mod error;
 pub use channel::{Channel, Finished};
 pub use error::InitiatorError;
 
+use super::auth::{Secret, prove};
 use super::outcome;
 use crate::net::Address;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, RequestError, Session};
+use coulter_nvme::auth::{Group, Hash};
 use coulter_nvme::discovery::{self, ENTRY_SIZE, Entry};
 use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, csts, property};
 use coulter_nvme::identify::{ControllerView, Namespace, cns};
@@ -31,8 +33,23 @@ use coulter_nvme::{Cqe, IDENTIFY_SIZE, Sqe, Status, sqe};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+/// The bits of a result of Connect that ask for a proof.
+const PROOF_REQUIRED: u32 = 3 << 17;
 /// The namespace that is used.
 const NSID: u32 = 1;
+
+/// How an initiator proves who it is, to a target that wants to know.
+#[derive(Clone, Debug)]
+pub struct Authentication {
+    /// The key of this host.
+    pub secret: Secret,
+    /// The key of the controller, which is to prove that it knows it.
+    pub controller: Option<Secret>,
+    /// What is offered, the best first.
+    pub hashes: Vec<Hash>,
+    /// What is offered, the best first.
+    pub groups: Vec<Group>,
+}
 
 /// What an initiator asks for.
 #[derive(Clone, Debug)]
@@ -49,6 +66,8 @@ pub struct InitiatorOptions {
     pub queue_size: u32,
     /// Do without reports of how far the target has come.
     pub flow_control_disabled: bool,
+    /// The proof, for targets that ask for one.
+    pub authentication: Option<Authentication>,
     /// Promised time between signs of life; zero for none.
     pub keep_alive: Duration,
     /// Time for anything that is waited for.
@@ -65,6 +84,7 @@ impl InitiatorOptions {
             digests: Digests::default(),
             queue_size: 128,
             flow_control_disabled: false,
+            authentication: None,
             keep_alive: Duration::ZERO,
             timeout: Duration::from_secs(30),
         }
@@ -73,6 +93,18 @@ impl InitiatorOptions {
     fn connect_data(&self, cntlid: u16) -> [u8; fabrics::CONNECT_DATA_SIZE] {
         ConnectData { host_id: self.host_id, cntlid, subsystem: &self.subsystem, host: &self.host }
             .encode()
+    }
+}
+
+impl InitiatorOptions {
+    /// Proves who this host is, if the answer to Connect asks for it.
+    fn prove(&self, channel: &mut Channel, connected: &Cqe) -> Result<(), InitiatorError> {
+        let is_asked = connected.result32() & PROOF_REQUIRED != 0;
+        match &self.authentication {
+            _ if !is_asked => Ok(()),
+            Some(options) => prove(channel, options, &self.host, &self.subsystem),
+            None => Err(InitiatorError::Protocol("the target wants a proof, and there is no key")),
+        }
     }
 }
 
@@ -111,6 +143,7 @@ pub fn connect_admin(
         keep_alive_ms: options.keep_alive.as_millis() as u32,
     };
     let cqe = channel.send(connect.encode(), &options.connect_data(CNTLID_ANY))?;
+    options.prove(&mut channel, &cqe)?;
     Ok((channel, cqe.result as u16))
 }
 
@@ -223,7 +256,8 @@ impl Initiator {
             keep_alive_ms: 0,
         };
         channel.set_queue_size(options.queue_size);
-        channel.send(connect.encode(), &options.connect_data(cntlid))?;
+        let cqe = channel.send(connect.encode(), &options.connect_data(cntlid))?;
+        options.prove(&mut channel, &cqe)?;
         Ok(channel)
     }
 
