@@ -88,6 +88,8 @@ fn try_main(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
         return Ok(0);
     }
     let mut programs = vec![("coulter".to_owned(), arguments.coulter.canonicalize()?)];
+    // It was built beside this one.
+    programs.push(("pages".to_owned(), std::env::current_exe()?.with_file_name("pages")));
     if let Some(conformance) = &arguments.conformance {
         programs.push(("conformance".to_owned(), conformance.canonicalize()?));
     }

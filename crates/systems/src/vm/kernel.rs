@@ -37,6 +37,11 @@ impl KernelName {
         self != KernelName::V6_1
     }
 
+    /// Whether files on ext4 and XFS take atomic writes of several blocks: Linux 6.16.
+    pub fn has_atomic_files(self) -> bool {
+        self == KernelName::Newest
+    }
+
     fn suite(self) -> &'static str {
         match self {
             KernelName::V6_1 => "bookworm",

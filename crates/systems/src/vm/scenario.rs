@@ -31,8 +31,10 @@ pub struct Scenario {
     pub name: &'static str,
     /// The script and its arguments.
     pub script: &'static str,
-    /// What it needs of the kernel.
+    /// It needs the ublk driver.
     pub needs_ublk: bool,
+    /// It needs file systems with atomic writes of several of their blocks.
+    pub needs_atomic_files: bool,
     /// When it is run.
     pub set: Set,
     /// Seconds that it may take under emulation, on a busy host.
@@ -44,7 +46,8 @@ pub struct Scenario {
 impl Scenario {
     /// Whether it is of any use on a kernel.
     pub fn fits(&self, kernel: KernelName) -> bool {
-        kernel.has_ublk() || !self.needs_ublk
+        let has_drivers = kernel.has_ublk() || !self.needs_ublk;
+        has_drivers && (kernel.has_atomic_files() || !self.needs_atomic_files)
     }
 
     /// How long it may take.
@@ -54,7 +57,8 @@ impl Scenario {
 }
 
 const fn ublk(name: &'static str, script: &'static str, set: Set, limit_s: u64) -> Scenario {
-    Scenario { name, script, needs_ublk: true, set, limit_s, kind: Kind::Script }
+    let (needs_ublk, needs_atomic_files, kind) = (true, false, Kind::Script);
+    Scenario { name, script, needs_ublk, needs_atomic_files, set, limit_s, kind }
 }
 
 const fn any(name: &'static str, script: &'static str, set: Set, limit_s: u64) -> Scenario {
@@ -64,6 +68,10 @@ const fn any(name: &'static str, script: &'static str, set: Set, limit_s: u64) -
 const fn cuts(name: &'static str, script: &'static str, set: Set, cuts: u32) -> Scenario {
     let kind = Kind::PowerCut { cuts };
     Scenario { kind, ..ublk(name, script, set, 120) }
+}
+
+const fn pages(name: &'static str, script: &'static str, set: Set, count: u32) -> Scenario {
+    Scenario { needs_ublk: false, needs_atomic_files: true, ..cuts(name, script, set, count) }
 }
 
 /// All scenarios, in the order in which they are run.
@@ -100,6 +108,12 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme xfs", "nvme-file-system xfs 4096 -i 4", Set::Long, 120),
     any("nvme btrfs of 512", "nvme-file-system btrfs 512", Set::Long, 120),
     any("nvme 6 kills", "nvme-kills 6", Set::Long, 300),
+    any("nvme keys", "nvme-auth", Set::Short, 120),
+    any("nvme silence", "nvme-silence", Set::Long, 240),
+    any("nvme long commands", "nvme-long", Set::Long, 300),
+    any("nvme resize", "nvme-resize", Set::Long, 120),
+    any("nvme read-only", "nvme-read-only", Set::Long, 90),
+    any("nvme queues", "nvme-queues", Set::Long, 240),
     any("nvme device ext4", "file-system ext4 nvme", Set::Short, 120),
     any("nvme device that waits", "waiting nvme", Set::Short, 90),
     any("nvme device 5 kills", "kills nvme 5", Set::Long, 300),
@@ -109,6 +123,21 @@ pub const SCENARIOS: &[Scenario] = &[
     cuts("10 power cuts under ext4 on ublk", "power ext4 ublk", Set::Long, 10),
     cuts("10 power cuts under xfs on ublk", "power xfs ublk", Set::Long, 10),
     cuts("10 power cuts under btrfs on ublk", "power btrfs ublk", Set::Long, 10),
+    pages("nvme power cut under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Short, 1),
+    pages("nvme 10 power cuts under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Long, 10),
+    pages("nvme 10 power cuts under pages of 64 KiB on xfs", "nvme-pages xfs 65536", Set::Long, 10),
+    pages(
+        "nvme 10 power cuts under pages of 16 KiB on ext4",
+        "nvme-pages ext4 16384",
+        Set::Long,
+        10,
+    ),
+    pages(
+        "nvme 10 power cuts under pages of 64 KiB on ext4",
+        "nvme-pages ext4 65536",
+        Set::Long,
+        10,
+    ),
 ];
 
 #[cfg(test)]
