@@ -10,6 +10,7 @@ use crate::nbd::wire::{
     option_reply as reply, transmission_flag as flag,
 };
 use crate::nbd::{Client, ClientOptions, Export, drive_transmission};
+use crate::nvme::{self, Stage};
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
 use std::io::{Read, Write};
@@ -82,6 +83,23 @@ pub fn nbd_client(bytes: &[u8]) {
     assert_eq!(completions.len(), operations.len(), "every request completes once");
     let with_buffer = completions.iter().filter(|completion| completion.buffer.len() == 4096);
     assert_eq!(with_buffer.count(), 3, "buffers come back");
+}
+
+/// Every decoder of NVMe.
+pub fn nvme_decoders(bytes: &[u8]) {
+    coulter_nvme::fuzz::decoders(bytes);
+}
+
+/// What a host sends to an NVMe target. The first byte says how far the conversation has come, and how the
+/// rest is cut up.
+pub fn nvme_target(bytes: &[u8]) {
+    let Some((first, stream)) = bytes.split_first() else { return };
+    let stages = [Stage::Greeting, Stage::Proof, Stage::Admin, Stage::Discovery, Stage::Io];
+    let pieces = [usize::MAX, 4096, 13, 1];
+    let number = usize::from(*first);
+    let (stage, piece) =
+        (stages[number % stages.len()], pieces[number / stages.len() % pieces.len()]);
+    nvme::converse(stage, stream, piece);
 }
 
 /// What a kernel sends to a FUSE mount.

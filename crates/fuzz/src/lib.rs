@@ -43,6 +43,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nbd_transmission", run: nbd_transmission, size_max: 16_384 },
     Target { name: "nbd_client", run: coulter_attach::fuzz::nbd_client, size_max: 16_384 },
     Target { name: "fuse_message", run: coulter_attach::fuzz::fuse_message, size_max: 512 },
+    Target { name: "nvme_decoders", run: coulter_attach::fuzz::nvme_decoders, size_max: 4200 },
+    Target { name: "nvme_target", run: coulter_attach::fuzz::nvme_target, size_max: 16_384 },
     Target { name: "engine", run: engine::against_a_map, size_max: 4096 },
 ];
 
@@ -67,6 +69,7 @@ pub fn seeds(target: &Target) -> Vec<Vec<u8>> {
         "record" => marked(&models.record_header[..1024]),
         "checkpoint" => marked(&models.body),
         "run" => marked(&models.run_block[..512]),
+        "nvme_target" => nvme_seeds(),
         name => {
             let seed = name.bytes().map(u64::from).sum();
             let mut random = coulter_workload::Random::new(seed);
@@ -74,4 +77,36 @@ pub fn seeds(target: &Target) -> Vec<Vec<u8>> {
             vec![vec![0; 64], noise(64), noise(256), noise(512)]
         }
     }
+}
+
+/// Commands, well formed, for each stage of a conversation and each way to cut it up.
+fn nvme_seeds() -> Vec<Vec<u8>> {
+    // A capsule of a command with this opcode, and with these bytes in its SGL.
+    let capsule = |opcode: u8, kind: u8, data: &[u8]| {
+        let mut bytes = vec![4, 0, 72, if data.is_empty() { 0 } else { 72 }];
+        bytes.extend_from_slice(&(72 + data.len() as u32).to_le_bytes());
+        let mut sqe = [0; 64];
+        (sqe[0], sqe[1], sqe[2], sqe[4]) = (opcode, 0x40, 9, kind);
+        sqe[32..36].copy_from_slice(&(data.len().max(4096) as u32).to_le_bytes());
+        sqe[39] = if data.is_empty() { 0x5a } else { 0x01 };
+        (sqe[41], sqe[42], sqe[43]) = (1, 1, 0xe9);
+        bytes.extend_from_slice(&sqe);
+        bytes.extend_from_slice(data);
+        bytes
+    };
+    let greeting = [&[0, 0, 128, 0, 128, 0, 0, 0][..], &[0; 120]].concat();
+    let negotiate = [&[0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1][..], &[0; 59]].concat();
+    let streams = [
+        [greeting, capsule(0x7f, 1, &[0; 1024])].concat(),
+        [capsule(0x7f, 5, &negotiate), capsule(0x7f, 6, &[])].concat(),
+        [capsule(6, 1, &[]), capsule(2, 0, &[]), capsule(0x0c, 0, &[])].concat(),
+        [capsule(6, 1, &[]), capsule(0x0a, 0, &[])].concat(),
+        [capsule(1, 1, &[7; 4096]), capsule(2, 1, &[]), capsule(9, 1, &[0; 16])].concat(),
+    ];
+    let stages = streams.len() as u8;
+    let all = (0..).zip(streams);
+    all.flat_map(|(stage, stream)| {
+        [0u8, 2].map(|piece| [&[stage + piece * stages][..], &stream].concat())
+    })
+    .collect()
 }
