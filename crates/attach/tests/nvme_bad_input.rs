@@ -471,11 +471,32 @@ fn a_volume_that_becomes_read_only_is_told_to_its_hosts() {
     let identify = Sqe::new(admin::IDENTIFY, 1);
     let namespace = initiator.admin.fetch(identify, 4096).expect("it can be asked");
     assert_eq!(namespace[99], 1, "it is protected from writes");
+    // Newer kernels look here instead.
+    let independent = Sqe::new(admin::IDENTIFY, 1).with_dword(10, 8);
+    let independent = initiator.admin.fetch(independent, 4096).expect("it can be asked");
+    assert_eq!(independent[..15], [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1]);
     let health = GetLog { page: page::SMART, retains_event: false, length: 512, offset: 0 };
     let health = initiator.admin.fetch(health.encode(), 512).expect("the log can be read");
     assert_eq!(health[0], 8, "its media is read-only");
     let outcome = initiator.io.send(write(0, 1), &[1; 4096]);
     assert!(is_status(&outcome, Status::NAMESPACE_WRITE_PROTECTED), "{outcome:?}");
+}
+
+#[test]
+fn an_admin_queue_is_as_long_as_hosts_have_it_however_short_the_others_are() {
+    let options = TargetOptions { queue_size_max: 17, ..TargetOptions::default() };
+    let served = Served::with(MemoryOptions::new(SIZE), options);
+    // Its admin queue has 32 slots, as Linux has them.
+    let short = InitiatorOptions { queue_size: 17, ..served.options(1) };
+    let initiator = Initiator::connect(served.target.address(), &short).expect("it can connect");
+    let long = InitiatorOptions { queue_size: 18, ..served.options(1) };
+    let cntlid = initiator.cntlid;
+    let refused = Initiator::connect_queue(served.target.address(), &long, cntlid, 1).map(drop);
+    let is_invalid = |error: &InitiatorError| {
+        matches!(error, InitiatorError::Status(cqe)
+            if cqe.status.code_and_type() == Status::CONNECT_INVALID)
+    };
+    assert!(refused.as_ref().is_err_and(is_invalid), "{refused:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::choices::named;
 use clap::Args;
 use coulter_daemon::Opening;
-use coulter_daemon::opening::{Acknowledge, Trim};
+use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::replication::Replication;
 use coulter_daemon::setting::{self, Setting};
 use coulter_object::{Ack, Url};
@@ -23,6 +23,11 @@ pub struct OpeningOptions {
     /// was decided at `create` is refused [default: what was decided then]
     #[arg(long, value_name = "SIZE")]
     pub map_memory: Option<Size>,
+
+    /// How commands get to the drive: `auto`, through the kernel's block layer; `nvme-passthrough`, as NVMe commands
+    /// of our own to a namespace, where kernel and drive allow that: else as auto, and the log says why
+    #[arg(long, default_value = "auto", value_name = "HOW", value_parser = named(&DeviceChoice::NAMED))]
+    pub device: DeviceChoice,
 
     /// Whether to discard segments that were freed: auto does so on disks and in sparse files
     #[arg(long, default_value = "auto", value_name = "WHEN", value_parser = named(&Trim::NAMED))]
@@ -130,6 +135,7 @@ impl OpeningOptions {
         Opening {
             name: self.name.clone(),
             map_memory: self.map_memory.map(|size| size.0),
+            device: self.device,
             trim: self.trim,
             acknowledge: self.acknowledge,
             read_only: self.read_only,
@@ -147,6 +153,9 @@ impl OpeningOptions {
         }
         if let Some(size) = self.map_memory {
             words.push(format!("--map-memory={}", size.0).into());
+        }
+        if self.device == DeviceChoice::NvmePassthrough {
+            words.push("--device=nvme-passthrough".into());
         }
         match self.trim {
             Trim::Auto => {}

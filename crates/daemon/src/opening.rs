@@ -13,6 +13,8 @@ pub struct Opening {
     pub name: Option<String>,
     /// Most bytes of memory that the map may take; `None` for what was decided at creation.
     pub map_memory: Option<u64>,
+    /// How commands get to the drive.
+    pub device: DeviceChoice,
     /// Whether to discard segments that were freed.
     pub trim: Trim,
     /// When to answer writes that ask for nothing more.
@@ -25,6 +27,22 @@ pub struct Opening {
     pub metrics: Option<SocketAddr>,
     /// Where to keep a copy, if anywhere.
     pub replicate: Option<Replication>,
+}
+
+/// How commands get to the drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// Through the kernel's block layer.
+    #[default]
+    Auto,
+    /// As NVMe commands of our own, where kernel and drive allow that; else as `Auto`, and the reason is told.
+    NvmePassthrough,
+}
+
+impl DeviceChoice {
+    /// Each by its name.
+    pub const NAMED: [(&str, DeviceChoice); 2] =
+        [("auto", DeviceChoice::Auto), ("nvme-passthrough", DeviceChoice::NvmePassthrough)];
 }
 
 /// When to discard.

@@ -2,7 +2,7 @@
 
 use crate::backing::{Backing, Source};
 use crate::error::{Error, OpenError};
-use crate::opening::{Opening, Trim};
+use crate::opening::{DeviceChoice, Opening, Trim};
 use crate::replication::Replication;
 use crate::signatures;
 use crate::state::{Entry, StateDirectory, name_of_store};
@@ -10,7 +10,7 @@ use crate::status::{Facts, Status, facts_of};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
-use coulter_device::{Device, OpenOptions};
+use coulter_device::{Device, Engine, OpenOptions};
 use coulter_object::Replica;
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
@@ -67,6 +67,22 @@ pub fn existing_to_serve(path: &Path) -> Result<PathBuf, Error> {
 pub fn open_device(path: &Path, read_only: bool) -> Result<Box<dyn Device>, Error> {
     let options = OpenOptions { read_only, ..OpenOptions::default() };
     coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
+}
+
+/// The file or disk at `path`, driven as it was asked for. Where that cannot be, the log says why.
+fn open_as_chosen(path: &Path, opening: &Opening) -> Result<Box<dyn Device>, Error> {
+    if opening.device == DeviceChoice::Auto {
+        return open_device(path, opening.read_only);
+    }
+    let engine = Engine::NvmePassthrough;
+    let options = OpenOptions { read_only: opening.read_only, engine, ..OpenOptions::default() };
+    let device = coulter_device::open_path(path, &options);
+    let device = device.map_err(|error| not_opened(path, &error))?;
+    match &device.properties().note {
+        Some(note) => log::warn!(store:% = path.display(); "{note}"),
+        None => log::info!(store:% = path.display(); "NVMe commands are passed through"),
+    }
+    Ok(device)
 }
 
 /// The file at `path`, which [`lock_file`] has locked.
@@ -155,7 +171,7 @@ impl Store {
         wrap: &dyn Fn(Box<dyn Device>) -> Box<dyn Device>,
     ) -> Result<OpenStore, Error> {
         let path = self.path.clone();
-        let device = open_device(&path, opening.read_only)?;
+        let device = open_as_chosen(&path, opening)?;
         // Nothing is shipped of what cannot change.
         let replication = opening.replicate.clone().filter(|_| !opening.read_only);
         let (device, replica) = match replication {

@@ -12,10 +12,6 @@ use std::path::Path;
 /// Set to anything but `0` or nothing, it makes [`Engine::Automatic`] use threads.
 pub const NO_IO_URING_VARIABLE: &str = "COULTER_NO_IO_URING";
 
-/// Set to anything but `0` or nothing, it has [`Engine::Automatic`] pass NVMe commands of our own to a drive
-/// that is an NVMe namespace, where kernel and drive allow that.
-pub const NVME_PASSTHROUGH_VARIABLE: &str = "COULTER_NVME_PASSTHROUGH";
-
 /// The largest [`OpenOptions::queue_depth`].
 pub const QUEUE_DEPTH_MAX: usize = 4096;
 
@@ -28,6 +24,9 @@ pub enum Engine {
     /// io_uring, or threads where the system refuses that or [`NO_IO_URING_VARIABLE`] is set.
     #[default]
     Automatic,
+    /// NVMe commands of our own, through io_uring, to a drive that is an NVMe namespace; where kernel or
+    /// drive do not allow that, as [`Engine::Automatic`], with the reason in the device's note.
+    NvmePassthrough,
     /// io_uring or nothing.
     Uring,
     /// A pool of threads that call pread and pwrite.
@@ -89,7 +88,8 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<Box<dyn Device>, 
         return Ok(Box::new(ThreadDevice::new(target, options, None)?));
     }
     let (mut target, mut why_not) = (target, None);
-    if options.engine == Engine::Automatic && is_set(NVME_PASSTHROUGH_VARIABLE) {
+    let is_automatic = matches!(options.engine, Engine::Automatic | Engine::NvmePassthrough);
+    if options.engine == Engine::NvmePassthrough {
         match PassthroughDevice::new(target, options.queue_depth) {
             Ok(device) => return Ok(Box::new(device)),
             Err((given_back, reason)) => {
@@ -99,13 +99,13 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<Box<dyn Device>, 
         }
     }
     target.add_note(why_not);
-    if options.engine == Engine::Automatic && is_set(NO_IO_URING_VARIABLE) {
+    if is_automatic && is_set(NO_IO_URING_VARIABLE) {
         let note = format!("threads instead of io_uring: {NO_IO_URING_VARIABLE} is set");
         return Ok(Box::new(ThreadDevice::new(target, options, Some(note))?));
     }
     match UringDevice::new(target, options.queue_depth) {
         Ok(device) => Ok(Box::new(device)),
-        Err((target, source)) if options.engine == Engine::Automatic => {
+        Err((target, source)) if is_automatic => {
             let note = format!("threads instead of io_uring: the system refuses it ({source})");
             Ok(Box::new(ThreadDevice::new(target, options, Some(note))?))
         }

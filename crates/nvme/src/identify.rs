@@ -343,7 +343,7 @@ pub fn encode_namespace_list(ids: impl IntoIterator<Item = u32>, out: &mut [u8; 
 /// Writes a namespace as it is whatever its command set.
 pub fn encode_independent(read_only: bool, out: &mut [u8; IDENTIFY_SIZE]) {
     out.fill(0);
-    out[3] = u8::from(read_only);
+    out[8] = u8::from(read_only);
     // Ready.
     out[14] = 1;
 }

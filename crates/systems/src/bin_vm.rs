@@ -88,8 +88,10 @@ fn try_main(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
         return Ok(0);
     }
     let mut programs = vec![("coulter".to_owned(), arguments.coulter.canonicalize()?)];
-    // It was built beside this one.
-    programs.push(("pages".to_owned(), std::env::current_exe()?.with_file_name("pages")));
+    // They were built beside this one.
+    for name in ["pages", "nvme-compare"] {
+        programs.push((name.to_owned(), std::env::current_exe()?.with_file_name(name)));
+    }
     if let Some(conformance) = &arguments.conformance {
         programs.push(("conformance".to_owned(), conformance.canonicalize()?));
     }

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long a host may take to hear the last of a connection.
 const LINGER: Duration = Duration::from_secs(5);
+/// Slots of an admin queue that every host may have, whatever its I/O queues have: Linux asks for so many.
+const ADMIN_QUEUE_SIZE: u32 = 32;
 /// The mark of a payload whose buffer is of no pool.
 const OF_NOBODY: u64 = 0;
 const _: () = assert!(OF_NOBODY != OF_POOL);
@@ -315,7 +317,9 @@ impl<'a> Conversation<'a> {
         }
         let names = ConnectData::decode(data).map_err(invalid)?;
         let subsystem = self.subsystem(names.subsystem).ok_or(invalid(position::SUBSYSTEM))?;
-        if !(2..=self.nvme.options.queue_size_max).contains(&asked.queue_size) {
+        let granted = self.nvme.options.queue_size_max;
+        let size_max = if asked.queue_id == 0 { granted.max(ADMIN_QUEUE_SIZE) } else { granted };
+        if !(2..=size_max).contains(&asked.queue_size) {
             return Err(invalid(position::QUEUE_SIZE));
         }
         if asked.queue_id == 0 {

@@ -13,7 +13,7 @@ use coulter::{LocalVolume, OpenOptions};
 use coulter_attach::mounts;
 use coulter_check::files::{self, Report};
 use coulter_daemon::job::{FsOptions, Job, Point};
-use coulter_daemon::opening::{Acknowledge, Trim};
+use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, service};
@@ -285,6 +285,7 @@ impl Mount {
         let opening = OpeningOptions {
             name: self.name.clone(),
             map_memory: self.map_memory,
+            device: DeviceChoice::Auto,
             trim: Trim::Auto,
             // What a program did not sync may go with the mount, as with any file system.
             acknowledge: Acknowledge::Buffered,
