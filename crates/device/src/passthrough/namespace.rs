@@ -8,7 +8,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::fs::{self, File, OpenOptions};
 use std::io as system;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// `NVME_IOCTL_ADMIN_CMD`: `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
@@ -46,7 +46,11 @@ impl Namespace {
     /// # Errors
     /// Why it cannot be had, for people.
     pub(super) fn open(target: &Target) -> Result<Namespace, String> {
-        let number = fs::metadata(target.path()).map_err(|error| error.to_string())?.rdev();
+        let metadata = fs::metadata(target.path()).map_err(|error| error.to_string())?;
+        if !metadata.file_type().is_block_device() {
+            return Err(format!("{} is no block device", target.path().display()));
+        }
+        let number = metadata.rdev();
         let (major, minor) = (libc::major(number), libc::minor(number));
         let directory = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
         let name = fs::canonicalize(&directory).map_err(|error| error.to_string())?;
