@@ -246,7 +246,7 @@ mod tests {
     use crate::command::{CommandLine, Verb};
     use crate::opening::CopyOptions;
     use clap::Parser;
-    use coulter_daemon::opening::Trim;
+    use coulter_daemon::opening::{DeviceChoice, Trim};
     use coulter_terminal::Size;
 
     #[test]
@@ -254,6 +254,7 @@ mod tests {
         let opening = OpeningOptions {
             name: Some("a".into()),
             map_memory: Some(Size(12_345_678)),
+            device: DeviceChoice::NvmePassthrough,
             trim: Trim::Yes,
             acknowledge: Acknowledge::Buffered,
             read_only: true,
