@@ -1,4 +1,4 @@
-//! The same turns on a device that is held back to what a cloud volume is allowed: there, and not
+//! The first turns, on a device that is held back to what a cloud volume is allowed: there, and not
 //! on a disk that is quick at random writes by itself, is where a log wins.
 //!
 //! Both sides get the same device with the same limits and go the same way to it. They live in
@@ -28,7 +28,9 @@ pub(crate) const TURNS: u32 = 2;
 
 /// Says what comes.
 pub(crate) fn announce_it() {
-    announce("the same on a device that is held back, as volumes of clouds are");
+    announce(
+        "on a device that is held back, as volumes of clouds are: 4 KiB random writes, in turns",
+    );
 }
 
 /// What is at `path`, held back.
@@ -48,8 +50,8 @@ pub(crate) fn volume(path: &Path) -> Result<Volume, LabError> {
     volume.map_err(|error| failed("opening the store again", error.to_string()))
 }
 
-/// The turns on ext4, both file systems on a loop device over FUSE. The stores and what is on them
-/// are those of the turns before.
+/// The turns on ext4, both file systems on a loop device over FUSE. The store and the file
+/// hold a file system each, whose data was written once.
 ///
 /// # Errors
 /// Whatever one of its steps cannot do.

@@ -41,10 +41,16 @@ impl Side {
     fn new(scratch: &mut Scratch, name: &str, device: &Path) -> Result<Side, LabError> {
         FileSystem::Ext4.make(device, &MKFS_OPTIONS)?;
         let mount_point = scratch.make_directory(name)?;
-        file_system::mount("ext4", device, &mount_point, "")?;
-        scratch.note(Undo::Unmount(mount_point.clone()));
         let data = mount_point.join("data");
-        Ok(Side { mount_point, data })
+        let side = Side { mount_point, data };
+        side.mount(scratch, device)?;
+        Ok(side)
+    }
+
+    fn mount(&self, scratch: &mut Scratch, device: &Path) -> Result<(), LabError> {
+        file_system::mount("ext4", device, &self.mount_point, "")?;
+        scratch.note(Undo::Unmount(self.mount_point.clone()));
+        Ok(())
     }
 }
 
@@ -64,12 +70,21 @@ pub(crate) fn run(
     let entry = plan::attach(scratch, &store, ViaChoice::Loop)?;
     let coulter = Side::new(scratch, "coulter", &device_of(&entry)?)?;
     let plain_path = scratch.path("plain.img");
-    let plain_loop = plain_device(scratch, &plain_path, entry.volume_size_bytes)?;
+    let plain_loop = plain_device(scratch, &plain_path, Some(entry.volume_size_bytes))?;
     let plain = Side::new(scratch, "plain", &plain_loop)?;
     for side in [&plain, &coulter] {
         fio.run(&side.data, plan.size, Work::Fill)?;
+        file_system::unmount(&side.mount_point)?;
     }
+    detach(scratch.state(), &entry, false)?;
+    release(&plain_loop)?;
+    let held_back = held_back::on_loop(plan, scratch, &fio, &store, &plain_path)?;
 
+    announce("the disk as it is");
+    let entry = plan::attach(scratch, &store, ViaChoice::Loop)?;
+    coulter.mount(scratch, &device_of(&entry)?)?;
+    let plain_loop = plain_device(scratch, &plain_path, None)?;
+    plain.mount(scratch, &plain_loop)?;
     announce("4 KiB random writes on either side, in turns");
     plan::start_trace(scratch, &entry)?;
     let speed = plan.take_turns(plan.turns, |which| {
@@ -91,8 +106,7 @@ pub(crate) fn run(
     let found = recover(plan, scratch, &fio, &coulter, &store, durable)?;
 
     file_system::unmount(&plain.mount_point)?;
-    tool::run("losetup", "mount", &["--detach".as_ref(), plain_loop.as_os_str()])?;
-    let held_back = held_back::on_loop(plan, scratch, &fio, &store, &plain_path)?;
+    release(&plain_loop)?;
 
     let setting = "fio, 4 KiB random writes, queue depth 32, on ext4";
     plan.draw(&trace, &entry, setting, "plain loop", (&held_back.speed, &speed), picture)?;
@@ -147,9 +161,8 @@ fn recover(
     let begin = Instant::now();
     let entry = plan::attach(scratch, store, ViaChoice::Loop)?;
     let device = device_of(&entry)?;
-    file_system::mount("ext4", &device, &side.mount_point, "")?;
+    side.mount(scratch, &device)?;
     let seconds = begin.elapsed().as_secs_f64();
-    scratch.note(Undo::Unmount(side.mount_point.clone()));
 
     announce("everything read back again");
     file_system::unmount(&side.mount_point)?;
@@ -168,10 +181,17 @@ fn device_of(entry: &Entry) -> Result<PathBuf, LabError> {
     device.ok_or_else(|| failed("attaching", "the daemon names no device"))
 }
 
-/// A loop device over a file of `size` bytes, as one would make it without Coulter.
-fn plain_device(scratch: &mut Scratch, path: &Path, size: u64) -> Result<PathBuf, LabError> {
-    let file = File::create_new(path).map_err(|e| LabError::io("make", path, e))?;
-    file.set_len(size).map_err(|e| LabError::io("make", path, e))?;
+/// A loop device over a file, as one would make it without Coulter. The file is made, with `size` bytes, if
+/// there is a size.
+fn plain_device(
+    scratch: &mut Scratch,
+    path: &Path,
+    size: Option<u64>,
+) -> Result<PathBuf, LabError> {
+    if let Some(size) = size {
+        let file = File::create_new(path).map_err(|e| LabError::io("make", path, e))?;
+        file.set_len(size).map_err(|e| LabError::io("make", path, e))?;
+    }
     let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096"];
     let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(AsRef::as_ref).collect();
     arguments.push(path.as_os_str());
@@ -179,6 +199,12 @@ fn plain_device(scratch: &mut Scratch, path: &Path, size: u64) -> Result<PathBuf
     let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     scratch.note(Undo::Loop { device: device.clone(), file: path.to_owned() });
     Ok(device)
+}
+
+/// Takes a plain loop device away.
+fn release(device: &Path) -> Result<(), LabError> {
+    tool::run("losetup", "mount", &["--detach".as_ref(), device.as_os_str()])?;
+    Ok(())
 }
 
 /// Reads the verified file with cold caches.

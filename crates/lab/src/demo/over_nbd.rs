@@ -45,10 +45,20 @@ pub(crate) fn run(
     let plain_path = scratch.path("plain.img");
     let mut plain = plain_file(&plain_path, entry.volume_size_bytes)?;
     let count = plan.size / BLOCK_SIZE;
+    for (session, seed) in [(&mut plain as &mut dyn Session, 4), (&mut *volume, 3)] {
+        Blocks::new(count, seed).fill(session, interrupt)?;
+    }
+    drop((volume, plain));
+    detach(scratch.state(), &entry, false)?;
+    let held_back = held_back(plan, scratch, &store, &plain_path)?;
+
+    announce("the disk as it is");
+    let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
+    let mut volume = attach_point::connect(scratch.state(), &entry)?;
+    let mut plain = bare(&plain_path)?;
     let (mut ours, mut theirs) = (Blocks::new(count, 1), Blocks::new(count, 2));
     theirs.fill(&mut plain, interrupt)?;
     ours.fill(&mut *volume, interrupt)?;
-
     announce("4 KiB random writes on either side, in turns");
     plan::start_trace(scratch, &entry)?;
     let speed = plan.take_turns(plan.turns, |which| {
@@ -78,8 +88,6 @@ pub(crate) fn run(
     drop(volume);
     detach(scratch.state(), &entry, false)?;
     let sound = plan::is_sound(&store)?;
-
-    let held_back = held_back(plan, scratch, &store, &plain_path)?;
 
     let setting = "4 KiB random writes, queue depth 32, over NBD";
     plan.draw(&trace, &entry, setting, "plain file", (&held_back.speed, &speed), picture)?;
@@ -126,11 +134,16 @@ fn crash_under_load(
 fn plain_file(path: &Path, size: u64) -> Result<BareSession, LabError> {
     let file = File::create_new(path).map_err(|e| LabError::io("make", path, e))?;
     file.set_len(size).map_err(|e| LabError::io("make", path, e))?;
+    bare(path)
+}
+
+/// The file at `path`, past the page cache.
+fn bare(path: &Path) -> Result<BareSession, LabError> {
     let session = BareSession::new(store::open_device(path, false)?);
     session.map_err(|source| LabError::io("wait for", path, source))
 }
 
-/// The turns once more, on devices that are held back.
+/// The turns on devices that are held back.
 fn held_back(
     plan: &Plan,
     scratch: &Scratch,
@@ -149,7 +162,7 @@ fn held_back(
     let bare = BareSession::new(held_back::device(plain)?);
     let mut bare = bare.map_err(|source| LabError::io("wait for", plain, source))?;
     let count = plan.size / BLOCK_SIZE;
-    // What they write is not looked at again.
+    // What they write is written over before it is looked at.
     let (mut ours, mut theirs) = (Blocks::new(count, 3), Blocks::new(count, 4));
     let speed = plan.take_turns(held_back::TURNS, |which| {
         let load = match which {

@@ -12,10 +12,10 @@ use std::path::PathBuf;
 /// Show what Coulter does: random writes on an embedded store against the same on a plain file.
 ///
 /// As root: ext4 on a volume and ext4 on a plain loop device, both over files of equal size on
-/// the same disk, take turns under fio with 4 KiB random writes. Everything is read back and
+/// the same disk, take turns under fio with 4 KiB random writes: first on a device that is held
+/// back to what a cloud volume may do, then on the disk as it is. Everything is read back and
 /// verified. Then the daemon is killed under load, attached again, and every file that was
-/// fsynced is compared. Last, the turns are taken on a device that is held back to what a cloud
-/// volume may do. Without root the same is done over NBD, without a file system.
+/// fsynced is compared. Without root the same is done over NBD, without a file system.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
