@@ -26,6 +26,9 @@ const MARKS_DIRECTORY: &str = "/var/lib/coulter";
 /// How far into a store a superblock is looked for, in bytes.
 const SUPERBLOCK_WITHIN: u64 = 8 << 20;
 
+/// What is told of a copy whose store's device is gone.
+const STOPPED: &str = "the store's device cannot be read any more: the copy stays what it was";
+
 /// How a store is replicated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replication {
@@ -64,7 +67,7 @@ pub struct ReplicaFacts {
     pub unreadable_bytes: u64,
     /// For how long the bucket has not answered; `null` if it does.
     pub outage_seconds: Option<f64>,
-    /// What it said last, while it does not.
+    /// What it said last, while it does not; or why nothing is shipped any more.
     pub outage: Option<String>,
     /// Another host has taken the volume over.
     pub is_fenced: bool,
@@ -143,7 +146,10 @@ impl Replication {
             shipped_bytes: status.counts.shipped_bytes,
             unreadable_bytes: status.counts.unreadable_bytes,
             outage_seconds: status.weather.outage_since.map(|since| since.elapsed().as_secs_f64()),
-            outage: status.weather.error.map(|error| error.to_string()),
+            outage: match status.weather.error {
+                _ if status.has_stopped => Some(STOPPED.to_string()),
+                error => error.map(|error| error.to_string()),
+            },
             is_fenced: status.is_fenced,
         }
     }

@@ -8,6 +8,8 @@
 //! - A bucket that fails holds up commits and, with `Ack::Remote`, flushes; it fails nothing. When too much
 //!   waits to be shipped, writers wait.
 //! - When another host has taken the volume over, every command fails with `Gone`, reads too.
+//! - What cannot be read back is shipped as zeros only if the device can still read its first block. A device that
+//!   is gone ships nothing any more: the copy stays what it was.
 //! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
 //! - A drop ships what is left, for a while ([`LINGER`]).
 //!
@@ -53,6 +55,8 @@ enum Flight {
     Flush(Command, u64),
     /// A part of what a job reads: first byte in its memory, and the range.
     ReadBack(JobId, u64, Range<u64>),
+    /// The first block of the device, to tell a bad block, at this range of a job, from a device that is gone.
+    Witness(JobId, u64, Range<u64>),
 }
 
 /// Something that is read back.
@@ -75,6 +79,12 @@ pub struct ShippedDevice<D: Device> {
     flights: BTreeMap<u64, Flight>,
     next_tag: u64,
     reads: BTreeMap<JobId, ReadBack>,
+    /// Where the first block is read to; nobody looks at it.
+    witness: AlignedMemory,
+    /// Chunks that hold what could not be read: they stay marked.
+    unreadable: BTreeSet<u64>,
+    /// The device is gone, and nothing is shipped any more.
+    has_stopped: bool,
     /// Reads that wait for room in the queue.
     read_parts: VecDeque<(JobId, u64, Range<u64>)>,
     /// Commands that the shipper, or a mark, does not let pass yet.
@@ -148,6 +158,9 @@ impl<D: Device> ShippedDevice<D> {
             flights: BTreeMap::new(),
             next_tag: 0,
             reads: BTreeMap::new(),
+            witness: AlignedMemory::zeroed(UNREADABLE_UNIT as usize),
+            unreadable: BTreeSet::new(),
+            has_stopped: false,
             read_parts: VecDeque::new(),
             held: VecDeque::with_capacity(depth),
             flushes: BTreeMap::new(),
@@ -196,7 +209,7 @@ impl<D: Device> ShippedDevice<D> {
 
     /// Whether a range may change now. Asks for marks that are missing.
     fn may_pass(&mut self, range: &Range<u64>) -> bool {
-        if !self.shipper.admits(range) {
+        if !self.has_stopped && !self.shipper.admits(range) {
             return false;
         }
         let chunk_size = u64::from(CHUNK_SIZE);
@@ -222,7 +235,9 @@ impl<D: Device> ShippedDevice<D> {
             self.shipper.ask_for_commit();
         }
         let now = self.start.elapsed();
-        while let Some(action) = self.shipper.poll(now) {
+        while !self.has_stopped
+            && let Some(action) = self.shipper.poll(now)
+        {
             self.perform(action);
         }
         self.read_on();
@@ -232,12 +247,14 @@ impl<D: Device> ShippedDevice<D> {
             self.release();
         }
         self.clear_marks();
-        self.courier.set_alarm(self.shipper.due().map(|due| self.start + due));
+        let due = self.shipper.due().filter(|_| !self.has_stopped);
+        self.courier.set_alarm(due.map(|due| self.start + due));
         self.tell(now);
     }
 
     fn take_report(&mut self, report: Report) {
         match report {
+            Report::Created(_, true) | Report::Manifest(_) if self.has_stopped => {}
             Report::Created(job, is_ours) => self.shipper.handle_created(job, is_ours),
             Report::Manifest(id) => self.shipper.handle_manifest(id),
             Report::Fenced => self.shipper.fence(),
@@ -313,6 +330,9 @@ impl<D: Device> ShippedDevice<D> {
                 self.read_count -= 1;
                 self.read_back(job, offset, range, completion.result);
             }
+            Flight::Witness(job, offset, range) => {
+                self.witnessed(job, offset, range, completion.result);
+            }
         }
     }
 
@@ -337,6 +357,13 @@ impl<D: Device> ShippedDevice<D> {
     fn flush_completed(&mut self, command: Command, number: u64, result: Result<(), DeviceError>) {
         if result.is_ok() {
             self.flushed = self.flushed.max(number);
+        }
+        if self.settings.ack == Ack::Remote && self.has_stopped {
+            // The copy does not have it, whatever the device says.
+            self.flushes.remove(&number);
+            let result = Err(DeviceError::of(DeviceErrorKind::Gone));
+            self.ready.push(Completion { tag: command.tag, result });
+            return;
         }
         if self.settings.ack == Ack::Remote {
             if result.is_ok() {
@@ -365,11 +392,12 @@ impl<D: Device> ShippedDevice<D> {
         range: Range<u64>,
         result: Result<(), DeviceError>,
     ) {
-        let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
-        read.left -= 1;
         let length = range.end - range.start;
-        if result.is_err() && length > UNREADABLE_UNIT {
+        if result.is_ok() || self.has_stopped {
+            self.part_is_read(job);
+        } else if length > UNREADABLE_UNIT {
             // Once more, in small pieces.
+            let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
             let mut start = range.start;
             while start < range.end {
                 let end = range.end.min(start + UNREADABLE_UNIT);
@@ -377,16 +405,54 @@ impl<D: Device> ShippedDevice<D> {
                 read.left += 1;
                 start = end;
             }
-        } else if result.is_err() {
-            let start = offset as usize;
-            read.memory[start..start + length as usize].fill(0);
-            read.unreadable += length;
+            self.part_is_read(job);
+        } else {
+            let buffer = self.witness.as_mut_pointer();
+            let command = Command::read(0, 0, UNREADABLE_UNIT, buffer);
+            self.pass(Flight::Witness(job, offset, range), command);
         }
-        if read.left == 0 {
-            let read = self.reads.remove(&job).expect("it was there above");
+    }
+
+    /// The first block was read, or not, after a part of a job was not.
+    fn witnessed(
+        &mut self,
+        job: JobId,
+        offset: u64,
+        range: Range<u64>,
+        result: Result<(), DeviceError>,
+    ) {
+        if result.is_err() {
+            self.stop();
+        } else {
+            let length = range.end - range.start;
+            let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
+            read.memory[offset as usize..(offset + length) as usize].fill(0);
+            read.unreadable += length;
+            self.unreadable.insert(range.start / u64::from(CHUNK_SIZE));
+        }
+        self.part_is_read(job);
+    }
+
+    /// One part fewer is missing of what a job reads.
+    fn part_is_read(&mut self, job: JobId) {
+        let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
+        read.left -= 1;
+        if read.left > 0 {
+            return;
+        }
+        let read = self.reads.remove(&job).expect("it was there above");
+        if !self.has_stopped {
             let bytes = read.memory[..read.size as usize].to_vec();
             self.shipper.handle_read(job, bytes, read.unreadable);
         }
+    }
+
+    /// The device is gone. The copy stays what it was: zeros in place of what cannot be read would destroy it
+    /// when it is needed. The marks stay, too, so that the next opening ships what is missing.
+    fn stop(&mut self) {
+        self.has_stopped = true;
+        let gone = Err(DeviceError::of(DeviceErrorKind::Gone));
+        self.answer_flushes(gone);
     }
 
     /// Another host has the volume: nothing is done any more.
@@ -395,13 +461,18 @@ impl<D: Device> ShippedDevice<D> {
         for command in self.held.drain(..) {
             self.ready.push(Completion { tag: command.tag, result: gone });
         }
+        self.answer_flushes(gone);
+    }
+
+    /// Answers the flushes that wait for a commit.
+    fn answer_flushes(&mut self, result: Result<(), DeviceError>) {
         // Flushes that the device within has still to answer come back from there.
         let waiting: BTreeSet<u64> = self.flights.values().filter_map(flush_number).collect();
         let ready = &mut self.ready;
         self.flushes.retain(|number, tag| {
             let waits = waiting.contains(number);
             if !waits {
-                ready.push(Completion { tag: *tag, result: gone });
+                ready.push(Completion { tag: *tag, result });
             }
             waits
         });
@@ -410,7 +481,7 @@ impl<D: Device> ShippedDevice<D> {
     /// Takes marks off chunks that are in a commit and were flushed since, after every few commits.
     fn clear_marks(&mut self) {
         let commits = self.shipper.counts().commits;
-        if commits < self.commits_at_last_clearing + CLEAR_EVERY {
+        if self.has_stopped || commits < self.commits_at_last_clearing + CLEAR_EVERY {
             return;
         }
         self.commits_at_last_clearing = commits;
@@ -421,7 +492,8 @@ impl<D: Device> ShippedDevice<D> {
             let range = chunk * chunk_size..(chunk + 1) * chunk_size;
             // A flush covers what had completed when it was submitted.
             let is_flushed = self.written.get(&chunk).is_none_or(|before| flushed > *before);
-            is_flushed && !self.shipper.is_behind(&range) && !changing.overlaps(&range)
+            let is_whole = !self.unreadable.contains(&chunk);
+            is_flushed && is_whole && !self.shipper.is_behind(&range) && !changing.overlaps(&range)
         };
         let quiet: Vec<u64> = self.marked.iter().copied().filter(|chunk| is_safe(*chunk)).collect();
         for chunk in &quiet {
@@ -435,8 +507,8 @@ impl<D: Device> ShippedDevice<D> {
 
     /// Tells those who ask how it stands, not more often than anybody looks.
     fn tell(&mut self, now: Duration) {
-        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !self.shipper.is_fenced()
-        {
+        let is_final = self.shipper.is_fenced() || self.has_stopped;
+        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !is_final {
             return;
         }
         self.told = now;
@@ -449,6 +521,7 @@ impl<D: Device> ShippedDevice<D> {
             counts: self.shipper.counts(),
             weather: Weather::default(),
             is_fenced: self.shipper.is_fenced(),
+            has_stopped: self.has_stopped,
         };
     }
 
@@ -467,7 +540,7 @@ impl<D: Device> ShippedDevice<D> {
     fn drain(&mut self) {
         let until = Instant::now() + LINGER;
         self.shipper.ask_for_commit();
-        while !self.shipper.is_fenced() && Instant::now() < until {
+        while !self.shipper.is_fenced() && !self.has_stopped && Instant::now() < until {
             self.step();
             let is_done = self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty();
             if is_done || self.turn(Wait::For(Duration::from_millis(20))).is_err() {
@@ -495,7 +568,7 @@ fn changed_range(flight: &Flight) -> Option<Range<u64>> {
 fn flush_number(flight: &Flight) -> Option<u64> {
     match flight {
         Flight::Flush(_, number) => Some(*number),
-        Flight::Host(_) | Flight::ReadBack(..) => None,
+        Flight::Host(_) | Flight::ReadBack(..) | Flight::Witness(..) => None,
     }
 }
 
@@ -555,7 +628,7 @@ unsafe impl<D: Device> Device for ShippedDevice<D> {
             CommandKind::Flush => {
                 self.flush_count += 1;
                 let number = self.flush_count;
-                if self.settings.ack == Ack::Remote {
+                if self.settings.ack == Ack::Remote && !self.has_stopped {
                     self.flushes.insert(number, command.tag);
                     self.shipper.handle_flush(number);
                 }

@@ -66,6 +66,8 @@ fn a_host_that_was_taken_over_acknowledges_nothing_and_nothing_flushed_is_lost()
             });
             // The first commit brings the store itself.
             wait_until("a commit", || replica.status().counts.commits > 0);
+            // The first block is then surely mapped, and its place on the device.
+            wait_until("a flush", || oracle.lock().expect("nobody panicked").flushed > 0);
             std::thread::sleep(Duration::from_millis(50 + 37 * seed));
             let claim =
                 takeover::claim(&*bucket, "other", 0, &Briefly).expect("nobody else claims");
@@ -134,6 +136,49 @@ fn after_a_power_cut_the_local_store_goes_on_and_the_copy_follows_it() {
             assert!(one == other || is_zero, "block {index} is the same, or was discarded");
         }
     }
+}
+
+#[test]
+fn a_device_that_is_gone_leaves_the_copy_what_it_was() {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    // Nothing is shipped before the end.
+    let hour = Duration::from_secs(3600);
+    let settings = Settings {
+        ack: Ack::Local,
+        every: hour,
+        early_bytes: STORE_SIZE,
+        lag_max: STORE_SIZE,
+        ..BUSY
+    };
+    let (mut oracle, mut random) = (Oracle::default(), Random(1));
+    let (device, _) =
+        ship(store.open().expect("it is free"), &bucket, settings, marks(folder.path()));
+    let volume = open(device);
+    oracle.write(&volume, &mut random, 200).expect("nothing fails");
+    volume.close().expect("it is closed in order");
+    let shipped = oracle.blocks.len() as u64;
+
+    let (cut, handle) = CutDevice::new(store.open().expect("it is free"));
+    let (device, replica) = ship(cut, &bucket, settings, marks(folder.path()));
+    let volume = open(device);
+    oracle.write(&volume, &mut random, 200).expect("nothing fails");
+    volume.flush().expect("the local device has it");
+    handle.cut(CutPolicy::Seeded(1));
+    replica.commit();
+    wait_until("it is told", || replica.status().has_stopped);
+    let _ = volume.abandon();
+    let kept = oracle.assert_prefix(&open_copy(&copy(&*bucket)), shipped);
+    assert_eq!(kept, shipped, "the copy is what it was");
+
+    // The device is back, and the copy follows it.
+    let (device, _) =
+        ship(store.open().expect("it is free"), &bucket, settings, marks(folder.path()));
+    let volume = open(device);
+    let kept = oracle.assert_prefix(&volume, oracle.flushed);
+    volume.close().expect("it is closed in order");
+    oracle.assert_prefix(&open_copy(&copy(&*bucket)), kept);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub struct Status {
     pub weather: Weather,
     /// Another host has taken the volume over.
     pub is_fenced: bool,
+    /// The device cannot be read back any more, so nothing is shipped: the copy stays what it was.
+    pub has_stopped: bool,
 }
 
 /// A handle on a [`ShippedDevice`](super::ShippedDevice), from any thread.
