@@ -72,6 +72,26 @@ pub(crate) fn host(
     Ok(Hosted { ended })
 }
 
+/// Runs `work` on a thread of its own in any case: it sleeps in calls that the service must not wait for.
+///
+/// # Errors
+/// When there can be no thread.
+pub(crate) fn apart(
+    service: &dyn BlockService,
+    thread: &ThreadShape,
+    work: impl FnOnce(Box<dyn Session>, Place) + Send + 'static,
+) -> io::Result<Hosted> {
+    let (ends, ended) = sync_channel::<()>(1);
+    let session = service.connect();
+    let builder = std::thread::Builder::new().name(thread.name.into());
+    builder.stack_size(thread.stack_size).spawn(move || {
+        // Dropped, and so told, when the work is over.
+        let _ends: SyncSender<()> = ends;
+        work(session, Place::OwnThread);
+    })?;
+    Ok(Hosted { ended })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -119,6 +119,15 @@ pub fn mount_at(directory: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.mount_point == directory))
 }
 
+/// The first file system that is mounted somewhere below `directory`, which must be absolute; not on it.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn first_below(directory: &Path) -> io::Result<Option<PathBuf>> {
+    let mut points = mounts()?.into_iter().map(|mount| mount.mount_point);
+    Ok(points.find(|point| point != directory && point.starts_with(directory)))
+}
+
 fn table(path: &Path, namespace_of: Option<u32>) -> io::Result<Vec<Mount>> {
     let text = fs::read(path)?;
     let mounts = text.split(|byte| *byte == b'\n').filter_map(parse_line);

@@ -63,6 +63,7 @@ pub(crate) enum Verb {
     #[command(visible_alias = "unmount")]
     Umount(verbs::umount::Umount),
     Fs(verbs::fs::Fs),
+    Overlay(verbs::overlay::Overlay),
     Serve(verbs::serve::Serve),
     #[command(visible_alias = "info")]
     Status(verbs::status::StatusOf),

@@ -270,6 +270,7 @@ mod tests {
             spare: None,
             label: String::new(),
             sparse: false,
+            address_space: None,
         }
     }
 

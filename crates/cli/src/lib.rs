@@ -54,6 +54,7 @@ pub fn main() -> ExitCode {
         Verb::Serve(_) => LevelFilter::Info,
         Verb::Attach(attach) if attach.foreground => LevelFilter::Info,
         Verb::Fs(fs) if fs.is_in_foreground() => LevelFilter::Info,
+        Verb::Overlay(overlay) if overlay.is_in_foreground() => LevelFilter::Info,
         _ => LevelFilter::Warn,
     };
     logging::start(level, line.log_format);
@@ -98,6 +99,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Mount(verb) => verb.run(&state()?),
         Verb::Umount(verb) => verb.run(&looked_into()?),
         Verb::Fs(verb) => verb.run(known_state().as_ref(), state),
+        Verb::Overlay(verb) => verb.run(&state()?),
         Verb::Serve(verb) => verb.run(&state()?),
         Verb::Status(verb) => verb.run(&looked_into()?),
         Verb::Tune(verb) => verb.run(&looked_into()?),

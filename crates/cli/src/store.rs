@@ -24,6 +24,7 @@ pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions 
         spare_percent: shape.spare.unwrap_or(default.spare_percent),
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),
+        address_space: shape.address_space,
         ..default
     }
 }

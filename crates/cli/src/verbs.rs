@@ -12,6 +12,7 @@ pub mod generate;
 pub(crate) mod grow;
 pub(crate) mod list;
 pub(crate) mod mount;
+pub(crate) mod overlay;
 pub(crate) mod restart;
 pub(crate) mod restore;
 pub(crate) mod salvage;

@@ -74,8 +74,13 @@ impl AttachPoint {
                 Box::new(target.map_err(|error| failed(error.to_string()))?)
             }
             Point::Fs { directory, options } => {
-                let options = mount_options(entry, options);
-                let mount = FilesMount::mount(&*service, directory, &options);
+                let (overlay, options) = (options.overlay, mount_options(entry, options));
+                let mount = match overlay {
+                    None => FilesMount::mount(&*service, directory, &options),
+                    Some(overlay) => {
+                        FilesMount::mount_overlay(&*service, directory, &options, overlay)
+                    }
+                };
                 Box::new(mount.map_err(|error| failed(error.to_string()))?)
             }
         };

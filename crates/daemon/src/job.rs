@@ -32,6 +32,8 @@ pub struct FsOptions {
     pub no_dev: bool,
     /// See above.
     pub no_exec: bool,
+    /// It is an overlay over the directory, and how that works.
+    pub overlay: Option<coulter_overlay::Options>,
 }
 
 /// An attach point.

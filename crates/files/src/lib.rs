@@ -36,6 +36,7 @@ mod items;
 mod namespace;
 mod order;
 mod request;
+mod served;
 mod set;
 mod space;
 mod stop;
@@ -52,6 +53,7 @@ pub use request::{
     AllocateMode, Attributes, Changes, Listed, Listing, Name, NewNode, RenameFlags, Reply, Request,
     SetTime, Usage, Whence, XattrMode,
 };
+pub use served::FileService;
 
 /// The number of the root directory.
 pub const ROOT: u64 = coulter_format::files::ROOT_INODE;

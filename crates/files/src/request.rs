@@ -244,6 +244,12 @@ pub enum Request {
     Statistics,
     /// All that was answered before is durable afterwards.
     Sync,
+    /// The same as far as it is about this node.
+    SyncNode {
+        inode: u64,
+    },
+    /// What is kept apart from its file is brought home, and done when nothing is left.
+    Settle,
 }
 
 /// A node and its attributes.

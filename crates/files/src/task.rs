@@ -110,7 +110,7 @@ impl Work {
                 next: 0,
                 is_done: false,
             }),
-            Request::Sync => Work::Sync(None),
+            Request::Sync | Request::SyncNode { .. } => Work::Sync(None),
             other => Work::Meta(other),
         }
     }

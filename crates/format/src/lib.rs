@@ -33,6 +33,7 @@ pub mod checkpoint;
 pub mod checksum;
 pub mod files;
 pub mod map_page;
+pub mod overlay;
 pub mod places;
 pub mod record;
 pub mod run;
@@ -81,6 +82,12 @@ pub enum Structure {
     FilesNode,
     /// An item in such a node.
     FilesItem,
+    /// The superblock of an overlay's store.
+    OverlaySuperblock,
+    /// What an overlay's store knows of a file.
+    OverlayRecord,
+    /// Which file a window of an overlay's store belongs to.
+    OverlayOwner,
 }
 
 impl core::fmt::Display for Structure {
@@ -96,6 +103,9 @@ impl core::fmt::Display for Structure {
             Structure::FilesSuperblock => "file system superblock",
             Structure::FilesNode => "file system node",
             Structure::FilesItem => "file system item",
+            Structure::OverlaySuperblock => "superblock of an overlay",
+            Structure::OverlayRecord => "record of an overlay",
+            Structure::OverlayOwner => "owner of an overlay's window",
         })
     }
 }

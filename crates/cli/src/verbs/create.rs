@@ -81,6 +81,10 @@ pub struct Shape {
     /// while the file system is full
     #[arg(long)]
     pub sparse: bool,
+
+    /// Bytes of addresses, if they are to be more than can be stored at once
+    #[arg(skip)]
+    pub address_space: Option<u64>,
 }
 
 /// For the command line: a share of something in whole percent.

@@ -158,19 +158,23 @@ struct Dump {
 pub(crate) struct DaemonMount {
     /// Mount the volume's file system here
     #[arg(long, value_name = "DIR")]
-    fs_directory: Option<PathBuf>,
+    pub(crate) fs_directory: Option<PathBuf>,
 
     /// Gather writes in the page cache
     #[arg(long)]
-    fs_back: bool,
+    pub(crate) fs_back: bool,
 
     /// Memory for metadata
     #[arg(long, value_name = "SIZE")]
-    fs_cache_size: Option<Size>,
+    pub(crate) fs_cache_size: Option<Size>,
 
     /// Mount options
     #[arg(long, value_name = "LIST", default_value = "")]
-    fs_options: String,
+    pub(crate) fs_options: String,
+
+    /// An overlay over the directory: what goes to the store, and when that comes home
+    #[arg(long, value_names = ["REMAP", "SETTLE"], num_args = 2)]
+    pub(crate) fs_overlay: Vec<String>,
 }
 
 impl DaemonMount {
@@ -183,11 +187,12 @@ impl DaemonMount {
             no_suid: has("nosuid"),
             no_dev: has("nodev"),
             no_exec: has("noexec"),
+            overlay: super::overlay::options_of(&self.fs_overlay),
         };
         self.fs_directory.clone().map(|directory| Point::Fs { directory, options })
     }
 
-    fn words(&self) -> Vec<OsString> {
+    pub(crate) fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         if let Some(directory) = &self.fs_directory {
             words.extend(["--fs-directory".into(), directory.into()]);
@@ -199,6 +204,10 @@ impl DaemonMount {
             words.push(format!("--fs-cache-size={}", size.0).into());
         }
         words.push(format!("--fs-options={}", self.fs_options).into());
+        if !self.fs_overlay.is_empty() {
+            words.push("--fs-overlay".into());
+            words.extend(self.fs_overlay.iter().map(OsString::from));
+        }
         words
     }
 }
@@ -300,6 +309,7 @@ impl Mount {
             fs_back: self.cache == Cache::Back,
             fs_cache_size: self.cache_size,
             fs_options: list,
+            fs_overlay: Vec::new(),
         };
         if self.foreground {
             let job = options.job(&self.path)?;
@@ -397,7 +407,7 @@ impl Dump {
     }
 }
 
-fn told(what: &str, path: &Path, why: String) -> CliError {
+pub(super) fn told(what: &str, path: &Path, why: String) -> CliError {
     let what = format!("{what} {}", path.display());
     Error::Told(Told { what, why: Some(why), help: None, exit_code: 1 }).into()
 }
@@ -415,6 +425,7 @@ mod tests {
             fs_back: true,
             fs_cache_size: Some(Size(12_345_678)),
             fs_options: "nosuid,noexec".to_owned(),
+            fs_overlay: vec!["all".to_owned(), "idle".to_owned()],
         };
         let mut words: Vec<OsString> = vec!["coulter".into(), "daemon".into()];
         words.extend(mount.words());
@@ -427,6 +438,10 @@ mod tests {
             no_suid: true,
             no_dev: false,
             no_exec: true,
+            overlay: Some(coulter_overlay::Options {
+                remap: coulter_overlay::Remap::All,
+                settle: coulter_overlay::SettleWhen::Idle,
+            }),
         };
         let directory = PathBuf::from("/mnt/-odd name");
         assert_eq!(daemon.mount.point(), Some(Point::Fs { directory, options }));

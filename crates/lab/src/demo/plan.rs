@@ -80,6 +80,7 @@ impl Plan {
             spare: None,
             label: "demo".to_owned(),
             sparse: false,
+            address_space: None,
         };
         let path = scratch.path("demo.store");
         write_once(&path, self.store_size, &self.interrupt)

@@ -12,6 +12,9 @@ pub(super) const WRITE_HEADER_SIZE: usize = HEADER_SIZE + 40;
 /// `_IO('C', 1)`: makes durable what was written, for `sync` does not reach a FUSE file system.
 pub const SYNC_IOCTL: u32 = 0x4301;
 
+/// `_IO('C', 2)`: brings home what an overlay keeps apart, and comes back when nothing is left.
+pub const SETTLE_IOCTL: u32 = 0x4302;
+
 /// Kinds of messages, as the kernel names them.
 pub(super) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;

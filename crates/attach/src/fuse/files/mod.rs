@@ -3,6 +3,7 @@
 //! # Layers
 //! ```text
 //! mount    the mount point, and how it goes
+//! overlay  opening an overlay, which the pump serves as well
 //! pump     one thread: the kernel's messages, the file system and the volume's session
 //! answers  what the file system answered -> bytes
 //! message  the kernel's bytes -> what it asks
@@ -16,7 +17,8 @@
 mod answers;
 mod message;
 mod mount;
+pub mod overlay;
 mod pump;
 
-pub use message::SYNC_IOCTL;
+pub use message::{SETTLE_IOCTL, SYNC_IOCTL};
 pub use mount::{FilesMount, MountError, MountOptions};

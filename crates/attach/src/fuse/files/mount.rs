@@ -1,5 +1,6 @@
 //! The mount of a file system: how it comes, and how it goes.
 
+use super::overlay;
 use super::pump::Pump;
 use crate::fuse::mount::{FILE_SYSTEM_TYPE, require_root};
 use crate::holders;
@@ -7,7 +8,7 @@ use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, BlockService, Operation, Request, RequestError};
-use coulter_files::{Files, Options};
+use coulter_files::{FileService, Files, Options};
 use coulter_format::Corrupt;
 use coulter_format::files::Superblock;
 use rustix::event::{EventfdFlags, eventfd};
@@ -60,6 +61,12 @@ pub enum MountError {
     NoFileSystem(Corrupt),
     /// The file system was made for a larger volume.
     Truncated,
+    /// The directory cannot be below an overlay.
+    Unfit(PathBuf, coulter_overlay::OpenError),
+    /// Another file system is mounted in it.
+    MountBelow(PathBuf),
+    /// The overlay's store cannot be opened.
+    Store(coulter_overlay::RecoverError),
     /// The first block of the volume cannot be read.
     Unreadable(RequestError),
     /// The directory cannot be mounted on.
@@ -92,6 +99,13 @@ impl fmt::Display for MountError {
             MountError::Truncated => {
                 f.write_str("the file system was made for a larger volume than this one")
             }
+            MountError::Unfit(path, error) => {
+                write!(f, "{} cannot be below an overlay: {error}", path.display())
+            }
+            MountError::MountBelow(path) => {
+                write!(f, "{} is mounted in it; an overlay is over one file system", path.display())
+            }
+            MountError::Store(error) => error.fmt(f),
             MountError::Unreadable(error) => write!(f, "cannot read the first block: {error}"),
             MountError::Directory { path, source } => {
                 write!(f, "cannot mount on {}: {source}", path.display())
@@ -103,8 +117,17 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
+/// What is kept of how something is mounted.
+struct Kept {
+    kind: &'static str,
+    writes_back: bool,
+    /// It sleeps in calls to other file systems, so that it must not be on the service's thread.
+    blocks: bool,
+}
+
 /// A mounted file system. Dropping it unmounts it, used or not.
 pub struct FilesMount {
+    kind: &'static str,
     mount_point: PathBuf,
     /// Whether the mount is still ours to undo.
     mounted: bool,
@@ -132,30 +155,60 @@ impl FilesMount {
         let mount_point = directory.canonicalize().map_err(failed)?;
         let read_only = options.read_only || service.read_only();
         mount(&device, &mount_point, read_only, options).map_err(failed)?;
+        let block_count = service.size() / BLOCK_SIZE;
+        let mut files_options = Options { read_only, ..Options::default() };
+        files_options.cache_blocks = options.cache_blocks.unwrap_or(files_options.cache_blocks);
+        let files =
+            move || -> Box<dyn FileService> { Box::new(Files::open(files_options, block_count)) };
+        let kept = Kept { kind: "fs", writes_back: options.writes_back, blocks: false };
         // On failure the drop of the mount unmounts.
-        FilesMount::serve(service, device, mount_point, read_only, options)
+        FilesMount::serve(service, device, mount_point, kept, files)
+    }
+
+    /// Mounts an overlay with its store on `service` over `directory`, which is below it.
+    ///
+    /// # Errors
+    /// [`MountError`]; nothing is mounted then.
+    pub fn mount_overlay(
+        service: &dyn BlockService,
+        directory: &Path,
+        options: &MountOptions,
+        overlay: coulter_overlay::Options,
+    ) -> Result<FilesMount, MountError> {
+        require_root().map_err(|_| MountError::NeedsRoot)?;
+        let failed = |source| MountError::Directory { path: directory.to_owned(), source };
+        let mount_point = directory.canonicalize().map_err(failed)?;
+        let files = overlay::open(service, &mount_point, overlay)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+            .map_err(|error| MountError::NoFuse(error.into()))?;
+        mount(&device, &mount_point, service.read_only(), options).map_err(failed)?;
+        let kept = Kept { kind: "overlay", writes_back: options.writes_back, blocks: true };
+        FilesMount::serve(service, device, mount_point, kept, move || Box::new(files))
     }
 
     fn serve(
         service: &dyn BlockService,
         device: OwnedFd,
         mount_point: PathBuf,
-        read_only: bool,
-        options: &MountOptions,
+        kept: Kept,
+        files: impl FnOnce() -> Box<dyn FileService> + Send + 'static,
     ) -> Result<FilesMount, MountError> {
         let system = |step| move |error: Errno| MountError::System { step, source: error.into() };
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = made.map_err(system("make an event descriptor"))?;
         let stop_for_pump =
             rustix::io::fcntl_dupfd_cloexec(&stop, 0).map_err(system("duplicate a descriptor"))?;
-        let mut mount = FilesMount { mount_point, mounted: true, stop, pump: None };
-        let (block_count, writes_back) = (service.size() / BLOCK_SIZE, options.writes_back);
-        let mut files_options = Options { read_only, ..Options::default() };
-        files_options.cache_blocks = options.cache_blocks.unwrap_or(files_options.cache_blocks);
-        let hosted = hosting::host(service, &THREAD, move |session, place| {
-            let files = Files::open(files_options, block_count);
-            Pump::new(device, stop_for_pump, session, place, files, writes_back).run();
-        });
+        let Kept { kind, writes_back, blocks } = kept;
+        let mut mount = FilesMount { kind, mount_point, mounted: true, stop, pump: None };
+        let work = move |session, place| {
+            Pump::new(device, stop_for_pump, session, place, files(), writes_back).run();
+        };
+        let hosted = if blocks {
+            hosting::apart(service, &THREAD, work)
+        } else {
+            hosting::host(service, &THREAD, work)
+        };
         let failed = |source| MountError::System { step: "start a thread", source };
         mount.pump = Some(hosted.map_err(failed)?);
         widen_share(&mount.mount_point);
@@ -203,7 +256,7 @@ impl FilesMount {
 
 impl AttachPoint for FilesMount {
     fn kind(&self) -> &'static str {
-        "fs"
+        self.kind
     }
 
     fn address(&self) -> String {

@@ -11,15 +11,15 @@
 
 use super::answers::Body;
 use super::message::{
-    Attributes, HEADER_SIZE, Header, Message, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
+    Attributes, HEADER_SIZE, Header, Message, SETTLE_IOCTL, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
 };
 use crate::hosting::Place;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{self, Completion, Operation, RequestError, Session, WriteMany};
 use coulter_files::{
-    Change, Changes, Command, Files, Io, IoError, Name, NewNode, Reply, Request, Response, SetTime,
-    Time, read_span,
+    Change, Changes, Command, FileService, Io, IoError, Name, NewNode, Reply, Request, Response,
+    SetTime, Time, read_span,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -92,7 +92,7 @@ pub(super) struct Pump {
     stop: OwnedFd,
     session: Box<dyn Session>,
     place: Place,
-    files: Files,
+    files: Box<dyn FileService>,
     writes_back: bool,
     pool: BufferPool,
     /// Where the next message's payload goes.
@@ -111,7 +111,7 @@ impl Pump {
         stop: OwnedFd,
         session: Box<dyn Session>,
         place: Place,
-        files: Files,
+        files: Box<dyn FileService>,
         writes_back: bool,
     ) -> Pump {
         let mut pool = BufferPool::stocked(&STOCK);
@@ -194,7 +194,7 @@ impl Pump {
     fn finish(mut self) {
         if let Some(slot) = self.idle.pop() {
             self.pending[slot] = Some(Pending { unique: 0, asked: Asked::Nobody });
-            self.files.handle_request(slot as u64, Request::Sync, now());
+            self.files.handle_end(slot as u64, now());
         }
         loop {
             self.work(Some(END_PAUSE));
@@ -305,7 +305,7 @@ impl Pump {
             Message::Silent => {}
             Message::Nothing | Message::Destroy => self.send(header.unique, 0, &[]),
             Message::Unknown => self.send(header.unique, libc::ENOSYS, &[]),
-            Message::Ioctl { command } if command != SYNC_IOCTL => {
+            Message::Ioctl { command } if ![SYNC_IOCTL, SETTLE_IOCTL].contains(&command) => {
                 self.send(header.unique, libc::ENOTTY, &[]);
             }
             Message::Read { offset, size } if size as usize > WRITE_SIZE_MAX => {
@@ -336,7 +336,8 @@ impl Pump {
                 let buffer = self.pool.take(read_span(offset, size));
                 (Asked::Data, Request::Read { inode, offset, length: size, buffer })
             }
-            Message::Sync => (Asked::Done, Request::Sync),
+            Message::Sync => (Asked::Done, Request::SyncNode { inode }),
+            Message::Ioctl { command: SETTLE_IOCTL } => (Asked::Ioctl, Request::Settle),
             Message::Ioctl { .. } => (Asked::Ioctl, Request::Sync),
             Message::StatFs => (Asked::Usage, Request::Statistics),
             Message::List { cookie, size, plus } => {

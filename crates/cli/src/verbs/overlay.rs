@@ -1,0 +1,543 @@
+//! `coulter overlay`: remapping above the file system that a directory is on.
+
+mod hidden;
+
+use crate::error::CliError;
+use crate::format_store::{self, Target};
+use crate::opening::{CopyOptions, OpeningOptions};
+use crate::store;
+use crate::terminal::{self, GREEN};
+use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::create::Shape;
+use crate::verbs::fs::{DaemonMount, told};
+use clap::{Args, Subcommand, ValueEnum};
+use coulter::{LocalVolume, OpenOptions};
+use coulter_attach::fuse::files::overlay;
+use coulter_attach::mounts;
+use coulter_daemon::job::Job;
+use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
+use coulter_daemon::setting::{self, Setting};
+use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::{detach, launch, reclaim, service};
+use coulter_format::BLOCK_SIZE;
+use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
+use coulter_terminal::Size;
+use hidden::Hidden;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// How many times what can be stored a store has addresses: files are remapped in windows of 2 MiB, of which
+/// few blocks may be there.
+const ADDRESSES_PER_BYTE: u64 = 16;
+/// Bytes of a new store at most, and share of the free space, unless somebody says otherwise.
+const STORE_SIZE_MAX: u64 = 8 << 30;
+const STORE_SHARE: u64 = 8;
+/// Bytes of the smallest store that is worth it.
+const STORE_SIZE_MIN: u64 = 256 << 20;
+
+/// Have random overwrites of a directory's files written in sequence.
+///
+/// The directory keeps its names, attributes and data. Blocks that are overwritten at random go to a store, a
+/// file in the directory or elsewhere, and come home in order with `settle`. After `detach` the directory is
+/// as if nothing had ever been over it. Needs root.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  coulter overlay /srv/data                      remap what is overwritten at random in it
+  coulter overlay /srv/data --store-size 16G --settle idle
+  coulter overlay status /srv/data               how much is in the store
+  coulter overlay detach /srv/data               bring all of it home, and go"
+)]
+pub(crate) struct Overlay {
+    #[command(subcommand)]
+    verb: Option<OverlayVerb>,
+
+    #[command(flatten)]
+    attach: Option<Attach>,
+}
+
+#[derive(Debug, Subcommand)]
+enum OverlayVerb {
+    Status(Status),
+    Settle(Settle),
+    Check(Check),
+    Remap(SetRemap),
+    Detach(Detach),
+}
+
+/// See above.
+#[derive(Debug, Args)]
+struct Attach {
+    /// Directory, over which it is mounted
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Store, which is made if it is not there [default: a file in DIR that is not seen]
+    #[arg(long, value_name = "PATH")]
+    store: Option<PathBuf>,
+
+    /// Size of a new store [default: an eighth of the free space, 8G at most]
+    #[arg(long, value_name = "SIZE")]
+    store_size: Option<Size>,
+
+    /// What goes to the store: overwrites at random, every write, or nothing more
+    #[arg(long, value_enum, default_value = "random", value_name = "WHAT")]
+    remap: RemapChoice,
+
+    /// When it comes home: when nothing was asked for ten seconds, when it is detached, or never by itself;
+    /// and always when the store fills up
+    #[arg(long, value_enum, default_value = "unmount", value_name = "WHEN")]
+    settle: SettleChoice,
+
+    /// Whether the kernel's page cache writes through, or gathers writes and writes them back later
+    #[arg(long, value_enum, default_value = "through", value_name = "HOW")]
+    cache: CacheChoice,
+
+    /// Name for `status` [default: made from the directory's]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Begin with this setting of `coulter tune`; once for each setting
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
+    tune: Vec<Setting>,
+
+    /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+
+    /// Stay in the foreground until it is unmounted
+    #[arg(long)]
+    foreground: bool,
+
+    /// Print the entry that `list --json` would show
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RemapChoice {
+    Random,
+    All,
+    Off,
+}
+
+impl RemapChoice {
+    fn remap(self) -> Remap {
+        match self {
+            RemapChoice::Random => Remap::Random,
+            RemapChoice::All => Remap::All,
+            RemapChoice::Off => Remap::Off,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SettleChoice {
+    Idle,
+    Unmount,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CacheChoice {
+    Through,
+    Back,
+}
+
+/// Show what an overlay does.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter overlay status /srv/data")]
+struct Status {
+    /// Directory that it is over
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bring home what is in the store; the directory stays in use meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter overlay settle /srv/data")]
+struct Settle {
+    /// Directory that it is over
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Tell files whose blocks cannot be served: others have changed or removed them below. Ends with 1 if there
+/// are any.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter overlay check /srv/data")]
+struct Check {
+    /// Directory that it is over
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Change what goes to the store from now on.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter overlay remap /srv/data off")]
+struct SetRemap {
+    /// Directory that it is over
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Overwrites at random, every write, or nothing more
+    #[arg(value_enum, value_name = "WHAT")]
+    remap: RemapChoice,
+}
+
+/// Bring all of it home, unmount, and take the store away.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter overlay detach /srv/data
+  coulter overlay detach /srv/data --keep    only unmount; the next `coulter overlay` goes on with the store")]
+struct Detach {
+    /// Directory that it is over
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Leave in the store what is there
+    #[arg(long)]
+    keep: bool,
+}
+
+/// What a daemon was told with `--fs-overlay`; `None` if it is none.
+pub(super) fn options_of(words: &[String]) -> Option<coulter_overlay::Options> {
+    let [remap, settle] = words else { return None };
+    let named = Remap::NAMED.iter().find(|(word, _)| word == remap);
+    let settle = if settle == "idle" { SettleWhen::Idle } else { SettleWhen::Never };
+    Some(coulter_overlay::Options { remap: named.map_or(Remap::default(), |(_, it)| *it), settle })
+}
+
+impl Overlay {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        match (&self.verb, &self.attach) {
+            (Some(OverlayVerb::Status(status)), _) => status.run(),
+            (Some(OverlayVerb::Settle(settle)), _) => settle_all(&served(&settle.directory)?),
+            (Some(OverlayVerb::Check(check)), _) => check.run(),
+            (Some(OverlayVerb::Remap(remap)), _) => remap.run(),
+            (Some(OverlayVerb::Detach(detach)), _) => detach.run(state),
+            (None, Some(attach)) => attach.run(state),
+            (None, None) => unreachable!("a directory or a verb is required"),
+        }
+    }
+
+    /// Whether it serves in the foreground, and so logs what it does.
+    pub(crate) fn is_in_foreground(&self) -> bool {
+        self.attach.as_ref().is_some_and(|attach| attach.foreground)
+    }
+}
+
+impl Attach {
+    fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let directory = self.free_directory(state)?;
+        let unfit = |why: String| told("cannot put an overlay over", &directory, why);
+        if directory == Path::new("/") {
+            return Err(unfit("it is the root of everything".to_owned()));
+        }
+        if let Some(below) = mounts::first_below(&directory).ok().flatten() {
+            let why =
+                format!("{} is mounted in it; an overlay is over one file system", below.display());
+            return Err(unfit(why));
+        }
+        let lower = Directory::open(&directory).map_err(|error| unfit(error.to_string()))?;
+        let hidden = Hidden::of(&directory);
+        let store = match hidden.store()? {
+            Some(store) => self.agreed(&directory, store)?,
+            None => self.make_store(&directory, &hidden, &lower)?,
+        };
+        drop(lower);
+        self.serve(state, &directory, &store)
+    }
+
+    /// The directory, absolute, with nothing of ours mounted on it. What a killed daemon left goes.
+    fn free_directory(&self, state: &StateDirectory) -> Result<PathBuf, CliError> {
+        let failed = |source| CliError::io("find", &self.directory, source);
+        let absolute = std::path::absolute(&self.directory).map_err(failed)?;
+        let is_it = |entry: &Entry| {
+            entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(&*absolute)
+        };
+        if let Some(entry) = state.entries()?.into_iter().find(is_it)
+            && !state.is_alive(&entry)
+        {
+            reclaim::reclaim(state, &state.lock()?, &entry)?;
+        }
+        let directory = self.directory.canonicalize().map_err(failed)?;
+        if !directory.is_dir() {
+            return Err(told(
+                "cannot put an overlay over",
+                &directory,
+                "it is no directory".to_owned(),
+            ));
+        }
+        let read = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        match mounts::mount_at(&directory).map_err(read)? {
+            Some(mount) if mount.kind == "fuse.coulter" => {
+                let why = "one is over it already, or another mount of ours".to_owned();
+                Err(told("cannot put an overlay over", &directory, why))
+            }
+            _ => Ok(directory),
+        }
+    }
+
+    /// The store that the directory says it has, if that is the one that was asked for, and there.
+    fn agreed(&self, directory: &Path, store: PathBuf) -> Result<PathBuf, CliError> {
+        let refuse = |why: String| Err(told("cannot put an overlay over", directory, why));
+        let asked = self.store.as_ref().and_then(|asked| std::path::absolute(asked).ok());
+        if let Some(asked) = asked.filter(|asked| *asked != store) {
+            return refuse(format!(
+                "blocks of its files are in {}, not in {}; bring them home first",
+                store.display(),
+                asked.display()
+            ));
+        }
+        if !store.exists() {
+            return refuse(format!(
+                "blocks of its files are in {}, which is not there; without it they are older than they \
+                 should be",
+                store.display()
+            ));
+        }
+        Ok(store)
+    }
+
+    fn make_store(
+        &self,
+        directory: &Path,
+        hidden: &Hidden,
+        lower: &Directory,
+    ) -> Result<PathBuf, CliError> {
+        hidden.make()?;
+        let path = match &self.store {
+            Some(path) => std::path::absolute(path).map_err(|e| CliError::io("find", path, e))?,
+            None => hidden.own_store(),
+        };
+        if self.store.is_none() {
+            // Without the note that comes last it was never used.
+            hidden.remove_store()?;
+        }
+        let is_disk = std::fs::metadata(&path).is_ok_and(|found| !found.is_file());
+        let size = match self.store_size {
+            Some(size) => Some(size.0),
+            None if is_disk => None,
+            None => Some(default_size(directory)?),
+        };
+        let space = size.map_or_else(|| disk_size(&path), Ok)? * ADDRESSES_PER_BYTE;
+        let shape = Shape {
+            size: None,
+            store_size: size.map(Size),
+            segment_size: None,
+            spare: None,
+            label: String::new(),
+            sparse: false,
+            address_space: Some(space.next_multiple_of(1 << 30)),
+        };
+        let target = Target::prepare(&path, &shape, false)?;
+        format_store::format(target, &shape, None)?;
+        let identity = write_superblock(&path, lower)?;
+        hidden.note(&path, identity)?;
+        Ok(path)
+    }
+
+    fn serve(
+        &self,
+        state: &StateDirectory,
+        directory: &Path,
+        store: &Path,
+    ) -> Result<(), CliError> {
+        let stem = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let opening = OpeningOptions {
+            name: Some(self.name.clone().unwrap_or(stem)),
+            map_memory: None,
+            device: DeviceChoice::Auto,
+            trim: Trim::Auto,
+            acknowledge: Acknowledge::Buffered,
+            read_only: false,
+            tune: self.tune.clone(),
+            metrics: self.metrics,
+            copy: CopyOptions::default(),
+        };
+        let options = Options { via: ViaChoice::Auto, recover: false, opening };
+        let settle = if self.settle == SettleChoice::Idle { "idle" } else { "never" };
+        let mount = DaemonMount {
+            fs_directory: Some(directory.to_owned()),
+            fs_back: self.cache == CacheChoice::Back,
+            fs_cache_size: None,
+            fs_options: String::new(),
+            fs_overlay: vec![self.remap.remap().word().to_owned(), settle.to_owned()],
+        };
+        let tell = |entry: &Entry| if self.json { terminal::print_json(entry) } else { Ok(()) };
+        if self.foreground {
+            let job = options.job(store)?;
+            let job = Job { point: mount.point().unwrap_or(job.point), ..job };
+            service::run(state, job, &mut |entry| Ok(tell(entry)?))?;
+            return Ok(());
+        }
+        let mut words = options.words(store);
+        words.splice(1..1, mount.words());
+        let entry = launch::launch(state, words)?;
+        tell(&entry)
+    }
+}
+
+fn disk_size(path: &Path) -> Result<u64, CliError> {
+    use std::io::{Seek, SeekFrom};
+    let failed = |source| CliError::io("look at", path, source);
+    File::open(path).and_then(|mut disk| disk.seek(SeekFrom::End(0))).map_err(failed)
+}
+
+fn default_size(directory: &Path) -> Result<u64, CliError> {
+    let found = nix::sys::statvfs::statvfs(directory)
+        .map_err(|errno| CliError::io("look at", directory, errno.into()))?;
+    let free = found.blocks_available() as u64 * found.fragment_size() as u64;
+    let size = (free / STORE_SHARE).min(STORE_SIZE_MAX) >> 20 << 20;
+    if size < STORE_SIZE_MIN {
+        let why = format!(
+            "there is too little room for a store: {} are free; --store puts it elsewhere, --store-size says \
+             how large it is to be",
+            Size(free)
+        );
+        return Err(told("cannot put an overlay over", directory, why));
+    }
+    Ok(size)
+}
+
+/// Writes what makes the new store one of this directory; gives back its identity.
+fn write_superblock(path: &Path, lower: &Directory) -> Result<[u8; 16], CliError> {
+    let failed = |why: String| told("cannot make an overlay's store of", path, why);
+    let volume = LocalVolume::open(store::open_locked_device(path)?, OpenOptions::default())
+        .map_err(|error| failed(error.to_string()))?;
+    let mut identity = [0; 16];
+    getrandom::fill(&mut identity).map_err(|error| failed(error.to_string()))?;
+    let blocks = volume.size() / BLOCK_SIZE as u64;
+    let capacity = volume.geometry().capacity_bytes / BLOCK_SIZE as u64;
+    let superblock = coulter_overlay::create(identity, lower.root(), blocks, capacity);
+    let mut block = [0; BLOCK_SIZE];
+    superblock.encode(&mut block);
+    volume.write_at(0, &block).map_err(|error| failed(error.to_string()))?;
+    volume.flush().map_err(|error| failed(error.to_string()))?;
+    volume.close().map_err(|error| failed(error.to_string()))?;
+    Ok(identity)
+}
+
+/// The directory, if an overlay is over it that answers.
+fn served(directory: &Path) -> Result<PathBuf, CliError> {
+    let path = directory.canonicalize().map_err(|e| CliError::io("find", directory, e))?;
+    match report(&path) {
+        Some(_) => Ok(path),
+        None => Err(told("cannot ask", &path, "no overlay is over it".to_owned())),
+    }
+}
+
+fn report(directory: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&overlay::report(directory)?).ok()
+}
+
+fn settle_all(directory: &Path) -> Result<(), CliError> {
+    overlay::settle(directory)
+        .map_err(|source| CliError::io("bring home the blocks of", directory, source))
+}
+
+impl Status {
+    fn run(&self) -> Result<(), CliError> {
+        let directory = served(&self.directory)?;
+        let report = report(&directory).unwrap_or_default();
+        if self.json {
+            return terminal::print_json(&report);
+        }
+        let number = |key: &str| report[key].as_u64().unwrap_or(0);
+        terminal::print(&format!(
+            "{}: {} files with {} in the store of {}, remap {}",
+            directory.display(),
+            number("files"),
+            Size(number("stored_bytes")),
+            Size(number("capacity_bytes")),
+            report["remap"].as_str().unwrap_or_default(),
+        ))?;
+        terminal::print(&format!(
+            "writes: {} to the store, {} in place; brought home: {} of {} files",
+            number("remapped_writes"),
+            number("in_place_writes"),
+            Size(number("bytes_brought_home")),
+            number("files_brought_home"),
+        ))?;
+        if let Some(error) = report["settle_error"].as_str() {
+            terminal::print(&format!("bringing home stopped: {error}"))?;
+        }
+        match number("faults_total") {
+            0 => Ok(()),
+            count => terminal::print(&format!(
+                "{count} files cannot be served; `coulter overlay check {}` tells why",
+                directory.display()
+            )),
+        }
+    }
+}
+
+impl Check {
+    fn run(&self) -> Result<(), CliError> {
+        let directory = served(&self.directory)?;
+        let report = report(&directory).unwrap_or_default();
+        let faults = report["faults"].as_array().cloned().unwrap_or_default();
+        for fault in &faults {
+            terminal::print(&format!(
+                "inode {}: {}, {} in the store",
+                fault["inode"],
+                fault["why"].as_str().unwrap_or_default(),
+                Size(fault["bytes"].as_u64().unwrap_or(0)),
+            ))?;
+        }
+        let total = report["faults_total"].as_u64().unwrap_or(0);
+        if total == 0 {
+            return terminal::print(&format!("{GREEN}sound{GREEN:#}"));
+        }
+        Err(told("found files that cannot be served in", &directory, format!("{total} in all")))
+    }
+}
+
+impl SetRemap {
+    fn run(&self) -> Result<(), CliError> {
+        let directory = served(&self.directory)?;
+        overlay::set_remap(&directory, self.remap.remap())
+            .map_err(|source| CliError::io("change the overlay over", &directory, source))
+    }
+}
+
+impl Detach {
+    fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let directory = served(&self.directory)?;
+        if !self.keep {
+            settle_all(&directory)?;
+        }
+        let is_it = |entry: &Entry| {
+            entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(&*directory)
+        };
+        let Some(entry) = state.entries()?.into_iter().find(is_it) else {
+            return Err(told("cannot detach", &directory, "its daemon is not known".to_owned()));
+        };
+        // Something may have been written since; then the store stays.
+        let stored = report(&directory).and_then(|report| report["stored_bytes"].as_u64());
+        let faults = report(&directory).and_then(|report| report["faults_total"].as_u64());
+        detach::detach(state, &entry, false)?;
+        if self.keep || stored != Some(0) || faults != Some(0) {
+            return Ok(());
+        }
+        Hidden::of(&directory).remove(&entry.store)
+    }
+}

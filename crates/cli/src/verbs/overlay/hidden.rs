@@ -1,0 +1,115 @@
+//! What an overlay keeps in the lower directory: a directory that the mount does not show, with the store,
+//! unless that is elsewhere, and a note of where it is.
+
+use crate::error::CliError;
+use crate::verbs::fs::told;
+use coulter_overlay::HIDDEN;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The line that begins a note.
+const HEAD: &str = "coulter overlay 1";
+
+/// See the module's documentation.
+pub(super) struct Hidden {
+    directory: PathBuf,
+}
+
+impl Hidden {
+    /// That of a directory.
+    pub(super) fn of(directory: &Path) -> Hidden {
+        Hidden { directory: directory.join(HIDDEN) }
+    }
+
+    fn note_path(&self) -> PathBuf {
+        self.directory.join("state")
+    }
+
+    /// Where the store is if it is in the directory.
+    pub(super) fn own_store(&self) -> PathBuf {
+        self.directory.join("store")
+    }
+
+    /// Where the note says that the store is; `None` without one.
+    pub(super) fn store(&self) -> Result<Option<PathBuf>, CliError> {
+        let path = self.note_path();
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(CliError::io("read", &path, error)),
+        };
+        let mut lines = bytes.splitn(3, |byte| *byte == b'\n');
+        let (head, _identity) = (lines.next(), lines.next());
+        let store = lines.next().and_then(|line| line.strip_suffix(b"\n"));
+        match store {
+            Some(store) if head == Some(HEAD.as_bytes()) => {
+                let store = std::ffi::OsString::from_vec(store.to_vec());
+                // One beside the note has moved with it.
+                let beside = store == *"store";
+                Ok(Some(if beside { self.own_store() } else { store.into() }))
+            }
+            _ => Err(told("cannot understand", &path, "it is no note of an overlay".to_owned())),
+        }
+    }
+
+    /// Makes the directory, for root alone.
+    pub(super) fn make(&self) -> Result<(), CliError> {
+        match fs::DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                Err(CliError::io("make", &self.directory, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the note, durably, with the directory that it is in.
+    pub(super) fn note(&self, store: &Path, identity: [u8; 16]) -> Result<(), CliError> {
+        let path = self.note_path();
+        let failed = |source| CliError::io("write", &path, source);
+        let identity: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut bytes = format!("{HEAD}\n{identity}\n").into_bytes();
+        if store == self.own_store() {
+            bytes.extend_from_slice(b"store");
+        } else {
+            bytes.extend_from_slice(store.as_os_str().as_bytes());
+        }
+        bytes.push(b'\n');
+        let mut file = File::create(&path).map_err(failed)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+        for directory in [Some(&*self.directory), self.directory.parent()].into_iter().flatten() {
+            File::open(directory).and_then(|it| it.sync_all()).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Takes away a store in the directory.
+    pub(super) fn remove_store(&self) -> Result<(), CliError> {
+        remove(&self.own_store())
+    }
+
+    /// Takes everything away: the note first, for without it the store is nobody's.
+    pub(super) fn remove(&self, store: &Path) -> Result<(), CliError> {
+        remove(&self.note_path())?;
+        if store == self.own_store() {
+            remove(store)?;
+        }
+        match fs::remove_dir(&self.directory) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(CliError::io("remove", &self.directory, error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn remove(path: &Path) -> Result<(), CliError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(CliError::io("remove", path, error))
+        }
+        _ => Ok(()),
+    }
+}

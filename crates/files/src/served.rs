@@ -1,0 +1,68 @@
+//! What serves files to a mount: a file system on a volume, or something over a directory of the host.
+
+use crate::files::{Files, Response};
+use crate::io::{Io, IoError};
+use crate::request::Request;
+use coulter::buffer::Buffer;
+use coulter_format::files::Time;
+
+/// A state machine between a mount and a volume: requests and completions go in, commands and answers
+/// come out. It belongs to one thread.
+///
+/// # Contract
+/// - Each request is answered once, with its buffer.
+/// - Commands are given to the volume in the order in which they are taken from [`FileService::poll_io`].
+/// - A number of a node in a request comes from an answer, or is the root's; it stays good until the
+///   kernel has forgotten as many lookups as were counted.
+pub trait FileService {
+    /// Takes in an operation. `now` is the time that it sets.
+    fn handle_request(&mut self, id: u64, request: Request, now: Time);
+    /// The last request: afterwards all is durable, and noted to be closed in order.
+    fn handle_end(&mut self, id: u64, now: Time);
+    /// The kernel knows so many lookups less of a node.
+    fn forget(&mut self, inode: u64, lookups: u64);
+    /// Does what is due. Gives the time at which it wants to be called again, if nothing else comes.
+    fn handle_time(&mut self, now_ns: u64) -> Option<u64>;
+    /// The next command to the volume.
+    fn poll_io(&mut self) -> Option<Io>;
+    /// A command is complete; its buffer comes back.
+    fn handle_completion(&mut self, id: u32, result: Result<(), IoError>, buffer: Buffer);
+    /// The next answer.
+    fn poll_response(&mut self) -> Option<Response>;
+    /// Whether nothing is under way.
+    fn is_quiet(&self) -> bool;
+}
+
+impl FileService for Files {
+    fn handle_request(&mut self, id: u64, request: Request, now: Time) {
+        Files::handle_request(self, id, request, now);
+    }
+
+    fn handle_end(&mut self, id: u64, now: Time) {
+        Files::handle_request(self, id, Request::Sync, now);
+    }
+
+    fn forget(&mut self, inode: u64, lookups: u64) {
+        Files::forget(self, inode, lookups);
+    }
+
+    fn handle_time(&mut self, now_ns: u64) -> Option<u64> {
+        Files::handle_time(self, now_ns)
+    }
+
+    fn poll_io(&mut self) -> Option<Io> {
+        Files::poll_io(self)
+    }
+
+    fn handle_completion(&mut self, id: u32, result: Result<(), IoError>, buffer: Buffer) {
+        Files::handle_completion(self, id, result, buffer);
+    }
+
+    fn poll_response(&mut self) -> Option<Response> {
+        Files::poll_response(self)
+    }
+
+    fn is_quiet(&self) -> bool {
+        Files::is_quiet(self)
+    }
+}

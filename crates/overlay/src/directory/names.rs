@@ -1,0 +1,107 @@
+//! Names: finding, making and listing.
+
+use super::{Directory, Open, errno, handles, text};
+use crate::lower::{Found, Handle, Outcome, ShowName};
+use coulter_files::NewNode;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawDir, SeekFrom, Uid};
+use std::ffi::CString;
+use std::mem::MaybeUninit;
+
+/// Bytes of names that are read at a time.
+const LIST_SIZE: usize = 32 << 10;
+
+impl Directory {
+    pub(super) fn find(&self, directory: &Handle, name: &[u8]) -> Outcome<Found> {
+        let (directory, name) = (self.locate(directory)?, text(name)?);
+        self.find_in(&directory, &name)
+    }
+
+    fn find_in(&self, directory: &OwnedFd, name: &CString) -> Outcome<Found> {
+        let status = self.statx(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let handle = handles::handle_of(directory, name)?;
+        Ok(Found { handle, status })
+    }
+
+    pub(super) fn make_named(
+        &mut self,
+        directory: &Handle,
+        name: &[u8],
+        new: &NewNode,
+    ) -> Outcome<Found> {
+        let (place, name) = (self.locate(directory)?, text(name)?);
+        let permissions = Mode::from_raw_mode(new.mode & 0o7777);
+        let is_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
+        if let Some(target) = &new.target {
+            rustix::fs::symlinkat(text(target)?, &place, &name).map_err(errno)?;
+        } else if is_directory {
+            rustix::fs::mkdirat(&place, &name, permissions).map_err(errno)?;
+        } else {
+            let kind = FileType::from_raw_mode(new.mode);
+            let device = new.device.into();
+            rustix::fs::mknodat(&place, &name, kind, permissions, device).map_err(errno)?;
+        }
+        self.give_owner(&place, &name, new).inspect_err(|_| {
+            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            // It was never seen; if it cannot be taken away it stays, empty and root's.
+            let _ = rustix::fs::unlinkat(&place, &name, flags);
+        })?;
+        self.find_in(&place, &name)
+    }
+
+    /// Who asked owns it; its group is the directory's where that has set-gid.
+    fn give_owner(&self, place: &OwnedFd, name: &CString, new: &NewNode) -> Outcome<()> {
+        let parent = self.status_by(place)?;
+        let gid = (parent.mode & libc::S_ISGID == 0).then(|| Gid::from_raw(new.gid));
+        let uid = Some(Uid::from_raw(new.uid));
+        rustix::fs::chownat(place, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)?;
+        if new.mode & 0o6000 != 0 && new.mode & libc::S_IFMT != libc::S_IFLNK {
+            // The change of owner took these away.
+            let made = self.statx(place, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let mode = Mode::from_raw_mode(made.mode & 0o777 | new.mode & 0o7000);
+            rustix::fs::chmodat(place, name, mode, AtFlags::empty()).map_err(errno)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_nameless(&mut self, directory: &Handle, new: &NewNode) -> Outcome<Found> {
+        let place = self.locate(directory)?;
+        let parent = self.status_by(&place)?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let permissions = Mode::from_raw_mode(new.mode & 0o7777);
+        let path = Directory::path_of(&place);
+        let descriptor = rustix::fs::open(path, flags, permissions).map_err(errno)?;
+        let gid = (parent.mode & libc::S_ISGID == 0).then(|| Gid::from_raw(new.gid));
+        rustix::fs::fchown(&descriptor, Some(Uid::from_raw(new.uid)), gid).map_err(errno)?;
+        let handle = handles::handle_of(&descriptor, c"")?;
+        let status = self.status_by(&descriptor)?;
+        let held = rustix::io::fcntl_dupfd_cloexec(&descriptor, 0).map_err(errno)?;
+        self.held.insert(handle, held);
+        self.uses += 1;
+        self.open.insert(handle, Open { descriptor, writes: true, used: self.uses });
+        Ok(Found { handle, status })
+    }
+
+    pub(super) fn show_names(
+        &mut self,
+        directory: &Handle,
+        cookie: u64,
+        show: ShowName<'_>,
+    ) -> Outcome<()> {
+        let place = self.locate_directory(directory)?;
+        if cookie != 0 {
+            rustix::fs::seek(&place, SeekFrom::Start(cookie)).map_err(errno)?;
+        }
+        let mut buffer = [MaybeUninit::uninit(); LIST_SIZE];
+        let mut entries = RawDir::new(&place, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(errno)?;
+            let kind = (entry.file_type().as_raw_mode() >> 12) as u8 & 15;
+            let name = entry.file_name().to_bytes();
+            if !show(name, entry.ino(), kind, entry.next_entry_cookie()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether a directory can be below an overlay, and opening it.
+
+use super::{Directory, errno, handles};
+use crate::MARK;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, StatxFlags};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+/// File systems whose `fsync` or handles mean too little: their number and name.
+const UNFIT: [(i64, &str); 8] = [
+    (0x6573_5546, "FUSE"),
+    (0x6969, "NFS"),
+    (0xff53_4d42, "SMB"),
+    (0xfe53_4d42, "SMB"),
+    (0x0102_1997, "9p"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x794c_7630, "overlayfs"),
+];
+
+/// Why a directory cannot be below an overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A call failed: which, and the error number.
+    System(&'static str, i32),
+    /// Its file system is of a kind whose `fsync` or handles mean too little.
+    Kind(&'static str),
+    /// It is mounted read-only.
+    ReadOnly,
+    /// It has no file handles, or they take privileges.
+    NoHandles(i32),
+    /// It keeps no extended attributes.
+    NoAttributes(i32),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno);
+        match self {
+            OpenError::System(step, errno) => write!(f, "cannot {step}: {}", text(errno)),
+            OpenError::Kind(kind) => {
+                write!(f, "it lies on {kind}, which keeps too few promises for an overlay")
+            }
+            OpenError::ReadOnly => f.write_str("its file system is read-only"),
+            OpenError::NoHandles(errno) => write!(
+                f,
+                "its file system gives no file handles ({}), by which an overlay knows its files",
+                text(errno)
+            ),
+            OpenError::NoAttributes(errno) => write!(
+                f,
+                "its file system keeps no extended attributes ({}), by which an overlay marks files",
+                text(errno)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl Directory {
+    /// Opens the directory at `path`. What is mounted over it later does not matter.
+    ///
+    /// # Errors
+    /// [`OpenError`]: why it cannot be below an overlay.
+    pub fn open(path: &Path) -> Result<Directory, OpenError> {
+        let system = |step| move |error| OpenError::System(step, errno(error));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(system("open it"))?;
+        check_kind(&root)?;
+        let handle = handles::handle_of(&root, c"").map_err(OpenError::NoHandles)?;
+        handles::open(&root, &handle, libc::O_PATH).map_err(OpenError::NoHandles)?;
+        let mark = rustix::fs::fsetxattr(&root, MARK, &[0; 16], rustix::fs::XattrFlags::empty());
+        mark.map_err(|error| OpenError::NoAttributes(errno(error)))?;
+        rustix::fs::fremovexattr(&root, MARK).map_err(system("remove an attribute"))?;
+        let found = rustix::fs::statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
+        let found = found.map_err(system("look at it"))?;
+        Ok(Directory {
+            root,
+            root_handle: handle,
+            device: (found.stx_dev_major, found.stx_dev_minor),
+            open: HashMap::new(),
+            held: HashMap::new(),
+            uses: 0,
+        })
+    }
+}
+
+fn check_kind(root: &OwnedFd) -> Result<(), OpenError> {
+    let system = |step| move |error| OpenError::System(step, errno(error));
+    let found = rustix::fs::fstatfs(root).map_err(system("look at its file system"))?;
+    let kind = found.f_type as i64 & 0xffff_ffff;
+    if let Some((_, name)) = UNFIT.iter().find(|(number, _)| *number == kind) {
+        return Err(OpenError::Kind(name));
+    }
+    let found = rustix::fs::fstatvfs(root).map_err(system("look at its file system"))?;
+    if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(OpenError::ReadOnly);
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Commands to the volume: what they are for, and what comes of them.
+
+use crate::locks::Mode;
+use crate::lower::Lower;
+use crate::overlay::Overlay;
+use crate::store::Batch;
+use coulter::buffer::Buffer;
+use coulter_files::{CHANGES_MAX, Change, Command, Io, IoError, Reply, Response, WRITE_BLOCKS_MAX};
+use coulter_format::BLOCK_SIZE;
+
+/// What a command that is out was for.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    /// Bytes for the task's buffer from here on.
+    Piece { task: usize, at: usize },
+    /// Bytes for the task's buffer, which they are.
+    Whole { task: usize },
+    /// Data: window, first block in it and number of each run.
+    Data { task: usize, runs: Vec<(u32, u64, u64)>, reserved: u64, is_payload: bool },
+    /// Anything else that a task waits for.
+    Step { task: usize },
+    /// What nobody waits for.
+    Silent,
+}
+
+/// A piece of work that is not done at once.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// Who is to be answered.
+    pub(crate) id: Option<u64>,
+    /// The lock that it has.
+    pub(crate) lock: Option<(u32, Mode)>,
+    pub(crate) outstanding: u32,
+    pub(crate) error: Option<i32>,
+    pub(crate) stage: Stage,
+}
+
+/// What a task does when all that is out for it has come back.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Answers with these bytes.
+    Read { buffer: Buffer, range: std::ops::Range<usize> },
+    /// Stores what is whole now.
+    Merge(crate::data::Merge),
+    /// Answers that so many bytes are written.
+    Written { count: u32, buffer: Buffer, sync: bool },
+    /// Stores the last block of a file that is cut off, and its record.
+    Cut(crate::resize::Cut),
+    /// Answers with the attributes of a node.
+    Attributes { number: u64 },
+    /// Flushes, and then does the next.
+    Flush(Then),
+    /// Does it.
+    Then(Then),
+}
+
+/// What comes after a flush.
+#[derive(Debug)]
+pub(crate) enum Then {
+    /// Answers.
+    Reply(Box<Reply>),
+    /// Nothing.
+    Nothing,
+    /// The request can go on.
+    Retry(Box<crate::overlay::Work>),
+    /// Settling goes on.
+    Settle(crate::settle::Step),
+}
+
+impl<L: Lower> Overlay<L> {
+    pub(crate) fn add_task(
+        &mut self,
+        id: Option<u64>,
+        lock: Option<(u32, Mode)>,
+        stage: Stage,
+    ) -> usize {
+        let task = Task { id, lock, outstanding: 0, error: None, stage };
+        match self.idle_tasks.pop() {
+            Some(index) => {
+                self.tasks[index] = Some(task);
+                index
+            }
+            None => {
+                self.tasks.push(Some(task));
+                self.tasks.len() - 1
+            }
+        }
+    }
+
+    pub(crate) fn task(&mut self, task: usize) -> &mut Task {
+        self.tasks[task].as_mut().expect("it is under way")
+    }
+
+    /// Gives a command to the volume.
+    pub(crate) fn push_io(&mut self, command: Command, pending: Pending) {
+        match &pending {
+            Pending::Piece { task, .. }
+            | Pending::Whole { task }
+            | Pending::Data { task, .. }
+            | Pending::Step { task } => self.task(*task).outstanding += 1,
+            Pending::Silent => {}
+        }
+        if matches!(command, Command::Flush) {
+            self.store.is_unflushed = false;
+        } else if !matches!(command, Command::Read { .. }) {
+            self.store.is_unflushed = true;
+        }
+        let id = match self.idle_pending.pop() {
+            Some(id) => {
+                self.pending[id as usize] = Some(pending);
+                id
+            }
+            None => {
+                self.pending.push(Some(pending));
+                self.pending.len() as u32 - 1
+            }
+        };
+        self.ios.push_back(Io { id, command });
+    }
+
+    /// Submits changes of the store's own structures, together with data that is given as number of the
+    /// host block and bytes.
+    pub(crate) fn push_batch(&mut self, batch: Batch, data: &[(u64, &[u8])], pending: Pending) {
+        let images = batch.images(&self.store);
+        let mut changes = Vec::with_capacity(images.len() + data.len() + batch.discards.len());
+        let mut bytes = Vec::new();
+        for (block, image) in &images {
+            changes.push(Change { block: *block, count: 1, discard: false });
+            bytes.extend_from_slice(image);
+        }
+        for (block, run) in data {
+            let count = (run.len() / BLOCK_SIZE) as u64;
+            changes.push(Change { block: *block, count, discard: false });
+            bytes.extend_from_slice(run);
+        }
+        for (block, count) in &batch.discards {
+            changes.push(Change { block: *block, count: *count, discard: true });
+        }
+        assert!(changes.len() <= CHANGES_MAX, "a batch is one atomic write");
+        assert!(bytes.len() <= WRITE_BLOCKS_MAX * BLOCK_SIZE, "a batch is one atomic write");
+        let buffer = Buffer::copied_from(&bytes);
+        self.push_io(Command::WriteMany { changes, buffer, fua: false }, pending);
+    }
+
+    pub(crate) fn complete(&mut self, id: u32, result: Result<(), IoError>, buffer: Buffer) {
+        let pending = self.pending[id as usize].take().expect("a command completes once");
+        self.idle_pending.push(id);
+        let errno = match result {
+            Ok(()) => None,
+            Err(IoError::Corrupt) => Some(libc::EIO),
+            Err(IoError::Failed(errno)) => Some(errno),
+        };
+        let task = match pending {
+            Pending::Silent => {
+                self.failed = self.failed.or(errno);
+                return;
+            }
+            Pending::Piece { task, at } => {
+                if let Some(place) = self.task(task).stage.bytes() {
+                    place[at..at + buffer.len()].copy_from_slice(&buffer);
+                }
+                task
+            }
+            Pending::Whole { task } => {
+                self.task(task).stage.give(buffer);
+                task
+            }
+            Pending::Data { task, runs, reserved, is_payload } => {
+                self.store.reserved -= reserved;
+                if errno.is_none() {
+                    for (window, first, count) in runs {
+                        (first..first + count).for_each(|at| self.store.mark_present(window, at));
+                    }
+                }
+                if is_payload {
+                    self.task(task).stage.give(buffer);
+                }
+                task
+            }
+            Pending::Step { task } => task,
+        };
+        let waiting = self.task(task);
+        waiting.error = waiting.error.or(errno);
+        waiting.outstanding -= 1;
+        if waiting.outstanding == 0 {
+            self.advance(task);
+        }
+    }
+
+    /// Does what comes next in a task for which nothing is out.
+    pub(crate) fn advance(&mut self, index: usize) {
+        let Task { id, lock, outstanding, error, stage } =
+            self.tasks[index].take().expect("it is under way");
+        assert_eq!(outstanding, 0, "a task goes on when all has come back");
+        self.idle_tasks.push(index);
+        if let Some(errno) = error {
+            return self.fail(id, lock, errno, stage);
+        }
+        match stage {
+            Stage::Read { buffer, range } => {
+                self.end(id, lock, Ok(Reply::Data(buffer, range)), Buffer::empty());
+            }
+            Stage::Merge(merge) => self.store_merged(id, lock, merge),
+            Stage::Written { count, buffer, sync: true } => {
+                let reply = Box::new(Reply::Written(count, buffer));
+                self.flush(id, lock, Then::Reply(reply));
+            }
+            Stage::Written { count, buffer, sync: false } => {
+                self.end(id, lock, Ok(Reply::Written(count, buffer)), Buffer::empty());
+            }
+            Stage::Cut(cut) => self.store_cut(id, lock, cut),
+            Stage::Attributes { number } => {
+                let result = self.attributes(number).map(Reply::Attributes);
+                self.end(id, lock, result, Buffer::empty());
+            }
+            Stage::Flush(then) => self.flush(id, lock, then),
+            Stage::Then(then) => self.go_on(id, lock, then),
+        }
+    }
+
+    /// Makes durable what is complete, and then goes on.
+    pub(crate) fn flush(&mut self, id: Option<u64>, lock: Option<(u32, Mode)>, then: Then) {
+        let task = self.add_task(id, lock, Stage::Then(then));
+        self.counters.flushes += 1;
+        self.push_io(Command::Flush, Pending::Step { task });
+    }
+
+    fn go_on(&mut self, id: Option<u64>, lock: Option<(u32, Mode)>, then: Then) {
+        match then {
+            Then::Reply(reply) => self.end(id, lock, Ok(*reply), Buffer::empty()),
+            Then::Nothing => {}
+            Then::Retry(work) => self.ready.push_back(*work),
+            Then::Settle(step) => self.settle_on(lock, step),
+        }
+    }
+
+    fn fail(&mut self, id: Option<u64>, lock: Option<(u32, Mode)>, errno: i32, stage: Stage) {
+        let buffer = match stage {
+            Stage::Read { buffer, .. } | Stage::Written { buffer, .. } => buffer,
+            Stage::Merge(merge) => merge.payload,
+            Stage::Then(Then::Retry(work)) | Stage::Flush(Then::Retry(work)) => {
+                return self.refuse(*work, errno);
+            }
+            Stage::Then(Then::Settle(_)) | Stage::Flush(Then::Settle(_)) => {
+                self.settle_failed(lock, errno);
+                return;
+            }
+            _ => Buffer::empty(),
+        };
+        self.end(id, lock, Err(errno), buffer);
+    }
+
+    /// Answers, and leaves the lock.
+    pub(crate) fn end(
+        &mut self,
+        id: Option<u64>,
+        lock: Option<(u32, Mode)>,
+        result: Result<Reply, i32>,
+        buffer: Buffer,
+    ) {
+        if let Some(id) = id {
+            self.responses.push_back(Response { id, result, buffer });
+        }
+        if let Some((record, mode)) = lock {
+            self.unlock(record, mode);
+        }
+    }
+}
+
+impl Stage {
+    /// Where pieces are put.
+    fn bytes(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Stage::Read { buffer, .. } => Some(&mut buffer[..]),
+            Stage::Merge(merge) => Some(&mut merge.image[..]),
+            Stage::Cut(cut) => Some(&mut cut.edge[..]),
+            Stage::Then(Then::Settle(crate::settle::Step::Copy { bytes, .. })) => {
+                Some(&mut bytes[..])
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes back a buffer that was lent.
+    fn give(&mut self, lent: Buffer) {
+        if let Stage::Read { buffer, .. } | Stage::Written { buffer, .. } = self {
+            *buffer = lent;
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A lower directory in memory, with one level of names, that says what a power cut would leave.
+
+use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
+use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
+use std::collections::BTreeMap;
+
+const ROOT: u64 = 2;
+
+/// What a power cut takes of what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    Nothing,
+    Everything,
+    /// Names, sizes, times and attributes stay, data goes.
+    Data,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct File {
+    data: Vec<u8>,
+    links: u32,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    modified: i64,
+    changed: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    files: BTreeMap<u64, File>,
+    names: BTreeMap<Vec<u8>, u64>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ModelLower {
+    now: State,
+    durable: State,
+    clock: i64,
+}
+
+fn handle(number: u64) -> Handle {
+    Handle::new(1, &number.to_le_bytes()).expect("it is short")
+}
+
+fn number(handle: &Handle) -> u64 {
+    u64::from_le_bytes(handle.bytes().try_into().expect("it was made here"))
+}
+
+fn time(seconds: i64) -> Time {
+    Time { seconds, nanoseconds: 0 }
+}
+
+impl ModelLower {
+    /// One file of this content, durable.
+    pub(crate) fn with_file(name: &[u8], content: &[u8]) -> ModelLower {
+        let mut lower = ModelLower { clock: 1, ..ModelLower::default() };
+        let file = File { data: content.to_vec(), links: 1, ..File::default() };
+        lower.now.files.insert(10, file);
+        lower.now.names.insert(name.to_vec(), 10);
+        lower.durable = lower.now.clone();
+        lower
+    }
+
+    /// What is there after a power cut.
+    pub(crate) fn cut(&self, loss: Loss) -> ModelLower {
+        let mut state = match loss {
+            Loss::Nothing | Loss::Data => self.now.clone(),
+            Loss::Everything => self.durable.clone(),
+        };
+        if loss == Loss::Data {
+            for (number, file) in &mut state.files {
+                let length = file.data.len();
+                file.data =
+                    self.durable.files.get(number).map(|old| old.data.clone()).unwrap_or_default();
+                file.data.resize(length, 0);
+            }
+        }
+        // What has no name goes with the processes.
+        state.files.retain(|_, file| file.links > 0);
+        ModelLower { now: state.clone(), durable: state, clock: self.clock }
+    }
+
+    /// Somebody else writes to the file.
+    pub(crate) fn meddle(&mut self) {
+        let file = self.touched(&handle(10)).expect("it is there");
+        file.data[0] ^= 1;
+        file.modified = file.changed;
+    }
+
+    fn file(&self, node: &Handle) -> Outcome<&File> {
+        self.now.files.get(&number(node)).ok_or(libc::ESTALE)
+    }
+
+    fn touched(&mut self, node: &Handle) -> Outcome<&mut File> {
+        self.clock += 1;
+        let file = self.now.files.get_mut(&number(node)).ok_or(libc::ESTALE)?;
+        file.changed = self.clock;
+        Ok(file)
+    }
+}
+
+impl Lower for ModelLower {
+    fn root(&self) -> Handle {
+        handle(ROOT)
+    }
+
+    fn lookup(&mut self, _: &Handle, name: &[u8]) -> Outcome<Found> {
+        let number = *self.now.names.get(name).ok_or(libc::ENOENT)?;
+        let handle = handle(number);
+        Ok(Found { handle, status: self.status(&handle)? })
+    }
+
+    fn status(&mut self, node: &Handle) -> Outcome<Status> {
+        let file = self.file(node)?;
+        let (zero, size) = (time(0), file.data.len() as u64);
+        Ok(Status {
+            number: number(node),
+            mode: libc::S_IFREG | 0o644,
+            links: file.links,
+            uid: 0,
+            gid: 0,
+            size,
+            sectors: size.div_ceil(512),
+            device: 0,
+            accessed: zero,
+            modified: time(file.modified),
+            changed: time(file.changed),
+            born: zero,
+        })
+    }
+
+    fn read(&mut self, node: &Handle, offset: u64, bytes: &mut [u8]) -> Outcome<usize> {
+        let rest = self.file(node)?.data.get(offset as usize..).unwrap_or(&[]);
+        let count = rest.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write(&mut self, node: &Handle, offset: u64, bytes: &[u8]) -> Outcome<()> {
+        let file = self.touched(node)?;
+        let end = offset as usize + bytes.len();
+        file.data.resize(file.data.len().max(end), 0);
+        file.data[offset as usize..end].copy_from_slice(bytes);
+        file.modified = file.changed;
+        Ok(())
+    }
+
+    fn set_size(&mut self, node: &Handle, size: u64) -> Outcome<()> {
+        let file = self.touched(node)?;
+        file.data.resize(size as usize, 0);
+        file.modified = file.changed;
+        Ok(())
+    }
+
+    fn set(&mut self, node: &Handle, settings: &Settings) -> Outcome<()> {
+        let file = self.touched(node)?;
+        if let Some(modified) = settings.modified {
+            file.modified = modified.seconds;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self, node: &Handle) -> Outcome<()> {
+        if let Some(file) = self.now.files.get(&number(node)) {
+            self.durable.files.insert(number(node), file.clone());
+        }
+        Ok(())
+    }
+
+    fn sync_all(&mut self) -> Outcome<()> {
+        self.durable = self.now.clone();
+        Ok(())
+    }
+
+    fn unlink(&mut self, _: &Handle, name: &[u8], _: bool) -> Outcome<()> {
+        let number = self.now.names.remove(name).ok_or(libc::ENOENT)?;
+        self.touched(&handle(number))?.links -= 1;
+        Ok(())
+    }
+
+    fn xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<Vec<u8>> {
+        self.file(node)?.xattrs.get(name).cloned().ok_or(libc::ENODATA)
+    }
+
+    fn set_xattr(&mut self, node: &Handle, name: &[u8], value: &[u8], _: XattrMode) -> Outcome<()> {
+        self.touched(node)?.xattrs.insert(name.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn remove_xattr(&mut self, node: &Handle, name: &[u8]) -> Outcome<()> {
+        self.touched(node)?.xattrs.remove(name).map(drop).ok_or(libc::ENODATA)
+    }
+
+    fn allocate(&mut self, node: &Handle, _: u64, _: u64, _: AllocateMode) -> Outcome<()> {
+        let file = self.touched(node)?;
+        file.modified = file.changed;
+        Ok(())
+    }
+
+    fn seek(&mut self, node: &Handle, offset: u64, whence: Whence) -> Outcome<u64> {
+        let size = self.file(node)?.data.len() as u64;
+        match whence {
+            _ if offset >= size => Err(libc::ENXIO),
+            Whence::Data => Ok(offset),
+            Whence::Hole => Ok(size),
+        }
+    }
+
+    fn hold(&mut self, node: &Handle) -> Outcome<()> {
+        self.file(node).map(drop)
+    }
+
+    fn release(&mut self, _: &Handle) {}
+
+    fn make(&mut self, _: &Handle, _: &[u8], _: &NewNode) -> Outcome<Found> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn make_unnamed(&mut self, _: &Handle, _: &NewNode) -> Outcome<Found> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn link(&mut self, _: &Handle, _: &Handle, _: &[u8]) -> Outcome<()> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn rename(&mut self, _: (&Handle, &[u8]), _: (&Handle, &[u8]), _: RenameFlags) -> Outcome<()> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn target(&mut self, _: &Handle) -> Outcome<Vec<u8>> {
+        Err(libc::EINVAL)
+    }
+
+    fn list(&mut self, _: &Handle, _: u64, _: ShowName<'_>) -> Outcome<()> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn xattr_names(&mut self, _: &Handle) -> Outcome<Vec<u8>> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn copy(&mut self, _: (&Handle, u64), _: (&Handle, u64), _: u64) -> Outcome<u64> {
+        Err(libc::EOPNOTSUPP)
+    }
+
+    fn usage(&mut self) -> Outcome<Usage> {
+        Err(libc::EOPNOTSUPP)
+    }
+}

@@ -1,0 +1,431 @@
+//! What is the lower directory's alone: names, links, permissions, attributes (R7).
+
+use crate::io::{Stage, Then};
+use crate::lower::{Found, Handle, Lower, Outcome, Settings};
+use crate::overlay::{Overlay, Remap, Work};
+use crate::{HIDDEN, MARK, REMAP_ATTRIBUTE, STATUS_ATTRIBUTE};
+use coulter_files::{
+    Changes, Listed, Listing, Name, ROOT, RenameFlags, Reply, Request, SetTime, Time, Whence,
+};
+use coulter_format::overlay::RecordState;
+
+/// Bytes of one copy.
+const COPY_MAX: u64 = 16 << 20;
+/// Bytes in an answer before a name, without and with attributes.
+const LISTED_SIZE: usize = 24;
+const LISTED_PLUS_SIZE: usize = 152;
+
+/// Changes as they are set below.
+pub(crate) fn settings_of(changes: &Changes, now: Time) -> Settings {
+    let time = |set: Option<SetTime>| {
+        set.map(|set| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        })
+    };
+    Settings {
+        mode: changes.mode,
+        uid: changes.uid,
+        gid: changes.gid,
+        accessed: time(changes.accessed),
+        modified: time(changes.modified),
+    }
+}
+
+impl<L: Lower> Overlay<L> {
+    /// That a name is not the one that is hidden.
+    fn check_name(&self, directory: u64, name: &Name, errno: i32) -> Outcome<Handle> {
+        if directory == ROOT && name.bytes() == HIDDEN.as_bytes() {
+            return Err(errno);
+        }
+        self.handle_of(directory)
+    }
+
+    pub(crate) fn execute_names(&mut self, work: Work) {
+        let Work { id, request, now } = work;
+        let result = match request {
+            Request::Rename { .. } => return self.rename(Work { id, request, now }),
+            Request::Sync => return self.sync_everything(id),
+            Request::SyncNode { inode } => return self.sync_node(id, inode),
+            Request::Settle => return self.settle_everything(id),
+            Request::Lookup { directory, name } => self.lookup(directory, &name),
+            Request::Attributes { inode } => self.attributes(inode).map(Reply::Attributes),
+            Request::Change { inode, changes } => self
+                .change_lower(inode, &changes, now)
+                .and_then(|()| self.attributes(inode))
+                .map(Reply::Attributes),
+            Request::ReadLink { inode } => self
+                .handle_of(inode)
+                .and_then(|handle| self.lower.target(&handle))
+                .map(Reply::Bytes),
+            Request::Make { directory, name, new } => {
+                self.check_name(directory, &name, libc::EEXIST).and_then(|handle| {
+                    let found = self.lower.make(&handle, name.bytes(), &new)?;
+                    self.touch(directory);
+                    self.know(&found).map(Reply::Entry)
+                })
+            }
+            Request::MakeUnnamed { directory, new } => {
+                self.handle_of(directory).and_then(|handle| {
+                    let found = self.lower.make_unnamed(&handle, &new)?;
+                    let known = self.know(&found)?;
+                    if let Some(node) = self.nodes.get_mut(&known.number) {
+                        node.is_gone = true;
+                    }
+                    Ok(Reply::Entry(known))
+                })
+            }
+            Request::Link { inode, directory, name } => self.link(inode, directory, &name),
+            Request::Unlink { directory, name } => self.unlink(directory, &name, false),
+            Request::RemoveDirectory { directory, name } => self.unlink(directory, &name, true),
+            Request::List { directory, cookie, size, with_attributes } => {
+                self.list(directory, cookie, size as usize, with_attributes)
+            }
+            Request::Xattr { inode, name } => self.xattr(inode, &name),
+            Request::SetXattr { inode, name, value, mode } => {
+                self.set_xattr(inode, &name, &value, mode)
+            }
+            Request::RemoveXattr { inode, name } => self.marked(inode, &name).and_then(|handle| {
+                self.lower.remove_xattr(&handle, name.bytes())?;
+                self.note_change(inode, &handle);
+                Ok(Reply::Done)
+            }),
+            Request::XattrNames { inode } => self.xattr_names(inode),
+            Request::Statistics => self.lower.usage().map(Reply::Usage),
+            request => unreachable!("{request:?} is about content"),
+        };
+        self.answer(id, result);
+    }
+
+    /// What needs all of a file in one place: what is here comes home first.
+    pub(crate) fn execute_whole(&mut self, record: u32, work: Work) {
+        if let Request::Seek { offset, whence, .. } = work.request {
+            // That all of it is data is true enough.
+            let size = self.store.adopted(record).record.size;
+            let result = match whence {
+                _ if offset >= size => Err(libc::ENXIO),
+                Whence::Data => Ok(Reply::Offset(offset)),
+                Whence::Hole => Ok(Reply::Offset(size)),
+            };
+            return self.answer(work.id, result);
+        }
+        self.settle_for(record, work);
+    }
+
+    /// What touches the content of a file of which nothing is here, reads and writes apart.
+    pub(crate) fn execute_other(&mut self, work: Work) {
+        let Work { id, request, now } = work;
+        let result = match request {
+            Request::Change { inode, changes } => self.resize(inode, &changes, now),
+            Request::Allocate { inode, offset, length, mode } => {
+                self.handle_of(inode).and_then(|handle| {
+                    self.lower.allocate(&handle, offset, length, mode)?;
+                    self.touch(inode);
+                    Ok(Reply::Done)
+                })
+            }
+            Request::Seek { inode, offset, whence } => self
+                .handle_of(inode)
+                .and_then(|handle| self.lower.seek(&handle, offset, whence))
+                .map(Reply::Offset),
+            Request::Copy { from, from_offset, to, to_offset, length } => {
+                let handles =
+                    self.handle_of(from).and_then(|source| Ok((source, self.handle_of(to)?)));
+                match handles {
+                    Ok((source, target)) => {
+                        if let Some(record) = self.store.record_of(to, &target) {
+                            let request =
+                                Request::Copy { from, from_offset, to, to_offset, length };
+                            return self.settle_for(record, Work { id, request, now });
+                        }
+                        let length = length.min(COPY_MAX);
+                        let copied =
+                            self.lower.copy((&source, from_offset), (&target, to_offset), length);
+                        self.touch(to);
+                        copied.map(|count| Reply::Written(count as u32, Default::default()))
+                    }
+                    Err(errno) => Err(errno),
+                }
+            }
+            request => unreachable!("{request:?} is about names"),
+        };
+        self.answer(id, result);
+    }
+
+    fn resize(&mut self, number: u64, changes: &Changes, now: Time) -> Outcome<Reply> {
+        let handle = self.handle_of(number)?;
+        if let Some(size) = changes.size {
+            self.lower.set_size(&handle, size)?;
+        }
+        self.change_lower(number, &Changes { size: None, ..*changes }, now)?;
+        self.attributes(number).map(Reply::Attributes)
+    }
+
+    fn lookup(&mut self, directory: u64, name: &Name) -> Outcome<Reply> {
+        let handle = self.check_name(directory, name, libc::ENOENT)?;
+        // A server of files asks so for what it has a number of only.
+        let found = match name.bytes() {
+            b"." => Found { handle, status: self.lower.status(&handle)? },
+            bytes => self.lower.lookup(&handle, bytes)?,
+        };
+        self.know(&found).map(Reply::Entry)
+    }
+
+    /// After a change of our own to a node that may have a record.
+    fn note_change(&mut self, number: u64, handle: &Handle) {
+        self.touch(number);
+        if let Some(record) = self.store.record_of(number, handle) {
+            self.note_lower(record);
+        }
+    }
+
+    fn link(&mut self, inode: u64, directory: u64, name: &Name) -> Outcome<Reply> {
+        let handle = self.check_name(directory, name, libc::EEXIST)?;
+        let node = self.handle_of(inode)?;
+        self.lower.link(&node, &handle, name.bytes())?;
+        self.touch(directory);
+        if let Some(known) = self.nodes.get_mut(&inode)
+            && known.is_gone
+        {
+            known.is_gone = false;
+            self.lower.release(&node);
+            self.revive(inode, &node);
+        }
+        self.note_change(inode, &node);
+        let found = Found { handle: node, status: self.lower.status(&node)? };
+        self.know(&found).map(Reply::Entry)
+    }
+
+    /// A file that was losing its last name has one again.
+    fn revive(&mut self, number: u64, handle: &Handle) {
+        let Some(record) = self.store.record_of(number, handle) else { return };
+        let adopted = self.store.adopted_mut(record);
+        if adopted.record.state == RecordState::Dying {
+            adopted.record.state = RecordState::Live;
+            self.write_record(record);
+        }
+    }
+
+    /// Before a name goes: what it stands for is held if the kernel knows it, and its record told if it is
+    /// the last name.
+    fn before_unlink(&mut self, directory: &Handle, name: &[u8]) -> Outcome<Option<(u64, Handle)>> {
+        let Ok(found) = self.lower.lookup(directory, name) else { return Ok(None) };
+        let number = self.number_of(&found)?;
+        if self.nodes.get(&number).is_none_or(|node| node.handle != found.handle) {
+            return Ok(None);
+        }
+        self.lower.hold(&found.handle)?;
+        let is_last = found.status.links == 1;
+        if let Some(record) = self.store.record_of(number, &found.handle).filter(|_| is_last) {
+            let adopted = self.store.adopted_mut(record);
+            if adopted.record.state == RecordState::Live {
+                adopted.record.state = RecordState::Dying;
+                self.write_record(record);
+            }
+        }
+        Ok(Some((number, found.handle)))
+    }
+
+    /// After that: what has no name any more stays held.
+    fn after_unlink(&mut self, target: Option<(u64, Handle)>) {
+        let Some((number, handle)) = target else { return };
+        let is_gone = self.lower.status(&handle).is_ok_and(|status| {
+            status.links == 0 || status.mode & libc::S_IFMT == libc::S_IFDIR && status.links < 2
+        });
+        if is_gone {
+            if let Some(node) = self.nodes.get_mut(&number) {
+                node.is_gone = true;
+            }
+        } else {
+            let is_held = self.nodes.get(&number).is_some_and(|node| node.is_gone);
+            if !is_held {
+                self.lower.release(&handle);
+            }
+            self.revive(number, &handle);
+        }
+        self.note_change(number, &handle);
+    }
+
+    fn unlink(&mut self, directory: u64, name: &Name, is_directory: bool) -> Outcome<Reply> {
+        let handle = self.check_name(directory, name, libc::ENOENT)?;
+        let target = self.before_unlink(&handle, name.bytes())?;
+        let result = self.lower.unlink(&handle, name.bytes(), is_directory);
+        self.touch(directory);
+        self.after_unlink(target);
+        result.map(|()| Reply::Done)
+    }
+
+    fn rename(&mut self, work: Work) {
+        let Request::Rename { from, ref name, to, ref new_name, flags } = work.request else {
+            unreachable!("only renames come here")
+        };
+        let handles = self
+            .check_name(from, name, libc::ENOENT)
+            .and_then(|from| Ok((from, self.check_name(to, new_name, libc::EEXIST)?)));
+        let (source, target) = match handles {
+            Ok(handles) => handles,
+            Err(errno) => return self.answer(work.id, Err(errno)),
+        };
+        let moved = self.lower.lookup(&source, name.bytes()).ok();
+        let record =
+            moved.and_then(|found| self.store.record_of(found.status.number, &found.handle));
+        let replaces = self.lower.lookup(&target, new_name.bytes()).is_ok();
+        if record.is_some() && replaces && self.store.is_unflushed {
+            // What replaces another file is whole when it does (R7).
+            if let Some(record) = record {
+                self.save_record(record, Then::Retry(Box::new(work)));
+            }
+            return;
+        }
+        let result = self.rename_below((source, name), (target, new_name), flags);
+        self.touch(from);
+        self.touch(to);
+        if let Some(found) = moved {
+            self.note_change(found.status.number, &found.handle);
+        }
+        self.answer(work.id, result);
+    }
+
+    fn rename_below(
+        &mut self,
+        from: (Handle, &Name),
+        to: (Handle, &Name),
+        flags: RenameFlags,
+    ) -> Outcome<Reply> {
+        let replaced = match flags {
+            RenameFlags::NoReplace => None,
+            _ => self.before_unlink(&to.0, to.1.bytes())?,
+        };
+        let places = ((&from.0, from.1.bytes()), (&to.0, to.1.bytes()));
+        let result = self.lower.rename(places.0, places.1, flags);
+        self.after_unlink(replaced);
+        result.map(|()| Reply::Done)
+    }
+
+    fn list(
+        &mut self,
+        directory: u64,
+        cookie: u64,
+        size: usize,
+        with_attributes: bool,
+    ) -> Outcome<Reply> {
+        let handle = self.handle_of(directory)?;
+        let fixed = if with_attributes { LISTED_PLUS_SIZE } else { LISTED_SIZE };
+        let (mut listing, mut used) = (Listing::default(), 0);
+        self.lower.list(&handle, cookie, &mut |name, inode, kind, cookie| {
+            if directory == ROOT && name == HIDDEN.as_bytes() {
+                return true;
+            }
+            used += (fixed + name.len()).next_multiple_of(8);
+            if used > size {
+                return false;
+            }
+            let start = listing.names.len() as u32;
+            listing.names.extend_from_slice(name);
+            let name = (start, name.len() as u8);
+            listing.entries.push(Listed { cookie, inode, kind, name, attributes: None });
+            true
+        })?;
+        let entries = std::mem::take(&mut listing.entries);
+        for mut entry in entries {
+            let name = listing.name(&entry);
+            let is_special = name == b"." || name == b"..";
+            if directory == ROOT && is_special {
+                entry.inode = ROOT;
+            } else if with_attributes && !is_special {
+                // What cannot be looked at is listed all the same.
+                if let Ok(found) = self.lower.lookup(&handle, name)
+                    && let Ok(known) = self.know(&found)
+                {
+                    entry.inode = known.number;
+                    entry.attributes = Some(known.inode);
+                }
+            }
+            listing.entries.push(entry);
+        }
+        Ok(Reply::Listing(listing))
+    }
+
+    /// The node, if the attribute is one that its users may change.
+    fn marked(&self, inode: u64, name: &Name) -> Outcome<Handle> {
+        if name.bytes() == MARK.as_bytes() || name.bytes() == STATUS_ATTRIBUTE.as_bytes() {
+            return Err(libc::EPERM);
+        }
+        self.handle_of(inode)
+    }
+
+    fn xattr(&mut self, inode: u64, name: &Name) -> Outcome<Reply> {
+        if name.bytes() == MARK.as_bytes() {
+            return Err(libc::ENODATA);
+        }
+        if inode == ROOT && name.bytes() == STATUS_ATTRIBUTE.as_bytes() {
+            return Ok(Reply::Bytes(self.report().into_bytes()));
+        }
+        if inode == ROOT && name.bytes() == REMAP_ATTRIBUTE.as_bytes() {
+            return Ok(Reply::Bytes(self.options.remap.word().into()));
+        }
+        let handle = self.handle_of(inode)?;
+        self.lower.xattr(&handle, name.bytes()).map(Reply::Bytes)
+    }
+
+    fn set_xattr(
+        &mut self,
+        inode: u64,
+        name: &Name,
+        value: &[u8],
+        mode: coulter_files::XattrMode,
+    ) -> Outcome<Reply> {
+        if inode == ROOT && name.bytes() == REMAP_ATTRIBUTE.as_bytes() {
+            let named = Remap::NAMED.iter().find(|(word, _)| word.as_bytes() == value);
+            self.options.remap = named.ok_or(libc::EINVAL)?.1;
+            return Ok(Reply::Done);
+        }
+        let handle = self.marked(inode, name)?;
+        self.lower.set_xattr(&handle, name.bytes(), value, mode)?;
+        self.note_change(inode, &handle);
+        Ok(Reply::Done)
+    }
+
+    fn xattr_names(&mut self, inode: u64) -> Outcome<Reply> {
+        let handle = self.handle_of(inode)?;
+        let names = self.lower.xattr_names(&handle)?;
+        let shown = names.split_inclusive(|byte| *byte == 0);
+        let shown = shown.filter(|name| name.strip_suffix(&[0]) != Some(MARK.as_bytes()));
+        Ok(Reply::Bytes(shown.flatten().copied().collect()))
+    }
+
+    /// The kernel knows so many lookups less.
+    pub(crate) fn forget_node(&mut self, number: u64, lookups: u64) {
+        if number == ROOT {
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups > 0 {
+            return;
+        }
+        let (handle, is_gone) = (node.handle, node.is_gone);
+        self.nodes.remove(&number);
+        if is_gone {
+            self.lower.release(&handle);
+            if let Some(record) = self.store.record_of(number, &handle) {
+                self.let_die(record);
+            }
+        }
+    }
+
+    /// Writes a record, and waits for nothing.
+    pub(crate) fn write_record(&mut self, record: u32) {
+        let mut batch = crate::store::Batch::default();
+        self.store.batch_record(&mut batch, record);
+        self.push_batch(batch, &[], crate::io::Pending::Silent);
+    }
+
+    /// Writes a record, makes it durable with all before it, and goes on.
+    pub(crate) fn save_record(&mut self, record: u32, then: Then) {
+        let task = self.add_task(None, None, Stage::Flush(then));
+        let mut batch = crate::store::Batch::default();
+        self.store.batch_record(&mut batch, record);
+        self.push_batch(batch, &[], crate::io::Pending::Step { task });
+    }
+}

@@ -1,0 +1,382 @@
+//! The state machine: what it holds, and who does what.
+
+use crate::io::{Pending, Task};
+use crate::locks::Mode;
+use crate::lower::{Found, Handle, Lower, Outcome, Status};
+use crate::settle::Settling;
+use crate::store::Store;
+use coulter::buffer::Buffer;
+use coulter_files::{
+    Attributes, FileService, Inode, Io, IoError, ROOT, Reply, Request, Response, Time,
+};
+use std::collections::{HashMap, VecDeque};
+
+/// What goes to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Remap {
+    /// Overwrites of existing bytes that do not go on where the last write ended.
+    #[default]
+    Random,
+    /// Every write.
+    All,
+    /// Nothing more; what is there is served and settled.
+    Off,
+}
+
+impl Remap {
+    /// The words for them.
+    pub const NAMED: [(&'static str, Remap); 3] =
+        [("random", Remap::Random), ("all", Remap::All), ("off", Remap::Off)];
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        let named = Remap::NAMED.iter().find(|(_, remap)| *remap == self);
+        named.map_or("", |(word, _)| word)
+    }
+}
+
+/// When blocks are brought home, unless somebody asks or the store fills up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SettleWhen {
+    /// When nothing was asked for ten seconds.
+    Idle,
+    /// Never by itself.
+    #[default]
+    Never,
+}
+
+/// How an overlay works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// What goes to the store.
+    pub remap: Remap,
+    /// When it comes home.
+    pub settle: SettleWhen,
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) requests: u64,
+    pub(crate) in_place_writes: u64,
+    pub(crate) remapped_writes: u64,
+    pub(crate) adoptions: u64,
+    pub(crate) flushes: u64,
+    pub(crate) settled_files: u64,
+    pub(crate) settled_bytes: u64,
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) id: u64,
+    pub(crate) request: Request,
+    pub(crate) now: Time,
+}
+
+/// A node that the kernel knows.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) handle: Handle,
+    pub(crate) lookups: u64,
+    /// Where the last write ended, and how long the run of writes is that ended there.
+    pub(crate) next_write: u64,
+    pub(crate) run: u64,
+    /// Something of it was changed below since it was synced, or may have been.
+    pub(crate) is_touched: bool,
+    /// It has no name any more, and is held.
+    pub(crate) is_gone: bool,
+}
+
+/// See the crate's documentation.
+pub struct Overlay<L: Lower> {
+    pub(crate) lower: L,
+    pub(crate) options: Options,
+    pub(crate) store: Store,
+    pub(crate) nodes: HashMap<u64, Node>,
+    pub(crate) tasks: Vec<Option<Task>>,
+    pub(crate) idle_tasks: Vec<usize>,
+    pub(crate) ios: VecDeque<Io>,
+    pub(crate) pending: Vec<Option<Pending>>,
+    pub(crate) idle_pending: Vec<u32>,
+    pub(crate) responses: VecDeque<Response>,
+    /// Requests to be looked at.
+    pub(crate) ready: VecDeque<Work>,
+    /// Records whose lock somebody left.
+    pub(crate) unlocked: VecDeque<u32>,
+    /// Writes that wait until there is room in the store.
+    pub(crate) waiting_for_room: VecDeque<Work>,
+    pub(crate) settling: Settling,
+    /// Records that are to be forgotten when the lower file system is durable (R5).
+    pub(crate) forgettable: Vec<u32>,
+    /// Records whose lower file is not what they say (R9).
+    pub(crate) orphans: Vec<u32>,
+    pub(crate) counters: Counters,
+    /// A write or a flush of the store failed: nothing is changed any more.
+    pub(crate) failed: Option<i32>,
+    pub(crate) is_ending: bool,
+    pub(crate) now_ns: u64,
+    pub(crate) last_request_ns: u64,
+    pub(crate) unflushed_since_ns: Option<u64>,
+    pub(crate) forgettable_since_ns: Option<u64>,
+}
+
+impl<L: Lower> Overlay<L> {
+    pub(crate) fn new(lower: L, store: Store, options: Options) -> Overlay<L> {
+        let root = Node {
+            handle: lower.root(),
+            lookups: 1,
+            next_write: 0,
+            run: 0,
+            is_touched: true,
+            is_gone: false,
+        };
+        Overlay {
+            lower,
+            options,
+            store,
+            nodes: HashMap::from([(ROOT, root)]),
+            tasks: Vec::new(),
+            idle_tasks: Vec::new(),
+            ios: VecDeque::new(),
+            pending: Vec::new(),
+            idle_pending: Vec::new(),
+            responses: VecDeque::new(),
+            ready: VecDeque::new(),
+            unlocked: VecDeque::new(),
+            waiting_for_room: VecDeque::new(),
+            settling: Settling::default(),
+            forgettable: Vec::new(),
+            orphans: Vec::new(),
+            counters: Counters::default(),
+            failed: None,
+            is_ending: false,
+            now_ns: 0,
+            last_request_ns: 0,
+            unflushed_since_ns: None,
+            forgettable_since_ns: None,
+        }
+    }
+
+    /// The lower directory.
+    pub fn lower(&self) -> &L {
+        &self.lower
+    }
+
+    /// What names a node below.
+    pub(crate) fn handle_of(&self, number: u64) -> Outcome<Handle> {
+        self.nodes.get(&number).map(|node| node.handle).ok_or(libc::ESTALE)
+    }
+
+    /// The number of a node for the kernel.
+    pub(crate) fn number_of(&self, found: &Found) -> Outcome<u64> {
+        if found.handle == self.lower.root() {
+            return Ok(ROOT);
+        }
+        // Its number is the root's here; no file system gives it to what can be seen.
+        if found.status.number == ROOT { Err(libc::EOVERFLOW) } else { Ok(found.status.number) }
+    }
+
+    /// Counts one lookup of a node by the kernel.
+    pub(crate) fn know(&mut self, found: &Found) -> Outcome<Attributes> {
+        let number = self.number_of(found)?;
+        let handle = found.handle;
+        let fresh =
+            Node { handle, lookups: 0, next_write: 0, run: 0, is_touched: true, is_gone: false };
+        let node = self.nodes.entry(number).or_insert(fresh);
+        if node.handle != handle {
+            // Another file has its number: whoever took the old one away did not ask here.
+            *node = Node { handle, lookups: 0, is_touched: true, is_gone: false, ..*node };
+        }
+        node.lookups += 1;
+        Ok(self.view(number, &handle, &found.status))
+    }
+
+    /// Notes that something of a node was changed below.
+    pub(crate) fn touch(&mut self, number: u64) {
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.is_touched = true;
+        }
+    }
+
+    pub(crate) fn attributes(&mut self, number: u64) -> Outcome<Attributes> {
+        let handle = self.handle_of(number)?;
+        let status = self.lower.status(&handle)?;
+        Ok(self.view(number, &handle, &status))
+    }
+
+    /// What the mount shows of a node.
+    pub(crate) fn view(&self, number: u64, handle: &Handle, status: &Status) -> Attributes {
+        let mut inode = Inode {
+            mode: status.mode,
+            uid: status.uid,
+            gid: status.gid,
+            links: status.links,
+            size: status.size,
+            blocks: status.sectors.div_ceil(8),
+            parent: 0,
+            device: status.device,
+            flags: 0,
+            accessed: status.accessed,
+            modified: status.modified,
+            changed: status.changed,
+            born: status.born,
+            generation: handle.generation(),
+        };
+        if let Some(record) = self.store.record_of(number, handle) {
+            let record = &self.store.adopted(record).record;
+            inode.size = record.size;
+            inode.modified = record.modified;
+            let (ours, theirs) = (record.modified, status.changed);
+            if (ours.seconds, ours.nanoseconds) > (theirs.seconds, theirs.nanoseconds) {
+                inode.changed = ours;
+            }
+        }
+        Attributes { number, inode }
+    }
+
+    /// Does what can be done.
+    pub(crate) fn run(&mut self) {
+        loop {
+            if let Some(record) = self.unlocked.pop_front() {
+                self.grant(record);
+            } else if let Some(work) = self.ready.pop_front() {
+                self.execute(work);
+            } else if !self.settle_next() {
+                return;
+            }
+        }
+    }
+
+    /// Begins a request.
+    fn execute(&mut self, work: Work) {
+        if self.failed.is_some() && changes_content(&work.request) {
+            return self.refuse(work, libc::EROFS);
+        }
+        let Some(number) = content_of(&work.request) else { return self.execute_names(work) };
+        let record = self.nodes.get(&number).map(|node| node.handle);
+        let record = record.and_then(|handle| self.store.record_of(number, &handle));
+        let Some(record) = record else { return self.execute_plain(work) };
+        if self.store.adopted(record).fault.is_some() {
+            return self.refuse(work, libc::EIO);
+        }
+        match self.mode_of(record, &work.request) {
+            Some(mode) => {
+                if let Some(work) = self.lock(record, mode, work) {
+                    self.execute_locked(record, mode, work);
+                }
+            }
+            None => self.execute_whole(record, work),
+        }
+    }
+
+    /// What touches the content of a file of which no block is here.
+    fn execute_plain(&mut self, work: Work) {
+        let Work { id, request, now } = work;
+        match request {
+            Request::Read { inode, offset, length, buffer } => {
+                self.read(id, inode, offset, length, buffer);
+            }
+            request @ Request::Write { .. } => self.write(Work { id, request, now }),
+            request => self.execute_other(Work { id, request, now }),
+        }
+    }
+
+    /// With the lock of a file of which blocks are here.
+    pub(crate) fn execute_locked(&mut self, record: u32, mode: Mode, work: Work) {
+        let Work { id, request, now } = work;
+        let place = (id, record, mode);
+        match request {
+            Request::Read { offset, length, buffer, .. } => {
+                self.read_adopted(place, (offset, length), buffer);
+            }
+            request @ Request::Write { .. } => self.write_adopted(place, request, now),
+            request => self.resize_adopted(place, &request, now),
+        }
+    }
+
+    /// Answers with an error.
+    pub(crate) fn refuse(&mut self, work: Work, errno: i32) {
+        let buffer = match work.request {
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => buffer,
+            _ => Buffer::empty(),
+        };
+        self.end(Some(work.id), None, Err(errno), buffer);
+    }
+
+    pub(crate) fn answer(&mut self, id: u64, result: Result<Reply, i32>) {
+        self.end(Some(id), None, result, Buffer::empty());
+    }
+}
+
+/// The file whose content a request is about.
+fn content_of(request: &Request) -> Option<u64> {
+    match request {
+        Request::Read { inode, .. }
+        | Request::Write { inode, .. }
+        | Request::Allocate { inode, .. }
+        | Request::Seek { inode, .. } => Some(*inode),
+        Request::Change { inode, changes } if changes.size.is_some() => Some(*inode),
+        Request::Copy { from, .. } => Some(*from),
+        _ => None,
+    }
+}
+
+fn changes_content(request: &Request) -> bool {
+    !matches!(
+        request,
+        Request::Read { .. }
+            | Request::Seek { .. }
+            | Request::Lookup { .. }
+            | Request::Attributes { .. }
+            | Request::ReadLink { .. }
+            | Request::List { .. }
+            | Request::Xattr { .. }
+            | Request::XattrNames { .. }
+            | Request::Statistics
+    )
+}
+
+impl<L: Lower> FileService for Overlay<L> {
+    fn handle_request(&mut self, id: u64, request: Request, now: Time) {
+        self.counters.requests += 1;
+        self.last_request_ns = self.now_ns;
+        self.ready.push_back(Work { id, request, now });
+        self.run();
+    }
+
+    fn handle_end(&mut self, id: u64, _now: Time) {
+        self.finish(id);
+        self.run();
+    }
+
+    fn forget(&mut self, inode: u64, lookups: u64) {
+        self.forget_node(inode, lookups);
+        self.run();
+    }
+
+    fn handle_time(&mut self, now_ns: u64) -> Option<u64> {
+        let next = self.tick(now_ns);
+        self.run();
+        next
+    }
+
+    fn poll_io(&mut self) -> Option<Io> {
+        self.ios.pop_front()
+    }
+
+    fn handle_completion(&mut self, id: u32, result: Result<(), IoError>, buffer: Buffer) {
+        self.complete(id, result, buffer);
+        self.run();
+    }
+
+    fn poll_response(&mut self) -> Option<Response> {
+        self.responses.pop_front()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.idle_tasks.len() == self.tasks.len()
+            && self.ios.is_empty()
+            && self.idle_pending.len() == self.pending.len()
+    }
+}

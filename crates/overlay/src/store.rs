@@ -1,0 +1,376 @@
+//! What is in the store, in memory: records, windows, which blocks are mapped.
+
+use crate::locks::Lock;
+use coulter_format::overlay::{
+    Handle, OWNERS_PER_BLOCK, Owner, RECORD_LIMIT, RECORDS_PER_BLOCK, RECORDS_START, Record,
+    RecordState, Superblock, WINDOW_BLOCKS,
+};
+use coulter_format::{BLOCK_SIZE, Block};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const WORDS: usize = WINDOW_BLOCKS as usize / 64;
+
+/// A bit for each block of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bits([u64; WORDS]);
+
+impl Bits {
+    pub(crate) fn has(&self, index: u64) -> bool {
+        self.0[index as usize / 64] >> (index % 64) & 1 == 1
+    }
+
+    pub(crate) fn set(&mut self, index: u64) {
+        self.0[index as usize / 64] |= 1 << (index % 64);
+    }
+
+    pub(crate) fn clear(&mut self, index: u64) {
+        self.0[index as usize / 64] &= !(1 << (index % 64));
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+/// A window in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    pub(crate) owner: Owner,
+    /// Blocks that are here.
+    pub(crate) present: Bits,
+    /// Blocks that the settling under way has brought home, and that were not written since.
+    pub(crate) copied: Bits,
+}
+
+/// A file with a record.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    pub(crate) record: Record,
+    /// Windows by stretch.
+    pub(crate) windows: BTreeMap<u64, u32>,
+    /// Blocks that are here.
+    pub(crate) mapped: u64,
+    pub(crate) lock: Lock,
+    /// The record was changed since it was written: times and what is noted of the lower file.
+    pub(crate) is_dirty: bool,
+    /// Why nothing of it is served.
+    pub(crate) fault: Option<&'static str>,
+}
+
+impl Adopted {
+    pub(crate) fn new(record: Record) -> Adopted {
+        Adopted {
+            record,
+            windows: BTreeMap::new(),
+            mapped: 0,
+            lock: Lock::default(),
+            is_dirty: false,
+            fault: None,
+        }
+    }
+
+    /// The first block behind the end.
+    pub(crate) fn end_block(&self) -> u64 {
+        self.record.size.div_ceil(BLOCK_SIZE as u64)
+    }
+}
+
+/// A run of blocks of a file that all are in the store, or all are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The first block's number in the file.
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    /// The host block where they begin.
+    pub(crate) host: Option<u64>,
+}
+
+/// Changes that take effect together.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    records: BTreeSet<u64>,
+    owners: BTreeSet<u64>,
+    superblock: bool,
+    pub(crate) discards: Vec<(u64, u64)>,
+}
+
+/// See the module's documentation.
+pub(crate) struct Store {
+    pub(crate) superblock: Superblock,
+    pub(crate) records: Vec<Option<Box<Adopted>>>,
+    free_records: BTreeSet<u32>,
+    pub(crate) windows: Vec<Option<Window>>,
+    pub(crate) free_windows: BTreeSet<u32>,
+    /// Files that are served from here, by the number of their inode.
+    pub(crate) by_number: HashMap<u64, u32>,
+    /// Blocks that are mapped.
+    pub(crate) mapped: u64,
+    /// Blocks that writes under way may add.
+    pub(crate) reserved: u64,
+    /// Changes since the last flush.
+    pub(crate) is_unflushed: bool,
+}
+
+impl Store {
+    pub(crate) fn new(superblock: Superblock) -> Store {
+        let windows = superblock.window_count;
+        Store {
+            superblock,
+            records: Vec::new(),
+            free_records: BTreeSet::new(),
+            windows: (0..windows).map(|_| None).collect(),
+            free_windows: (0..windows).collect(),
+            by_number: HashMap::new(),
+            mapped: 0,
+            reserved: 0,
+            is_unflushed: false,
+        }
+    }
+
+    pub(crate) fn adopted(&self, record: u32) -> &Adopted {
+        self.records[record as usize].as_deref().expect("a record in use is there")
+    }
+
+    pub(crate) fn adopted_mut(&mut self, record: u32) -> &mut Adopted {
+        self.records[record as usize].as_deref_mut().expect("a record in use is there")
+    }
+
+    /// The record of a file that is served from here.
+    pub(crate) fn record_of(&self, number: u64, handle: &Handle) -> Option<u32> {
+        let record = *self.by_number.get(&number)?;
+        (self.adopted(record).record.handle == *handle).then_some(record)
+    }
+
+    /// A place for a record; `None` if there is none.
+    pub(crate) fn add_record(&mut self, adopted: Adopted) -> Option<u32> {
+        let record = match self.free_records.pop_first() {
+            Some(record) => record,
+            None if self.records.len() < RECORD_LIMIT as usize => {
+                self.records.push(None);
+                self.records.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.by_number.insert(adopted.record.number, record);
+        self.records[record as usize] = Some(Box::new(adopted));
+        Some(record)
+    }
+
+    /// Puts a record where it was found at opening.
+    pub(crate) fn put_record(&mut self, record: u32, adopted: Adopted) {
+        while self.records.len() <= record as usize {
+            self.free_records.insert(self.records.len() as u32);
+            self.records.push(None);
+        }
+        self.free_records.remove(&record);
+        self.records[record as usize] = Some(Box::new(adopted));
+    }
+
+    /// Forgets a record, which owns no window any more.
+    pub(crate) fn remove_record(&mut self, record: u32) {
+        let adopted = self.records[record as usize].take().expect("it is there");
+        assert!(adopted.windows.is_empty(), "windows would belong to nobody");
+        if self.by_number.get(&adopted.record.number) == Some(&record) {
+            self.by_number.remove(&adopted.record.number);
+        }
+        self.free_records.insert(record);
+    }
+
+    /// The first host block of a window.
+    pub(crate) fn window_start(&self, window: u32) -> u64 {
+        self.superblock.windows_start() + u64::from(window) * WINDOW_BLOCKS
+    }
+
+    /// The window of a stretch of a file, a new one if there is none; whether it is new.
+    pub(crate) fn window_for(&mut self, record: u32, stretch: u64) -> Option<(u32, bool)> {
+        if let Some(window) = self.adopted(record).windows.get(&stretch) {
+            return Some((*window, false));
+        }
+        let window = self.free_windows.pop_first()?;
+        let owner = Owner { record, stretch };
+        self.put_window(window, owner);
+        Some((window, true))
+    }
+
+    pub(crate) fn put_window(&mut self, window: u32, owner: Owner) {
+        assert!(self.windows[window as usize].is_none(), "a window has one owner");
+        self.free_windows.remove(&window);
+        let (present, copied) = (Bits::default(), Bits::default());
+        self.windows[window as usize] = Some(Window { owner, present, copied });
+        self.adopted_mut(owner.record).windows.insert(owner.stretch, window);
+    }
+
+    /// Takes a window away from its owner. Its blocks must be discarded with that.
+    pub(crate) fn remove_window(&mut self, window: u32) {
+        let gone = self.windows[window as usize].take().expect("it is in use");
+        let count = gone.present.count();
+        let adopted = self.adopted_mut(gone.owner.record);
+        adopted.windows.remove(&gone.owner.stretch);
+        adopted.mapped -= count;
+        self.mapped -= count;
+        self.free_windows.insert(window);
+    }
+
+    /// Notes that a block of a window is here now.
+    pub(crate) fn mark_present(&mut self, window: u32, index: u64) {
+        let Some(found) = &mut self.windows[window as usize] else { return };
+        found.copied.clear(index);
+        if !found.present.has(index) {
+            found.present.set(index);
+            let record = found.owner.record;
+            self.mapped += 1;
+            self.adopted_mut(record).mapped += 1;
+        }
+    }
+
+    /// Notes that a block is here no more.
+    pub(crate) fn mark_absent(&mut self, window: u32, index: u64) {
+        let Some(found) = &mut self.windows[window as usize] else { return };
+        found.copied.clear(index);
+        if found.present.has(index) {
+            found.present.clear(index);
+            let record = found.owner.record;
+            self.mapped -= 1;
+            self.adopted_mut(record).mapped -= 1;
+        }
+    }
+
+    /// Whether a block of a file is here, and where it would be.
+    pub(crate) fn host_block(&self, record: u32, block: u64) -> Option<u64> {
+        let window = *self.adopted(record).windows.get(&(block / WINDOW_BLOCKS))?;
+        let found = self.windows[window as usize].as_ref()?;
+        let index = block % WINDOW_BLOCKS;
+        found.present.has(index).then(|| self.window_start(window) + index)
+    }
+
+    /// Blocks of a file as runs that are read in one piece.
+    pub(crate) fn pieces(&self, record: u32, first: u64, count: u64) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for block in first..first + count {
+            let host = self.host_block(record, block);
+            match pieces.last_mut() {
+                Some(last) if last.host.map(|start| start + last.count) == host => last.count += 1,
+                _ => pieces.push(Piece { first: block, count: 1, host }),
+            }
+        }
+        pieces
+    }
+
+    /// Blocks of a range that are not here yet.
+    pub(crate) fn missing(&self, record: u32, first: u64, count: u64) -> u64 {
+        (first..first + count).filter(|block| self.host_block(record, *block).is_none()).count()
+            as u64
+    }
+
+    /// The next run of at most `count_max` blocks from `from` on that is here and was not brought home.
+    pub(crate) fn next_to_settle(&self, record: u32, from: u64, count_max: u64) -> Option<Piece> {
+        let adopted = self.adopted(record);
+        for (stretch, window) in adopted.windows.range(from / WINDOW_BLOCKS..) {
+            let found = self.windows[*window as usize].as_ref().expect("it is in use");
+            let waits = |index: u64| found.present.has(index) && !found.copied.has(index);
+            let start = if *stretch == from / WINDOW_BLOCKS { from % WINDOW_BLOCKS } else { 0 };
+            let Some(index) = (start..WINDOW_BLOCKS).find(|index| waits(*index)) else { continue };
+            let limit = WINDOW_BLOCKS.min(index + count_max);
+            let end = (index..limit).find(|index| !waits(*index)).unwrap_or(limit);
+            let host = Some(self.window_start(*window) + index);
+            let first = stretch * WINDOW_BLOCKS + index;
+            return Some(Piece { first, count: end - index, host });
+        }
+        None
+    }
+
+    /// Notes that a run was brought home.
+    pub(crate) fn mark_copied(&mut self, record: u32, piece: Piece) {
+        let window = self.adopted(record).windows.get(&(piece.first / WINDOW_BLOCKS)).copied();
+        let Some(found) = window.and_then(|window| self.windows[window as usize].as_mut()) else {
+            return;
+        };
+        (0..piece.count).for_each(|index| found.copied.set(piece.first % WINDOW_BLOCKS + index));
+    }
+
+    /// Nothing of a file counts as brought home.
+    pub(crate) fn forget_copied(&mut self, record: u32) {
+        let windows: Vec<u32> = self.adopted(record).windows.values().copied().collect();
+        for window in windows {
+            if let Some(found) = &mut self.windows[window as usize] {
+                found.copied = Bits::default();
+            }
+        }
+    }
+
+    /// Blocks that can be mapped yet.
+    pub(crate) fn room(&self) -> u64 {
+        self.superblock.capacity.saturating_sub(self.mapped + self.reserved)
+    }
+
+    fn record_image(&self, block: u64) -> Block {
+        let mut image = [0; BLOCK_SIZE];
+        let base = ((block - RECORDS_START) * RECORDS_PER_BLOCK as u64) as usize;
+        for index in 0..RECORDS_PER_BLOCK {
+            if let Some(Some(adopted)) = self.records.get(base + index) {
+                adopted.record.encode(&mut image, index);
+            }
+        }
+        image
+    }
+
+    fn owner_image(&self, block: u64) -> Block {
+        let mut image = [0; BLOCK_SIZE];
+        let base = ((block - self.superblock.table_start()) * OWNERS_PER_BLOCK as u64) as usize;
+        for index in 0..OWNERS_PER_BLOCK {
+            let owner = self.windows.get(base + index).and_then(Option::as_ref);
+            Owner::encode(owner.map(|window| window.owner), &mut image, index);
+        }
+        image
+    }
+
+    pub(crate) fn batch_record(&mut self, batch: &mut Batch, record: u32) {
+        batch.records.insert(RECORDS_START + u64::from(record) / RECORDS_PER_BLOCK as u64);
+        let base = record as usize / RECORDS_PER_BLOCK * RECORDS_PER_BLOCK;
+        for index in base..base + RECORDS_PER_BLOCK {
+            if let Some(Some(adopted)) = self.records.get_mut(index) {
+                // All of the block is written as it is when the batch is submitted, which is now.
+                adopted.is_dirty = false;
+            }
+        }
+    }
+
+    pub(crate) fn batch_owner(&self, batch: &mut Batch, window: u32) {
+        let block = u64::from(window) / OWNERS_PER_BLOCK as u64;
+        batch.owners.insert(self.superblock.table_start() + block);
+    }
+
+    /// Whether a file is served, or would be if nothing were wrong with it.
+    pub(crate) fn is_served(state: RecordState) -> bool {
+        matches!(state, RecordState::Live | RecordState::Settling | RecordState::Dying)
+    }
+}
+
+impl Batch {
+    pub(crate) fn with_superblock(mut self) -> Batch {
+        self.superblock = true;
+        self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.block_count() == 0 && self.discards.is_empty()
+    }
+
+    /// Blocks that it writes.
+    pub(crate) fn block_count(&self) -> usize {
+        self.records.len() + self.owners.len() + usize::from(self.superblock)
+    }
+
+    /// Number and bytes of each block that it writes.
+    pub(crate) fn images(&self, store: &Store) -> Vec<(u64, Block)> {
+        let mut images = Vec::with_capacity(self.block_count());
+        if self.superblock {
+            let mut image = [0; BLOCK_SIZE];
+            store.superblock.encode(&mut image);
+            images.push((0, image));
+        }
+        images.extend(self.records.iter().map(|block| (*block, store.record_image(*block))));
+        images.extend(self.owners.iter().map(|block| (*block, store.owner_image(*block))));
+        images
+    }
+}
