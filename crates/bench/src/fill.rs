@@ -25,7 +25,7 @@ use crate::error::BenchError;
 use crate::least_size::too_small;
 use crate::limits::Limits;
 use crate::progress::Progress;
-use crate::side::{self, Access, Limit, Load, Outcome, Versions, VolumeSide};
+use crate::side::{self, Access, Data, Limit, Load, Outcome, Versions, VolumeSide};
 use crate::table::{Table, bytes, percent};
 use crate::timing::{Latencies, median};
 use crate::written::WrittenShares;
@@ -451,7 +451,8 @@ impl Bench {
     ) -> Result<Interval, BenchError> {
         let begun = self.volume.statistics();
         let limit = Limit::Requests(requests.max(1));
-        let load = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
+        let load =
+            Load { access: Access::Write, count: 1, depth: DEPTH, limit, data: Data::Filled };
         let outcome = side::run_watched(
             &mut self.volume,
             &load,

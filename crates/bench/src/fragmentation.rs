@@ -8,7 +8,9 @@ use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
 use crate::least_size::too_small;
 use crate::progress::Progress;
-use crate::side::{self, Access, LARGE_SLOTS, Limit, Load, REQUEST_SIZE_MAX, Versions, VolumeSide};
+use crate::side::{
+    self, Access, Data, LARGE_SLOTS, Limit, Load, REQUEST_SIZE_MAX, Versions, VolumeSide,
+};
 use crate::table::{Table, bytes};
 use coulter::tuning::Retuning;
 use coulter::{CreateOptions, OpenOptions, Volume, check_create, create};
@@ -141,7 +143,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     for pass in 0..options.passes {
         progress.report("overwriting", pass as f64 / options.passes as f64);
         let limit = Limit::Requests(versions.count());
-        let load = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
+        let load =
+            Load { access: Access::Write, count: 1, depth: DEPTH, limit, data: Data::Filled };
         side::run(&mut volume, &load, &mut addresses, &mut versions, &content)?;
     }
     let overwritten = read_all(&mut volume, &mut versions, &content)?;
@@ -210,7 +213,7 @@ fn read_all(
     let requests = versions.count() / count;
     let mut addresses: Addresses = Pattern::Sequential.over(requests, 1);
     let limit = Limit::Requests(requests);
-    let load = Load { access: Access::Read, count, depth: LARGE_SLOTS, limit };
+    let load = Load { access: Access::Read, count, depth: LARGE_SLOTS, limit, data: Data::Filled };
     let before = volume.statistics().device.reads;
     let outcome = side::run(volume, &load, &mut addresses, versions, content)?;
     let reads = volume.statistics().device.reads - before;

@@ -1,7 +1,7 @@
 //! Clocks, and the middle of several measurements.
 
 use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// CPU time of the calling thread, or of the process.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,34 @@ impl CpuClock {
 fn now(of: ClockId) -> f64 {
     let time = clock_gettime(of);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// How long something took by the clock, and how much of that its thread was running. On a machine
+/// with other work the two differ by what the scheduler gave to others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Took {
+    pub(crate) time: Duration,
+    /// Seconds.
+    pub(crate) cpu: f64,
+}
+
+/// Times something on this thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnClock {
+    cpu: CpuClock,
+    start: Instant,
+}
+
+impl TurnClock {
+    pub(crate) fn start() -> TurnClock {
+        TurnClock { cpu: CpuClock::start(), start: Instant::now() }
+    }
+
+    /// What went by since the start.
+    pub(crate) fn took(&self) -> Took {
+        let time = self.start.elapsed();
+        Took { time, cpu: self.cpu.seconds() }
+    }
 }
 
 /// The value in the middle; of an even number, the mean of the two in the middle.

@@ -18,15 +18,22 @@
 //! ([`Options::acknowledge`]) has them on its device by then, too. The data does not compress. Afterwards
 //! both files are read back and every block is compared with what was written last.
 //!
+//! The same at other queue depths, against the most that it can be, stands in `depths` and
+//! `read_depths`: see [`WriteDepth`] and [`ReadDepth`].
+//!
 //! How fast a full volume is that has to be cleaned all the time is another question: see
 //! [`crate::fill`]. Here the store has spare space (`spare_percent`) enough to keep cleaning rare;
 //! `write_amplification` says how rare.
+
+mod depths;
+
+pub use depths::{ReadDepth, WriteDepth};
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
 use crate::limits::Limits;
 use crate::progress::Progress;
-use crate::side::{self, Access, Limit, Load, Outcome, RawSide, Versions, VolumeSide};
+use crate::side::{self, Access, Data, Limit, Load, Outcome, RawSide, Versions, VolumeSide};
 use crate::table::{Table, bytes, percent};
 use crate::timing::median;
 use crate::written::WrittenShares;
@@ -142,6 +149,10 @@ pub struct Report {
     pub write_amplification: f64,
     /// Most bytes of the map per block that is mapped.
     pub map_bytes_per_block: f64,
+    /// Random writes at several queue depths, and what they can be at most.
+    pub depths: Vec<WriteDepth>,
+    /// Random reads at several queue depths.
+    pub read_depths: Vec<ReadDepth>,
     /// Blocks compared with what was written last, on both sides.
     pub verified_blocks: u64,
     /// Blocks that differed.
@@ -214,6 +225,7 @@ impl Report {
                 format!("at {}", iops(self.volume_random_write_iops_queue_depth_1024))
             });
         self.metadata_fractions.add_to(&mut table);
+        depths::add_to(&mut table, &self.depths, &self.read_depths);
         table
             .row("map memory per block", format!("{:.2} B", self.map_bytes_per_block), {
                 format!("{} mapped", bytes(self.size_bytes))
@@ -264,11 +276,14 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         count: 1,
         depth: DEEP,
         limit: Limit::Time(Duration::from_secs_f64(options.seconds / 2.0)),
+        data: Data::Filled,
     };
     let deep = bench.run_volume(&deep_load)?;
     let after = bench.volume.statistics();
     let shares = WrittenShares::between(&before.written, &shallow.written);
     let deep_shares = WrittenShares::between(&shallow.written, &after.written);
+    let turn = options.seconds / (2 * ROUNDS) as f64;
+    let depths = depths::measure(&mut bench, turn, &options.progress)?;
     let mismatches = bench.verify(&options.progress)?;
     let blocks = bench.volume_versions.count();
     let of = |figure: fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
@@ -301,6 +316,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         metadata_fraction_queue_depth_32: shares.metadata(),
         write_amplification: shares.amplification(),
         map_bytes_per_block: after.map.memory_peak_bytes as f64 / blocks as f64,
+        depths: depths.writes,
+        read_depths: depths.reads,
         verified_blocks: blocks + bench.raw_versions.count(),
         mismatches,
         size_bytes: blocks * BLOCK_SIZE as u64,
@@ -410,7 +427,7 @@ impl Bench {
         let volume = Volume::open(device, open_options).map_err(BenchError::Open)?;
         let content = Content::new(1);
         let mut volume = VolumeSide::new(volume, DEEP);
-        let mut raw = RawSide::new(Limits::hold_back(options.limits, raw_file.open()?), DEPTH)?;
+        let mut raw = RawSide::new(Limits::hold_back(options.limits, raw_file.open()?), DEEP)?;
         let mut volume_versions = Versions::new(blocks);
         let mut raw_versions = Versions::new(blocks);
         let told = |share| progress.report("filling", share);
@@ -434,7 +451,8 @@ impl Bench {
     /// bears on what it does next.
     fn round(&mut self, number: usize, seconds: f64) -> Result<Round, BenchError> {
         let limit = Limit::Time(Duration::from_secs_f64(seconds));
-        let write = Load { access: Access::Write, count: 1, depth: DEPTH, limit };
+        let data = Data::Filled;
+        let write = Load { access: Access::Write, count: 1, depth: DEPTH, limit, data };
         let read = Load { access: Access::Read, ..write };
         let sequential = Load { count: MIB / BLOCK_SIZE as u64, depth: SEQUENTIAL_DEPTH, ..write };
         let [volume_write, local_write, raw_write] = self.turns(number, &write)?;
@@ -540,6 +558,15 @@ mod tests {
         for name in ["ratio_read", "metadata_fraction", "map_bytes_per_block"] {
             assert!(json[name].is_f64(), "{name} in {json}");
         }
+        for (depth, expected) in report.depths.iter().zip([1, 32, 256, 1024]) {
+            assert_eq!(depth.queue_depth, expected);
+            assert!(depth.volume_iops > 0.0 && depth.raw_random_iops > 0.0, "{depth:?}");
+            assert!(depth.ceiling_iops > 0.0 && depth.ratio_to_ceiling > 0.0, "{depth:?}");
+        }
+        assert_eq!((report.depths.len(), report.read_depths.len()), (4, 4));
+        let [shallow, deep] = [&report.depths[0], &report.depths[3]];
+        assert!(shallow.piece_blocks < deep.piece_blocks, "{report:?}");
+        assert!(report.read_depths.iter().all(|depth| depth.local_ratio_to_raw > 0.0));
         assert!(report.table().contains("ratio to random writes"));
         let left = std::fs::read_dir(directory.path()).expect("it is there").count();
         assert_eq!(left, 0);

@@ -21,7 +21,7 @@ pub(crate) const REQUEST_SIZE_MAX: usize = 1 << 20;
 pub(crate) const LARGE_SLOTS: usize = 4;
 
 /// Bytes of a slot's memory.
-fn slot_size(slot: usize) -> usize {
+pub(crate) fn slot_size(slot: usize) -> usize {
     if slot < LARGE_SLOTS { REQUEST_SIZE_MAX } else { BLOCK_SIZE }
 }
 
@@ -63,6 +63,16 @@ pub(crate) struct Load {
     /// Requests out at once.
     pub(crate) depth: usize,
     pub(crate) limit: Limit,
+    pub(crate) data: Data,
+}
+
+/// When the bytes of a write are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// Whole blocks, for each write, in its time.
+    Filled,
+    /// Before the load begins, once for each slot; a write only stamps them.
+    Stamped,
 }
 
 /// When a load ends.
@@ -126,6 +136,9 @@ pub(crate) fn run_watched(
     let mut places = vec![u64::MAX; load.depth];
     let mut begun = vec![Instant::now(); load.depth];
     let mut done = Vec::with_capacity(load.depth);
+    if load.access == Access::Write && load.data == Data::Stamped {
+        prepare(side, load, content);
+    }
     let (mut submitted, mut ended) = (0, 0);
     let mut longest_stall = Duration::ZERO;
     let (start, cpu) = (Instant::now(), CpuClock::start_of_process());
@@ -140,7 +153,11 @@ pub(crate) fn run_watched(
             places[slot] = place;
             let first = place * load.count;
             if load.access == Access::Write {
-                fill(side.memory(slot), first, load.count, versions, content);
+                let memory = side.memory(slot);
+                match load.data {
+                    Data::Filled => fill(memory, first, load.count, versions, content),
+                    Data::Stamped => stamp(memory, slot, first, load.count, versions, content),
+                }
             }
             begun[slot] = latest;
             side.submit(slot, load.access, first * BLOCK_SIZE as u64, length);
@@ -190,6 +207,37 @@ fn fill(memory: &mut [u8], first: u64, count: u64, versions: &mut Versions, cont
     for (block, bytes) in (first..first + count).zip(blocks) {
         let version = versions.written(block);
         content.fill(bytes, Origin { block, version });
+    }
+}
+
+/// Fills the memory of all slots, for blocks that are only stamped later.
+fn prepare(side: &mut dyn Side, load: &Load, content: &Content) {
+    for slot in 0..load.depth {
+        let (blocks, _) = side.memory(slot).as_chunks_mut::<BLOCK_SIZE>();
+        assert!(blocks.len() as u64 >= load.count, "a request fits into its slot");
+        for (index, bytes) in blocks.iter_mut().take(load.count as usize).enumerate() {
+            content.prepare(bytes, number(slot, index));
+        }
+    }
+}
+
+/// Of a block of a slot's memory. Large requests have few slots.
+fn number(slot: usize, index: usize) -> u32 {
+    (slot * (REQUEST_SIZE_MAX / BLOCK_SIZE) + index) as u32
+}
+
+fn stamp(
+    memory: &mut [u8],
+    slot: usize,
+    first: u64,
+    count: u64,
+    versions: &mut Versions,
+    content: &Content,
+) {
+    let (blocks, _) = memory.as_chunks_mut::<BLOCK_SIZE>();
+    for (index, (block, bytes)) in (first..first + count).zip(blocks).enumerate() {
+        let version = versions.written(block);
+        content.stamp(bytes, Origin { block, version }, number(slot, index));
     }
 }
 
@@ -261,7 +309,8 @@ pub(crate) fn verify_all(
             let (blocks, _) = side.memory(slot).as_chunks::<BLOCK_SIZE>();
             for (block, bytes) in (first..end).zip(blocks) {
                 let expected = Origin { block, version: versions.latest(block) };
-                mismatches += u64::from(content.origin(bytes) != Some(expected));
+                let found = content.origin(bytes).or_else(|| content.stamped_origin(bytes));
+                mismatches += u64::from(found != Some(expected));
             }
             idle.push(slot);
         }

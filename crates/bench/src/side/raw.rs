@@ -21,19 +21,32 @@ impl RawSide {
     ///
     /// # Errors
     /// When the device refuses the memory.
-    pub(crate) fn new(mut device: Box<dyn Device>, slots: usize) -> Result<RawSide, BenchError> {
-        let mut slots: Vec<_> =
-            (0..slots).map(super::slot_size).map(AlignedMemory::zeroed).collect();
+    pub(crate) fn new(device: Box<dyn Device>, slots: usize) -> Result<RawSide, BenchError> {
+        let mut side = RawSide { device, slots: Vec::new(), completions: Vec::new() };
+        side.replace_memory((0..slots).map(super::slot_size))?;
+        Ok(side)
+    }
+
+    /// Has a slot for each of these sizes in bytes instead. No request is out.
+    ///
+    /// # Errors
+    /// When the device refuses the memory.
+    pub(crate) fn replace_memory(
+        &mut self,
+        sizes: impl Iterator<Item = usize>,
+    ) -> Result<(), BenchError> {
+        let mut slots: Vec<_> = sizes.map(AlignedMemory::zeroed).collect();
         let region = |memory: &mut AlignedMemory| Region {
             start: memory.as_mut_pointer(),
             length: memory.len(),
         };
         let regions: Vec<_> = slots.iter_mut().map(region).collect();
-        // SAFETY: nothing is outstanding on a device that was just opened, and the memory lives as
-        // long as `slots`, which is dropped after the device.
-        unsafe { device.register(&regions) }
+        // SAFETY: nothing is outstanding, and the memory lives as long as `slots`, which is replaced
+        // only when other memory was registered, and is dropped after the device.
+        unsafe { self.device.register(&regions) }
             .map_err(|source| BenchError::System { doing: "registering memory", source })?;
-        Ok(RawSide { device, slots, completions: Vec::new() })
+        self.slots = slots;
+        Ok(())
     }
 
     fn poll(&mut self) -> Result<(), BenchError> {

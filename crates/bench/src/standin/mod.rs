@@ -17,7 +17,7 @@ pub(crate) use host_blocks::HostBlocks;
 pub(crate) use modelled::DeviceModel;
 
 use crate::sequentiality::Sequentiality;
-use crate::timing::CpuClock;
+use crate::timing::{CpuClock, Took, TurnClock};
 use buffers::Memory;
 use coulter_engine::{
     BufferRef, Command, Config, Engine, IoId, Phase, RecordRef, Request, RequestId, Statistics,
@@ -26,7 +26,6 @@ use coulter_engine::{
 use coulter_format::{Block, Lba, Pba};
 use ledger::Ledger;
 use modelled::Modelled;
-use std::time::{Duration, Instant};
 
 /// What a device was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -290,24 +289,20 @@ impl Rig {
     ///
     /// # Errors
     /// When the engine stands still or a request failed.
-    pub(crate) fn write_timed(
-        &mut self,
-        lba: u64,
-        times: &mut Vec<Duration>,
-    ) -> Result<(), RigError> {
+    pub(crate) fn write_timed(&mut self, lba: u64, times: &mut Vec<Took>) -> Result<(), RigError> {
         let buffer = self.host(1);
         loop {
             let request = Request::Write { lba: Lba(lba), count: 1, buffer, fua: false };
-            let start = Instant::now();
+            let clock = TurnClock::start();
             let is_taken = self.offer(request);
-            times.push(start.elapsed());
+            times.push(clock.took());
             if is_taken {
                 return Ok(());
             }
             loop {
-                let start = Instant::now();
+                let clock = TurnClock::start();
                 let io = self.engine.poll_io(&mut self.memory);
-                times.push(start.elapsed());
+                times.push(clock.took());
                 let Some(io) = io else { break };
                 self.device.execute(&io.command, &mut self.memory);
                 self.done.push(io.id);
@@ -315,9 +310,9 @@ impl Rig {
             // What is completed here `end_turn` does not see.
             self.idle = if self.done.is_empty() { self.idle } else { 0 };
             for id in std::mem::take(&mut self.done) {
-                let start = Instant::now();
+                let clock = TurnClock::start();
                 self.engine.handle_completion(id, Ok(()), &mut self.memory);
-                times.push(start.elapsed());
+                times.push(clock.took());
             }
             self.end_turn()?;
         }
