@@ -85,6 +85,8 @@ pub(crate) struct Checkpointer {
     images: Vec<Block>,
     image_keys: Vec<(Kind, u64)>,
     next_image: usize,
+    /// Memory of a body, kept from checkpoint to checkpoint; empty before the first.
+    body: Vec<u8>,
     cut: Cut,
     next_superblock: Option<Superblock>,
     /// Writes of it that are out.
@@ -217,17 +219,33 @@ impl Checkpointer {
         if !shared.log.can_begin_metadata() {
             return;
         }
-        let mut bytes = alloc::vec![0; BODY_SIZE_MAX as usize];
-        let Some(size) = self.encode_body(shared, &mut bytes) else {
-            shared.poison(ERRNO_TOO_LARGE);
-            return;
-        };
+        let mut body = core::mem::take(&mut self.body);
+        if body.is_empty() {
+            body = alloc::vec![0; BODY_SIZE_MAX as usize];
+        }
+        match self.encode_body(shared, &mut body) {
+            Some(size) => self.put_body(shared, &mut body, size, buffers),
+            None => shared.poison(ERRNO_TOO_LARGE),
+        }
+        self.body = body;
+    }
+
+    /// Puts a body of `size` bytes into a record of its own, if there is one to be had.
+    fn put_body(
+        &mut self,
+        shared: &mut Shared,
+        body: &mut [u8],
+        size: usize,
+        buffers: &mut impl Buffers,
+    ) {
         let count = size.div_ceil(BLOCK_SIZE) as u32;
         assert!(size <= BODY_SIZE_MAX as usize, "a body is one record");
         let extent =
             Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
         let Some(record) = shared.metadata_record(&extent, buffers) else { return };
-        let (blocks, _) = bytes.as_chunks::<BLOCK_SIZE>();
+        // An earlier body may have been longer.
+        body[size..count as usize * BLOCK_SIZE].fill(0);
+        let (blocks, _) = body.as_chunks::<BLOCK_SIZE>();
         let payload = &mut buffers.record_mut(record)[1..=count as usize];
         for (index, (target, block)) in payload.iter_mut().zip(blocks).enumerate() {
             *target = *block;
@@ -241,7 +259,7 @@ impl Checkpointer {
             sequence: self.cut.sequence,
             pba: shared.log.record(record).header_pba.plus(1),
             size: size as u32,
-            checksum: crc32c(&bytes[..size]),
+            checksum: crc32c(&body[..size]),
         });
         shared.seal(Stream::Metadata, buffers);
     }

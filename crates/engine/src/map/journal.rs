@@ -5,6 +5,7 @@
 //! by the mark.
 
 use super::directory::{Flag, LeafPlace, RootState, split};
+use super::frames::CellIndex;
 use super::{ENTRIES_PER_PAGE, Map, Update};
 use crate::canary::{Canary, sings};
 use crate::segments::Segments;
@@ -16,6 +17,9 @@ use coulter_format::{Block, BlockPointer, Lba, Pba, map_page};
 
 /// A block of zeros, to be copied.
 pub(crate) static EMPTY_BLOCK: [Block; 1] = [[0; coulter_format::BLOCK_SIZE]];
+
+/// Entries of the journal that are looked up at the same time.
+const WARM_ENTRIES: usize = 64;
 
 /// Collects the blocks of a run.
 pub(crate) struct RunBuilder<'a> {
@@ -99,7 +103,11 @@ impl Map {
         // Sorted, so the addresses of a leaf are neighbours: its place is looked up once.
         let mut latest: Option<(u64, Option<LeafPlace>)> = None;
         let mut before_leaf = 0;
-        for entry in &journal {
+        for (number, entry) in journal.iter().enumerate() {
+            if number.is_multiple_of(WARM_ENTRIES) {
+                let ahead = &journal[number..journal.len().min(number + WARM_ENTRIES)];
+                self.warm_entries(ahead);
+            }
             let lba = Lba(entry >> 1);
             let (key, index) = split(lba);
             if covered == Some(key) || previous == Some(*entry) {
@@ -128,6 +136,19 @@ impl Map {
         journal.clear();
         self.journal_spare = journal;
         self.recovery.cut();
+    }
+
+    /// Touches what entries of the journal are about to be looked up in. Each lookup is a chain of cache
+    /// misses, and those of different addresses wait for memory at the same time.
+    fn warm_entries(&self, entries: &[u64]) {
+        assert!(entries.len() <= WARM_ENTRIES, "as many as there are places for");
+        let mut chains = [CellIndex::NONE; WARM_ENTRIES];
+        for (chain, entry) in chains.iter_mut().zip(entries) {
+            let place = self.directory.find(split(Lba(entry >> 1)).0);
+            *chain = place.map_or(CellIndex::NONE, |place| self.directory.leaf(place).chain);
+        }
+        let touched = chains.iter().fold(0, |sum, chain| sum ^ self.frames.chain_warm(*chain));
+        core::hint::black_box(touched);
     }
 
     fn leaf_emitted(&mut self, leaf: Option<(u64, Option<LeafPlace>)>, entries: usize) {
