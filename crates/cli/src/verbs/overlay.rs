@@ -535,7 +535,14 @@ impl Detach {
         let stored = report(&directory).and_then(|report| report["stored_bytes"].as_u64());
         let faults = report(&directory).and_then(|report| report["faults_total"].as_u64());
         detach::detach(state, &entry, false)?;
-        if self.keep || stored != Some(0) || faults != Some(0) {
+        if self.keep {
+            return Ok(());
+        }
+        if stored != Some(0) || faults != Some(0) {
+            terminal::note(
+                "the store stays, with blocks that could not be brought home; `coulter overlay` on the \
+                 directory goes on with it",
+            );
             return Ok(());
         }
         Hidden::of(&directory).remove(&entry.store)
