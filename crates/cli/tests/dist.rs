@@ -2,14 +2,16 @@
 
 mod sandbox;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sandbox::{Sandbox, skipped};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("it is there")
@@ -202,4 +204,37 @@ fn what_is_installed_is_taken_away_again() {
     let left = String::from_utf8_lossy(&left.stdout).into_owned();
     assert_eq!(left.trim(), root.join("usr/sbin/other").display().to_string());
     assert!(!root.join("opt").exists(), "empty directories stay behind");
+}
+
+/// The container's script twice: it makes a store, finds it again, and ends in order when it is told to.
+#[test]
+fn the_container_makes_its_store_once_and_closes_it() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.command(&[]).get_program().to_owned();
+    let programs = sandbox.make_directory("programs");
+    symlink(program, programs.join("coulter")).expect("the directory is ours");
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("it is set"));
+    let store = sandbox.path("volume.img");
+    let serve = || {
+        let mut script = Command::new(dist("container/serve"));
+        script.env("PATH", &path).env("STORE", &store).env("STORE_SIZE", "256M");
+        script
+            .env("LISTEN", "tcp:127.0.0.1:0")
+            .env("COULTER_STATE_DIRECTORY", sandbox.path("state"));
+        script.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it is executable")
+    };
+    let mut uuids = Vec::new();
+    for _ in 0..2 {
+        let mut container = serve();
+        let output = container.stdout.take().expect("it is a pipe");
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        let uri = lines.find(|line| line.starts_with("nbd://127.0.0.1:"));
+        assert!(uri.is_some(), "it says where it listens");
+        uuids.push(sandbox.listed()[0]["uuid"].to_string());
+        let pid = Pid::from_raw(container.id() as i32);
+        kill(pid, Signal::SIGTERM).expect("it is our child");
+        assert!(container.wait().expect("it is our child").success());
+        sandbox.ok(&["check", "volume.img", "--data"]);
+    }
+    assert_eq!(uuids[0], uuids[1], "the same store");
 }
