@@ -58,7 +58,7 @@ start() {
   : >"$work/out"
   qemu-system-x86_64 -accel "$accelerator" -cpu max,-cx16 -m 256 -nodefaults -no-reboot -display none \
     -serial "file:$work/out" -kernel "$kernel" \
-    -append "console=ttyS0 quiet panic=-1 root=/dev/nvme0n1 rootfstype=ext4 rw init=/init $1" \
+    -append "console=ttyS0 no_timer_check quiet panic=-1 root=/dev/nvme0n1 rootfstype=ext4 rw init=/init $1" \
     -drive "if=none,id=disk,format=raw,discard=unmap,file=nbd:unix:$socket:exportname=store" \
     -device nvme,drive=disk,serial=0 </dev/null 2>"$work/errors" &
   guest=$!
