@@ -21,6 +21,9 @@ const SET_AGE_MAX_NS: u64 = 20_000_000;
 /// What is not durable waits so long at most for a flush, in nanoseconds.
 const FLUSH_AGE_MAX_NS: u64 = 1_000_000_000;
 
+/// Commands that change the volume and are out, beyond which no more should be asked for.
+const OUT_MAX: usize = 64;
+
 /// How a file system is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -82,6 +85,10 @@ pub(crate) enum Pending {
     },
     Data {
         task: usize,
+        sequence: u64,
+    },
+    /// Data that was gathered, whose writers are answered.
+    Gathered {
         sequence: u64,
     },
     Set {
@@ -233,6 +240,11 @@ impl Files {
         }
     }
 
+    /// Whether so much is out that no more should be asked for until something completes.
+    pub fn is_congested(&self) -> bool {
+        self.order.out_count() > OUT_MAX
+    }
+
     /// Blocks of metadata in memory.
     pub fn cached_blocks(&self) -> usize {
         match &self.state {
@@ -358,9 +370,16 @@ impl Files {
                 }
                 self.handle_piece(task, result);
             }
+            Pending::Gathered { sequence } => {
+                self.order.complete(sequence, result.is_ok());
+                self.note_failure(result);
+                self.give_spare(buffer);
+                self.handle_written(id);
+            }
             Pending::Set { sequence, blocks } => {
                 self.order.complete(sequence, result.is_ok());
                 self.note_failure(result);
+                self.handle_written(id);
                 self.handle_set_written(&blocks, buffer);
             }
             Pending::Discard { sequence } => {
@@ -422,6 +441,12 @@ impl Files {
         self.ready.extend(self.waiting_for_traffic.drain(..));
     }
 
+    /// Data that was gathered is in the volume.
+    fn handle_written(&mut self, id: u32) {
+        self.traffic.remove(id);
+        self.ready.extend(self.waiting_for_traffic.drain(..));
+    }
+
     fn note_failure(&mut self, result: Result<(), IoError>) {
         if let Err(error) = result {
             self.failed.get_or_insert(error.errno());
@@ -473,33 +498,6 @@ impl Files {
         let command = Command::Read { block: run.block, buffer };
         let io = self.push_io(command, Pending::Fetch { task: id, block: run.block });
         self.traffic.add_read(io, run);
-        task.out += 1;
-    }
-
-    /// Submits data of a task: several runs are several ranges of one command.
-    pub(crate) fn store(&mut self, id: usize, task: &mut Task, runs: &[Run], buffer: Buffer) {
-        if sings(Canary::DataAfterSet) {
-            self.submit_set(false);
-        }
-        self.counters.data_blocks_written += (buffer.len() / BLOCK_SIZE) as u64;
-        let sequence = self.order.issue(false);
-        let command = match runs {
-            [run] => Command::Write { block: run.block, buffer },
-            _ => {
-                let change = |run: &Run| crate::io::Change {
-                    block: run.block,
-                    count: run.count,
-                    discard: false,
-                };
-                Command::WriteMany {
-                    changes: runs.iter().map(change).collect(),
-                    buffer,
-                    fua: false,
-                }
-            }
-        };
-        let io = self.push_io(command, Pending::Data { task: id, sequence });
-        runs.iter().for_each(|run| self.traffic.add_write(io, *run));
         task.out += 1;
     }
 
@@ -585,6 +583,7 @@ impl Files {
                 Settled::Later
             }
             Stop::Conflict => {
+                self.submit_gathered();
                 self.waiting_for_traffic.push(id);
                 Settled::Later
             }

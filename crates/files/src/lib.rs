@@ -31,6 +31,7 @@ pub mod canary;
 mod canary;
 mod create;
 mod files;
+mod gather;
 mod io;
 mod items;
 mod namespace;

@@ -47,6 +47,11 @@ impl Order {
         }
     }
 
+    /// Commands that are not complete.
+    pub(crate) fn out_count(&self) -> usize {
+        self.out.len()
+    }
+
     fn completed(&self) -> u64 {
         self.out.front().map_or(self.issued, |(oldest, _)| oldest - 1)
     }

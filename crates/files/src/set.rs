@@ -2,7 +2,8 @@
 
 use crate::canary::{Canary, sings};
 use crate::files::{Files, Pending};
-use crate::io::{CHANGES_MAX, Change, Command};
+use crate::gather;
+use crate::io::{CHANGES_MAX, Change, Command, WRITE_BLOCKS_MAX};
 use crate::space::Run;
 use crate::task::Work;
 use coulter::buffer::Buffer;
@@ -29,8 +30,9 @@ impl Files {
 
     /// Whether there are changes that were not submitted.
     pub(crate) fn has_changes(&mut self) -> bool {
+        let is_gathered = !self.traffic.gathered.is_empty();
         let tree = self.tree();
-        tree.cache.dirty_count() > 0 || tree.space.holds_any()
+        is_gathered || tree.cache.dirty_count() > 0 || tree.space.holds_any()
     }
 
     /// Submits the open set, if there is anything in it.
@@ -38,15 +40,18 @@ impl Files {
         if !self.has_changes() || self.failed.is_some() {
             return;
         }
-        let mut buffer =
-            self.spare.pop().unwrap_or_else(|| Buffer::zeroed(SET_BLOCKS_MAX * BLOCK_SIZE));
-        let count = self.tree().cache.dirty_count() + 1;
-        assert!(count <= SET_BLOCKS_MAX, "a set is submitted before it is too large");
-        buffer.set_length(count * BLOCK_SIZE);
         if sings(Canary::DiscardBeforeSet) {
             let held = self.tree().space.take_held();
             held.into_iter().for_each(|run| self.push_discard(run));
         }
+        let nodes = self.tree().cache.dirty_count() + 1;
+        assert!(nodes <= SET_BLOCKS_MAX, "a set is submitted before it is too large");
+        if !self.can_take_data(nodes) {
+            self.submit_gathered();
+        }
+        let count = nodes + self.traffic.gathered.blocks();
+        let mut buffer = self.spare_buffer();
+        buffer.set_length(count * BLOCK_SIZE);
         let tree = self.tree();
         tree.superblock.set_count += 1;
         let (first, mut rest) = buffer.split_at_mut(BLOCK_SIZE);
@@ -61,12 +66,18 @@ impl Files {
                 _ => changes.push(Change { block, count: 1, discard: false }),
             }
         });
-        let later = add_discards(&mut changes, tree.space.take_held());
+        let gathered = &mut self.traffic.gathered;
+        rest.copy_from_slice(gathered.data());
+        changes.extend(gather::changes(gathered.runs()));
+        let data = gathered.runs().to_vec();
+        gathered.clear();
+        let later = add_discards(&mut changes, self.tree().space.take_held());
         self.counters.sets += 1;
-        self.counters.set_blocks += count as u64;
+        self.counters.set_blocks += nodes as u64;
         let sequence = self.order.issue(fua);
         let command = Command::WriteMany { changes, buffer, fua };
-        self.push_io(command, Pending::Set { sequence, blocks });
+        let io = self.push_io(command, Pending::Set { sequence, blocks });
+        data.iter().for_each(|run| self.traffic.add_write(io, *run));
         for run in later {
             self.push_discard(run);
         }
@@ -75,7 +86,18 @@ impl Files {
         self.oldest_change_ns = None;
     }
 
+    /// Whether what is gathered fits into a set of so many nodes. The set may free blocks of it.
+    fn can_take_data(&mut self, nodes: usize) -> bool {
+        let gathered = &self.traffic.gathered;
+        let fits = nodes + gathered.blocks() <= WRITE_BLOCKS_MAX
+            && nodes + gathered.runs().len() <= CHANGES_MAX;
+        let runs = gathered.runs().to_vec();
+        let tree = self.tree();
+        fits && !runs.into_iter().any(|run| tree.space.holds_some_of(run))
+    }
+
     pub(crate) fn push_discard(&mut self, run: Run) {
+        self.submit_gathered();
         let sequence = self.order.issue(false);
         let command = Command::Discard { block: run.block, count: run.count };
         self.push_io(command, Pending::Discard { sequence });
@@ -84,6 +106,15 @@ impl Files {
     /// A set or a discard is complete.
     pub(crate) fn handle_set_written(&mut self, blocks: &[u64], buffer: Buffer) {
         self.tree().cache.handle_written(blocks);
+        self.give_spare(buffer);
+    }
+
+    /// A buffer for a command with as much data as there may be.
+    pub(crate) fn spare_buffer(&mut self) -> Buffer {
+        self.spare.pop().unwrap_or_else(|| Buffer::zeroed(WRITE_BLOCKS_MAX * BLOCK_SIZE))
+    }
+
+    pub(crate) fn give_spare(&mut self, buffer: Buffer) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(buffer);
         }

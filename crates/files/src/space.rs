@@ -221,6 +221,12 @@ impl Space {
         runs
     }
 
+    /// Whether the open set frees blocks of a run.
+    pub(crate) fn holds_some_of(&self, run: Run) -> bool {
+        let before = self.held.range(..run.end()).next_back();
+        before.is_some_and(|(block, count)| block + count > run.block)
+    }
+
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
     }

@@ -1,6 +1,7 @@
 //! Data on its way: a read waits for writes of its blocks that are out, and a write into blocks that were
 //! given to a file anew waits for reads of what they held before.
 
+use crate::gather::Gathered;
 use crate::space::Run;
 
 /// See the module's documentation.
@@ -8,6 +9,8 @@ use crate::space::Run;
 pub(crate) struct Traffic {
     writes: Vec<(u32, Run)>,
     reads: Vec<(u32, Run)>,
+    /// What will be written.
+    pub(crate) gathered: Gathered,
 }
 
 impl Traffic {
@@ -25,7 +28,8 @@ impl Traffic {
     }
 
     pub(crate) fn is_written(&self, run: Run) -> bool {
-        self.writes.iter().any(|(_, other)| other.overlaps(run))
+        let is_out = self.writes.iter().any(|(_, other)| other.overlaps(run));
+        is_out || self.gathered.overlaps(run)
     }
 
     pub(crate) fn is_read(&self, run: Run) -> bool {

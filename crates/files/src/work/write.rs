@@ -18,8 +18,8 @@ use crate::task::{Edge, Progress, Task, Write};
 use crate::traffic::Traffic;
 use crate::tree::Tree;
 use coulter::buffer::Buffer;
-use coulter_format::BLOCK_SIZE;
 use coulter_format::files::{FILE_SIZE_MAX, Inode, Time};
+use coulter_format::{BLOCK_SIZE, Block};
 
 const SIZE: u64 = BLOCK_SIZE as u64;
 /// Runs of new blocks that one step takes at most.
@@ -40,6 +40,8 @@ struct Part {
 struct Plan {
     /// Partial blocks whose other bytes are needed: number in the file, host block.
     fetch: Vec<(u64, u64)>,
+    /// The same, whose bytes are at hand: host block, and what will be there.
+    gathered: Vec<(u64, Box<Block>)>,
     /// Bytes that become zero, for the file grows behind them.
     tail: Option<Edge>,
     /// Whether it changes bytes that a reader sees now.
@@ -95,14 +97,19 @@ impl Files {
     fn write_part(&mut self, id: usize, task: &mut Task, write: &mut Write) -> Progress {
         let (inode, part) = (write.inode, write.part());
         let plan = settle!(self.step(id, |tree, traffic| plan(tree, traffic, inode, part, task)));
+        let needs_lock = !(plan.fetch.is_empty() && plan.gathered.is_empty());
         if write.edges.is_none() {
             write.edges = Some(plan.tail.into_iter().collect());
         }
         let mut edges = write.edges.take().unwrap_or_default();
-        if !edges.is_empty() || !plan.fetch.is_empty() {
+        if !edges.is_empty() || needs_lock {
             if !self.lock(id, inode) {
                 write.edges = Some(edges);
                 return Progress::Waits;
+            }
+            // Nobody changes the file's blocks from here on.
+            for (block, data) in &plan.gathered {
+                task.old.push((*block, Buffer::copied_from(&data[..])));
             }
             let progress = self.run_edges(id, task, inode, &mut edges);
             write.edges = Some(edges);
@@ -132,11 +139,15 @@ impl Files {
         if changed.is_ordered {
             self.note_change();
         }
+        let buffer = data(task, write, part, &plan, &changed);
+        if let Some(buffer) = self.store(id, task, &changed.runs, buffer)
+            && write.payload.is_empty()
+        {
+            write.payload = buffer;
+        }
         if sings(Canary::SizeOutsideSet) {
             self.split_size(id, inode, plan.size, changed.end);
         }
-        let buffer = data(task, write, part, &plan, &changed);
-        self.store(id, task, &changed.runs, buffer);
         write.done += (changed.end - part.start) as usize;
         self.unlock(id);
         Progress::Yields
@@ -166,7 +177,7 @@ fn plan(tree: &mut Tree, traffic: &Traffic, number: u64, part: Part, task: &Task
         _ => return fail(libc::EINVAL),
     }
     let size = inode.size;
-    let mut fetch = Vec::new();
+    let (mut fetch, mut gathered) = (Vec::new(), Vec::new());
     for block in [part.first, part.last] {
         let (begin, stop) = (block * SIZE, (block + 1) * SIZE);
         let needs_front = part.start > begin && size > begin;
@@ -176,6 +187,12 @@ fn plan(tree: &mut Tree, traffic: &Traffic, number: u64, part: Part, task: &Task
         }
         let Some(host) = tree.mapped(number, block)? else { continue };
         if task.old.iter().any(|(other, _)| *other == host) {
+            continue;
+        }
+        if let Some(data) = traffic.gathered.block(host) {
+            if gathered.iter().all(|(other, _)| *other != host) {
+                gathered.push((host, Box::new(*data)));
+            }
             continue;
         }
         if traffic.is_written(Run { block: host, count: 1 }) {
@@ -190,7 +207,7 @@ fn plan(tree: &mut Tree, traffic: &Traffic, number: u64, part: Part, task: &Task
     let overwrites = part.start < size && segments.iter().any(|segment| segment.block.is_some());
     let has_holes = segments.iter().any(|segment| segment.block.is_none());
     let is_mixed = overwrites && (has_holes || part.end > size);
-    Ok(Plan { fetch, tail, overwrites, is_mixed, size })
+    Ok(Plan { fetch, gathered, tail, overwrites, is_mixed, size })
 }
 
 /// What a step did to the tree, and where the data goes.

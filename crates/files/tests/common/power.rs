@@ -8,9 +8,12 @@ use coulter_sim::random::Random;
 
 /// Blocks of metadata in memory: fewer than a tree may have.
 const CACHE_BLOCKS: usize = 300;
+/// Blocks of the volume that shows what states there are.
+const SHADOW_BLOCKS: u64 = 4096;
 
 /// A tree to begin with.
 pub struct Base {
+    ops: Vec<Op>,
     device: Device,
     dump: String,
 }
@@ -23,21 +26,36 @@ impl Base {
         }
         mount.sync();
         mount.settle();
-        Base { dump: mount.dump(), device: mount.backend.device().clone() }
+        Base { ops: ops.to_vec(), dump: mount.dump(), device: mount.backend.device().clone() }
+    }
+
+    /// The tree before and after each operation, from a file system beside: to look at it makes what is
+    /// gathered go out.
+    fn states(&self, ops: &[Op]) -> Vec<String> {
+        let mut mount = Mount::new(SHADOW_BLOCKS, CACHE_BLOCKS, 1);
+        for (number, op) in (1..).zip(&self.ops) {
+            mount.perform(*op, number).expect("the tree is made");
+        }
+        let mut states = vec![mount.dump()];
+        assert_eq!(states[0], self.dump, "both begin with the same tree");
+        for (number, op) in (1..).zip(ops) {
+            let _ = mount.perform(*op, number);
+            states.push(mount.dump());
+        }
+        states
     }
 
     /// Does the operations, and cuts the power everywhere. Returns how often.
     pub fn cut_everywhere(&self, ops: &[Op], seed: u64) -> u64 {
+        let states = self.states(ops);
         let mut mount = Mount::on(OnEngine::open(self.device.clone()), CACHE_BLOCKS);
-        let mut states = vec![self.dump.clone()];
         mount.backend.watch();
         for (number, op) in (1..).zip(ops) {
             // Some operations are to fail, and change nothing.
             let _ = mount.perform(*op, number);
             if *op == Op::Sync {
-                mount.backend.synced = states.len();
+                mount.backend.synced = number as usize;
             }
-            states.push(mount.dump());
         }
         mount.settle();
         mount.backend.keep_last();

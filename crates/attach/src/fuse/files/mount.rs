@@ -30,6 +30,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Percent of dirty memory that may belong to this mount. The kernel gives FUSE one.
 const DIRTY_SHARE: &str = "40";
 
+/// How far the kernel reads ahead, in KiB: one request of the largest size.
+const READ_AHEAD_KIB: &str = "1024";
+
 /// How a file system is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
@@ -360,4 +363,5 @@ fn widen_share(mount_point: &Path) {
     let directory = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
     let _ = std::fs::write(directory.join("strict_limit"), "0");
     let _ = std::fs::write(directory.join("max_ratio"), DIRTY_SHARE);
+    let _ = std::fs::write(directory.join("read_ahead_kb"), READ_AHEAD_KIB);
 }

@@ -205,7 +205,8 @@ impl Pump {
     }
 
     fn has_room(&self) -> bool {
-        !self.idle.is_empty() && self.pool.can_take(WRITE_SIZE_MAX)
+        let is_ready = !self.idle.is_empty() && self.pool.can_take(WRITE_SIZE_MAX);
+        is_ready && !self.files.is_congested()
     }
 
     /// Sleeps until there is something to do; whether that is to stop.
