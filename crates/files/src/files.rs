@@ -579,7 +579,11 @@ impl Files {
             }
             Stop::Miss(block, role) => {
                 self.load(block, role);
-                self.waiting_for_blocks.entry(block).or_default().push(id);
+                // Once each: a listing waits for many blocks, and asks anew whenever one has come.
+                let waiting = self.waiting_for_blocks.entry(block).or_default();
+                if !waiting.contains(&id) {
+                    waiting.push(id);
+                }
                 Settled::Later
             }
             Stop::Conflict => {

@@ -31,6 +31,10 @@ pub trait FileService {
     fn poll_response(&mut self) -> Option<Response>;
     /// Whether nothing is under way.
     fn is_quiet(&self) -> bool;
+    /// Whether so much is out that no more should be asked for until something completes.
+    fn is_congested(&self) -> bool {
+        false
+    }
 }
 
 impl FileService for Files {
@@ -64,5 +68,9 @@ impl FileService for Files {
 
     fn is_quiet(&self) -> bool {
         Files::is_quiet(self)
+    }
+
+    fn is_congested(&self) -> bool {
+        Files::is_congested(self)
     }
 }
