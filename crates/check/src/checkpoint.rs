@@ -1,6 +1,6 @@
 //! The checkpoint's body, read and compared with the geometry.
 
-use crate::finding::Finding;
+use crate::finding::{BodyFault, Finding};
 use crate::referred::References;
 use crate::report::Report;
 use crate::window::Window;
@@ -8,8 +8,10 @@ use coulter_format::checkpoint::{BODY_SIZE_MAX, BodyView, CheckpointHeader, Head
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
-use coulter_format::superblock::Superblock;
-use coulter_format::{BLOCK_SIZE, BlockPointer, NUMBER_LIMIT_AT_OPENING, Pba, Structure};
+use coulter_format::superblock::{CheckpointLocation, Superblock};
+use coulter_format::{
+    BLOCK_SIZE, Block, BlockPointer, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure,
+};
 
 /// Streams that format version 1 has.
 pub(crate) const STREAM_COUNT: usize = 7;
@@ -58,21 +60,8 @@ pub(crate) fn read(
 ) -> Option<Checkpoint> {
     let location = superblock.checkpoint;
     let pba = location.pba;
-    let count = (location.size as usize).div_ceil(BLOCK_SIZE) as u32;
-    let blocks = match window.blocks(pba, count) {
-        Ok(blocks) => blocks,
-        Err(error) => {
-            let structure = Structure::Checkpoint;
-            report.add(Finding::Unreadable { owner: None, structure, pba, error });
-            return None;
-        }
-    };
+    let blocks = &read_copies(window, &location, report)?;
     let bytes = blocks.as_flattened().get(..location.size as usize).unwrap_or(&[]);
-    if crc32c(bytes) != location.checksum {
-        let reason = coulter_format::Reason::Checksum;
-        report.add(Finding::CheckpointDamaged { pba, reason });
-        return None;
-    }
     let view = match BodyView::decode(bytes) {
         Ok(view) => view,
         Err(corrupt) => {
@@ -102,6 +91,69 @@ pub(crate) fn read(
     let references = References::read(window, superblock, references, report);
     let checkpoint = Checkpoint { references, ..checkpoint };
     Some(Verifier { superblock, pba, report }.verify(checkpoint))
+}
+
+/// The body's blocks, from whichever of its two copies is whole. `None`, with a finding, if neither is.
+fn read_copies(
+    window: &mut Window<'_>,
+    location: &CheckpointLocation,
+    report: &mut Report,
+) -> Option<Vec<Block>> {
+    let first = read_copy(window, location, location.pba);
+    let second =
+        (location.copy != Pba::NOWHERE).then(|| read_copy(window, location, location.copy));
+    let first = match (first, second) {
+        (Ok(whole), Some(Err(fault))) => {
+            let (pba, whole_pba) = (location.copy, location.pba);
+            report.add(copy_damaged(window, pba, whole_pba, &whole, fault));
+            return Some(whole);
+        }
+        (Err(fault), Some(Ok(whole))) => {
+            let (pba, whole_pba) = (location.pba, location.copy);
+            report.add(copy_damaged(window, pba, whole_pba, &whole, fault));
+            return Some(whole);
+        }
+        (first, _) => first,
+    };
+    let pba = location.pba;
+    let structure = Structure::Checkpoint;
+    match first {
+        Ok(blocks) => return Some(blocks),
+        Err(BodyFault::Unreadable(error)) => {
+            report.add(Finding::Unreadable { owner: None, structure, pba, error });
+        }
+        Err(BodyFault::Checksum) => {
+            report.add(Finding::CheckpointDamaged { pba, reason: Reason::Checksum });
+        }
+    }
+    None
+}
+
+fn read_copy(
+    window: &mut Window<'_>,
+    location: &CheckpointLocation,
+    pba: Pba,
+) -> Result<Vec<Block>, BodyFault> {
+    let blocks = window.blocks(pba, location.blocks()).map_err(BodyFault::Unreadable)?;
+    let bytes = blocks.as_flattened().get(..location.size as usize).unwrap_or(&[]);
+    if crc32c(bytes) != location.checksum {
+        return Err(BodyFault::Checksum);
+    }
+    Ok(blocks.to_vec())
+}
+
+/// Names the first block in which a damaged copy differs from the one that is whole.
+fn copy_damaged(
+    window: &mut Window<'_>,
+    pba: Pba,
+    whole_pba: Pba,
+    whole: &[Block],
+    fault: BodyFault,
+) -> Finding {
+    let mut pairs = (0u32..).zip(whole);
+    let differs = pairs.find(|(index, block)| window.block(pba.plus(*index)).ok() != Some(*block));
+    let pba = pba.plus(differs.map_or(0, |(index, _)| index));
+    Finding::CheckpointCopyDamaged { pba, whole: whole_pba, fault }
 }
 
 /// Compares a body with the superblock that names it.

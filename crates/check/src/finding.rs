@@ -44,6 +44,24 @@ impl fmt::Display for Copy {
     }
 }
 
+/// Why a copy of the checkpoint's body cannot be used.
+#[derive(Debug)]
+pub enum BodyFault {
+    /// The device does not give it.
+    Unreadable(ReadError),
+    /// It is not what the superblock's checksum says.
+    Checksum,
+}
+
+impl fmt::Display for BodyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyFault::Unreadable(error) => write!(f, "it cannot be read: {error}"),
+            BodyFault::Checksum => Reason::Checksum.fmt(f),
+        }
+    }
+}
+
 /// What a pointer leads to: a kind of block, and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
@@ -230,6 +248,18 @@ pub enum Finding {
         /// What is wrong with it.
         #[serde(serialize_with = "as_text")]
         reason: Reason,
+    },
+    /// One copy of the checkpoint's body is damaged, the other is whole.
+    CheckpointCopyDamaged {
+        /// The first block that is not what it should be.
+        #[serde(serialize_with = "as_block")]
+        pba: Pba,
+        /// The first block of the copy that is whole.
+        #[serde(serialize_with = "as_block")]
+        whole: Pba,
+        /// What is wrong with the damaged one.
+        #[serde(serialize_with = "as_text")]
+        fault: BodyFault,
     },
     /// The checkpoint's body is intact, but says what cannot be.
     CheckpointContradicts {
@@ -468,6 +498,7 @@ impl Finding {
             F::NeedsRecovery { .. } | F::TornTail { .. } => Severity::Info,
             F::SuperblockMissing { .. }
             | F::SuperblockDamaged { .. }
+            | F::CheckpointCopyDamaged { .. }
             | F::OutsideVolume { .. }
             | F::BlocksLost { .. }
             | F::ValidTooHigh { .. }
@@ -494,7 +525,9 @@ impl Finding {
             | F::DeviceTruncated { .. }
             | F::CleanButWritten { .. }
             | F::NeedsRecovery { .. } => Structure::Superblock,
-            F::CheckpointDamaged { .. } | F::CheckpointContradicts { .. } => Structure::Checkpoint,
+            F::CheckpointDamaged { .. }
+            | F::CheckpointCopyDamaged { .. }
+            | F::CheckpointContradicts { .. } => Structure::Checkpoint,
             F::Unreadable { structure, .. } | F::NumberSpent { structure, .. } => *structure,
             F::MetadataDamaged { owner, .. } => owner.structure(),
             F::RunUnsorted { .. } => Structure::Run,
@@ -528,6 +561,7 @@ impl Finding {
             | F::SuperblockMisplaced { pba, .. }
             | F::Unreadable { pba, .. }
             | F::CheckpointDamaged { pba, .. }
+            | F::CheckpointCopyDamaged { pba, .. }
             | F::CheckpointContradicts { pba, .. }
             | F::MetadataDamaged { pba, .. }
             | F::ReferenceDamaged { pba, .. }

@@ -21,6 +21,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::DeviceTruncated { .. } => write_superblock(finding, f),
         Finding::Unreadable { .. }
         | Finding::CheckpointDamaged { .. }
+        | Finding::CheckpointCopyDamaged { .. }
         | Finding::CheckpointContradicts { .. }
         | Finding::MetadataDamaged { .. }
         | Finding::RunUnsorted { .. }
@@ -134,6 +135,12 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "the checkpoint's body at block {} is damaged ({reason}): the store cannot be opened, \
              for the map is found through it; salvage it, or restore it from a backup",
             pba.0,
+        ),
+        Finding::CheckpointCopyDamaged { pba, whole, fault } => write!(
+            f,
+            "one copy of the checkpoint's body is damaged at block {} ({fault}); the other, at block {}, \
+             is whole: nothing is lost, and the next checkpoint writes both anew",
+            pba.0, whole.0,
         ),
         Finding::CheckpointContradicts { pba, field, value } => write!(
             f,

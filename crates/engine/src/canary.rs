@@ -78,11 +78,13 @@ pub enum Canary {
     PromiseKept,
     /// A segment is opened while the device still writes zeros into it.
     OpenedWhilePrepared,
+    /// The superblock names a second copy of the checkpoint's body that nobody has written.
+    BodyCopyMissing,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 32] = [
+    pub const ALL: [Canary; 33] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -115,6 +117,7 @@ impl Canary {
         Canary::RelocationKept,
         Canary::PromiseKept,
         Canary::OpenedWhilePrepared,
+        Canary::BodyCopyMissing,
     ];
 }
 

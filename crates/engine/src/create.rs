@@ -348,6 +348,15 @@ pub(crate) fn map_size_default_of(geometry: &Geometry) -> u64 {
 
 const LEAST_BESIDE_DIRECTORY: u64 = 2 * crate::map::FRAME_COUNT_MIN * crate::map::FRAME_SIZE_MAX;
 
+/// Where the second copy of a body of so many blocks goes, if the one that counts lies at `current`: there
+/// it is not overwritten. Nowhere if it has no room there.
+pub(crate) fn body_copy_place(geometry: &Geometry, blocks: u32, current: Pba) -> Pba {
+    let places = geometry.body_copy_places();
+    let place = places.into_iter().find(|place| !place.contains(&current.0));
+    let place = place.expect("a copy lies in one place of two");
+    if place.len() >= blocks as usize { Pba(place.start) } else { Pba::NOWHERE }
+}
+
 /// Blocks to be written to a device to make an empty store of it, in any order, followed by a
 /// flush. The superblocks come last in the list: writing in order, with a flush before them, never
 /// leaves a superblock that leads nowhere.
@@ -387,11 +396,16 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     let size = writer.finish().expect("the lists of an empty store fit");
     let (body_blocks, _) = body[..size.next_multiple_of(BLOCK_SIZE)].as_chunks::<BLOCK_SIZE>();
     let placed = log.append(Kind::Checkpoint, 0, body_blocks, &mut blocks);
+    let copy = body_copy_place(&geometry, body_blocks.len() as u32, Pba::NOWHERE);
+    if copy != Pba::NOWHERE {
+        blocks.extend((0..).zip(body_blocks).map(|(index, block)| (copy.plus(index), *block)));
+    }
     let checkpoint = CheckpointLocation {
         sequence: header.sequence,
         pba: placed[0].pba,
         size: size as u32,
         checksum: crc32c(&body[..size]),
+        copy,
     };
     let newest = Superblock {
         store: options.store,
@@ -503,7 +517,13 @@ pub(crate) fn placeholder() -> Superblock {
         },
         budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
         epoch: 0,
-        checkpoint: CheckpointLocation { sequence: 0, pba: Pba(257), size: 1, checksum: 0 },
+        checkpoint: CheckpointLocation {
+            sequence: 0,
+            pba: Pba(257),
+            size: 1,
+            checksum: 0,
+            copy: Pba::NOWHERE,
+        },
         durable_sequence: 0,
         epoch_max: 0,
         clean: false,

@@ -39,7 +39,7 @@ pub(crate) enum RecordState {
     InFlight,
     /// Completed; waits for those before it.
     Done(Result<(), i32>),
-    /// Lent to the cleaner or to recovery for reading.
+    /// Lent to the cleaner or to recovery for reading, or to a checkpoint.
     Lent,
 }
 
@@ -275,6 +275,13 @@ impl Log {
         if self.idle.len() <= IDLE_KEPT_BY_CLEANING {
             return None;
         }
+        let record = self.idle.pop()?;
+        self.record_mut(record).state = RecordState::Lent;
+        Some(record)
+    }
+
+    /// Lends one for what a checkpoint writes outside the log, be it the last.
+    pub(crate) fn lend_to_checkpoint(&mut self) -> Option<RecordRef> {
         let record = self.idle.pop()?;
         self.record_mut(record).state = RecordState::Lent;
         Some(record)

@@ -83,6 +83,8 @@ pub struct Statistics {
     pub records_referred: u64,
     /// Records that the checkpoint referred to with which this opening began.
     pub references_followed: u64,
+    /// 1 if this opening found the checkpoint's body damaged, and used its second copy.
+    pub body_copies_used: u64,
     /// Records that recovery applied.
     pub records_replayed: u64,
     /// Of these, the long ones.

@@ -39,7 +39,8 @@
 //!    152    8 capacity               blocks that may be mapped at once if they lie densely
 //!    160    4 root_limit             roots in use at most in a sparse store; 0: the store is not sparse
 //!    164    4 third_superblock       block; 0: there is none
-//!    168   24 zero
+//!    168    4 checkpoint_copy        first block of the body's second copy; 0: there is none
+//!    172   20 zero
 //!    192   64 label                  UTF-8, padded with zeros
 //! ```
 
@@ -47,6 +48,7 @@ use crate::bytes::{at, put, u32_at, u64_at};
 use crate::{
     Block, Corrupt, FORMAT_VERSION, NUMBER_LIMIT, Pba, Reason, StoreId, Structure, checksum,
 };
+use core::ops::Range;
 
 /// The first bytes of a store.
 pub const MAGIC: [u8; 8] = *b"COULTER\0";
@@ -111,6 +113,21 @@ impl Geometry {
         if last >= end { Pba(last as u32) } else { Pba(self.first_segment.0 - 1) }
     }
 
+    /// The two places for the second copy of a checkpoint's body: behind superblock A, and behind B. Of the
+    /// blocks before the log, the last one stays free for superblock C.
+    pub fn body_copy_places(&self) -> [Range<u32>; 2] {
+        let second = self.second_superblock.0;
+        [1..second, second + 1..self.first_segment.0 - 1]
+    }
+
+    /// Whether so many blocks from there on lie before the log, and none of them is a superblock.
+    fn takes_body_copy(&self, first: Pba, blocks: u32) -> bool {
+        let range = u64::from(first.0)..u64::from(first.0) + u64::from(blocks);
+        let superblocks = [FIRST_SUPERBLOCK, self.second_superblock, self.third_superblock];
+        let is_free = superblocks.iter().all(|pba| !range.contains(&u64::from(pba.0)));
+        is_free && range.end <= u64::from(self.first_segment.0)
+    }
+
     /// Whether there may be more host addresses than blocks.
     pub const fn is_sparse(&self) -> bool {
         self.root_limit > 0
@@ -149,6 +166,15 @@ pub struct CheckpointLocation {
     pub size: u32,
     /// CRC-32C of its body.
     pub checksum: u32,
+    /// First block of the body's second copy, which lies before the log; nowhere if there is none.
+    pub copy: Pba,
+}
+
+impl CheckpointLocation {
+    /// Blocks of the body.
+    pub const fn blocks(&self) -> u32 {
+        self.size.div_ceil(crate::BLOCK_SIZE as u32)
+    }
 }
 
 /// A superblock's content.
@@ -232,6 +258,7 @@ impl Superblock {
         put::<152, 8>(block, self.geometry.capacity.to_le_bytes());
         put::<160, 4>(block, self.geometry.root_limit.to_le_bytes());
         put::<164, 4>(block, self.geometry.third_superblock.0.to_le_bytes());
+        put::<168, 4>(block, self.checkpoint.copy.0.to_le_bytes());
         put::<192, LABEL_SIZE>(block, self.label);
         let sum = checksum::sealed::<12>(block, 0);
         put::<12, 4>(block, sum.to_le_bytes());
@@ -290,6 +317,7 @@ impl Superblock {
                 pba: Pba(u32_at::<120>(block)),
                 size: u32_at::<124>(block),
                 checksum: u32_at::<128>(block),
+                copy: Pba(u32_at::<168>(block)),
             },
             durable_sequence: u64_at::<136>(block),
             epoch_max: u64_at::<144>(block),
@@ -335,7 +363,9 @@ impl Superblock {
         let blocks = u64::from(body.size).div_ceil(crate::BLOCK_SIZE as u64);
         check(body.size > 0 && body.size <= crate::checkpoint::BODY_SIZE_MAX, "checkpoint_size")?;
         let inside = body.pba >= geometry.first_segment && u64::from(body.pba.0) + blocks <= end;
-        check(inside, "checkpoint_pba")
+        check(inside, "checkpoint_pba")?;
+        let has_place = geometry.takes_body_copy(body.copy, body.blocks());
+        check(body.copy == Pba::NOWHERE || has_place, "checkpoint_copy")
     }
 }
 
@@ -365,6 +395,7 @@ pub(crate) mod tests {
                 pba: Pba(300),
                 size: 5000,
                 checksum: 0xabcd,
+                copy: Pba(129),
             },
             durable_sequence: 105,
             epoch_max: 3,
@@ -426,7 +457,7 @@ pub(crate) mod tests {
     fn a_field_that_cannot_be_is_refused_by_its_name() {
         type Change = fn(&mut Superblock);
         let end = 256 + 256 * 38;
-        let wrong: [(&str, Change); 33] = [
+        let wrong: [(&str, Change); 37] = [
             ("segment_blocks", |s| s.geometry.segment_blocks = 128),
             ("segment_blocks", |s| s.geometry.segment_blocks = 384),
             ("segment_blocks", |s| {
@@ -470,6 +501,14 @@ pub(crate) mod tests {
             // Its two blocks would end one behind the last segment.
             ("checkpoint_pba", |s| s.checkpoint.pba = Pba(256 + 256 * 38 - 1)),
             ("checkpoint_pba", |s| s.checkpoint.pba = Pba(u32::MAX)),
+            // Each would have a superblock or the log in its second block.
+            ("checkpoint_copy", |s| s.checkpoint.copy = Pba(127)),
+            ("checkpoint_copy", |s| s.checkpoint.copy = Pba(255)),
+            ("checkpoint_copy", |s| {
+                s.geometry.third_superblock = Pba(255);
+                s.checkpoint.copy = Pba(254);
+            }),
+            ("checkpoint_copy", |s| s.checkpoint.copy = Pba(u32::MAX)),
         ];
         for (case, (name, change)) in wrong.into_iter().enumerate() {
             let mut superblock = example();
@@ -478,6 +517,10 @@ pub(crate) mod tests {
         }
         let last = CheckpointLocation { pba: Pba(end - 2), ..example().checkpoint };
         assert_eq!(reason(&Superblock { checkpoint: last, ..example() }), None);
+        for copy in [0, 1, 126, 129, 254] {
+            let checkpoint = CheckpointLocation { copy: Pba(copy), ..example().checkpoint };
+            assert_eq!(reason(&Superblock { checkpoint, ..example() }), None, "copy at {copy}");
+        }
         let budget =
             RecoveryBudget { map_size: 1 << 40, journal_size: 1 << 20, run_count_limit: 4096 };
         assert_eq!(reason(&Superblock { budget, ..example() }), None);

@@ -113,6 +113,7 @@ fn superblock_part(body: &[u8]) -> Part {
             pba: Pba(300),
             size: body.len() as u32,
             checksum: crc32c(body),
+            copy: Pba(129),
         },
         durable_sequence: 45,
         epoch_max: 3,
@@ -152,6 +153,7 @@ fn superblock_part(body: &[u8]) -> Part {
     of.u64("capacity", 152, 6000);
     of.u32("root_limit", 160, 0);
     of.u32("third_superblock", 164, 255);
+    of.u32("checkpoint_copy", 168, 129);
     of.add("label", 192, b"example\0", "\"example\", 57 zero bytes more");
     Part { title: "Superblock B, generation 7", bytes: block.to_vec(), fields: of.fields }
 }

@@ -93,6 +93,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                     pba: Pba(segment_blocks + 1),
                     size: 64 + (checksum & 0xffff),
                     checksum,
+                    copy: Pba(if extra % 2 == 0 { 1 } else { 0 }),
                 },
                 clean,
                 patched: clean ^ (extra % 2 == 0),

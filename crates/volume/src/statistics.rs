@@ -171,6 +171,8 @@ pub struct LogCounts {
     pub records_replayed: u64,
     /// Records that opening found behind the end of the log, and dropped.
     pub records_dropped: u64,
+    /// 1 if opening found the checkpoint's body damaged, and used its second copy.
+    pub body_copies_used: u64,
     /// Blocks found damaged.
     pub corrupt_blocks: u64,
     /// Requests that the engine told to come again.
@@ -316,6 +318,7 @@ fn log_counts(engine: &coulter_engine::Statistics) -> LogCounts {
         references: engine.reference_count,
         records_replayed: engine.records_replayed,
         records_dropped: engine.records_dropped,
+        body_copies_used: engine.body_copies_used,
         corrupt_blocks: engine.corrupt_blocks,
         busy: engine.busy,
     }

@@ -95,6 +95,8 @@ pub struct SuperblockFields {
     pub checkpoint_bytes: u32,
     /// CRC-32C of the body.
     pub checkpoint_checksum: u32,
+    /// The first block of the body's second copy; 0 if there is none.
+    pub checkpoint_copy_block: u32,
 }
 
 /// Reads both superblocks. What looks like none is left out, save copy A.
@@ -161,6 +163,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         checkpoint_block: checkpoint.pba.0,
         checkpoint_bytes: checkpoint.size,
         checkpoint_checksum: checkpoint.checksum,
+        checkpoint_copy_block: checkpoint.copy.0,
     }
 }
 
@@ -218,7 +221,8 @@ impl fmt::Display for SuperblockFields {
         row("highest epoch", &self.epoch_max)?;
         let (block, bytes) = (self.checkpoint_block, self.checkpoint_bytes);
         row("checkpoint body", &format_args!("block {block}, {bytes} bytes"))?;
-        row("checkpoint checksum", &format_args!("{:#010x}", self.checkpoint_checksum))
+        row("checkpoint checksum", &format_args!("{:#010x}", self.checkpoint_checksum))?;
+        row("checkpoint copy", &format_args!("block {}", self.checkpoint_copy_block))
     }
 }
 

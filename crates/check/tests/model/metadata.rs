@@ -240,7 +240,9 @@ impl Model {
         self.superblock.epoch = self.epoch;
         self.superblock.clean = clean;
         let (size, checksum) = (body.len() as u32, crc32c(body));
-        self.superblock.checkpoint = CheckpointLocation { sequence: cut, pba, size, checksum };
+        let copy = coulter_format::Pba::NOWHERE;
+        self.superblock.checkpoint =
+            CheckpointLocation { sequence: cut, pba, size, checksum, copy };
         self.put_superblock();
     }
 

@@ -160,6 +160,7 @@ impl Model {
                 pba: Pba(0),
                 size: 0,
                 checksum: 0,
+                copy: Pba::NOWHERE,
             },
             clean: false,
             patched: false,

@@ -5,7 +5,7 @@
 //! Quiesce     relocations and leaf pages on their way arrive
 //! ─ cut ─     everything applied up to here is in the checkpoint; images are taken in memory
 //! Images      run, root pages, table pages go into the metadata stream
-//! Body        the lists of all those places, in one record
+//! Body        the lists of all those places, in one record; and a second copy of them before the log
 //! Flush       … makes all of it durable
 //! Superblock  names the body; alternating copies
 //! LastFlush   … makes the superblock durable: the checkpoint counts
@@ -16,13 +16,17 @@
 //! Until both copies of the superblock lead to the new checkpoint, nothing that the older one points to
 //! is overwritten or trimmed: whichever copy turns out to be unreadable, the other leads to a state
 //! that is whole. A superblock is written only after everything that it leads to is durable.
+//!
+//! The second copy of the body has two places, taken in turn: the copy that the older superblock names is
+//! not overwritten either.
 
 mod cut;
 mod due;
 mod lists;
 
-use crate::api::{Buffers, Command, IoResult, Phase, RequestId, Target};
+use crate::api::{Buffers, Command, IoResult, Phase, RecordRef, RequestId, Target};
 use crate::canary::{Canary, sings};
+use crate::create::body_copy_place;
 use crate::ios::Purpose;
 use crate::shared::{Checkpointing, Shared};
 use crate::units::{Origin, Sequence, Stream};
@@ -88,6 +92,8 @@ pub(crate) struct Checkpointer {
     /// Memory of a body, kept from checkpoint to checkpoint; empty before the first.
     body: Vec<u8>,
     cut: Cut,
+    /// Holds the second copy of the body while it is being written.
+    body_copy: Option<RecordRef>,
     next_superblock: Option<Superblock>,
     /// Writes of it that are out.
     superblock_writes: u32,
@@ -207,6 +213,9 @@ impl Checkpointer {
     }
 
     fn write_body(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        if self.body_copy.is_some() {
+            return;
+        }
         if self.new_location.is_some() {
             if shared.log.is_quiet(Origin::Metadata) && sings(Canary::SuperblockUnordered) {
                 self.flushing = shared.log.durable;
@@ -219,30 +228,39 @@ impl Checkpointer {
         if !shared.log.can_begin_metadata() {
             return;
         }
+        let Some(copy) = shared.log.lend_to_checkpoint() else { return };
         let mut body = core::mem::take(&mut self.body);
         if body.is_empty() {
             body = alloc::vec![0; BODY_SIZE_MAX as usize];
         }
         match self.encode_body(shared, &mut body) {
-            Some(size) => self.put_body(shared, &mut body, size, buffers),
-            None => shared.poison(ERRNO_TOO_LARGE),
+            Some(size) => self.put_body(shared, &mut body, size, copy, buffers),
+            None => {
+                shared.log.give_back(copy);
+                shared.poison(ERRNO_TOO_LARGE);
+            }
         }
         self.body = body;
     }
 
-    /// Puts a body of `size` bytes into a record of its own, if there is one to be had.
+    /// Puts a body of `size` bytes into a record of its own, if there is one to be had, and its second copy
+    /// before the log by way of `copy`, which was lent.
     fn put_body(
         &mut self,
         shared: &mut Shared,
         body: &mut [u8],
         size: usize,
+        copy: RecordRef,
         buffers: &mut impl Buffers,
     ) {
         let count = size.div_ceil(BLOCK_SIZE) as u32;
         assert!(size <= BODY_SIZE_MAX as usize, "a body is one record");
         let extent =
             Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
-        let Some(record) = shared.metadata_record(&extent, buffers) else { return };
+        let Some(record) = shared.metadata_record(&extent, buffers) else {
+            shared.log.give_back(copy);
+            return;
+        };
         // An earlier body may have been longer.
         body[size..count as usize * BLOCK_SIZE].fill(0);
         let (blocks, _) = body.as_chunks::<BLOCK_SIZE>();
@@ -260,8 +278,33 @@ impl Checkpointer {
             pba: shared.log.record(record).header_pba.plus(1),
             size: size as u32,
             checksum: crc32c(&body[..size]),
+            copy: self.write_body_copy(shared, &blocks[..count as usize], copy, buffers),
         });
         shared.seal(Stream::Metadata, buffers);
+    }
+
+    /// Writes the second copy, which lies before the log: no damage to a segment reaches it. Returns where.
+    fn write_body_copy(
+        &mut self,
+        shared: &mut Shared,
+        blocks: &[Block],
+        buffer: RecordRef,
+        buffers: &mut impl Buffers,
+    ) -> Pba {
+        assert!(self.body_copy.is_none(), "one checkpoint is written at a time");
+        let count = blocks.len() as u32;
+        let Superblock { geometry, checkpoint, .. } = &shared.superblock;
+        let pba = body_copy_place(geometry, count, checkpoint.copy);
+        if pba == Pba::NOWHERE || sings(Canary::BodyCopyMissing) {
+            shared.log.give_back(buffer);
+            return pba;
+        }
+        buffers.record_mut(buffer)[..blocks.len()].copy_from_slice(blocks);
+        let (source, stream) = (Target::Record(buffer), Stream::Metadata);
+        shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count, source, stream });
+        self.body_copy = Some(buffer);
+        shared.statistics.checkpoint_blocks += u64::from(count);
+        pba
     }
 
     fn encode_body(&self, shared: &Shared, bytes: &mut [u8]) -> Option<usize> {
@@ -311,6 +354,10 @@ impl Checkpointer {
         result: IoResult,
         buffers: &mut impl Buffers,
     ) {
+        if let Some(buffer) = self.body_copy.take() {
+            assert_eq!(self.stage, CutStage::Body, "nothing else is out while it is written");
+            shared.log.give_back(buffer);
+        }
         if let Err(errno) = result {
             shared.poison(errno);
         }
@@ -319,6 +366,8 @@ impl Checkpointer {
             return;
         }
         match self.stage {
+            // The rest of it is said when the record has arrived as well.
+            CutStage::Body => {}
             CutStage::Flush => {
                 shared.durable_up_to(self.flushing);
                 self.write_superblock(shared, buffers);
@@ -472,15 +521,24 @@ impl Checkpointer {
 
 #[cfg(feature = "verify")]
 impl Checkpointer {
+    /// Buffers that it has been lent.
+    pub(crate) fn body_copies_out(&self) -> usize {
+        usize::from(self.body_copy.is_some())
+    }
+
     /// # Panics
     /// If the stage is not what its commands make it, or the lists are out of order.
     pub(crate) fn assert_invariants(&self, out: usize) {
         let awaited = match self.stage {
             CutStage::Found | CutStage::Flush | CutStage::LastFlush => 1,
             CutStage::Superblock => self.superblock_writes as usize,
+            CutStage::Body => self.body_copies_out(),
             _ => 0,
         };
-        assert_eq!(out, awaited, "a checkpoint waits for one flush, or for copies of a superblock");
+        assert_eq!(
+            out, awaited,
+            "a checkpoint waits for one flush, or for copies of a superblock or of its body"
+        );
         assert!(self.superblock_writes <= 2, "one of A and B is left alone");
         assert!(self.next_image <= self.images.len(), "no more images than were taken");
         assert_eq!(self.images.len(), self.image_keys.len(), "each image has its key");

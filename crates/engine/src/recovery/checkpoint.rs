@@ -1,7 +1,7 @@
 //! What the checkpoint says: its lists, the segment table, and the runs.
 
 use super::{Item, JobKind, Recovery, damaged};
-use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
+use crate::api::{Buffers, OpenError, RECORD_BLOCKS, RecordRef, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::map::Map;
 use crate::references::References;
@@ -28,22 +28,39 @@ impl Recovery {
         if !self.begun {
             self.begun = true;
             let buffer = shared.log.lend().expect("no buffer is in use yet");
-            let count = (location.size as usize).div_ceil(coulter_format::BLOCK_SIZE) as u32;
-            self.start_job(shared, JobKind::Body, location.pba, count, Target::Record(buffer));
+            self.start_body_job(shared, location.pba, buffer);
         }
         let Some((job, result)) = self.take_job() else { return Ok(false) };
         let Target::Record(buffer) = job.target else { unreachable!("the body fills a record") };
-        result.map_err(OpenError::Device)?;
         let bytes = &buffers.record(buffer).as_flattened()[..location.size as usize];
-        if crc32c(bytes) != location.checksum {
-            return Err(damaged(Structure::Checkpoint, Reason::Checksum, location.pba));
-        }
-        let body = BodyView::decode(bytes)
-            .map_err(|corrupt| OpenError::Damaged { corrupt, pba: location.pba })?;
+        let body = result.map_err(OpenError::Device).and_then(|()| {
+            if crc32c(bytes) != location.checksum {
+                return Err(damaged(Structure::Checkpoint, Reason::Checksum, job.pba));
+            }
+            BodyView::decode(bytes).map_err(|corrupt| OpenError::Damaged { corrupt, pba: job.pba })
+        });
+        let body = match body {
+            Ok(body) => body,
+            // What is wrong with the first is what is told if the second is no better.
+            Err(error) => match self.body_error {
+                None if location.copy != Pba::NOWHERE => {
+                    self.body_error = Some(error);
+                    self.start_body_job(shared, location.copy, buffer);
+                    return Ok(false);
+                }
+                first => return Err(first.unwrap_or(error)),
+            },
+        };
+        shared.statistics.body_copies_used += u64::from(self.body_error.is_some());
         self.take_body(shared, &body, job.count)
-            .map_err(|name| damaged(Structure::Checkpoint, Reason::Field(name), location.pba))?;
+            .map_err(|name| damaged(Structure::Checkpoint, Reason::Field(name), job.pba))?;
         shared.log.give_back(buffer);
         Ok(true)
+    }
+
+    fn start_body_job(&mut self, shared: &mut Shared, pba: Pba, buffer: RecordRef) {
+        let count = shared.superblock.checkpoint.blocks();
+        self.start_job(shared, JobKind::Body, pba, count, Target::Record(buffer));
     }
 
     /// Takes the lists over, once every address in them is one that can be.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Superblocks  both copies are looked for; the newest valid one wins
-//! Body         the checkpoint's lists
+//! Body         the checkpoint's lists; their second copy if the first is damaged
 //! Table        the segment table
 //! Discover     the log behind the checkpoint is walked: the streams' heads and the reserved
 //!              segments, and the reserved holes are searched; nothing else
@@ -138,6 +138,8 @@ pub(crate) struct Recovery {
     in_order: VecDeque<u32>,
     newest: Option<Superblock>,
     superblock_errors: Vec<SuperblockError>,
+    /// Why the first copy of the body could not be used.
+    body_error: Option<OpenError>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
     /// Segments of which the holes are reserved.
@@ -175,6 +177,7 @@ impl Recovery {
             in_order: VecDeque::new(),
             newest: None,
             superblock_errors: Vec::new(),
+            body_error: None,
             heads: Vec::new(),
             reserved: Vec::new(),
             holes: Vec::new(),
