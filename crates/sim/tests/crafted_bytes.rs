@@ -265,6 +265,9 @@ fn a_checkpoint_of_which_a_part_rotted_is_refused() {
     for (pba, byte, structure) in parts {
         let mut device = device.clone();
         device.corrupt(pba, byte);
+        if structure == Structure::Checkpoint {
+            device.corrupt(superblock.checkpoint.copy, byte);
+        }
         let phase = Hand::open(device, small()).engine.phase();
         let Phase::Failed(OpenError::Damaged { corrupt, pba: place }) = phase else {
             panic!("{structure}: {phase:?}");

@@ -38,12 +38,12 @@ fn whatever_metadata_is_damaged_all_that_was_written_last_comes_out() {
         let (device, expected) = life.live();
         let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
         let newest = newest_superblock(&device);
-        let body = newest.checkpoint.pba.0;
+        let body = vec![newest.checkpoint.pba.0, newest.checkpoint.copy.0];
         let runs: Vec<u32> =
             dumped.runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block)).collect();
         let tables: Vec<u32> = dumped.table.iter().map(|place| place.block).collect();
         let roots: Vec<u32> = dumped.roots.iter().map(|root| root.place.block).collect();
-        let mut cases = vec![vec![body], vec![newest.location().0]];
+        let mut cases = vec![body, vec![newest.location().0]];
         cases.extend(runs.iter().map(|block| vec![*block]));
         cases.extend([runs, tables, roots].into_iter().filter(|blocks| !blocks.is_empty()));
         for places in cases {
@@ -97,11 +97,12 @@ fn without_a_checkpoint_the_log_tells_where_everything_lies() {
         let (device, expected) = life.live();
         let newest = newest_superblock(&device);
         let blocks = newest.checkpoint.size.div_ceil(BLOCK_SIZE as u32);
-        let body: Vec<u32> = (0..blocks).map(|block| newest.checkpoint.pba.0 + block).collect();
+        let copies = [newest.checkpoint.pba.0, newest.checkpoint.copy.0];
+        let body = copies.into_iter().flat_map(|first| first..first + blocks);
         let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
         let roots = dumped.roots.iter().map(|root| root.place.block);
         let runs = dumped.runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block));
-        let all: Vec<u32> = body.into_iter().chain(roots).chain(runs).collect();
+        let all: Vec<u32> = body.chain(roots).chain(runs).collect();
         let outcome = outcome(&damage(&device, &all), &expected, 1 << 20);
         let Outcome { silent, outdated, missed, .. } = outcome;
         assert_eq!((silent, outdated, missed), (0, 0, 0), "{life:?} {outcome:?}");
