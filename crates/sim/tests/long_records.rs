@@ -188,6 +188,8 @@ fn an_older_store_has_long_records_only_when_both_superblocks_say_so() {
                 Ok(superblock) => {
                     announced[usize::from(pba.0 > 0)] = superblock.long_records;
                 }
+                // Before the log lies the second copy of the checkpoint's body.
+                Err(_) if pba < hand.engine.geometry().first_segment => {}
                 Err(_) => {
                     let store = hand.engine.superblock().store;
                     let view = RecordView::decode(&data[0], &store, pba).expect("a record");
