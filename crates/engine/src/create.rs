@@ -396,10 +396,7 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     let size = writer.finish().expect("the lists of an empty store fit");
     let (body_blocks, _) = body[..size.next_multiple_of(BLOCK_SIZE)].as_chunks::<BLOCK_SIZE>();
     let placed = log.append(Kind::Checkpoint, 0, body_blocks, &mut blocks);
-    let copy = body_copy_place(&geometry, body_blocks.len() as u32, Pba::NOWHERE);
-    if copy != Pba::NOWHERE {
-        blocks.extend((0..).zip(body_blocks).map(|(index, block)| (copy.plus(index), *block)));
-    }
+    let copy = put_body_copy(&geometry, body_blocks, &mut blocks);
     let checkpoint = CheckpointLocation {
         sequence: header.sequence,
         pba: placed[0].pba,
@@ -431,6 +428,17 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         blocks.push((pba, block));
     }
     Ok((newest, blocks))
+}
+
+/// Adds the second copy of the body, if there is room for it. Returns where. A function of its own, so that the
+/// stack of its caller does not hold another block.
+#[inline(never)]
+fn put_body_copy(geometry: &Geometry, body: &[Block], blocks: &mut Vec<(Pba, Block)>) -> Pba {
+    let copy = body_copy_place(geometry, body.len() as u32, Pba::NOWHERE);
+    if copy != Pba::NOWHERE {
+        blocks.extend((0..).zip(body).map(|(index, block)| (copy.plus(index), *block)));
+    }
+    copy
 }
 
 /// Pages of a table in which segment 0 is closed and all others are free. What lies in segment 0
