@@ -53,6 +53,8 @@ do_install() {
   put 755 dist/udev/coulter-name /usr/lib/udev/coulter-name
   put 755 dist/mount/mount.coulter "$sbindir/mount.coulter"
   put 755 dist/mount/umount.coulter "$sbindir/umount.coulter"
+  put 755 dist/mount/mount.coulter "$sbindir/mount.fuse.coulter"
+  put 755 dist/mount/umount.coulter "$sbindir/umount.fuse.coulter"
   for file in dist/monitoring/*; do put 644 "$file" "$prefix/share/coulter/monitoring/${file##*/}"; done
 
   mkdir -p "$destdir${list%/*}"

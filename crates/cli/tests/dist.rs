@@ -95,6 +95,16 @@ fn the_mount_helper_tells_its_own_options_from_those_of_the_file_system() {
     assert_eq!(helper(&["/a", "/mnt", "-o", "defaults"]), plain);
     assert_eq!(helper(&["/a", "/mnt", "-f"]), "", "that only asks whether it would");
     assert!(helper(&["-o", "ro", "/a", "/mnt"]).contains("usage"), "mount(8) never asks so");
+    let own = sandbox.path("mount.fuse.coulter");
+    std::fs::copy(dist("mount/mount.coulter"), &own).expect("the directory is writable");
+    let own = Command::new(own)
+        .args(["/a", "/mnt", "-o", "noatime,coulter.cache=back,nosuid,nofail"])
+        .env("COULTER", echo(&sandbox))
+        .output();
+    assert_eq!(
+        said(&own.expect("it can be run")),
+        "<fs><mount><--cache=back><--options><rw,nosuid><--></a></mnt>"
+    );
     let helper = Command::new(dist("mount/umount.coulter"))
         .args(["/mnt", "-v"])
         .env("COULTER", echo(&sandbox))
