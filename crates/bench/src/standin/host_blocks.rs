@@ -24,7 +24,8 @@ impl HostBlocks {
     /// A record is written in a row. At the start of a segment that begins a new life of it: records in
     /// holes are written bit by bit.
     pub(super) fn record_begins(&mut self, pba: Pba) {
-        let place = pba.0 - self.first_segment;
+        // What lies before the log is a copy of a checkpoint's body, and no record.
+        let Some(place) = pba.0.checked_sub(self.first_segment) else { return };
         if place.is_multiple_of(self.segment_blocks) {
             let start = pba.0 as usize / 64;
             self.words[start..start + self.segment_blocks as usize / 64].fill(0);
