@@ -94,7 +94,7 @@ fn begin(kept: &[BorrowedFd<'_>], step: &dyn Fn() -> Outcome) -> io::Result<Othe
     }
 }
 
-/// Whoever signals the whole group does not mean a step that has begun.
+/// A signal to the whole process group must not reach a step that has begun.
 fn block_signals() {
     // SAFETY: all that is passed is on the stack, and a set of signals may be any bits.
     unsafe {

@@ -54,8 +54,8 @@ pub(crate) trait Surviving {
     /// Whether it is still ours to take away.
     fn exists(&self) -> bool;
 
-    /// Takes it away. Whoever holds `claim` keeps others from using it meanwhile; without one its
-    /// users are cut off.
+    /// Removes the device. The holder of `claim` keeps others from using it meanwhile; without one
+    /// its users are cut off.
     fn take_away(&mut self, claim: Option<OwnedFd>) -> Result<(), DetachError>;
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn detach(device: &mut impl Surviving, how: Detach) -> Result<(), Det
 
 /// Why such a device is not handed over.
 pub(crate) fn not_handed_over() -> io::Error {
-    // It waits for whoever recovers it; there is nothing that a descriptor would add.
+    // The device waits for a recovery; a descriptor would add nothing.
     let words = "a device of this kind is taken over by a new process, after the end of this one";
     io::Error::new(io::ErrorKind::Unsupported, words)
 }

@@ -1,4 +1,4 @@
-//! Making sure that nobody uses a block device, and nobody begins to, before it goes.
+//! Makes sure that a block device is unused, and stays unused, before it is removed.
 
 use crate::holders;
 use crate::point::DetachError;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Claims the device so that nobody can mount it any more, and waits out passers-by.
+/// Claims the device so that it cannot be mounted any more, and waits for short-lived openers.
 ///
 /// # Errors
 /// [`DetachError::Busy`] with who uses it; [`DetachError::System`] if it cannot be opened.

@@ -1,7 +1,8 @@
 //! The devices of a file system besides the one that it is mounted from: the others of btrfs, the log and
 //! the real-time device of XFS, the journal of ext4. No mount table shows them as the place of anything.
 //!
-//! What cannot be read is left out; whoever has to be sure asks the kernel whether the device is held.
+//! Unreadable entries are skipped. A caller that must be sure asks the kernel whether the device is
+//! held.
 
 use crate::mounts::{DeviceNumber, Mount, block_device_number, entries, number_in};
 use std::fs;

@@ -9,7 +9,7 @@
 //! - Dropping it does what [`Detach::Always`] does.
 //! - [`AttachPoint::hand_over`] stops serving without letting hosts know: they wait, and another
 //!   process that resumes with the descriptor goes on.
-//! - It never flushes or closes the service: that is for whoever owns it, afterwards.
+//! - It never flushes or closes the service; the owner of the service does that afterwards.
 
 use std::fmt;
 use std::io;
@@ -18,9 +18,9 @@ use std::os::fd::OwnedFd;
 /// Whether the users of an attach point have a say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detach {
-    /// Refuse while somebody uses it.
+    /// Refuse while the device is in use.
     IfIdle,
-    /// Go, whoever uses it; to them it is as if a disk were pulled out.
+    /// Detach even if the device is in use; for its users it is as if a disk were pulled out.
     Always,
 }
 
@@ -35,7 +35,7 @@ pub trait AttachPoint: Send {
     /// Ends it. Once it has succeeded, or when there is nothing left to end, it does nothing.
     fn detach(&mut self, how: Detach) -> Result<(), DetachError>;
 
-    /// Whether it has ended by itself, as a mount does that somebody else unmounts.
+    /// Whether it has ended by itself, for example because another process unmounted it.
     fn has_ended(&self) -> bool {
         false
     }
@@ -65,7 +65,7 @@ pub enum DetachError {
     Unflushed {
         /// What it was.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system refused a step.
@@ -74,7 +74,7 @@ pub enum DetachError {
         step: &'static str,
         /// On what.
         target: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -55,7 +55,7 @@ impl BufferPool {
         BufferPool { idle: Default::default(), idle_bytes: 0, held_bytes: 0, supply }
     }
 
-    /// A pool of so many buffers of each of these sizes, and no others.
+    /// A pool with a fixed number of buffers of each of these sizes, and no others.
     pub(crate) fn stocked(sizes_and_counts: &[(usize, usize)]) -> BufferPool {
         let mut counts = [0; CLASS_COUNT];
         let mut idle: [Vec<Buffer>; CLASS_COUNT] = Default::default();

@@ -31,7 +31,7 @@ const EVERYTHING_PATIENCE: Duration = Duration::from_secs(30);
 pub struct WrittenOut {
     /// Who, in words.
     pub user: String,
-    /// What the system said.
+    /// The system's error.
     pub outcome: io::Result<()>,
 }
 
@@ -89,7 +89,7 @@ fn on_path(
     Ok(apart::run_within(STEP_PATIENCE, &step)?)
 }
 
-/// Whether somebody has claimed the device for himself.
+/// Whether another process has claimed the device exclusively.
 fn is_held(number: DeviceNumber) -> bool {
     let Some(node) = node_of(number) else { return false };
     let claim = on_path(&node, OFlags::EXCL, |_| Ok(()));

@@ -71,7 +71,7 @@ pub struct Options {
     pub backing: Option<PathBuf>,
     /// Bytes of the volume.
     pub size: u64,
-    /// How much of it is filled and overwritten, in percent.
+    /// Share of the volume that is filled and overwritten, in percent.
     pub full_percent: u32,
     /// Spare space of the store, in percent of the volume.
     pub spare_percent: u32,

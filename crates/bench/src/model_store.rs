@@ -22,7 +22,7 @@ pub enum Reserve {
 /// What a store should be like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Blocks of the volume at least. It gets as many more as fill the last segment.
+    /// Minimum number of blocks of the volume. It gets as many more as fill the last segment.
     pub blocks: u64,
     /// Blocks of a segment; `None` for the power of two nearest to a hundredth of the volume.
     pub segment_blocks: Option<u32>,

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 
 /// Random writes in, one sequential log out.
 ///
-/// Coulter sits between whatever writes and whatever stores. It turns every write into one
-/// sequential log on a file or a disk, the *store*, and shows the host an ordinary block device,
-/// the *volume*.
+/// Coulter stores a *volume* as one sequential log in a file or on a disk, the *store*. The host
+/// sees an ordinary block device.
 #[derive(Debug, Parser)]
 #[command(
     name = "coulter",
@@ -21,13 +20,13 @@ use std::path::PathBuf;
     after_help = AFTER_HELP
 )]
 pub(crate) struct CommandLine {
-    /// Where the daemons of attached volumes are recorded [default: /run/coulter for root, else
+    /// Directory with the files of attached volumes [default: /run/coulter for root, else
     /// $XDG_RUNTIME_DIR/coulter]
     #[arg(long, global = true, env = "COULTER_STATE_DIRECTORY", hide_env = true)]
     #[arg(value_name = "DIR", help_heading = "Global options")]
     pub(crate) state_directory: Option<PathBuf>,
 
-    /// How lines of the log look: words, or a JSON object each
+    /// Format of log lines: text, or one JSON object per line
     #[arg(long, global = true, env = logging::FORMAT_VARIABLE, hide_env = true)]
     #[arg(default_value = "text", value_name = "FORMAT", help_heading = "Global options")]
     #[arg(value_parser = named(&logging::Format::NAMED))]
@@ -43,7 +42,7 @@ const AFTER_HELP: &str = "\
 Examples:
   coulter create disk.img --size 10G        make a volume of 10 GiB in a file
   coulter mount disk.img /mnt --mkfs ext4   make a file system on it and mount it
-  coulter status                            see what it does
+  coulter status                            show what it does
   coulter umount /mnt                       unmount and detach it
 
 Exit codes: 0 done, 1 failed or found a fault, 2 wrong usage.

@@ -19,8 +19,8 @@ pub struct OpeningOptions {
     #[arg(long)]
     pub name: Option<String>,
 
-    /// Most memory that the map may take; pages that do not fit are read when they are needed. Less than
-    /// was decided at `create` is refused [default: what was decided then]
+    /// Limit of the map's memory; pages that do not fit are read when they are needed. Less than
+    /// the limit given at `create` is refused [default: that limit]
     #[arg(long, value_name = "SIZE")]
     pub map_memory: Option<Size>,
 
@@ -29,7 +29,7 @@ pub struct OpeningOptions {
     #[arg(long, default_value = "auto", value_name = "HOW", value_parser = named(&DeviceChoice::NAMED))]
     pub device: DeviceChoice,
 
-    /// Whether to discard segments that were freed: auto does so on disks and in sparse files
+    /// Whether to discard freed segments: auto does so on disks and in sparse files
     #[arg(long, default_value = "auto", value_name = "WHEN", value_parser = named(&Trim::NAMED))]
     pub trim: Trim,
 
@@ -39,15 +39,15 @@ pub struct OpeningOptions {
     #[arg(value_parser = named(&Acknowledge::NAMED))]
     pub acknowledge: Acknowledge,
 
-    /// Refuse writes, and leave the store as it is
+    /// Refuse writes, and do not change the store
     #[arg(long)]
     pub read_only: bool,
 
-    /// Begin with this setting of `coulter tune`, such as reclaim=hole-fill; once for each setting
+    /// Start with this setting of `coulter tune`, such as reclaim=hole-fill; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     pub tune: Vec<Setting>,
 
-    /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9640; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
 
@@ -59,28 +59,29 @@ pub struct OpeningOptions {
 /// How to keep a copy elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct CopyOptions {
-    /// Keep a copy at s3://BUCKET/VOLUME or file:///DIRECTORY/VOLUME: a state of the store after some
-    /// write, never a mixture. `coulter restore` brings it back
+    /// Keep a copy at s3://BUCKET/VOLUME or file:///DIRECTORY/VOLUME. The copy is always a prefix
+    /// of the writes. `coulter restore` restores it
     #[arg(long, value_name = "URL", help_heading = "Replication")]
     pub replicate: Option<Url>,
 
-    /// When to answer a flush: local, after the store's own device; or remote, after the copy has
+    /// When to acknowledge a flush: local, after the store's device; remote, after the copy has
     /// everything before it, too
     #[arg(long, value_name = "WHERE", default_value = "local", requires = "replicate")]
     #[arg(value_parser = named(&ACKS), help_heading = "Replication")]
     pub ack: Ack,
 
-    /// Time between two commits to the copy while something changes, such as 200ms or 5s
+    /// Time between two commits to the copy while the store changes, such as 200ms or 5s
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "replicate")]
     #[arg(value_parser = parse_every, help_heading = "Replication")]
     pub every: Duration,
 
-    /// Most bytes that may wait to be shipped; then writers wait
+    /// Limit of bytes that wait to be shipped; at the limit writers wait
     #[arg(long, value_name = "SIZE", default_value = "1G", requires = "replicate")]
     #[arg(help_heading = "Replication")]
     pub lag_max: Size,
 
-    /// Ship the whole store anew: it counts, whatever the copy holds beyond it
+    /// Ship the whole store again and make it the valid state; newer commits in the copy are given
+    /// up
     #[arg(long, requires = "replicate", help_heading = "Replication")]
     pub reseed: bool,
 }

@@ -60,7 +60,7 @@ pub enum Request {
     },
     /// Change settings, and tell them all.
     Tune {
-        /// What to change.
+        /// Settings to change.
         settings: Vec<Setting>,
     },
     /// Does the volume hold anything?

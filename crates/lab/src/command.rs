@@ -6,10 +6,10 @@ use coulter_cli::choices::named;
 use coulter_daemon::logging;
 use std::path::PathBuf;
 
-/// Measure Coulter, emulate drives for it, simulate its crashes, see it work.
+/// Measure Coulter, emulate flash drives, simulate crashes, run a demonstration.
 ///
-/// The laboratory is not needed to use Coulter: that is `coulter`. Its figures come from the same
-/// library, and its emulated drives are attached, listed and detached as volumes are.
+/// You do not need the laboratory to use volumes; use `coulter` for that. The laboratory uses the
+/// same library. Its emulated drives are attached, listed and detached like volumes.
 #[derive(Debug, Parser)]
 #[command(
     name = "coulter-lab",
@@ -21,13 +21,13 @@ use std::path::PathBuf;
     after_help = AFTER_HELP
 )]
 pub(crate) struct CommandLine {
-    /// Where the daemons of attached volumes are recorded [default: /run/coulter for root, else
+    /// Directory with the files of attached volumes [default: /run/coulter for root, else
     /// $XDG_RUNTIME_DIR/coulter]
     #[arg(long, global = true, env = "COULTER_STATE_DIRECTORY", hide_env = true)]
     #[arg(value_name = "DIR", help_heading = "Global options")]
     pub(crate) state_directory: Option<PathBuf>,
 
-    /// How lines of the log look: words, or a JSON object each
+    /// Format of log lines: text, or one JSON object per line
     #[arg(long, global = true, env = logging::FORMAT_VARIABLE, hide_env = true)]
     #[arg(default_value = "text", value_name = "FORMAT", help_heading = "Global options")]
     #[arg(value_parser = named(&logging::Format::NAMED))]
@@ -41,9 +41,9 @@ pub(crate) struct CommandLine {
 
 const AFTER_HELP: &str = "\
 Examples:
-  coulter-lab demo                          see it work, with numbers and a picture
+  coulter-lab demo                          a demonstration with figures and a picture
   coulter-lab bench volume --file disk.img  random writes beside the same file without Coulter
-  coulter-lab replay trace.csv              what a trace of your load would become
+  coulter-lab replay trace.csv              replay a trace of your load
   coulter-lab flash attach --volume         a volume on an emulated drive
 
 Exit codes: 0 done, 1 failed or found a fault, 2 wrong usage.

@@ -34,7 +34,7 @@ use std::path::Path;
 pub(crate) struct Wish<'a> {
     /// Bytes written to on either side.
     pub(crate) size: u64,
-    /// Measured seconds per side.
+    /// Seconds to measure per side.
     pub(crate) seconds: u64,
     /// Where to work.
     pub(crate) directory: &'a Path,

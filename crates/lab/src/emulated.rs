@@ -38,7 +38,7 @@ pub(crate) struct Emulation {
 pub(crate) struct Streams {
     /// How many at a time.
     pub(crate) count: u8,
-    /// Bytes that are taken for one segment; `None` if the volume names its streams.
+    /// Segment size for stream detection; `None` if the volume names its streams.
     pub(crate) segment_size: Option<u64>,
 }
 

@@ -3,14 +3,13 @@
 //! It exists to carry a loop device ([`crate::loop_device`]) on kernels with neither ublk nor nbd,
 //! and can be read and written directly too, with `O_DIRECT` or not: nothing is cached.
 //!
-//! It speaks to `/dev/fuse` itself. One file needs a dozen of the protocol's messages, and only
-//! so can one thread sleep on the kernel and on the session at once, put a payload where the
-//! session wants it, and hand over many requests with one kick.
+//! It serves `/dev/fuse` without a library. One file needs a dozen of the protocol's messages. So
+//! one thread can sleep on the kernel and on the session at once, read a payload into the session's
+//! buffer, and submit many requests with one kick.
 //!
-//! # What it does not do
-//! Writes that are not multiples of 512 are refused (`EINVAL`), as `O_DIRECT` does on a disk, and long
-//! ones from memory that does not begin with a page are done in part, as any `write` may be; the size
-//! never changes; there are no other files.
+//! # What it does not do Writes that are not multiples of 512 are refused (`EINVAL`), as with
+//! `O_DIRECT` on a disk. Long writes from memory that is not page-aligned may be short writes. The
+//! size never changes, and there are no other files.
 //!
 //! # Layers
 //! ```text

@@ -1,4 +1,4 @@
-//! The mount of the one file: how it comes, and how it goes.
+//! The mount of the one file: mounting and unmounting.
 
 use super::node::Nodes;
 use super::pump::Pump;
@@ -22,9 +22,9 @@ pub const FILE_NAME: &str = "volume";
 /// The type of the mount, as `/proc/self/mountinfo` shows it.
 pub(crate) const FILE_SYSTEM_TYPE: &str = "fuse.coulter";
 
-/// The thread of a pump that cannot have the service's.
+/// Name of the pump's thread, if the pump cannot run on the service's thread.
 const THREAD: ThreadShape = ThreadShape { name: "fuse", stack_size: 512 << 10 };
-/// How long a mount that was just in use may stay busy, as the kernel lets go a little later.
+/// How long a mount may stay busy after its last use; the kernel releases it a little later.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -33,7 +33,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 pub struct FuseOptions {
     /// Refuse writes whatever the service allows.
     pub read_only: bool,
-    /// What stands in the mount table as the source, usually the path of the store.
+    /// The source in the mount table, usually the path of the store.
     pub source: String,
 }
 
@@ -100,14 +100,15 @@ pub struct FuseFile {
     /// Whether the mount is still ours to undo.
     mounted: bool,
     stop: OwnedFd,
-    /// The same as the pump's; keeps the mount alive when it is handed over.
+    /// The pump's descriptor again; it keeps the mount alive during a handover.
     device: Option<OwnedFd>,
     /// The pump, until it is over.
     pump: Option<Hosted>,
 }
 
 impl FuseFile {
-    /// Mounts `service` as the file [`FILE_NAME`] in `directory`, which is made if it is missing.
+    /// Mounts `service` as the file [`FILE_NAME`] in `directory`, and makes the directory if it is
+    /// missing.
     pub fn mount(
         service: &dyn BlockService,
         directory: &Path,
@@ -128,12 +129,11 @@ impl FuseFile {
         FuseFile::serve(service, device, mounted, read_only)
     }
 
-    /// Goes on with a mount that was handed over: `device` is what [`AttachPoint::hand_over`] gave,
-    /// `directory` where it is mounted, made for it. The service is the same as before, in size and
-    /// content.
+    /// Continues a mount that was handed over. `device` is the descriptor from
+    /// [`AttachPoint::hand_over`]; `directory` is the mount point, which was made for it. The
+    /// service has the same size and content as before.
     ///
-    /// # Errors
-    /// When there can be no thread; then the mount is gone.
+    /// # Errors When no thread can be started; the mount is then gone.
     pub fn resume(
         service: &dyn BlockService,
         device: OwnedFd,
@@ -268,7 +268,7 @@ struct Mounted {
 
 impl Drop for FuseFile {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot report an error.
         let _ = self.detach(Detach::Always);
     }
 }

@@ -13,11 +13,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) const WRITE_SIZE_MAX: usize = 1 << 20;
 
 const VOLUME_NODE: u64 = 2;
-/// Nothing here changes, so the kernel may remember it.
+/// Seconds for which the kernel may cache attributes and names; they never change.
 const VALID_SECONDS: u64 = 3600;
 /// Above the 128 requests of a loop device, each of which may take two messages.
 const BACKGROUND_MAX: u16 = 256;
-/// The protocol's version that [`super::wire`] was written after.
+/// The protocol's version that [`super::wire`] implements.
 const MINOR: u32 = 38;
 /// Versions of the protocol below this one lack messages that are needed (Linux 4.20).
 const MINOR_MIN: u32 = 28;
@@ -25,7 +25,7 @@ const MINOR_MIN: u32 = 28;
 const DIRECTORY_TYPE: u32 = 4;
 const FILE_TYPE: u32 = 8;
 
-/// What the volume looks like as a file.
+/// The attributes of the volume as a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nodes {
     pub(super) size: u64,

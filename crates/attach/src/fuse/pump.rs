@@ -1,14 +1,15 @@
 //! The thread between `/dev/fuse` and a session.
 //!
-//! Each turn takes every message that the kernel has (there is one system call for each; the
-//! protocol knows no batches), submits all with one kick, and replies to what is complete.
+//! Each turn reads all messages of the kernel (with one system call each, because the protocol has
+//! no batches), submits them with one kick, and replies to completed ones.
 //!
 //! # Invariants
 //! - A payload is read next to its header straight into buffers that a session may have: the first
 //!   block into one of a block, the rest into one of the largest size. A single block goes on as it
 //!   is, and so does what is large, once its first block is put in front. What is between the two
 //!   is copied, so that it does not hold a large buffer.
-//! - All buffers are there from the start ([`STOCK`]), since most messages come when memory is short.
+//! - All buffers are allocated at the start ([`STOCK`]), because most messages arrive when memory
+//!   is low.
 //! - Every message that wants a reply gets one, unless the mount is gone.
 
 use super::node::{Answer, Nodes, WRITE_SIZE_MAX};
@@ -26,27 +27,26 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Requests with the session at a time.
+/// Requests in flight in the session.
 const REQUEST_COUNT_MAX: usize = 512;
-/// Buffers that there are: 17 MiB, among them ten for the largest message and the two that the next
-/// one is read into. While there is no large one no message is taken, since any may need it; then
-/// the kernel waits.
+/// The buffers: 17 MiB, with ten for the largest message and two for the next message. Any message
+/// may need a large buffer, so no message is read while none is free; the kernel waits then.
 const STOCK: [(usize, usize); 4] =
     [(FIRST_SIZE, 129), (64 << 10, 40), (256 << 10, 12), (WRITE_SIZE_MAX, 11)];
-/// Messages taken before completions are looked at.
+/// Messages read before completions are checked.
 const BATCH_MAX: usize = 64;
-/// Bytes of replies that are sent in one piece: those to writes.
+/// Size in bytes of the replies that are sent in one piece: replies to writes.
 const SHORT_REPLY_SIZE_MAX: usize = 32;
 /// Bytes of a payload that are read apart from the rest: those of most writes.
 const FIRST_SIZE: usize = BLOCK_SIZE as usize;
 /// Bytes of a page of memory where the kernel cuts writes by pages and not by bytes.
 const PAGE_SIZE: usize = 4096;
-/// Payloads from this size on go on in the buffer that they were read into.
+/// Payloads of this size and more stay in the buffer that they were read into.
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
 
 pub(super) struct Pump {
     device: OwnedFd,
-    /// Readable when the mount is to be given up.
+    /// Readable when the mount is to end.
     stop: OwnedFd,
     session: Box<dyn Session>,
     place: Place,
@@ -78,7 +78,7 @@ enum ReplyBody {
     Written(u32),
 }
 
-/// What the device had for us.
+/// The result of reading the device.
 enum Taken {
     Message,
     Nothing,
@@ -87,8 +87,8 @@ enum Taken {
 }
 
 impl Pump {
-    /// A pump from `device`, which must not block, to `session`, until the mount is gone or
-    /// `stop` is readable.
+    /// A pump between `device`, which must not block, and `session`. It ends when the mount is gone
+    /// or `stop` is readable.
     pub(super) fn new(
         device: OwnedFd,
         stop: OwnedFd,
@@ -115,8 +115,8 @@ impl Pump {
         }
     }
 
-    /// Serves until the end. What was submitted by then is finished; closing the device at the
-    /// return gives everything that still waits an error.
+    /// Serves until the end, and finishes all submitted requests. Closing the device at the return
+    /// fails all other requests.
     pub(super) fn run(mut self) {
         loop {
             let mut taken = 0;
@@ -149,7 +149,7 @@ impl Pump {
         !self.idle_tags.is_empty() && self.pool.can_take(WRITE_SIZE_MAX)
     }
 
-    /// Sleeps until there is something to do; whether that is to stop.
+    /// Sleeps until there is work. Returns whether to stop.
     fn sleep(&self) -> bool {
         let flags = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
@@ -219,7 +219,8 @@ impl Pump {
         }
     }
 
-    /// Submits the read, widened to whole sectors. Reading beyond the end gives less, or nothing.
+    /// Submits the read, widened to whole sectors. A read beyond the end returns fewer bytes or
+    /// none.
     fn read(&mut self, header: InHeader, offset: u64, size: u32) -> Option<Answer> {
         let end = offset.saturating_add(u64::from(size)).min(self.nodes.size);
         if offset >= end {
@@ -254,7 +255,7 @@ impl Pump {
         None
     }
 
-    /// The payload that was read last, of so many bytes.
+    /// The payload of `length` bytes that was read last.
     fn take_payload(&mut self, length: usize) -> Buffer {
         if length <= FIRST_SIZE {
             let next = self.pool.take(FIRST_SIZE);
@@ -331,7 +332,7 @@ impl Pump {
         self.session.submit(Request { tag, operation, offset, length, buffer });
     }
 
-    /// Replies to what is complete; whether that was anything.
+    /// Replies to completed requests. Returns whether there were any.
     fn handle_completions(&mut self, timeout: Option<Duration>) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         self.session.complete(&mut completions, timeout);
@@ -365,7 +366,8 @@ impl Pump {
     fn send(&self, unique: u64, errno: i32, body: &[u8]) {
         let header = out_header(unique, errno, body.len());
         let whole = OUT_HEADER_SIZE + body.len();
-        // It fails when the request was taken back or the mount is gone; nobody waits then.
+        // It fails when the request was cancelled or the mount is gone; no process waits for the
+        // reply then.
         if whole <= SHORT_REPLY_SIZE_MAX {
             // In one piece: the kernel pins the pages of each piece.
             let mut reply = [0; SHORT_REPLY_SIZE_MAX];

@@ -1,7 +1,7 @@
 //! FUSE's messages, as far as one file needs them: bytes <-> values.
 //!
-//! Everything is in the machine's byte order, since the other side is its own kernel. That is a
-//! reason to trust it, but none to panic: what is not well-formed is `None`.
+//! All values are in the machine's byte order, because the other side is the local kernel. The
+//! kernel is trusted, but malformed bytes give `None` and never a panic.
 
 /// Bytes of the header of a message from the kernel.
 pub const IN_HEADER_SIZE: usize = 40;
@@ -61,10 +61,10 @@ pub mod init_flag {
 
 /// Flags of a reply to `OPEN`.
 pub mod open_flag {
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// Closing asks for nothing. A process that is killed while it has its own file open would wait
-    /// for itself for ever: its files are closed in order, this one before the connection.
+    /// Closing sends no message. A killed process that has its own file open would otherwise wait
+    /// for itself for ever, because its files are closed in order, this one before the connection.
     pub const NO_FLUSH: u32 = 1 << 5;
     /// Direct writes may be under way at once.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
@@ -139,11 +139,11 @@ pub enum Message<'a> {
         mode: u32,
     },
     Destroy,
-    /// Would make a file, or a name, or take one away.
+    /// Would create or remove a file or a name.
     ChangeDirectory,
     /// Needs no reply and no action.
     Silent,
-    /// Nothing that one file needs.
+    /// A message that one file does not need.
     Unknown,
 }
 
@@ -224,7 +224,7 @@ pub fn out_header(unique: u64, errno: i32, body_size: usize) -> [u8; OUT_HEADER_
     bytes
 }
 
-/// What we agree to in answer to [`Message::Init`].
+/// The values agreed on in reply to [`Message::Init`].
 #[derive(Clone, Copy, Debug)]
 pub struct InitReply {
     /// The lesser of the two sides' minor versions.
@@ -233,9 +233,9 @@ pub struct InitReply {
     pub readahead_max: u32,
     /// Bits of [`init_flag`].
     pub flags: u32,
-    /// Asynchronous requests under way at a time.
+    /// Asynchronous requests in flight at a time.
     pub background_max: u16,
-    /// Of these, the number from which the kernel holds back.
+    /// The number of these requests from which the kernel throttles.
     pub congestion_threshold: u16,
     /// Bytes of one write.
     pub write_max: u32,
@@ -268,7 +268,7 @@ pub struct Attributes {
     pub mode: u32,
     /// Names that it has.
     pub links: u32,
-    /// When it came to be, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub time: u64,
 }
 

@@ -72,7 +72,7 @@ const REQUEST_KIB_MAX: u32 = 1024;
 pub struct LoopOptions {
     /// Refuse writes whatever the service allows.
     pub read_only: bool,
-    /// What stands in the mount table as the source, usually the path of the store.
+    /// The source in the mount table, usually the path of the store.
     pub source: String,
     /// Look for partitions on the device.
     pub partitions: bool,
@@ -315,7 +315,7 @@ impl AttachPoint for LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // There is nobody left to tell. The file goes even if the device does not.
+        // A destructor cannot report an error. The file goes even if the device does not.
         let _ = self.detach(Detach::Always);
     }
 }

@@ -42,7 +42,7 @@ pub struct Agreement {
 /// What to do after [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read more; nothing more can be done with what there is.
+    /// Read more; the bytes so far are not enough.
     Wait,
     /// Send the output, then call again with the rest of the input.
     Again,

@@ -68,9 +68,9 @@ impl Server {
         Server::listen_on(listener, exports, options)
     }
 
-    /// The same on a socket that listens already: inherited from whoever started this process, or
-    /// handed over by a server before this one. If `owns_file`, a unix socket's file goes with the
-    /// server.
+    /// The same on a socket that already listens: inherited from the process that started this one,
+    /// or handed over by an earlier server. With `owns_file`, the file of a unix socket is removed
+    /// with the server.
     pub fn resume(
         socket: OwnedFd,
         owns_file: bool,

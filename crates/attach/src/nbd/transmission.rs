@@ -40,11 +40,11 @@ const IDLE_BYTES_MAX: usize = 8 << 20;
 /// are what it sends when memory is short. Each device has several connections.
 const STOCK: [(usize, usize); 4] = [(4 << 10, 64), (64 << 10, 12), (256 << 10, 4), (1 << 20, 2)];
 
-/// Where the memory for a client's data is from.
+/// The source of the memory for a client's data.
 pub(super) enum Memory {
-    /// Made as requests come, up to so many bytes, [`REQUEST_SIZE_MAX`] at least.
+    /// Allocated on demand, up to this number of bytes, at least [`REQUEST_SIZE_MAX`].
     OnDemand(usize),
-    /// All of it there when the connection begins.
+    /// All of it allocated when the connection begins.
     Stock,
 }
 

@@ -219,7 +219,7 @@ impl AttachPoint for NbdDevice {
 
 impl Drop for NbdDevice {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot report an error.
         let _ = self.detach(Detach::Always);
     }
 }

@@ -34,10 +34,10 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// Bytes of a socket's path that the system takes, without the final zero.
+/// Maximum length in bytes of a socket's path, without the final zero.
 const UNIX_PATH_SIZE_MAX: usize = 107;
 
-/// The first size that is too much.
+/// The first size that is too large.
 const SIZE_ABOVE_MAX: usize = UNIX_PATH_SIZE_MAX + 1;
 
 impl FromStr for Address {

@@ -1,7 +1,8 @@
-//! One client's connection: a thread that owns the socket and what answers it, and sleeps in one place.
+//! One client's connection: a thread that owns the socket and its exchange, and sleeps in one
+//! place.
 //!
-//! Each turn reads as much as the socket has, submits all of it with one kick, gathers what is
-//! complete and writes it with one call. Nothing is shared and nothing is locked.
+//! Each turn reads all bytes of the socket, submits the requests with one kick, collects
+//! completions and writes the replies with one call. Connections share nothing and take no locks.
 
 use super::event::CloseReason;
 use super::malformed::Malformed;
@@ -18,25 +19,24 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What a connection's bytes mean: requests out of what came in, replies to what was done. It knows no
-/// socket.
+/// The meaning of a connection's bytes: decodes requests and encodes replies. It has no socket.
 pub(crate) trait Exchange {
-    /// Where bytes come in.
+    /// The receiver of incoming bytes.
     fn receiver(&mut self) -> &mut Receiver;
-    /// What is to be sent.
+    /// The bytes to send.
     fn replies(&self) -> &Outgoing;
-    /// Takes note of `count` bytes of replies sent.
+    /// Records that `count` bytes of replies were sent.
     fn handle_sent(&mut self, count: usize);
-    /// Takes all requests that have arrived and starts them. After an error only what is in
-    /// [`Exchange::replies`] is still sent.
+    /// Starts all requests that have arrived. After an error only the bytes in
+    /// [`Exchange::replies`] are still sent.
     fn handle_input(&mut self) -> Result<(), Malformed>;
-    /// Answers what is complete, or due; whether that was anything.
+    /// Replies to requests that are complete or due. Returns whether there were any.
     fn handle_completions(&mut self) -> bool;
     /// Whether the socket is to be read.
     fn wants_input(&self) -> bool;
     /// Whether requests that have arrived wait for room.
     fn is_blocked(&self) -> bool;
-    /// Ends the input: what was submitted is still answered, half a request is forgotten.
+    /// Ends the input. Submitted requests are still answered; an incomplete request is dropped.
     fn end_input(&mut self);
     /// Whether every request is answered and every answer sent, after the end of input.
     fn is_finished(&self) -> bool;
@@ -44,17 +44,17 @@ pub(crate) trait Exchange {
     fn end_reason(&mut self) -> CloseReason {
         CloseReason::Disconnected
     }
-    /// Ends everything for a client that is gone: nothing more is sent, and the call returns once every
-    /// buffer is back.
+    /// Ends the exchange with a client that is gone. Nothing more is sent, and the call returns
+    /// when every buffer is back.
     fn abandon(&mut self);
-    /// What becomes readable when something is complete, for a sleep that begins now. Nothing if there
-    /// is nothing outstanding.
+    /// The descriptor that becomes readable at the next completion, for a sleep that begins now.
+    /// `None` if no request is in flight.
     fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Something else that ends a sleep, by [`Exchange::handle_completions`].
+    /// Another descriptor that ends a sleep; [`Exchange::handle_completions`] handles it.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// When a sleep has to end, by [`Exchange::handle_completions`].
+    /// Deadline of a sleep; [`Exchange::handle_completions`] handles it.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -65,11 +65,11 @@ pub(crate) struct Connection<'a, E> {
     socket: &'a OwnedFd,
     stop: &'a Stop,
     exchange: E,
-    /// Whether the socket may have something to read: unknown, or known to.
+    /// Whether the socket may have bytes to read.
     readable: bool,
-    /// Whether the socket may take something.
+    /// Whether the socket may accept bytes.
     writable: bool,
-    /// Both directions are closed; polling the socket would only ever say so again.
+    /// Both directions are closed; polling the socket would only report that again.
     hung_up: bool,
 }
 
@@ -93,7 +93,7 @@ impl<'a, E: Exchange> Connection<'a, E> {
         reason
     }
 
-    /// Serves until the client says goodbye, or something else ends it.
+    /// Serves until the client disconnects or the connection ends otherwise.
     fn turns(&mut self) -> CloseReason {
         // Requests may have come in the same bytes as the end of the negotiation.
         if let Err(malformed) = self.exchange.handle_input() {
@@ -142,7 +142,7 @@ impl<'a, E: Exchange> Connection<'a, E> {
         }
     }
 
-    /// Reads and submits; whether there was anything to read.
+    /// Reads and submits. Returns whether there were bytes to read.
     fn take_input(&mut self) -> Result<bool, CloseReason> {
         let mut received = false;
         if self.readable && self.exchange.wants_input() {
@@ -176,7 +176,7 @@ impl<'a, E: Exchange> Connection<'a, E> {
         }
     }
 
-    /// Writes replies until there are none, or the socket takes no more; whether any was written.
+    /// Writes replies until none are left or the socket is full. Returns whether any were written.
     fn send_replies(&mut self) -> Result<bool, Errno> {
         let mut sent_any = false;
         while self.writable && !self.exchange.replies().is_empty() {
@@ -196,7 +196,8 @@ impl<'a, E: Exchange> Connection<'a, E> {
         Ok(sent_any)
     }
 
-    /// Sleeps until the socket or the session has something, or, with no timeout, the server ends.
+    /// Sleeps until the socket or the session is ready, or, without a timeout, until the server
+    /// ends.
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<Woken, Errno> {
         let mut flags = PollFlags::empty();
         if self.exchange.wants_input() {
@@ -243,7 +244,7 @@ fn heeded<'f>(fd: Option<BorrowedFd<'f>>, stop: &'f Stop) -> (BorrowedFd<'f>, Po
     }
 }
 
-/// What a sleep was ended by.
+/// The reason for the end of a sleep.
 enum Woken {
     ToWork,
     ToStop,

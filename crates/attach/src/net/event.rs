@@ -1,17 +1,17 @@
-//! What happens to the clients of a server.
+//! Events of the clients of a server.
 
 use super::malformed::Malformed;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
 
-/// Something that happened to a client.
+/// An event of a client.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// It connected, as the connection of this number.
     Opened(u64),
-    /// It was hung up on because there are too many, or no thread could be had.
+    /// It was refused, because there are too many clients or no thread could be started.
     Refused,
     /// The connection of this number ended.
     Closed(u64, CloseReason),
@@ -23,17 +23,17 @@ pub enum Event {
 pub enum CloseReason {
     /// The client said goodbye.
     Disconnected,
-    /// The client went away without a word.
+    /// The client closed the connection without a disconnect request.
     Lost,
     /// The server ends.
     Shutdown,
-    /// The client did not say in time what it wants.
+    /// The client did not finish the negotiation in time.
     HandshakeTimeout,
     /// The client did not prove who it is.
     Unproved,
-    /// The client gave no sign of life for as long as it had promised one.
+    /// The client's keep-alive expired.
     Silent,
-    /// The client sent what no answer could mend.
+    /// The client sent bytes that leave the stream out of step.
     Protocol(Malformed),
     /// The socket failed.
     Io(io::Error),
@@ -65,14 +65,14 @@ impl From<Errno> for CloseReason {
     }
 }
 
-/// What a server has seen so far.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Clients now.
     pub connections: u64,
-    /// Clients that were let in.
+    /// Clients that were accepted.
     pub opened: u64,
-    /// Clients that were hung up on at once.
+    /// Clients that were refused.
     pub refused: u64,
     /// Connections that ended because the client broke the protocol.
     pub protocol_errors: u64,

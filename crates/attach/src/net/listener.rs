@@ -1,4 +1,4 @@
-//! The socket that a server listens on, and what it leaves in the file system.
+//! The socket that a server listens on, and its file.
 //!
 //! # Invariants
 //! - A socket file is removed only if nothing listens there any more, or if it is our own. Between
@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long another server may take to begin to listen, and how often it is looked after.
+/// How long another server may take to begin to listen, and the interval of the checks.
 const TURN_PATIENCE: Duration = Duration::from_secs(2);
 const TURN_PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) struct Listener {
     socket: OwnedFd,
-    /// Where it really listens: with the port that the system chose.
+    /// The address in use, with the port that the system chose.
     address: Address,
     file: Option<SocketFile>,
 }
 
-/// The socket file that we made.
+/// The socket file that this process made.
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -49,8 +49,8 @@ impl Listener {
         }
     }
 
-    /// Goes on with a socket that listens already: inherited, or handed over. Its file is removed at
-    /// the end if `owns_file`; then, if somebody has deleted it, there is another one, with `socket_mode`.
+    /// Continues with a socket that already listens: inherited, or handed over. With `owns_file`,
+    /// its file is removed at the end, and a deleted file is made again now, with `socket_mode`.
     pub(crate) fn adopt(
         socket: OwnedFd,
         owns_file: bool,
@@ -87,7 +87,7 @@ impl Listener {
         Ok(Listener { socket, address: Address::Unix(path), file })
     }
 
-    /// Leaves the socket file where it is.
+    /// Keeps the socket file at the end.
     pub(crate) fn keep_file(&mut self) {
         self.file = None;
     }
@@ -177,9 +177,9 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// Waits until no other server is about to listen in the directory of `path`, and keeps others waiting
-/// until what is returned is dropped. A directory that cannot be locked, or that somebody holds for
-/// reasons of his own, is done without: then two that start at once may still be in each other's way.
+/// Waits until no other server starts to listen in the directory of `path`. Others wait until the
+/// returned lock is dropped. `None` if the directory cannot be locked, or if another process keeps
+/// its lock; two servers that start at once may then still conflict.
 fn turn_in(path: &Path) -> Option<OwnedFd> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -219,8 +219,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
 
-    /// A socket file as a dead server leaves it. It never listened: a program that another test starts
-    /// has a copy of every descriptor for a moment, and would listen for the dead.
+    /// A socket file as a dead server leaves it. It never listened, because a program that another
+    /// test starts has a copy of every descriptor for a moment and would listen in its place.
     fn leave_dead(path: &Path) {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None);
         let name = SocketAddrUnix::new(path).expect("it is short");
@@ -244,7 +244,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// The second would take the first for dead, and its clients with it, though it has said that it
+    /// The second server would take the first for dead, although the first has reported that it
     /// listens.
     #[test]
     fn of_servers_that_start_at_once_one_listens() {

@@ -1,6 +1,6 @@
-//! What ends a connection whose bytes make no sense.
+//! The error that ends a connection with invalid bytes.
 
-/// Bytes that are not what they should be. There is no way on: the stream is out of step.
+/// Invalid bytes. The connection cannot continue, because the stream is out of step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 

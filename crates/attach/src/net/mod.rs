@@ -1,5 +1,5 @@
-//! The network parts that all servers share: where they listen, threads that come and go, bytes and
-//! buffers on their way in and out. They know no protocol.
+//! The network parts that all servers share: the listener, the threads of connections, the buffers
+//! of both directions. They contain no protocol.
 //!
 //! # Layers
 //! ```text
@@ -8,8 +8,8 @@
 //! connection  one thread: socket and exchange, asleep in one poll
 //!   receive, outgoing  bytes and buffers on their way in and out
 //! address, socket      where, and how to wait
-//! ```
-//! A protocol is a `Protocol`, which negotiates, and an `Exchange`, which understands bytes.
+//! ``` A protocol is a `Protocol`, which negotiates, and an `Exchange`, which decodes and encodes
+//! bytes.
 
 mod address;
 mod connection;

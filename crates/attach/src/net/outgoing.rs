@@ -1,5 +1,4 @@
-//! Bytes on their way to a socket: headers in one run, payloads between them, all sent with one
-//! vectored write.
+//! Outgoing bytes: headers in one run, payloads between them, all sent with one vectored write.
 //!
 //! # Invariants
 //! - Bytes leave in the order in which they were pushed.
@@ -12,7 +11,7 @@ use std::io::IoSlice;
 /// Slices of one vectored write, at most.
 pub(crate) const SLICES_MAX: usize = 128;
 
-/// Sent bytes of headers that may lie idle before they are cut off.
+/// Sent bytes of headers that may stay in the buffer before they are removed.
 const SENT_HEADERS_MAX: usize = 64 << 10;
 
 #[derive(Default)]
@@ -50,7 +49,7 @@ impl Outgoing {
         self.headers.len() - self.headers_sent
     }
 
-    /// Fills `out` with what comes next and says how many slices that took.
+    /// Fills `out` with the next bytes to send. Returns the number of slices.
     pub(crate) fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut count = 0;
         let mut put = |bytes: &'a [u8]| {
@@ -71,7 +70,7 @@ impl Outgoing {
         count
     }
 
-    /// Takes note of `count` bytes sent; hands the payloads that are done to `done`.
+    /// Records that `count` bytes were sent; passes completed payloads to `done`.
     pub(crate) fn sent(&mut self, mut count: usize, mut done: impl FnMut(u64, Buffer)) {
         loop {
             let end = self.payloads.front().map_or(self.headers.len(), |front| front.position);
@@ -103,7 +102,7 @@ impl Outgoing {
         self.payloads.drain(..).for_each(|payload| done(payload.mark, payload.buffer));
     }
 
-    /// Cuts off what was sent, when that is free or overdue.
+    /// Removes sent bytes, when that is free or overdue.
     fn trim(&mut self) {
         let all = self.headers_sent == self.headers.len();
         if !all && self.headers_sent < SENT_HEADERS_MAX {
@@ -119,7 +118,7 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    /// Sends everything in steps of `step` bytes; the bytes in order and the marks returned.
+    /// Sends everything in steps of `step` bytes. Returns the bytes in order and the marks.
     fn send(outgoing: &mut Outgoing, step: usize) -> (Vec<u8>, Vec<u64>) {
         let (mut bytes, mut marks) = (Vec::new(), Vec::new());
         while !outgoing.is_empty() {

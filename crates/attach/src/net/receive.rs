@@ -1,5 +1,5 @@
-//! What comes in from a client: many small requests out of one read, and the payload of a large
-//! write straight into the buffer that the session gets.
+//! Incoming bytes of a client: one read takes many small requests, and the payload of a large write
+//! goes directly into the session's buffer.
 //!
 //! # Invariants
 //! - A payload is copied once (out of the shared buffer) or not at all (read into place).
@@ -25,7 +25,7 @@ pub(crate) struct Receiver {
 
 struct Payload {
     buffer: Buffer,
-    /// Where in the buffer the next byte goes, and where the last one went.
+    /// The range of the buffer that is still to be filled.
     filled: usize,
     end: usize,
 }
@@ -41,7 +41,7 @@ impl Receiver {
         Receiver { shared, start: 0, end: leftover.len(), payload: None, skip: 0 }
     }
 
-    /// Where the next bytes of the stream go: the rest of a payload, then the shared buffer.
+    /// The buffers for the next bytes of the stream: the rest of a payload, then the shared buffer.
     pub(crate) fn slices(&mut self) -> [IoSliceMut<'_>; 2] {
         if self.start > 0 {
             self.shared.copy_within(self.start..self.end, 0);
@@ -55,7 +55,7 @@ impl Receiver {
         [IoSliceMut::new(place), IoSliceMut::new(&mut self.shared[self.end..])]
     }
 
-    /// Takes note of `count` bytes read into [`Receiver::slices`].
+    /// Records that `count` bytes were read into [`Receiver::slices`].
     pub(crate) fn received(&mut self, mut count: usize) {
         if let Some(payload) = &mut self.payload {
             let placed = count.min(payload.end - payload.filled);
@@ -66,7 +66,7 @@ impl Receiver {
         assert!(self.end <= self.shared.len(), "no more was read than there was room for");
     }
 
-    /// Drops what is to be skipped. Whether the stream is at a header or a payload again.
+    /// Drops the bytes to skip. Returns whether the stream is at a header or a payload again.
     pub(crate) fn skipped(&mut self) -> bool {
         let now = self.skip.min(self.end - self.start);
         self.start += now;
@@ -74,25 +74,26 @@ impl Receiver {
         self.skip == 0
     }
 
-    /// What has arrived and is not consumed, left in place: headers, and what lies between them.
+    /// The bytes that have arrived and are not consumed, in place: headers, and the bytes between
+    /// them.
     pub(crate) fn peek(&self) -> &[u8] {
         assert!(self.payload.is_none(), "a payload comes before the next header");
         &self.shared[self.start..self.end]
     }
 
-    /// Consumes `length` bytes of what [`Receiver::peek`] showed.
+    /// Consumes `length` bytes of [`Receiver::peek`].
     pub(crate) fn consume(&mut self, length: usize) {
         self.start += length;
         assert!(self.start <= self.end, "bytes are consumed after they were seen");
     }
 
-    /// Begins to fill all of `buffer` with what follows.
+    /// Begins to fill all of `buffer` with the bytes that follow.
     pub(crate) fn begin_payload(&mut self, buffer: Buffer) {
         let range = 0..buffer.len();
         self.begin_payload_part(buffer, range);
     }
 
-    /// Begins to fill `range` of `buffer` with what follows; the rest of it stays.
+    /// Begins to fill `range` of `buffer` with the bytes that follow; the rest is unchanged.
     pub(crate) fn begin_payload_part(&mut self, mut buffer: Buffer, range: Range<usize>) {
         assert!(self.payload.is_none(), "one payload at a time");
         let place = &mut buffer[range.clone()];
@@ -113,7 +114,7 @@ impl Receiver {
         self.skip = length;
     }
 
-    /// Gives up a payload that will never be whole.
+    /// Drops a payload that stays incomplete.
     pub(crate) fn abandon_payload(&mut self) -> Option<Buffer> {
         self.payload.take().map(|payload| payload.buffer)
     }
@@ -134,7 +135,7 @@ mod tests {
         assert!(bytes.is_empty());
     }
 
-    /// A header that says how much follows.
+    /// A header that says how many bytes follow.
     fn header(length: u32) -> [u8; HEADER_SIZE] {
         length.to_be_bytes()
     }

@@ -8,11 +8,11 @@ use std::io;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address could not be listened on.
+    /// The server could not listen on the address.
     Bind {
         /// The address.
         address: Address,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The address can be reached from other machines, and that was not allowed.

@@ -1,8 +1,8 @@
-//! A server of any protocol: listens, starts a thread for each client, counts them, and ends in good
-//! order.
+//! A server of any protocol: listens, starts a thread for each client, counts clients, and shuts
+//! down in order.
 //!
 //! # Invariants
-//! - At most [`Conduct::connections_max`] clients at a time; one more is hung up on.
+//! - At most [`Conduct::connections_max`] clients at a time; further clients are refused.
 //! - [`Server::shutdown`] returns when no thread of the server is left and the socket file is gone;
 //!   every request that a client had sent and the server had read is answered, unless the client
 //!   does not listen for [`Conduct::shutdown_timeout`].
@@ -65,7 +65,7 @@ impl Stop {
 pub(crate) struct Server<P: Protocol> {
     shared: Arc<Shared<P>>,
     address: Address,
-    /// The socket that listens, for whoever it is handed over to.
+    /// The listening socket, for a handover.
     socket: Option<OwnedFd>,
     listener: Option<JoinHandle<()>>,
 }
@@ -85,7 +85,7 @@ struct Shared<P> {
 }
 
 impl<P: Protocol> Server<P> {
-    /// Serves whoever comes to `listener`.
+    /// Serves the clients of `listener`.
     pub(crate) fn start(
         mut listener: Listener,
         protocol: P,

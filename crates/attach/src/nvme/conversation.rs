@@ -389,7 +389,7 @@ impl<'a> Conversation<'a> {
         Phase::Io(Box::new(Io::new(seat, terms)))
     }
 
-    /// Takes no more, and sends what there is, as long as the host listens.
+    /// Accepts no more input, and sends the remaining replies while the host reads.
     fn end(&mut self, reason: Option<CloseReason>) {
         if !self.ended {
             self.ended = true;
@@ -400,7 +400,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Sends nothing any more: nobody listens.
+    /// Drops all replies, because the host does not read any more.
     fn drop_replies(&mut self) {
         let Conversation { pdus, phase, .. } = self;
         pdus.replies.clear(|mark, buffer| give_back(phase, mark, buffer));

@@ -23,7 +23,7 @@ pub(super) const ADMIN_IN_CAPSULE_SIZE: u32 = 8 << 10;
 /// A PDU that has arrived, but for its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pdu {
-    /// A command, with so many bytes in its capsule.
+    /// A command, with the number of data bytes in its capsule.
     Command(Sqe, u32),
     /// Data that was asked for; whether it is the last.
     Data(tcp::Data, bool),

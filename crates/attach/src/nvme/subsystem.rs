@@ -109,7 +109,8 @@ impl Subsystem {
             former.inspect(|enrolled| enrolled.end()).count() > 0
         };
         let mut registry = self.registry();
-        // Of a discovery service nothing can be written, so a host may have several.
+        // A host may have several controllers of a discovery service, because discovery writes
+        // nothing.
         if self.front.is_some() {
             let waited = self.gone.wait_timeout_while(registry, DRAIN_PATIENCE, remains);
             let (left, timeout) = waited.unwrap_or_else(PoisonError::into_inner);

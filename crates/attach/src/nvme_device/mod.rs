@@ -206,7 +206,7 @@ impl AttachPoint for NvmeDevice {
 
 impl Drop for NvmeDevice {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot report an error.
         let _ = self.detach(Detach::Always);
     }
 }

@@ -278,7 +278,7 @@ impl AttachPoint for UblkDevice {
 
 impl Drop for UblkDevice {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot report an error.
         let _ = self.detach(Detach::Always);
     }
 }

@@ -72,7 +72,7 @@ pub struct Options {
     pub config: Config,
     /// How often at least the volume is overwritten before measuring.
     pub warm_up: u32,
-    /// How often it is overwritten while measuring.
+    /// Overwrites of the volume while measuring.
     pub passes: u32,
     /// Seed of the workload.
     pub seed: u64,

@@ -14,17 +14,17 @@ use coulter_daemon::{Job, Point, launch, service};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Attach a store: print the block device by which this host reaches its volume.
+/// Attach a store and print the block device of its volume.
 ///
-/// A daemon serves it until `coulter detach`. Signals TERM and INT make the daemon flush, write a
-/// checkpoint and end; nothing acknowledged as durable is lost if it is killed, and a device by
-/// ublk, nbd or nvme then waits for `coulter attach --recover`.
+/// A daemon serves the volume until `coulter detach`. On TERM and INT the daemon flushes, writes a
+/// checkpoint and ends. If it is killed, no data acknowledged as durable is lost, and a device of
+/// ublk, nbd or nvme waits for `coulter attach --recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter attach disk.img                  prints, for instance, /dev/ublkb0
   coulter attach /dev/sdb --name fast
-  coulter attach disk.img --recover        goes on where a killed daemon left off
+  coulter attach disk.img --recover        continues after a killed daemon
   coulter attach disk.img --via nbd-server prints an nbd+unix:// URI; needs no root")]
 pub(crate) struct Attach {
     /// Store to attach
@@ -39,7 +39,7 @@ pub(crate) struct Attach {
     #[arg(long)]
     pub foreground: bool,
 
-    /// Say on standard error which attach point was chosen, and why
+    /// Print on standard error which attach point was chosen, and why
     #[arg(long, short)]
     pub verbose: bool,
 
@@ -51,13 +51,14 @@ pub(crate) struct Attach {
 /// How to attach; shared with the hidden verb that the daemon runs as, and with `mount`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// What the host sees: a block device by ublk, by the kernel's NBD client, by a loop device over
-    /// a FUSE file, or by the kernel's NVMe/TCP initiator (all need root), or an NBD server on a unix
-    /// socket; auto takes the first that there is of ublk, nbd, loop and nbd-server
+    /// Attach point. Block devices, which need root: ublk, nbd (the kernel's NBD client), loop (a
+    /// loop device over a FUSE file), nvme (the kernel's NVMe/TCP initiator). Without root:
+    /// nbd-server (on a unix socket). auto uses the first available of ublk, nbd, loop and
+    /// nbd-server
     #[arg(long, value_enum, default_value = "auto")]
     pub via: ViaChoice,
 
-    /// Take over the device of a daemon that died, if there is one; what uses it goes on
+    /// Take over the device of a killed daemon, if there is one; its users continue
     #[arg(long)]
     pub recover: bool,
 

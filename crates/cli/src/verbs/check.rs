@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 /// Bytes of a block.
 const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
 
-/// Check a store for faults; it is only read.
+/// Check a store for faults, read-only.
 ///
-/// Every structure is decoded and compared with every other one that speaks of the same thing.
-/// The store must not be attached. One that was not closed is no fault; the report says what
-/// attaching it would replay. Ends with 1 if anything is wrong.
+/// Every structure is decoded and compared with the other structures that describe the same data.
+/// The store must not be attached. A store that was not closed is not a fault; the report says what
+/// attaching would replay. The exit code is 1 if there is a fault.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 
 /// Format a file or a disk as a store.
 ///
-/// A file that does not exist is made, and all its space is reserved unless --sparse is given. Whatever
-/// is on the target is lost; one that carries a known signature (a file system, a partition table, LUKS,
-/// LVM, RAID, another store) is refused unless --force is given, and so is a file that is there
-/// and holds anything but zeros. When the store cannot be made, the target stays as it was.
+/// A file that does not exist is made, and all its space is allocated unless --sparse is given. All
+/// data on the target is lost. Without --force, a target with a known signature (a file system, a
+/// partition table, LUKS, LVM, RAID, another store) is refused, and so is an existing file that
+/// holds anything but zeros. When the store cannot be made, the target is unchanged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   coulter create disk.img --size 1T --sparse   takes space only when it is written
   coulter create /dev/sdb                  a whole disk; the volume gets what the over-provisioning leaves
   coulter create disk.img --store-size 1T --segment-size 256M --over-provisioning 10%
-  coulter create disk.img --from /dev/sdc  a volume that holds what that disk does")]
+  coulter create disk.img --from /dev/sdc  a volume with the data of that disk")]
 pub(crate) struct Create {
     /// File or disk to format
     pub path: PathBuf,
@@ -33,16 +33,18 @@ pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) shape: Shape,
 
-    /// Most memory that the map may need for opening the store [default: all of it, 8.5 bytes per
-    /// block and 256 KiB; and 4 per block, 16 MiB at most, for what waits to be written]
+    /// Limit of the map's memory when the store is opened [default: the whole map, 8.5 bytes per
+    /// block and 256 KiB; and 4 bytes per block, at most 16 MiB, for updates that wait to be
+    /// written]
     #[arg(long, value_name = "SIZE")]
     pub map_memory: Option<Size>,
 
-    /// Bring in what this image or disk holds; it is only read [default: an empty volume]
+    /// Copy the data of this image or disk into the volume; the source is not changed [default: an
+    /// empty volume]
     #[arg(long, value_name = "IMAGE|DISK")]
     pub from: Option<PathBuf>,
 
-    /// Format even though the target holds something, and erase the signatures on it
+    /// Format even if the target holds data, and erase its signatures
     #[arg(long)]
     pub force: bool,
 
@@ -54,7 +56,7 @@ pub(crate) struct Create {
 /// What a new store looks like; shared with `mount`, which may make one.
 #[derive(Clone, Debug, Args)]
 pub struct Shape {
-    /// Size of the volume: what the host sees [default: what the over-provisioning leaves of the store]
+    /// Size of the volume, as the host sees it [default: the store without its over-provisioning]
     #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
     pub size: Option<Size>,
 
@@ -62,23 +64,23 @@ pub struct Shape {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub store_size: Option<Size>,
 
-    /// Unit of allocation and cleaning, a power of two from 2M to 1G; a multiple of the flash
-    /// erase unit or zone serves a device best [default: 32M; down to 4M for small stores, 64M above 8T]
+    /// Unit of allocation and cleaning, a power of two from 2M to 1G; best a multiple of the
+    /// device's erase unit or zone [default: 32M; down to 4M for small stores, 64M above 8T]
     #[arg(long, allow_hyphen_values = true)]
     pub segment_size: Option<Size>,
 
-    /// Over-provisioning: spare space for cleaning, as a share of the volume; more means less copying; 4% at
-    /// least, 7% with segments of 2M [default: 20%]
+    /// Over-provisioning: spare space for cleaning, as a share of the volume; more means less
+    /// copying; at least 4%, 7% with segments of 2M [default: 20%]
     #[arg(long, visible_alias = "over-provisioning", value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub spare: Option<u32>,
 
-    /// A name that is kept in the store, at most 64 bytes, without control characters
+    /// Name of the store, kept in it: at most 64 bytes, without control characters
     #[arg(long, default_value = "", hide_default_value = true)]
     pub label: String,
 
-    /// Do not reserve the space of a file: it takes space as it is written and gives freed segments
-    /// back. Costs a quarter to a third of the speed of programs that sync often, and writes wait
-    /// while the file system is full
+    /// Do not allocate the space of a file: the file takes space as it is written, and freed
+    /// segments are punched out. Programs that sync often lose a quarter to a third of their speed,
+    /// and writes wait while the file system is full
     #[arg(long)]
     pub sparse: bool,
 

@@ -11,8 +11,8 @@ use coulter_daemon::state::{Entry, StateDirectory};
 
 /// Detach a volume: flush it, write a checkpoint, end its daemon.
 ///
-/// It is refused while somebody uses the device, and of a store that was deleted meanwhile: it would be gone.
-/// What a killed daemon has left is cleared away.
+/// Refused while the device is in use, and if the file of the store was deleted, because its data
+/// would be lost. Removes the files that a killed daemon left.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +24,7 @@ pub(crate) struct Detach {
     #[arg(value_name = "NAME|PATH|DEVICE")]
     pub(crate) volume: String,
 
-    /// Detach even though it is in use, and whoever uses it gets I/O errors; or though its store was deleted
+    /// Detach even if the device is in use (its users get I/O errors) or its store was deleted
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -13,9 +13,10 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-/// Print what lies on a store, decoded; it is only read.
+/// Print the structures of a store, decoded, read-only.
 ///
-/// Damage does not end it: what can be decoded is printed, the rest is told on standard error.
+/// Damage does not stop it: everything that can be decoded is printed, and the rest is reported on
+/// standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +32,7 @@ pub(crate) struct Dump {
     #[arg(value_enum)]
     pub(crate) structure: Structure,
 
-    /// Only this part of the map: host blocks of 4 KiB, from the first to before the last
+    /// Only this part of the map, in host blocks of 4 KiB; END is not included
     #[arg(long, value_name = "FIRST..END", value_parser = parse_range)]
     pub(crate) blocks: Option<MapRange>,
 

@@ -13,11 +13,12 @@ use coulter_terminal::Size;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Copy what a volume holds to an image or a disk; the store is only read.
+/// Copy the data of a volume to an image or a disk; the store is not changed.
 ///
-/// IMAGE becomes the volume, byte for byte: mount it by loop, write it to a disk, or bring it into
-/// another store by `coulter create --from`. What was never written is a hole in a file, and zeros on a
-/// disk. Not while the volume is attached. For a store that is damaged there is `coulter salvage`.
+/// IMAGE becomes a copy of the volume, byte for byte. Mount it with loop, write it to a disk, or
+/// import it into another store with `coulter create --from`. Blocks that were never written are
+/// holes in a file, and zeros on a disk. The volume must not be attached. For a damaged store use
+/// `coulter salvage`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,11 +31,11 @@ pub(crate) struct Export {
     /// File to make, or disk to overwrite
     image: PathBuf,
 
-    /// Write even though something is there
+    /// Overwrite IMAGE even if it holds data
     #[arg(long)]
     force: bool,
 
-    /// Print what was copied as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -27,11 +27,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bytes of a block.
 const BLOCK_SIZE: usize = coulter::service::BLOCK_SIZE as usize;
 
-/// Make, mount and check a file system of Coulter's own.
+/// Make, mount and check a Coulter file system.
 ///
 /// It needs no block device and no other file system: names, attributes and data lie on the volume
-/// itself. After a crash the tree is as it was after one of the latest operations, and everything that
-/// was synced is there.
+/// itself. After a crash the tree is the state after one of the latest operations, and all synced
+/// data is there.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -65,14 +65,14 @@ struct Create {
     #[command(flatten)]
     shape: Shape,
 
-    /// Format even though the target holds something, and erase the signatures on it
+    /// Format even if the target holds data, and erase its signatures
     #[arg(long)]
     force: bool,
 }
 
 /// Mount the file system of a store.
 ///
-/// A process of its own serves it until it is unmounted.
+/// A daemon serves it until it is unmounted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -86,7 +86,7 @@ struct Mount {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 
-    /// Whether the kernel's page cache writes through, or gathers writes and writes them back later
+    /// How the kernel's page cache writes: through, at once; back, later
     #[arg(long, value_enum, default_value = "through", value_name = "HOW")]
     cache: Cache,
 
@@ -102,15 +102,15 @@ struct Mount {
     #[arg(long)]
     name: Option<String>,
 
-    /// Most memory that the map may take [default: what was decided at `create`]
+    /// Limit of the map's memory [default: the limit given at `create`]
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
 
-    /// Begin with this setting of `coulter tune`; once for each setting
+    /// Start with this setting of `coulter tune`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     tune: Vec<Setting>,
 
-    /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9640; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
 
@@ -130,7 +130,7 @@ enum Cache {
     Back,
 }
 
-/// Check a file system for faults; it is only read.
+/// Check a file system for faults, read-only.
 ///
 /// Every node, name, inode and block is compared with every other one that speaks of the same thing. It
 /// must not be mounted. Ends with 1 if anything is wrong. `coulter check` looks at the store below.

@@ -21,11 +21,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Let a store and its volume grow. What is stored stays, and stays where it is.
+/// Grow a store and its volume; data is neither moved nor changed.
 ///
-/// The store must not be attached. A power cut leaves it as it was or as it should be. A file system
-/// on the volume grows by its own tool afterwards, such as resize2fs, xfs_growfs or `btrfs filesystem
-/// resize`. Nothing ever shrinks.
+/// The store must not be attached. After a power cut the store has either its old or its new size.
+/// Grow a file system on the volume afterwards with its own tool, such as resize2fs, xfs_growfs or
+/// `btrfs filesystem resize`. A store cannot shrink.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,8 @@ pub(crate) struct Grow {
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
-    /// New size of the volume: what the host sees [default: what the over-provisioning leaves]
+    /// New size of the volume, as the host sees it [default: the store without its
+    /// over-provisioning]
     #[arg(long, alias = "volume-size", allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
 
@@ -45,8 +46,8 @@ pub(crate) struct Grow {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) store_size: Option<Size>,
 
-    /// Space kept free for cleaning, as a share of the volume; refused if the volume would shrink [default: the
-    /// share that it has]
+    /// Over-provisioning: spare space for cleaning, as a share of the volume; refused if the volume
+    /// would shrink [default: its current share]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) spare: Option<u32>,
 

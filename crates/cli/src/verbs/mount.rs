@@ -28,10 +28,11 @@ use coulter_terminal::Size;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Mount a file system that lies on a volume.
+/// Mount the file system of a volume.
 ///
-/// The store is attached if it is not, and gets a file system if its volume is blank and --mkfs is given. With
-/// --create it is made if it does not exist or the file is blank. `coulter umount` unmounts and detaches.
+/// Attaches the store first if necessary. --mkfs makes a file system if the volume is blank.
+/// --create makes the store if the file does not exist or is blank. `coulter umount` unmounts and
+/// detaches.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +40,7 @@ Examples:
   coulter mount disk.img /mnt                          the same one again
   coulter mount /dev/sdb /srv --options noatime,discard")]
 pub(crate) struct Mount {
-    /// Store whose volume holds, or shall hold, the file system
+    /// Store with the volume to mount
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
@@ -47,11 +48,11 @@ pub(crate) struct Mount {
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 
-    /// Make the store if there is none yet; needs --size for a file that does not exist
+    /// Make the store if there is none; needs --size for a file that does not exist
     #[arg(long)]
     pub(crate) create: bool,
 
-    /// Make this file system if nothing is on the volume yet
+    /// Make this file system if the volume is blank
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) mkfs: Option<FileSystem>,
 

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Upgrade the running daemon of a volume in place to this version of the program.
 ///
-/// Run it by the new version after an upgrade of the package. The device, its mounts and the process stay; requests
-/// wait meanwhile. NBD clients are disconnected and have to connect again.
+/// Run it with the new version after an upgrade of the package. The device, its mounts and the
+/// process stay; requests wait meanwhile. NBD clients are disconnected and must reconnect.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ pub(crate) struct Restart {
     #[arg(value_name = "NAME")]
     pub(crate) volume: String,
 
-    /// Become this program instead
+    /// Upgrade to this program instead
     #[arg(long, value_name = "PATH")]
     pub(crate) program: Option<PathBuf>,
 }

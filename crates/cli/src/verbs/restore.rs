@@ -18,17 +18,17 @@ const THREADS: usize = 16;
 /// Times that a copy is read anew because its host deleted meanwhile what was to be read.
 const ATTEMPTS: usize = 20;
 
-/// Bring a copy back as a store in a file: its newest state, or that of a snapshot.
+/// Restore a copy as a store in a file: its newest state, or a snapshot.
 ///
-/// The state is one that the store was in after some write, with everything that was flushed while
-/// `--ack remote` held. With --take-over the host that had the volume can acknowledge nothing any more,
-/// and `coulter attach FILE --replicate URL` goes on from here.
+/// The result is a prefix of the writes to the store, with everything that was flushed with `--ack
+/// remote`. After --take-over the other host cannot acknowledge requests any more, and `coulter
+/// attach FILE --replicate URL` continues on this host.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter restore file:///mnt/backup/vol disk.img           the newest state
   coulter restore s3://bucket/vol@monday disk.img           a snapshot
-  coulter restore s3://bucket/vol disk.img --take-over      and this host goes on with it")]
+  coulter restore s3://bucket/vol disk.img --take-over      and continue on this host")]
 pub(crate) struct Restore {
     /// Copy to read, with @NAME for a snapshot
     #[arg(value_name = "URL[@SNAPSHOT]", value_parser = CopyName::parse)]
@@ -37,7 +37,7 @@ pub(crate) struct Restore {
     /// File to make
     pub(crate) file: PathBuf,
 
-    /// End the volume on whatever host has it, so that it goes on here
+    /// Move the volume to this host; the host that has it now is fenced
     #[arg(long)]
     pub(crate) take_over: bool,
 }

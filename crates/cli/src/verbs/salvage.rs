@@ -19,17 +19,18 @@ use std::path::{Path, PathBuf};
 
 const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
 
-/// Take out of a damaged store what can be taken out of it; the store is only read.
+/// Extract data from a damaged store, read-only.
 ///
-/// For a store that cannot be attached any more, or has blocks that cannot be read. IMAGE becomes what
-/// the volume was, byte for byte, as far as that is known. Where the map is damaged, the records in the log tell
-/// which version of a block is the newest. No block gets into the image unless its checksum, which is bound to
-/// its address, is right. What is lost is zeros. Ends with 1 if anything is lost or in doubt.
+/// Use it for a store that cannot be attached, or that has unreadable blocks. IMAGE becomes a copy
+/// of the volume, byte for byte, as far as its content is known. Where the map is damaged, the
+/// records in the log tell the newest version of a block. A block is written to the image only if
+/// its checksum, which is bound to its address, is right. Lost blocks are zeros. The exit code is 1
+/// if a block is lost or in doubt.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  coulter salvage disk.img volume.img                     to a file, which is as sparse as can be
-  coulter salvage disk.img volume.img --map volume.map    and say of each byte what is known of it
+  coulter salvage disk.img volume.img                     to a sparse file
+  coulter salvage disk.img volume.img --map volume.map    and map the state of each byte
   coulter salvage /dev/sdb /dev/sdc --force               to another disk
   fsck -n volume.img && mount -o ro,loop volume.img /mnt  then")]
 pub(crate) struct Salvage {
@@ -44,11 +45,11 @@ pub(crate) struct Salvage {
     #[arg(long, value_name = "FILE")]
     pub(crate) map: Option<PathBuf>,
 
-    /// Overwrite what is at IMAGE
+    /// Overwrite IMAGE even if it holds data
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Print what came of it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

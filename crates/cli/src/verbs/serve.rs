@@ -17,7 +17,7 @@ use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Serve a volume over NBD or NVMe/TCP until interrupted, for any client, virtual machines included.
+/// Serve a volume over NBD or NVMe/TCP until interrupted, for virtual machines and other clients.
 ///
 /// NBD has no passwords here, and NVMe has them only with --nvme-keys: without, every client that reaches
 /// the socket reads and writes the volume. Bind to 127.0.0.1 or use a unix socket unless the network is
@@ -35,12 +35,12 @@ pub(crate) struct Serve {
     #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
-    /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 takes a free one), or systemd for the
-    /// socket that it has passed
+    /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 picks a free port), or systemd for a
+    /// socket passed by systemd
     #[arg(long, value_name = "ADDRESS", required_unless_present = "nvme", conflicts_with = "nvme")]
     pub nbd: Option<Place>,
 
-    /// Where to listen for NVMe hosts instead: tcp:ADDRESS:PORT
+    /// Where to listen for NVMe hosts, instead of --nbd: tcp:ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub nvme: Option<Address>,
 
@@ -55,25 +55,25 @@ pub(crate) struct Serve {
           value_parser = named(&GROUPS))]
     pub dh_group: Group,
 
-    /// Run a discovery service on port 8009 of that address too
+    /// Also run a discovery service on port 8009 of that address
     #[arg(long, requires = "nvme")]
     pub discovery: bool,
 
-    /// Bytes of a block for NVMe hosts: 4096, or 512 for those that know no other
+    /// Block size in bytes for NVMe hosts: 4096, or 512 for hosts that need it
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = block_size)]
     pub block_size: u32,
 
-    /// Commands that an NVMe host may have in a queue at a time
+    /// Commands in flight per queue of an NVMe host
     #[arg(long, value_name = "COUNT", default_value_t = 127,
           value_parser = clap::value_parser!(u32).range(1..=1023))]
     pub queue_depth: u32,
 
-    /// I/O queues that an NVMe host may have
+    /// I/O queues per NVMe host
     #[arg(long, value_name = "COUNT", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: u16,
 
-    /// Listen even on an address that other machines reach; with --nvme-keys this is not needed
+    /// Allow an address that other machines can reach; with --nvme-keys this is not needed
     #[arg(long)]
     pub allow_remote: bool,
 

@@ -13,10 +13,10 @@ use serde::Serialize;
 /// Attempts to make a snapshot: a busy host may delete meanwhile what one needs.
 const ATTEMPTS: usize = 20;
 
-/// Keep a state of a copy, name those that are kept, or give one up.
+/// Create, list or delete snapshots of a copy.
 ///
-/// A snapshot is the newest commit at the time, a state after some write; it costs the space of what is
-/// overwritten later. The volume goes on while it is made. `coulter restore URL@NAME` brings it back.
+/// A snapshot keeps the newest commit of the copy. It costs the space of data that is overwritten
+/// later. The volume stays in use meanwhile. `coulter restore URL@NAME` restores it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,13 +31,13 @@ pub(crate) struct Snapshot {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// Keep the newest state
+    /// Create a snapshot of the newest state
     Create {
         /// Copy and name
         #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
         copy: CopyName,
     },
-    /// Name the states that are kept
+    /// List the snapshots
     List {
         /// Copy
         #[arg(value_name = "URL", value_parser = CopyName::parse)]
@@ -46,7 +46,7 @@ pub(crate) enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Give a state up; its objects go when its host next collects
+    /// Delete a snapshot; its objects are deleted at the next garbage collection
     Delete {
         /// Copy and name
         #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]

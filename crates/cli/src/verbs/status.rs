@@ -32,12 +32,12 @@ pub(crate) struct StatusOf {
     #[arg(value_name = "NAME")]
     pub(crate) volume: Option<String>,
 
-    /// Print an object for the volume, or an array of them when none is named
+    /// Print an object for a named volume, otherwise an array
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Show it again every second, with the rates of the last minute, until interrupted: drawn on a
-    /// terminal, else a line each time
+    /// Repeat every second with the rates of the last minute, until interrupted: drawn on a
+    /// terminal, otherwise one line each
     #[arg(long)]
     pub(crate) watch: bool,
 }

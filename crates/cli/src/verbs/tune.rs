@@ -9,31 +9,31 @@ use coulter_daemon::state::StateDirectory;
 
 /// Change settings of an attached volume, or show them when none is given.
 ///
-/// They take effect at once and last until the volume is detached or restarted. Those with which it is
-/// opened (`coulter attach --tune KEY=VALUE`) come back with every restart.
+/// Changes take effect at once and last until the volume is detached or restarted. Settings given
+/// at attach (`coulter attach --tune KEY=VALUE`) apply again after every restart.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Settings:
-  cleaning=paced        in step with the host's writes (as it is at first)
-  cleaning=paused       only what it takes for the host to go on
+  cleaning=paced        paced by host writes (default)
+  cleaning=paused       only as much as host writes need
   cleaning=drain        as fast as the device allows until nothing is worth cleaning, then paced
-  policy=NAME           which segment is cleaned next: damped-age (as it is at first),
+  policy=NAME           choice of the next segment to clean: damped-age (default),
                         cost-benefit, greedy
-  placement=NAME        which blocks share segments: lifetime (as it is at first), apart, mixed
-  reclaim=NAME          how space is reclaimed: copy-out (as it is at first), hole-fill, threaded
-  cleaning-rate=SIZE    what cleaning may read in a second, from 1M to 1T, or none
-  latency-target=TIME   cleaning waits while more than one write in a hundred takes longer:
-                        from 100us to 10s, or none
-  idle-cleaning=on|off  clean ahead while the host asks for nothing (off at first)
-  idle-after=TIME       how long it asks for nothing before it counts as idle: from 10ms to 1h
-                        (1s at first)
-  defrag=on|off         go over the volume once and write what is scattered anew in order, so that
+  placement=NAME        choice of blocks that share segments: lifetime (default), apart, mixed
+  reclaim=NAME          how space is reclaimed: copy-out (default), hole-fill, threaded
+  cleaning-rate=SIZE    bytes per second that cleaning may read, from 1M to 1T, or none (default)
+  latency-target=TIME   cleaning pauses while more than 1% of writes take longer, from 100us to
+                        10s, or none (default)
+  idle-cleaning=on|off  clean ahead while the host is idle (default: off)
+  idle-after=TIME       time without requests after which the host is idle, from 10ms to 1h
+                        (default: 1s)
+  defrag=on|off         pass over the volume once and rewrite scattered blocks in order, so that
                         sequential reads are sequential on the device; ends by itself
 
 Examples:
   coulter tune disk                        show the settings
-  coulter tune disk cleaning=paused        before something that must not be disturbed
-  coulter tune disk cleaning=drain         while there is time
+  coulter tune disk cleaning=paused        before a load that must not be disturbed
+  coulter tune disk cleaning=drain         in quiet hours
   coulter tune disk cleaning-rate=50M latency-target=20ms
   coulter tune disk policy=greedy placement=apart")]
 pub(crate) struct Tune {
@@ -41,7 +41,7 @@ pub(crate) struct Tune {
     #[arg(value_name = "NAME")]
     pub(crate) volume: String,
 
-    /// What to change
+    /// Settings to change
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
 

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Unmount a file system and detach its volume.
 ///
-/// It is refused, with the names of the processes, while somebody uses a file of it. The volume
-/// stays attached if it is mounted elsewhere too.
+/// Refused while processes use its files; the error names them. The volume stays attached if it is
+/// mounted elsewhere too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

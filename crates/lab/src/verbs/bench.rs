@@ -15,7 +15,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Measure; figures that are compared come from two sides that took turns in one run.
+/// Run a benchmark; both sides of a comparison take turns in one run.
 ///
 /// docs/benchmarking.md explains each figure.
 #[derive(Debug, Args)]
@@ -46,14 +46,14 @@ pub(crate) enum What {
     Turns(TurnsBench),
 }
 
-/// The longest call into the engine, on stores of up to 16 TiB
+/// Measure the longest call into the engine, on stores of up to 16 TiB
 #[derive(Debug, Args)]
 pub(crate) struct TurnsBench {
-    /// Size of the device, up to 16T; it takes no room
+    /// Size of the device, up to 16T; it takes no space
     #[arg(long, default_value = "1T")]
     pub(crate) size: Size,
 
-    /// Blocks that are overwritten at random while it is measured
+    /// Blocks to overwrite at random while measuring
     #[arg(long, default_value = "1000000", value_name = "BLOCKS")]
     pub(crate) writes: u64,
 
@@ -62,37 +62,39 @@ pub(crate) struct TurnsBench {
     pub(crate) json: bool,
 }
 
-/// Random writes and reads through a volume, against the same straight to a file
+/// Compare random writes and reads of a volume with the same on a file
 #[derive(Debug, Args)]
 pub(crate) struct VolumeBench {
-    /// Directory for the files to measure on, or the first part of their names; they are removed
-    /// afterwards [default: the directory for temporary files]
+    /// Directory for the measured files, or a prefix of their names; they are removed afterwards
+    /// [default: the directory for temporary files]
     #[arg(long, value_name = "PATH")]
     pub(crate) backing: Option<PathBuf>,
 
-    /// Bytes to write to on either side
+    /// Bytes written to on each side
     #[arg(long, default_value = "2G")]
     pub(crate) size: Size,
 
-    /// Measured seconds of each load
+    /// Seconds to measure each load
     #[arg(long, default_value = "10", value_parser = parse_seconds)]
     pub(crate) seconds: f64,
 
-    /// Spare space of the store, as a share of the volume; little of it measures cleaning too
+    /// Over-provisioning of the store, as a share of the volume; a small share measures cleaning
+    /// too
     #[arg(long, value_name = "PERCENT", value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) spare: Option<u32>,
 
-    /// Most memory that the map may take [default: the whole map]
+    /// Limit of the map's memory [default: the whole map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
-    /// When the volume answers writes: written, once the device has them; or buffered, from memory
+    /// When the volume acknowledges a write: `written`, after the device completes it; `buffered`,
+    /// from memory
     #[arg(long, default_value = "written", value_name = "WHEN")]
     #[arg(value_parser = named(&Acknowledge::NAMED))]
     pub(crate) acknowledge: Acknowledge,
 
-    /// Hold the device back: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB a second),
-    /// or some of latency=1ms,iops=3000,bandwidth=125M
+    /// Throttle the device: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB per second),
+    /// or a list such as latency=1ms,iops=3000,bandwidth=125M
     #[arg(long, value_name = "LIMITS", value_parser = crate::limits::parse_limits)]
     pub(crate) limits: Option<Limits>,
 
@@ -101,14 +103,14 @@ pub(crate) struct VolumeBench {
     pub(crate) json: bool,
 }
 
-/// The engine alone, on one core, without a device
+/// Measure the engine alone, on one core, without a device
 #[derive(Debug, Args)]
 pub(crate) struct EngineBench {
     /// Size of the volume
     #[arg(long, default_value = "4G")]
     pub(crate) size: Size,
 
-    /// Measured seconds of each kind of work
+    /// Seconds to measure each kind of work
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
     pub(crate) seconds: f64,
 
@@ -117,14 +119,14 @@ pub(crate) struct EngineBench {
     pub(crate) json: bool,
 }
 
-/// From a crash to the first I/O, with a large map and little memory
+/// Measure the time from a crash to the first I/O, with a large map and little memory
 #[derive(Debug, Args)]
 pub(crate) struct RecoveryBench {
-    /// Bytes that are mapped, in random blocks of 4 KiB
+    /// Mapped bytes, in random blocks of 4 KiB
     #[arg(long, default_value = "256G")]
     pub(crate) mapped: Size,
 
-    /// Most memory that the map may take [default: 1/16 of the full map]
+    /// Limit of the map's memory [default: 1/16 of the full map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
@@ -133,15 +135,15 @@ pub(crate) struct RecoveryBench {
     pub(crate) json: bool,
 }
 
-/// Write amplification in steady state, by its causes; the engine without a device
+/// Measure write amplification in steady state, by cause; the engine without a device
 #[derive(Debug, Args)]
 pub(crate) struct CleaningBench {
-    /// What the host overwrites: uniform, zipf:THETA, shift:THETA (the popular fifth is shuffled all
-    /// the time), sequential, or hot:PERCENT:ACCESS_PERCENT
+    /// Blocks that the host overwrites: uniform, zipf:THETA, shift:THETA (the hottest fifth is
+    /// shuffled all the time), sequential, or hot:PERCENT:ACCESS_PERCENT
     #[arg(long, default_value = "uniform", conflicts_with = "metadata")]
     pub(crate) workload: Pattern,
 
-    /// Blocks of the volume at least
+    /// Minimum number of blocks of the volume
     #[arg(long, default_value = "1048576", conflicts_with = "metadata")]
     pub(crate) blocks: u64,
 
@@ -149,14 +151,14 @@ pub(crate) struct CleaningBench {
     #[arg(long, conflicts_with = "metadata")]
     pub(crate) segment_blocks: Option<u32>,
 
-    /// Garbage that there is to be on average, as a share of the volume; with --reserve all that the
-    /// log has beyond the volume, save the reserve
+    /// Mean garbage, as a share of the volume; with --reserve, all space of the log beyond the
+    /// volume except the reserve
     #[arg(long, default_value = "17.65%", value_name = "PERCENT", value_parser = parse_share)]
     #[arg(conflicts_with = "metadata")]
     pub(crate) spare: f64,
 
-    /// Segments beyond that, to work in; 0: all that is no host data comes out of the spare space
-    /// [default: what is needed besides garbage, to the block, as found by measuring]
+    /// Additional segments to work in; with 0, metadata and empty segments come out of the spare
+    /// space [default: the measured need besides garbage, to the block]
     #[arg(long, conflicts_with = "metadata", value_name = "SEGMENTS")]
     pub(crate) reserve: Option<u32>,
 
@@ -172,11 +174,11 @@ pub(crate) struct CleaningBench {
     #[arg(long, default_value_t, conflicts_with = "metadata", value_parser = by_name::<Reclaim>())]
     pub(crate) reclaim: Reclaim,
 
-    /// How often the volume is overwritten at least before measuring
+    /// Minimum number of overwrites of the volume before measuring
     #[arg(long, default_value = "6", conflicts_with = "metadata", value_name = "PASSES")]
     pub(crate) warm_up: u32,
 
-    /// How often it is overwritten while measuring
+    /// Overwrites of the volume while measuring
     #[arg(long, default_value = "6", conflicts_with = "metadata")]
     pub(crate) passes: u32,
 
@@ -184,15 +186,15 @@ pub(crate) struct CleaningBench {
     #[arg(long, default_value = "1", conflicts_with = "metadata")]
     pub(crate) seed: u64,
 
-    /// Requests under way at once
+    /// Requests in flight
     #[arg(long, default_value = "1024", conflicts_with = "metadata", value_name = "REQUESTS")]
     pub(crate) queue_depth: u32,
 
-    /// Most memory that the map may take [default: the whole map; with --metadata 1/16 of it]
+    /// Limit of the map's memory [default: the whole map; with --metadata 1/16 of it]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
-    /// Instead: what metadata costs when much is mapped and little of the map fits into memory
+    /// Measure the cost of metadata instead, with a large map and little memory for it
     #[arg(long)]
     pub(crate) metadata: bool,
 
@@ -205,10 +207,10 @@ pub(crate) struct CleaningBench {
     pub(crate) json: bool,
 }
 
-/// A volume filled to its last block and overwritten at random, many times over
+/// Fill a volume to its last block and overwrite it at random, many times
 #[derive(Debug, Args)]
 pub(crate) struct FillBench {
-    /// Directory for the file to measure on, or its name; it is removed afterwards [default: the
+    /// Directory for the measured file, or its name; it is removed afterwards [default: the
     /// directory for temporary files]
     #[arg(long, value_name = "PATH")]
     pub(crate) backing: Option<PathBuf>,
@@ -217,26 +219,26 @@ pub(crate) struct FillBench {
     #[arg(long, default_value = "1G")]
     pub(crate) size: Size,
 
-    /// How much of it is filled and overwritten
+    /// Share of the volume that is filled and overwritten
     #[arg(long, default_value = "100%", value_name = "PERCENT")]
     #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) full: u32,
 
-    /// How many times its size is written
+    /// Bytes to write, as a multiple of the volume's size
     #[arg(long, default_value = "10")]
     pub(crate) passes: u64,
 
-    /// Spare space of the store, as a share of the volume
+    /// Over-provisioning of the store, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT")]
     #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) spare: u32,
 
-    /// Most memory that the map may take [default: the whole map]
+    /// Limit of the map's memory [default: the whole map]
     #[arg(long, value_name = "SIZE")]
     pub(crate) map_memory: Option<Size>,
 
-    /// Hold the device back: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB a second),
-    /// or some of latency=1ms,iops=3000,bandwidth=125M
+    /// Throttle the device: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB per second),
+    /// or a list such as latency=1ms,iops=3000,bandwidth=125M
     #[arg(long, value_name = "LIMITS", value_parser = crate::limits::parse_limits)]
     pub(crate) limits: Option<Limits>,
 
@@ -245,10 +247,10 @@ pub(crate) struct FillBench {
     pub(crate) json: bool,
 }
 
-/// What random writes do to sequential reads of a volume, and what `defrag` gives back
+/// Measure sequential reads after random writes, before and after `defrag`
 #[derive(Debug, Args)]
 pub(crate) struct FragmentationBench {
-    /// Directory for the file to measure on, or its name; it is removed afterwards [default: the
+    /// Directory for the measured file, or its name; it is removed afterwards [default: the
     /// directory for temporary files]
     #[arg(long, value_name = "PATH")]
     pub(crate) backing: Option<PathBuf>,
@@ -261,11 +263,11 @@ pub(crate) struct FragmentationBench {
     #[arg(long, default_value = "uniform")]
     pub(crate) workload: Pattern,
 
-    /// How many times its size is overwritten
+    /// Bytes to overwrite, as a multiple of the volume's size
     #[arg(long, default_value = "2")]
     pub(crate) passes: u64,
 
-    /// Spare space of the store, as a share of the volume
+    /// Over-provisioning of the store, as a share of the volume
     #[arg(long, default_value = "20%", value_name = "PERCENT")]
     #[arg(value_parser = coulter_cli::verbs::create::parse_percent)]
     pub(crate) spare: u32,

@@ -9,7 +9,7 @@ use coulter_daemon::state::Via;
 use coulter_terminal::{Size, SizeError};
 use std::path::PathBuf;
 
-/// Show what Coulter does: random writes on an embedded store against the same on a plain file.
+/// Demonstrate Coulter: random writes on a volume and on a plain file, a crash, a picture.
 ///
 /// As root: ext4 on a volume and ext4 on a plain loop device, both over files of equal size on
 /// the same disk, take turns under fio with 4 KiB random writes: first on a device that is held
@@ -22,23 +22,23 @@ Examples:
   coulter-lab demo
   coulter-lab demo --json --size 4G --seconds 30 --directory /mnt/slow-disk")]
 pub(crate) struct Demo {
-    /// Bytes that are written to on either side
+    /// Bytes written to on each side
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub(crate) size: Size,
 
-    /// Measured seconds per side
+    /// Seconds to measure per side
     #[arg(long, default_value = "12", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) seconds: u64,
 
-    /// Where the stores are kept while it runs; must be on the disk to be measured, not in memory
+    /// Directory for the stores while it runs; must be on the disk to measure, not in memory
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) directory: PathBuf,
 
-    /// Do it over NBD, as if this were not root
+    /// Use NBD even as root
     #[arg(long)]
     pub(crate) no_root: bool,
 
-    /// Where to write the picture
+    /// File to write the picture to
     #[arg(long, value_name = "FILE", default_value = "coulter-demo.svg")]
     pub(crate) picture: PathBuf,
 

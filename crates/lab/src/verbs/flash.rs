@@ -11,7 +11,7 @@ use coulter_daemon::state::StateDirectory;
 use log::LevelFilter;
 use run::FlashRun;
 
-/// Emulate flash drives: what a drive, its translation layer and a file system make of a workload
+/// Emulate flash drives: the drive, its translation layer and a file system under a workload
 ///
 /// `run` measures a workload in virtual time: the same command prints the same numbers on every
 /// machine. `attach` and `serve` make a block device of a drive, for real programs. docs/flash.md

@@ -20,8 +20,8 @@ const BUFFER_SIZE: usize = 1 << 20;
 /// Replay a block trace through the engine: write amplification, sequentiality, and whether Coulter
 /// is worth it for this workload.
 ///
-/// The trace is read as a stream, once; nothing of its data is needed or kept, and no device is
-/// touched. docs/replay.md explains the figures.
+/// The trace is read once, as a stream. Its data is not needed, and no device is touched.
+/// docs/replay.md explains the figures.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,29 +33,29 @@ pub(crate) struct Replay {
     #[arg(value_name = "TRACE")]
     pub(crate) path: PathBuf,
 
-    /// How it is written: blkparse, msr, iolog (fio), csv, alibaba, tencent or mqsim
-    /// [default: found out from its first lines]
+    /// Format of the trace: blkparse, msr, iolog (fio), csv, alibaba, tencent or mqsim [default:
+    /// detected from its first lines]
     #[arg(long)]
     pub(crate) format: Option<Format>,
 
-    /// Of several devices in the trace, only this one
+    /// Replay only this device, if the trace has several
     #[arg(long)]
     pub(crate) device: Option<String>,
 
-    /// Of blkparse's output, the action that counts, such as Q (queued) or D (sent to the device)
+    /// The action to use from blkparse's output, such as Q (queued) or D (sent to the device)
     #[arg(long, default_value = "Q")]
     pub(crate) action: String,
 
-    /// Spare spaces to compare, as shares of what the trace writes
+    /// Over-provisioning to compare, as shares of the bytes that the trace writes
     #[arg(long, value_name = "PERCENT,…", default_value = "10%,20%,40%")]
     #[arg(value_delimiter = ',', value_parser = parse_share)]
     pub(crate) spare: Vec<f64>,
 
-    /// How often everything is overwritten before measuring, and while measuring
+    /// Overwrites of everything before measuring, and while measuring
     #[arg(long, default_value = "3")]
     pub(crate) passes: u32,
 
-    /// Refuse a trace with a line that cannot be understood, instead of leaving it out
+    /// Refuse a trace with an invalid line, instead of skipping the line
     #[arg(long)]
     pub(crate) strict: bool,
 

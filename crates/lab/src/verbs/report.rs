@@ -10,10 +10,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Run the published experiments again on emulated drives, and write one HTML page of them
+/// Repeat the published experiments on emulated drives, and write one HTML page
 ///
-/// Times are virtual: the same version, scale and seed give the same page, byte for byte. A report
-/// that is interrupted goes on where it stopped when it is started again.
+/// Times are virtual: the same version, scale and seed give the same page, byte for byte. An
+/// interrupted report resumes when it is started again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ pub(crate) struct Report {
     #[arg(long)]
     pub(crate) short: bool,
 
-    /// Where the page goes
+    /// File to write
     #[arg(long, short, default_value = "coulter-report.html", value_name = "FILE")]
     pub(crate) output: PathBuf,
 
@@ -33,7 +33,7 @@ pub(crate) struct Report {
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_experiment)]
     pub(crate) only: Vec<Experiment>,
 
-    /// The source of all choices
+    /// Seed of the random generator
     #[arg(long, default_value = "1")]
     pub(crate) seed: u64,
 

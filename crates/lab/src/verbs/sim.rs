@@ -23,15 +23,15 @@ const LENGTH_MAX: u32 = 12;
 
 /// Simulate the engine under power cuts and device faults; the same seed gives the same run.
 ///
-/// A seed is a life: requests, a device that reorders, tears, loses and fails, some twenty power cuts,
-/// and after each a comparison of all that was written with what is promised. A life that breaks a
-/// promise is made short and printed as a test. Ends with 1 if there is one.
+/// Each seed is one run, a *life*: requests, a device that reorders, tears, loses and fails writes,
+/// and about twenty power cuts. After each cut the volume is compared with the promises. A failing
+/// run is minimised and printed as a test; the exit code is then 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter-lab sim                          a hundred lives
-  coulter-lab sim --seeds 10000 --first 5000   others
-  coulter-lab sim --seed 7 --print         the story of one life
+  coulter-lab sim --seeds 10000 --first 5000   ten thousand others
+  coulter-lab sim --seed 7 --print         each device command of one life
   coulter-lab sim --plan failing.plan      a plan that was written down
   coulter-lab sim --exhaustive             every short plan, cut after every device command")]
 pub(crate) struct Sim {
@@ -45,7 +45,7 @@ pub(crate) struct Sim {
     #[arg(value_parser = clap::value_parser!(u64).range(..=SEEDS_MAX))]
     pub(crate) first: u64,
 
-    /// Run the life of this seed only
+    /// Run only the life with this seed
     #[arg(long, conflicts_with_all = ["plan", "exhaustive"])]
     pub(crate) seed: Option<u64>,
 
@@ -53,19 +53,19 @@ pub(crate) struct Sim {
     #[arg(long, value_name = "FILE", conflicts_with = "exhaustive")]
     pub(crate) plan: Option<PathBuf>,
 
-    /// Print what happens, device command by device command: with --seed or --plan
+    /// Print each device command; needs --seed or --plan
     #[arg(long, conflicts_with = "exhaustive")]
     pub(crate) print: bool,
 
-    /// Print the plan instead of running it: with --seed
+    /// Print the plan instead of running it; needs --seed
     #[arg(long, requires = "seed", conflicts_with = "print")]
     pub(crate) write_plan: bool,
 
-    /// Try all plans of one operation, then of two, and so on
+    /// Try all plans with one operation, then with two, and so on
     #[arg(long)]
     pub(crate) exhaustive: bool,
 
-    /// Crash points after which an exhaustive search ends
+    /// Number of crash points of an exhaustive search
     #[arg(long, default_value = "20000", requires = "exhaustive")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) points: u64,

@@ -1,15 +1,15 @@
-//! Answers as the kernel reads them: values to bytes, in one buffer that is used again and again.
+//! Replies to the kernel: values to bytes, in one buffer that is reused.
 
 use super::message::init_flag;
 use coulter_files::{Attributes, Inode, Listing, Time, Usage};
 
-/// The version of the protocol that this was written after.
+/// The version of the protocol that this module implements.
 const MINOR: u32 = 45;
 /// Versions below lack messages that are needed (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
-/// Seconds for which the kernel may remember: nobody else changes anything.
+/// Seconds for which the kernel may cache names and attributes; only this mount changes them.
 const VALID_SECONDS: u64 = 3600;
-/// Asynchronous requests under way at a time.
+/// Asynchronous requests in flight at a time.
 const BACKGROUND_MAX: u16 = 512;
 /// Pages stay when a file is opened.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
@@ -54,7 +54,7 @@ impl Body {
         self
     }
 
-    /// The answer to the first message; what is agreed on, or an error number.
+    /// The reply to the first message: the agreed values, or an error number.
     pub(super) fn init(
         &mut self,
         (major, minor): (u32, u32),

@@ -9,7 +9,7 @@ pub(super) const HEADER_SIZE: usize = 40;
 /// Bytes of a write message before its payload.
 pub(super) const WRITE_HEADER_SIZE: usize = HEADER_SIZE + 40;
 
-/// `_IO('C', 1)`: makes durable what was written, for `sync` does not reach a FUSE file system.
+/// `_IO('C', 1)`: makes all writes durable, because `sync` does not reach a FUSE file system.
 pub const SYNC_IOCTL: u32 = 0x4301;
 
 /// `_IO('C', 2)`: brings home what an overlay keeps apart, and comes back when nothing is left.
@@ -120,7 +120,7 @@ impl Header {
     }
 }
 
-/// What the kernel asks. The payload of a write is not part of it.
+/// A request of the kernel. The payload of a write is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Message<'a> {
     Init {
@@ -132,7 +132,7 @@ pub(super) enum Message<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// Each forgets so many lookups of a node.
+    /// Each entry names a node and the number of its lookups to forget.
     Forget(Forgets<'a>),
     GetAttributes,
     /// Attributes with the time of birth.
@@ -143,7 +143,7 @@ pub(super) enum Message<'a> {
         name: &'a [u8],
         target: &'a [u8],
     },
-    /// A file, device, pipe, socket or directory; `opens` if it is opened at once.
+    /// Creates a file, device, pipe, socket or directory; with `opens` it is also opened.
     Make {
         name: &'a [u8],
         mode: u32,
@@ -220,12 +220,12 @@ pub(super) enum Message<'a> {
     Ioctl {
         command: u32,
     },
-    /// Nothing has to be done, but an answer is due.
+    /// Needs a reply but no action.
     Nothing,
-    /// No answer is due.
+    /// Needs no reply.
     Silent,
     Destroy,
-    /// Not done here, and the kernel need not ask again.
+    /// Not supported; the kernel does not send it again.
     Unknown,
 }
 

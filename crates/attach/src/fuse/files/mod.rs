@@ -9,10 +9,10 @@
 //! message  the kernel's bytes -> what it asks
 //! ```
 //!
-//! # What the kernel keeps
-//! Nobody but this mount changes the file system, so the kernel may remember names, attributes, pages
-//! and listings for as long as it likes. It checks permissions itself (`default_permissions`), and
-//! locks are its own. Files and directories have no handles: it does not even ask before it opens one.
+//! # What the kernel keeps Only this mount changes the file system, so the kernel may cache names,
+//! attributes, pages and listings for any time. The kernel checks permissions
+//! (`default_permissions`) and keeps locks. Files and directories have no handles: the kernel opens
+//! them without a message.
 
 mod answers;
 mod message;

@@ -1,4 +1,4 @@
-//! The mount of a file system: how it comes, and how it goes.
+//! The mount of a file system: mounting and unmounting.
 
 use super::overlay;
 use super::pump::Pump;
@@ -22,12 +22,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The thread of a pump that cannot have the service's.
+/// Name of the pump's thread, if the pump cannot run on the service's thread.
 const THREAD: ThreadShape = ThreadShape { name: "files", stack_size: 1 << 20 };
-/// How long a mount that was just in use may stay busy, as the kernel lets go a little later.
+/// How long a mount may stay busy after its last use; the kernel releases it a little later.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// Percent of dirty memory that may belong to this mount. The kernel gives FUSE one.
+/// Percent of dirty memory that may belong to this mount. The kernel's default for FUSE is 1.
 const DIRTY_SHARE: &str = "40";
 
 /// How far the kernel reads ahead, in KiB: one request of the largest size.
@@ -48,7 +48,7 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// Blocks of metadata kept in memory, 4096 bytes each; the default if it is none.
     pub cache_blocks: Option<usize>,
-    /// What stands in the mount table as the source, usually the path of the store.
+    /// The source in the mount table, usually the path of the store.
     pub source: String,
 }
 
@@ -248,7 +248,7 @@ impl FilesMount {
         }
     }
 
-    /// Waits until the kernel has let go of the mount, whoever unmounted it.
+    /// Waits until the kernel has released the mount, after any unmount.
     pub fn await_end(&mut self) {
         if let Some(pump) = self.pump.take() {
             pump.await_end();
@@ -298,12 +298,12 @@ impl AttachPoint for FilesMount {
 
 impl Drop for FilesMount {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot report an error.
         let _ = self.detach(Detach::Always);
     }
 }
 
-/// Looks whether the volume holds a file system, before anything is mounted.
+/// Checks before mounting whether the volume holds a file system.
 fn check_superblock(service: &dyn BlockService) -> Result<(), MountError> {
     let mut session = service.connect();
     let buffer = Buffer::zeroed(BLOCK_SIZE as usize);
@@ -348,8 +348,8 @@ fn mount(
     Ok(())
 }
 
-/// The kernel lets a FUSE mount have 1 % of the dirty pages, which makes write-back crawl. Where it
-/// cannot be changed the mount is slower, and right all the same.
+/// The kernel limits a FUSE mount to 1 % of the dirty pages, which makes write-back slow. If the
+/// limit cannot be changed, the mount is slower but correct.
 fn widen_share(mount_point: &Path) {
     let Ok(status) = rustix::fs::statx(
         rustix::fs::CWD,

@@ -1,13 +1,14 @@
 //! The thread between `/dev/fuse`, the file system and the volume's session.
 //!
-//! Each turn takes the messages that the kernel has, lets the file system work, submits what that wants
-//! of the volume with one kick, and replies to what is complete. It sleeps on the kernel and on the
+//! Each turn reads the kernel's messages, runs the file system, submits its commands to the volume
+//! with one kick, and replies to completed messages. The thread sleeps on the kernel and on the
 //! session at once.
 //!
 //! # Invariants
-//! - All buffers for payloads are there from the start, since most messages come when memory is short.
+//! - All payload buffers are allocated at the start, because most messages arrive when memory is
+//!   low.
 //! - Every message that wants a reply gets one, unless the mount is gone.
-//! - When it ends, everything that was answered is durable, or it was said that it is not.
+//! - At its end all acknowledged operations are durable, or it reports that they are not.
 
 use super::answers::Body;
 use super::message::{
@@ -27,22 +28,22 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Messages that are being worked on at a time.
+/// Messages in flight at a time.
 const PENDING_MAX: usize = 1024;
 /// Bytes of one read or write.
 pub(super) const WRITE_SIZE_MAX: usize = 1 << 20;
-/// Buffers that there are; see `one_file`'s pump.
+/// The buffers; see the pump of one file.
 const STOCK: [(usize, usize); 5] =
     [(4096, 512), (64 << 10, 48), (256 << 10, 16), (WRITE_SIZE_MAX, 12), (2 * WRITE_SIZE_MAX, 2)];
-/// Messages taken before completions are looked at.
+/// Messages read before completions are checked.
 const BATCH_MAX: usize = 64;
-/// Payloads from this size on go on in the buffer that they were read into.
+/// Payloads of this size and more stay in the buffer that they were read into.
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
 /// How long the end of a mount waits for the volume at a time.
 const END_PAUSE: Duration = Duration::from_millis(100);
 const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
 
-/// What the answer to a message looks like.
+/// The form of the reply to a message.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Lookup,
@@ -59,7 +60,7 @@ enum Asked {
         is_long: bool,
     },
     Link,
-    /// At most so many bytes, or with zero only how many they are.
+    /// The value, at most `size` bytes; with `size` 0, only the length of the value.
     Value {
         size: u32,
     },
@@ -68,7 +69,7 @@ enum Asked {
         plus: bool,
     },
     Usage,
-    /// The mount itself asks, to end.
+    /// A request of the mount itself, at its end.
     Nobody,
 }
 
@@ -78,7 +79,7 @@ struct Pending {
     asked: Asked,
 }
 
-/// What the device had for us.
+/// The result of reading the device.
 enum Taken {
     Message,
     Nothing,
@@ -88,7 +89,7 @@ enum Taken {
 
 pub(super) struct Pump {
     device: OwnedFd,
-    /// Readable when the mount is to be given up.
+    /// Readable when the mount is to end.
     stop: OwnedFd,
     session: Box<dyn Session>,
     place: Place,
@@ -157,7 +158,7 @@ impl Pump {
         self.begun.elapsed().as_nanos() as u64
     }
 
-    /// Commands out, completions in, answers out; whether there was anything.
+    /// Submits commands, takes completions, sends replies. Returns whether there was any work.
     fn work(&mut self, timeout: Option<Duration>) -> bool {
         let mut any = self.submit_ios();
         let mut completions = std::mem::take(&mut self.completions);
@@ -209,7 +210,7 @@ impl Pump {
         is_ready && !self.files.is_congested()
     }
 
-    /// Sleeps until there is something to do; whether that is to stop.
+    /// Sleeps until there is work. Returns whether to stop.
     fn sleep(&self) -> bool {
         let flags = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
         // Asked for anew before each sleep, so that a session may use the call to arm itself.
@@ -446,7 +447,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Sends what is in `body`, or an error; whether the kernel took it.
+    /// Sends `body` or an error. Returns whether the kernel accepted it.
     fn send_body(&mut self, unique: u64, result: Result<(), i32>) -> bool {
         match result {
             Ok(()) => reply(&self.device, unique, 0, &self.body.0),
@@ -459,7 +460,7 @@ impl Pump {
     }
 }
 
-/// Sends an answer. The kernel does not take it when the request was taken back or the mount is gone.
+/// Sends a reply. The kernel rejects it when the request was cancelled or the mount is gone.
 fn reply(device: &OwnedFd, unique: u64, errno: i32, body: &[u8]) -> bool {
     let header = crate::fuse::wire::out_header(unique, errno, body.len());
     let slices = [IoSlice::new(&header), IoSlice::new(body)];
@@ -525,7 +526,8 @@ fn name_request(header: Header, message: Message<'_>) -> Result<(Asked, Request)
     })
 }
 
-/// Hands a command to the session; gives its buffer back if the service has no such thing.
+/// Submits a command to the session. Returns its buffer if the service does not support the
+/// command.
 fn submit(session: &mut dyn Session, id: u32, command: Command) -> Result<(), Buffer> {
     let tag = u64::from(id);
     let (operation, block, count, buffer) = match command {

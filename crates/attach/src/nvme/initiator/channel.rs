@@ -412,7 +412,7 @@ impl Pending {
     }
 }
 
-/// The digest that begins `bytes`; zero if there is none, which is nobody's.
+/// The digest at the start of `bytes`; zero, which matches no data, if there is none.
 fn digest(bytes: &[u8]) -> u32 {
     const { assert!(DIGEST_SIZE == 4) };
     bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))

@@ -24,10 +24,10 @@ use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Attach an emulated drive: print the block device by which this host reaches it
+/// Attach an emulated drive and print its block device
 ///
-/// Whatever is written to it is held in memory and gone when it is detached. `coulter status` shows
-/// what the drive has done so far, `coulter detach` ends it.
+/// Data is kept in memory and lost at detach. `coulter status` shows the drive's counters, `coulter
+/// detach` ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -40,7 +40,7 @@ pub(crate) struct FlashAttach {
     #[command(flatten)]
     options: AttachOptions,
 
-    /// Stay in the foreground, and print at the end what the drive has done
+    /// Stay in the foreground, and print the drive's counters at the end
     #[arg(long)]
     pub(super) foreground: bool,
 
@@ -63,7 +63,7 @@ pub(crate) struct FlashServe {
     #[arg(long, value_name = "ADDRESS")]
     nbd: Address,
 
-    /// Listen even on an address that other machines reach
+    /// Allow an address that other machines can reach
     #[arg(long)]
     allow_remote: bool,
 
@@ -85,8 +85,8 @@ struct AttachOptions {
     #[command(flatten)]
     emulation: EmulationOptions,
 
-    /// What the host sees: a loop device over a FUSE file (needs root) or an NBD server on a
-    /// unix socket; auto takes the best that there is
+    /// Attach point: a loop device over a FUSE file (needs root) or an NBD server on a unix socket;
+    /// auto uses the best available one
     #[arg(long, value_enum, default_value = "auto")]
     via: ViaChoice,
 }
@@ -97,40 +97,40 @@ struct EmulationOptions {
     #[command(flatten)]
     drive: DriveOptions,
 
-    /// When requests are answered: virtual at once, while the drive keeps time for its figures;
-    /// real when the drive would have answered
+    /// When requests complete: virtual, at once, with virtual time in the figures; real, when the
+    /// drive would complete them
     #[arg(long, value_enum, default_value = "virtual", value_name = "CLOCK")]
     pace: Pace,
 
-    /// Have the drive keep so many streams of writes apart: those that the volume names, as by
-    /// placement hints; without --volume, or with --stream-size, segments that are written at the
-    /// same time, as a drive does that looks for sequential streams (page map only)
+    /// Number of write streams that the drive separates. By default the volume names the streams,
+    /// as with placement hints. Without --volume, or with --stream-size, the drive detects segments
+    /// that are written at the same time (page map only)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(2..=64))]
     #[arg(conflicts_with = "hot_cold")]
     streams: Option<u8>,
 
-    /// Bytes that are taken for one segment [default: without --volume 32M]
+    /// Segment size for stream detection [default: without --volume 32M]
     #[arg(long, value_name = "SIZE", requires = "streams")]
     stream_size: Option<Size>,
 
-    /// Keep streams apart in collection too, as persistently isolated FDP handles do
+    /// Also separate streams in garbage collection, as persistently isolated FDP handles do
     #[arg(long, requires = "streams")]
     isolate: bool,
 
-    /// Put a Coulter volume on the drive, and attach that
+    /// Put a Coulter volume on the drive, and attach the volume
     #[arg(long)]
     volume: bool,
 
-    /// Space that the volume keeps free for cleaning, as a share of what it shows
+    /// Over-provisioning of the volume, as a share of its size
     #[arg(long, default_value = "20%", value_name = "PERCENT", value_parser = parse_percent)]
     #[arg(requires = "volume")]
     volume_spare: u32,
 
-    /// Segments of the volume [default: 32M, down to 4M for small drives]
+    /// Segment size of the volume [default: 32M, down to 4M for small drives]
     #[arg(long, value_name = "SIZE", requires = "volume")]
     segment_size: Option<Size>,
 
-    /// Begin with this setting of `coulter tune`, such as reclaim=hole-fill; once for each setting
+    /// Start with this setting of `coulter tune`, such as reclaim=hole-fill; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     #[arg(requires = "volume")]
     tune: Vec<Setting>,
@@ -139,7 +139,7 @@ struct EmulationOptions {
     #[arg(long)]
     name: Option<String>,
 
-    /// Write at the end, as JSON, what `status --json` would show
+    /// At the end, write the output of `status --json` to this file
     #[arg(long, value_name = "FILE")]
     statistics: Option<PathBuf>,
 }

@@ -24,7 +24,7 @@ pub(crate) struct DriveOptions {
     #[arg(long)]
     pub(crate) size: Option<Size>,
 
-    /// Spare flash, as a share of what is exported [default: the profile's]
+    /// Over-provisioning of the flash, as a share of the exported bytes [default: the profile's]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) spare: Option<u32>,
 
@@ -36,11 +36,11 @@ pub(crate) struct DriveOptions {
     #[arg(long, value_name = "COUNT")]
     pub(crate) log_blocks: Option<u32>,
 
-    /// What the page map and DFTL collect first: greedy, cost-benefit or oldest
+    /// Garbage-collection victims of the page map and DFTL: greedy, cost-benefit or oldest
     #[arg(long, default_value = "greedy", value_parser = parse::<VictimPolicy>)]
     pub(crate) victims: VictimPolicy,
 
-    /// Keep first writes and overwrites apart (page map only)
+    /// Separate first writes and overwrites (page map only)
     #[arg(long)]
     pub(crate) hot_cold: bool,
 }

@@ -8,15 +8,15 @@ use coulter_cli::verbs::create::parse_percent;
 use coulter_flash::{Cleaning, HostKind, RemapOptions, Run, RunError, Workload};
 use coulter_terminal::Size;
 
-/// Run a workload on a drive, and print what was counted and how long it took
+/// Run a workload on a drive, and print its counters and the time
 #[derive(Debug, Args)]
 pub(crate) struct FlashRun {
     #[command(flatten)]
     pub(crate) drive: DriveOptions,
 
-    /// What is done: uniform, sequential, zipf:THETA or hot:PERCENT:ACCESS_PERCENT, each with
-    /// ,blocks=N and ,reads=PERCENT; or with files fio-seq, fio-rand, fio-read, ffsb:READS, postmark,
-    /// tiobench, tpcc or varmail
+    /// The workload: uniform, sequential, zipf:THETA or hot:PERCENT:ACCESS_PERCENT, each with
+    /// ,blocks=N and ,reads=PERCENT; or with files fio-seq, fio-rand, fio-read, ffsb:READS,
+    /// postmark, tiobench, tpcc or varmail
     #[arg(long, default_value = "uniform", value_parser = parse::<Workload>)]
     pub(crate) workload: Workload,
 
@@ -24,28 +24,29 @@ pub(crate) struct FlashRun {
     #[arg(long, value_parser = parse::<HostKind>)]
     pub(crate) host: Option<HostKind>,
 
-    /// How full the drive is [default: 100% of a bare drive, 75% with files]
+    /// Fill level of the drive [default: 100% of a bare drive, 75% with files]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) fill: Option<u32>,
 
-    /// Overwrites before measuring, as a share of what is filled
+    /// Overwrites before measuring, as a share of the filled bytes
     #[arg(long, default_value = "100%", value_name = "PERCENT")]
     #[arg(value_parser = parse_percent)]
     pub(crate) ageing: u32,
 
-    /// Bytes to write while measuring [default: as many as the drive exports]
+    /// Bytes to write while measuring [default: the exported bytes]
     #[arg(long, value_name = "SIZE")]
     pub(crate) bytes: Option<Size>,
 
-    /// Put a remapping layer under the file system that cleans in this way: copy-out or hole-fill
+    /// Put a remapping layer below the file system, with this kind of cleaning: copy-out or
+    /// hole-fill
     #[arg(long, value_name = "CLEANING", value_parser = parse_cleaning)]
     pub(crate) remap: Option<Cleaning>,
 
-    /// Compare every read with what was last written (bare drives only)
+    /// Compare every read with the last write (bare drives only)
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// The source of all choices
+    /// Seed of the random generator
     #[arg(long, default_value = "1")]
     pub(crate) seed: u64,
 
