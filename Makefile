@@ -48,13 +48,17 @@ demo: ## see it work: random writes against a plain file, a crash, a picture
 	$(CARGO) build --release --package coulter-lab
 	$(LABORATORY) demo $(ARGUMENTS)
 
-test: ## everything: format, lints, documentation, bare-metal builds, tests, virtual machines
+test: ## everything: format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines
 	scripts/setup.sh vm
 	scripts/test.sh
 
 lint: ## format, lints and documentation only
 	scripts/setup.sh build
 	scripts/test.sh format lint docs
+
+examples: ## the example of each library crate
+	scripts/setup.sh build
+	scripts/test.sh examples
 
 bench: ## the figures of docs/benchmarking.md
 	scripts/setup.sh build
@@ -159,4 +163,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes
+.PHONY: examples fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in; `make test` and `.ci/run` call it.
 #
-# Parts, in order of cost: format, lints, documentation, bare-metal builds, tests, virtual machines.
+# Parts: format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines.
 # `scripts/test.sh PART…` runs only some of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,6 +62,25 @@ part_tests() {
   return "$status"
 }
 
+# Each library crate has an example that runs in seconds and needs nothing from the machine.
+part_examples() {
+  local path crate
+  for path in crates/*/examples/use_*.rs; do
+    crate=$(sed -n 's/^name = "\(.*\)"$/\1/p' "${path%/examples/*}/Cargo.toml" | head -n 1)
+    echo "== example $(basename "$path" .rs)"
+    cargo run --quiet --package "$crate" --example "$(basename "$path" .rs)" >/dev/null
+  done
+}
+
+# What would be published can be packed: every crate has the metadata, and names its siblings by version.
+part_packages() {
+  local manifest excluded=()
+  for manifest in $(grep -l '^publish = false$' crates/*/Cargo.toml); do
+    excluded+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
+  done
+  cargo package --quiet --offline --no-verify --allow-dirty --workspace "${excluded[@]}"
+}
+
 # The short set of scenarios on a real kernel in a virtual machine, with the programs of the tests.
 part_vm() {
   local missing
@@ -77,7 +96,7 @@ part_vm() {
 }
 
 parts=("$@")
-((${#parts[@]})) || parts=(format lint docs bare tests vm)
+((${#parts[@]})) || parts=(format lint docs packages bare tests examples vm)
 for part in "${parts[@]}"; do
   echo "== $part" >&2
   "part_$part"

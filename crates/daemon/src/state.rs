@@ -567,6 +567,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Process;
     use tempfile::TempDir;
 
     fn directory() -> (TempDir, StateDirectory) {
