@@ -77,7 +77,7 @@ fn allocations<V: AnyVolume>(acknowledge: Acknowledge) -> (u64, u64) {
     }
     let mut session = volume.connect();
     let mut buffers: Vec<Buffer> = (0..32).map(|_| Buffer::zeroed(4096)).collect();
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     run(&mut *session, &mut buffers, 10_000, &mut random);
     let before = (ALLOCATIONS.load(Ordering::Relaxed), volume.statistics().log.checkpoints);
     run(&mut *session, &mut buffers, 10_000, &mut random);

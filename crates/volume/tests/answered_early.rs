@@ -92,7 +92,7 @@ fn is_read_at_once<V: AnyVolume>(acknowledge: Acknowledge) {
     let store = small_store(48 * MIB);
     let (volume, handle) = faulty::<V>(&store, acknowledge);
     handle.set_rates(FaultRates { delays: 300_000, ..FaultRates::default() });
-    let mut random = Random(12);
+    let mut random = Random::new(12);
     let mut model = vec![0; 2 << 20];
     model[..8192].fill(1);
     for round in 0..1500 {

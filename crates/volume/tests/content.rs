@@ -83,7 +83,7 @@ impl Region {
 }
 
 fn run_region(volume: &impl AnyVolume, region: &mut Region, seed: u64, steps: u32) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for _ in 0..steps {
         region.step(volume, &mut random);
     }
@@ -173,7 +173,7 @@ fn large_writes_and_reads_are_cut_and_come_out_whole<V: AnyVolume>() {
     let store = small_store(160 * MIB);
     let volume = open::<V>(&store);
     let mut content = vec![0; 33 * MIB as usize + 512];
-    Random(9).fill(&mut content);
+    Random::new(9).fill(&mut content);
     // More than one request, each more than one record, from the middle of a block on.
     volume.write_at(512, &content).expect("in range");
     let mut bytes = vec![0; content.len()];
@@ -196,13 +196,13 @@ fn writes_to_all_of_a_volume_many_times_over_never_fail<V: AnyVolume>() {
     let store = small_store(64 * MIB);
     let volume = open::<V>(&store);
     let blocks = volume.size() / BLOCK;
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut versions = vec![0u64; blocks as usize];
     let mut session = volume.connect();
     let mut completions = Vec::new();
     let content = |block: u64, version: u64| {
         let mut bytes = vec![0; BLOCK as usize];
-        Random(block << 20 | version).fill(&mut bytes);
+        Random::new(block << 20 | version).fill(&mut bytes);
         bytes
     };
     for step in 0..blocks * 8 {
@@ -238,7 +238,7 @@ fn a_map_that_does_not_fit_into_memory_is_read_from_the_store<V: AnyVolume>() {
     create(device(&store), &create_options).expect("it fits");
     let options = OpenOptions { map_memory: Some(MIB), ..OpenOptions::default() };
     let reopen = || V::open_with(device(&store), options).expect("it is intact");
-    let mut random = Random(21);
+    let mut random = Random::new(21);
     let mut versions = std::collections::BTreeMap::new();
     for round in 1..4u64 {
         let volume = reopen();
@@ -286,7 +286,7 @@ fn freed_segments_are_discarded_on_the_device_only_if_asked<V: AnyVolume>() {
         let options = OpenOptions { trim, ..OpenOptions::default() };
         let volume = V::open_with(device(&store), options).expect("it is intact");
         let mut region = Region::new(0, 20 * MIB);
-        let mut random = Random(4);
+        let mut random = Random::new(4);
         for _ in 0..5 {
             random.fill(&mut region.model);
             volume.write_at(0, &region.model).expect("in range");

@@ -180,7 +180,7 @@ fn where_too_much_cannot_be_read_to_win_room_the_volume_is_read_only<V: AnyVolum
     let range = Some(32 * MIB..96 * MIB);
     handle
         .add(Fault { range, ..Fault::every(CommandKind::Read, Effect::Fail { errno: libc::EIO }) });
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut overwritten = None;
     let outcome = (0..4 * blocks).try_for_each(|_| {
         let block = random.below(blocks);
@@ -219,7 +219,7 @@ fn where_too_many_headers_rotted_to_win_room_the_volume_is_read_only<V: AnyVolum
         }
     }
     let volume = open::<V>(&store);
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut overwritten = std::collections::BTreeSet::new();
     let outcome = (0..4 * blocks).try_for_each(|_| {
         let block = random.below(blocks);
@@ -241,7 +241,7 @@ fn damaged_data_is_an_error_and_never_wrong_bytes<V: AnyVolume>() {
     let store = small_store(48 * MIB);
     let volume = open::<V>(&store);
     let mut content = vec![0; 64 << 10];
-    Random(5).fill(&mut content);
+    Random::new(5).fill(&mut content);
     volume.write_at(0, &content).expect("in range");
     volume.close().expect("the device works");
     // One bit of block 9, wherever it lies.
@@ -297,7 +297,7 @@ fn failing_any_one_command_loses_nothing_that_was_flushed<V: AnyVolume>() {
             handle.add(Fault::fail_nth(kind, nth, libc::ENOSPC));
             let mut flushed = [0u8; 64];
             let mut written = [0u8; 64];
-            let mut random = Random(nth);
+            let mut random = Random::new(nth);
             let mut failed = false;
             for round in 1..60u8 {
                 let block = random.below(64) as usize;
@@ -336,7 +336,7 @@ fn held_back_completions_change_nothing<V: AnyVolume>() {
     let store = small_store(48 * MIB);
     let (volume, handle) = faulty::<V>(&store);
     handle.set_rates(FaultRates { delays: 300_000, ..FaultRates::default() });
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let mut model = vec![0; 2 << 20];
     model[..4096].fill(1);
     for _ in 0..1500 {

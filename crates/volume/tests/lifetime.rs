@@ -73,7 +73,7 @@ fn what_was_flushed_survives_a_power_cut_and_the_rest_is_a_prefix<V: AnyVolume>(
         let store = small_store(48 * MIB);
         let (device, handle) = CutDevice::new(store.open().expect("nothing has it open"));
         let volume = V::open_with(Box::new(device), OpenOptions::default()).expect("intact");
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut flushed = 0;
         handle.cut_after(20 + random.below(200), CutPolicy::Seeded(seed));
         // Each write goes to a block of its own, so the prefix can be told.
@@ -133,7 +133,7 @@ fn requests_in_flight_end_when_a_volume_is_shut_down() {
                 let (volume, done) = (&volume, &done);
                 scope.spawn(move || {
                     let mut session = volume.connect();
-                    let mut random = Random(round << 8 | thread);
+                    let mut random = Random::new(round << 8 | thread);
                     let mut completions = Vec::new();
                     let mut is_closed = false;
                     while !is_closed || session.outstanding() > 0 {

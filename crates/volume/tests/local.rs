@@ -25,7 +25,7 @@ fn sleep_beside(session: &dyn Session, other: &impl AsRawFd) {
 fn run_asleep_elsewhere(volume: &LocalVolume, count: u64) {
     let (quiet, _other_end) = std::os::unix::net::UnixStream::pair().expect("two descriptors");
     let mut session = volume.connect();
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let (mut sent, mut done, mut completions) = (0, 0, Vec::new());
     let mut versions = vec![0u64; 512];
     let mut busy = vec![false; 512];

@@ -48,7 +48,7 @@ fn what_is_mapped_is_told_exactly_over_a_paged_map_and_crashes<V: AnyVolume>() {
     };
     create(device(&store), &create_options).expect("it fits");
     let options = OpenOptions { map_memory: Some(MIB), ..OpenOptions::default() };
-    let mut random = Random(77);
+    let mut random = Random::new(77);
     let mut mapped = BTreeSet::new();
     let mut loose = 0;
     for round in 0..3 {

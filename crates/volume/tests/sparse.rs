@@ -36,7 +36,7 @@ fn filled(number: u64) -> Vec<u8> {
 fn addresses_anywhere_hold_what_was_written_over_crashes<V: AnyVolume>() {
     let space = CreateOptions::ADDRESS_SPACE_MAX;
     let store = sparse_store(128 * MIB, &options(space));
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut written = std::collections::BTreeMap::new();
     for round in 1..4 {
         let volume = open::<V>(&store);

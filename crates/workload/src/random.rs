@@ -30,6 +30,13 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// Fills `bytes` with random bits.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.bits().to_le_bytes()[..chunk.len()]);
+        }
+    }
+
     /// A number from 0 up to, not including, 1: a multiple of 2^-53.
     #[inline]
     pub fn unit(&mut self) -> f64 {

@@ -167,16 +167,16 @@ macro_rules! for_both_kinds {
 #[allow(unused_imports, reason = "not every test file needs it")]
 pub(crate) use for_both_kinds;
 
-/// A random number generator (SplitMix64), the same numbers for the same seed.
-pub(crate) struct Random(pub(crate) u64);
+/// The workload's random generator.
+pub(crate) struct Random(coulter_workload::Random);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(coulter_workload::Random::new(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.bits()
     }
 
     /// A number below `end`.
@@ -185,10 +185,7 @@ impl Random {
     }
 
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let next = self.next().to_le_bytes();
-            chunk.copy_from_slice(&next[..chunk.len()]);
-        }
+        self.0.fill(bytes);
     }
 }
 
