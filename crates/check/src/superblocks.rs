@@ -8,13 +8,13 @@ use coulter_format::{Corrupt, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure};
 
 /// What lies where a superblock may lie.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SuperblockCopy {
     pub(crate) pba: Pba,
     /// `None` if the block could not be read.
     pub(crate) content: Option<Result<Superblock, Corrupt>>,
 }
 
-impl Place {
+impl SuperblockCopy {
     /// A valid superblock that belongs here.
     pub(crate) fn valid(&self) -> Option<&Superblock> {
         let superblock = self.content.as_ref()?.as_ref().ok()?;
@@ -49,7 +49,7 @@ fn places() -> impl Iterator<Item = Pba> {
 
 /// Reads every place that the device has, and those of the third copy: the one that the newest of the others
 /// names, or, if there is none, all that there may be.
-pub(crate) fn read(window: &mut Window<'_>, report: &mut Report) -> Vec<Place> {
+pub(crate) fn read(window: &mut Window<'_>, report: &mut Report) -> Vec<SuperblockCopy> {
     let mut found = Vec::new();
     read_places(window, places(), &mut found, report);
     match newest(&found).map(|newest| newest.geometry.third_superblock) {
@@ -68,7 +68,7 @@ pub(crate) fn read(window: &mut Window<'_>, report: &mut Report) -> Vec<Place> {
 fn read_places(
     window: &mut Window<'_>,
     places: impl Iterator<Item = Pba>,
-    found: &mut Vec<Place>,
+    found: &mut Vec<SuperblockCopy>,
     report: &mut Report,
 ) {
     for pba in places {
@@ -83,15 +83,15 @@ fn read_places(
                 None
             }
         };
-        found.push(Place { pba, content });
+        found.push(SuperblockCopy { pba, content });
     }
 }
 
 /// The newest valid superblock: of the first two copies; the third counts only if both are gone.
-pub(crate) fn newest(places: &[Place]) -> Option<Superblock> {
+pub(crate) fn newest(places: &[SuperblockCopy]) -> Option<Superblock> {
     let newest_of = |is_third: bool| {
         let places = places.iter().filter(|place| (place.copy() == Copy::C) == is_third);
-        places.filter_map(Place::valid).max_by_key(|found| found.generation).copied()
+        places.filter_map(SuperblockCopy::valid).max_by_key(|found| found.generation).copied()
     };
     newest_of(false).or_else(|| newest_of(true))
 }
@@ -141,7 +141,7 @@ fn check_numbers(newest: &Superblock, report: &mut Report) {
 }
 
 /// One of the two places where a copy of this store belongs.
-fn check_copy(place: &Place, newest: &Superblock, report: &mut Report) {
+fn check_copy(place: &SuperblockCopy, newest: &Superblock, report: &mut Report) {
     let (copy, pba) = (place.copy(), place.pba);
     match &place.content {
         None => {}
@@ -187,7 +187,7 @@ fn difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
 }
 
 /// No superblock is valid: says of each place that looks like one what is wrong with it.
-fn report_none(places: &[Place], report: &mut Report) {
+fn report_none(places: &[SuperblockCopy], report: &mut Report) {
     let unreadable = places.iter().any(|place| place.content.is_none());
     let (mut any, mut newer) = (unreadable, false);
     for place in places {

@@ -32,7 +32,7 @@ const ZEROS_READ_MAX: u64 = 16 << 30;
 /// been done to it yet.
 pub struct Target {
     path: PathBuf,
-    place: Place,
+    place: Destination,
     /// What is to be erased.
     marks: Vec<Signature>,
     interrupt: Interrupt,
@@ -69,14 +69,14 @@ impl Target {
         let place = find_place(path, shape)?;
         let absolute = || path.canonicalize().map_err(|e| CliError::io("find", path, e));
         let (path, marks) = match &place {
-            Place::Missing { .. } => (path.to_owned(), Vec::new()),
-            Place::File { file, .. } => {
+            Destination::Missing { .. } => (path.to_owned(), Vec::new()),
+            Destination::File { file, .. } => {
                 // At its own length: what is marked at its end is not to be found any more once it
                 // is longer.
                 let marks = look(file.file(), file.path(), file.length()?, force)?;
                 (file.path().to_owned(), marks)
             }
-            Place::Disk { device } => {
+            Destination::Disk { device } => {
                 let path = absolute()?;
                 let disk = File::open(&path).map_err(|e| CliError::io("look at", &path, e))?;
                 let marks = look(&disk, &path, device.properties().size, force)?;
@@ -116,7 +116,7 @@ pub fn format_from(
     let options = store::create_options(shape, map_memory);
     store::check_create(&path, place.size(), &options)?;
     let (mut file, size) = match place {
-        Place::Disk { device } => {
+        Destination::Disk { device } => {
             let disk = OpenOptions::new().write(true).open(&path);
             erase(&disk.map_err(|e| CliError::io("open", &path, e))?, &path, &marks)?;
             let made = store::create(&path, device, &options)?;
@@ -125,8 +125,8 @@ pub fn format_from(
             }
             return Ok(made);
         }
-        Place::File { file, size } => (file, size),
-        Place::Missing { size } => {
+        Destination::File { file, size } => (file, size),
+        Destination::Missing { size } => {
             let file = TargetFile::make(&path)?;
             // Empty, unless somebody else has been there in the meantime.
             look(file.file(), &path, file.length()?, false)?;
@@ -152,7 +152,7 @@ pub fn format_from(
 }
 
 /// What there is at a path, and the size that it is to have.
-enum Place {
+enum Destination {
     /// Nothing yet.
     Missing { size: u64 },
     /// A file, which becomes no shorter.
@@ -161,18 +161,18 @@ enum Place {
     Disk { device: Box<dyn Device> },
 }
 
-impl Place {
+impl Destination {
     /// Bytes of the store.
     fn size(&self) -> u64 {
         match self {
-            Place::Missing { size } | Place::File { size, .. } => *size,
-            Place::Disk { device } => device.properties().size,
+            Destination::Missing { size } | Destination::File { size, .. } => *size,
+            Destination::Disk { device } => device.properties().size,
         }
     }
 }
 
 /// What is at `path`, locked, if it may become as large as is asked.
-fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
+fn find_place(path: &Path, shape: &Shape) -> Result<Destination, CliError> {
     let asked = shape.store_size.map(|size| size.0);
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -186,14 +186,14 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
                 None => store::size_for_volume(path, shape)?
                     .ok_or_else(|| StoreError::SizeNeeded { path: path.to_owned() })?,
             };
-            return Ok(Place::Missing { size });
+            return Ok(Destination::Missing { size });
         }
         Err(error) => return Err(CliError::io("find", path, error)),
     };
     if metadata.file_type().is_block_device() {
         return match asked {
             Some(_) => Err(StoreError::SizeOfDisk { path: path.to_owned() }.into()),
-            None => Ok(Place::Disk { device: store::open_device(path, false)? }),
+            None => Ok(Destination::Disk { device: store::open_device(path, false)? }),
         };
     }
     if !metadata.is_file() {
@@ -211,7 +211,7 @@ fn find_place(path: &Path, shape: &Shape) -> Result<Place, CliError> {
         Some(size) if size < present => {
             Err(StoreError::SizeShrinks { path: path.to_owned(), size, present }.into())
         }
-        asked => Ok(Place::File { file, size: asked.unwrap_or(present) }),
+        asked => Ok(Destination::File { file, size: asked.unwrap_or(present) }),
     }
 }
 

@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 
 /// An image in the making.
 pub(crate) struct Image {
-    place: Place,
+    place: ImageMedium,
     path: PathBuf,
     interrupt: Interrupt,
     /// What kept a block from being written.
     refused: Option<CliError>,
 }
 
-enum Place {
+enum ImageMedium {
     File(TargetFile),
     Disk(File),
 }
@@ -47,7 +47,7 @@ impl Image {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let file = TargetFile::make(path)?;
                 file.lengthen(size)?;
-                Place::File(file)
+                ImageMedium::File(file)
             }
             Err(source) => return Err(CliError::io("look at", path, source)),
             Ok(metadata) => {
@@ -69,8 +69,8 @@ impl Image {
 
     fn file(&self) -> &File {
         match &self.place {
-            Place::File(file) => file.file(),
-            Place::Disk(file) => file,
+            ImageMedium::File(file) => file.file(),
+            ImageMedium::Disk(file) => file,
         }
     }
 
@@ -101,7 +101,7 @@ impl Image {
     /// When it cannot be made durable.
     pub(crate) fn keep(mut self) -> Result<(), CliError> {
         self.file().sync_all().map_err(|source| CliError::io("flush", &self.path, source))?;
-        if let Place::File(file) = &mut self.place {
+        if let ImageMedium::File(file) = &mut self.place {
             file.keep();
         }
         Ok(())
@@ -127,15 +127,15 @@ impl Sink for Image {
 }
 
 /// A file whose content is given up.
-fn emptied(path: &Path, size: u64) -> Result<Place, CliError> {
+fn emptied(path: &Path, size: u64) -> Result<ImageMedium, CliError> {
     let file = TargetFile::open(path)?;
     file.file().set_len(0).map_err(|source| CliError::io("empty", path, source))?;
     file.lengthen(size)?;
-    Ok(Place::File(file))
+    Ok(ImageMedium::File(file))
 }
 
 /// A disk that nobody uses, zeroed as far as the image goes.
-fn disk(path: &Path, size: u64) -> Result<Place, CliError> {
+fn disk(path: &Path, size: u64) -> Result<ImageMedium, CliError> {
     let failed = |source| CliError::io("open", path, source);
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL);
@@ -148,5 +148,5 @@ fn disk(path: &Path, size: u64) -> Result<Place, CliError> {
     // No disk is longer than 2^63 bytes.
     fallocate(&file, zero, 0, size as libc::off_t)
         .map_err(|errno| CliError::io("zero", path, errno.into()))?;
-    Ok(Place::Disk(file))
+    Ok(ImageMedium::Disk(file))
 }

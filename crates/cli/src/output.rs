@@ -75,12 +75,12 @@ impl Kind {
 pub struct Output {
     path: PathBuf,
     kind: Kind,
-    target: Target,
+    target: OutputTarget,
 }
 
 /// What is there.
 #[derive(Clone, Debug)]
-enum Target {
+enum OutputTarget {
     /// A file, or the place of one, symbolic links followed.
     File(PathBuf),
     /// Something that takes what is written to it.
@@ -106,7 +106,7 @@ impl Output {
 
     /// Whether the result will be a file, beside which others can lie.
     pub fn is_file(&self) -> bool {
-        matches!(self.target, Target::File(_))
+        matches!(self.target, OutputTarget::File(_))
     }
 
     /// Writes the result.
@@ -116,9 +116,9 @@ impl Output {
     /// was there before still is.
     pub fn write(&self, content: &[u8]) -> Result<(), CliError> {
         let written = match target(&self.path, self.kind)? {
-            Target::File(path) => replace(&path, content),
+            OutputTarget::File(path) => replace(&path, content),
             // What is redirected into a file goes behind what is in it.
-            Target::Stream => OpenOptions::new()
+            OutputTarget::Stream => OpenOptions::new()
                 .append(true)
                 .open(&self.path)
                 .and_then(|mut stream| stream.write_all(content)),
@@ -127,14 +127,14 @@ impl Output {
     }
 }
 
-fn target(path: &Path, kind: Kind) -> Result<Target, CliError> {
+fn target(path: &Path, kind: Kind) -> Result<OutputTarget, CliError> {
     let failed = |source| CliError::io("write", path, source);
     let refused = |reason: &str| {
         let (path, reason) = (path.to_owned(), reason.to_owned());
         CliError::from(SystemError::OutputRefused { path, kind: kind.name, reason })
     };
     if DESCRIPTORS.iter().any(|descriptor| path.starts_with(descriptor)) {
-        return Ok(Target::Stream);
+        return Ok(OutputTarget::Stream);
     }
     let there = match fs::metadata(path) {
         Ok(there) => there,
@@ -144,12 +144,12 @@ fn target(path: &Path, kind: Kind) -> Result<Target, CliError> {
         }
         Err(_) => {
             check_directory_of(path).map_err(failed)?;
-            return Ok(Target::File(path.to_owned()));
+            return Ok(OutputTarget::File(path.to_owned()));
         }
     };
     let is = there.file_type();
     if is.is_fifo() || is.is_char_device() {
-        return Ok(Target::Stream);
+        return Ok(OutputTarget::Stream);
     }
     if !is.is_file() {
         return Err(refused(&format!("{} is there", kind_of(&there))));
@@ -160,7 +160,7 @@ fn target(path: &Path, kind: Kind) -> Result<Target, CliError> {
     }
     let path = path.canonicalize().map_err(failed)?;
     check_directory_of(&path).map_err(failed)?;
-    Ok(Target::File(path))
+    Ok(OutputTarget::File(path))
 }
 
 fn kind_of(there: &Metadata) -> &'static str {

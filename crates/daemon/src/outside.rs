@@ -36,7 +36,7 @@ impl Outside {
         let seen = Arc::new(Mutex::new(None));
         let (ends, ended) = channel();
         let store =
-            entry.store_identity.zip(store_size).and_then(|it| Store::open_here(it.0, it.1));
+            entry.store_identity.zip(store_size).and_then(|it| WatchedStore::open_here(it.0, it.1));
         let (directory, entry, told) = (directory.clone(), entry.clone(), seen.clone());
         let look = move || {
             loop {
@@ -59,8 +59,8 @@ impl Outside {
     }
 }
 
-fn look(directory: &StateDirectory, entry: &Entry, store: Option<&Store>) -> Option<String> {
-    if let Some(trouble) = store.and_then(Store::trouble) {
+fn look(directory: &StateDirectory, entry: &Entry, store: Option<&WatchedStore>) -> Option<String> {
+    if let Some(trouble) = store.and_then(WatchedStore::trouble) {
         return Some(trouble);
     }
     let device = entry.device.as_deref()?;
@@ -69,19 +69,19 @@ fn look(directory: &StateDirectory, entry: &Entry, store: Option<&Store>) -> Opt
 }
 
 /// The file or disk that this process has open.
-struct Store {
+struct WatchedStore {
     identity: FileIdentity,
     size: u64,
     /// Where it is looked at, wherever its own path leads.
     path: PathBuf,
 }
 
-impl Store {
-    fn open_here(identity: FileIdentity, size: u64) -> Option<Store> {
+impl WatchedStore {
+    fn open_here(identity: FileIdentity, size: u64) -> Option<WatchedStore> {
         let open = fs::read_dir("/proc/self/fd").ok()?;
         let mut paths = open.flatten().map(|entry| entry.path());
         let path = paths.find(|path| FileIdentity::at(path).is_ok_and(|it| it == identity))?;
-        Some(Store { identity, size, path })
+        Some(WatchedStore { identity, size, path })
     }
 
     fn trouble(&self) -> Option<String> {
@@ -122,7 +122,7 @@ mod tests {
         let file = File::create(path("a")).expect("it is writable");
         file.set_len(8192).expect("it is writable");
         let identity = FileIdentity::at(&path("a")).expect("it is there");
-        let store = Store::open_here(identity, 8192).expect("it is open");
+        let store = WatchedStore::open_here(identity, 8192).expect("it is open");
         assert_eq!(store.trouble(), None);
         fs::rename(path("a"), path("b")).expect("it is writable");
         fs::write(path("a"), "another").expect("it is writable");
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(store.trouble(), None);
         drop(file);
         assert_eq!(store.trouble(), None, "it is not open any more");
-        assert!(Store::open_here(identity, 8192).is_none());
+        assert!(WatchedStore::open_here(identity, 8192).is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{FINDINGS_MAX, Outcome};
 use crate::blocks::ReadBlocks;
 use crate::finding::Copy;
 use crate::report::{Report, label_text, uuid_text};
-use crate::superblocks::{Place, newest, read};
+use crate::superblocks::{SuperblockCopy, newest, read};
 use crate::window::Window;
 use coulter_format::superblock::Superblock;
 use coulter_format::{FORMAT_VERSION, Reason};
@@ -110,7 +110,7 @@ pub fn superblock(blocks: &mut impl ReadBlocks) -> Outcome<Vec<SuperblockDump>> 
     Outcome { value: Some(copies), findings: report.findings }
 }
 
-fn is_shown(place: &Place, newest: Option<&Superblock>) -> bool {
+fn is_shown(place: &SuperblockCopy, newest: Option<&Superblock>) -> bool {
     let expected = newest.is_some_and(|newest| {
         let geometry = &newest.geometry;
         [geometry.second_superblock, geometry.third_superblock].contains(&place.pba)
@@ -120,7 +120,7 @@ fn is_shown(place: &Place, newest: Option<&Superblock>) -> bool {
     expected || place.copy() == Copy::A || !(blank || elsewhere)
 }
 
-fn dump(place: &Place, newest: Option<&Superblock>) -> SuperblockDump {
+fn dump(place: &SuperblockCopy, newest: Option<&Superblock>) -> SuperblockDump {
     let state = match &place.content {
         None => SuperblockState::Damaged { reason: "unreadable".to_owned() },
         Some(Err(corrupt)) => SuperblockState::Damaged { reason: corrupt.reason.to_string() },

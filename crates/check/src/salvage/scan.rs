@@ -67,7 +67,7 @@ pub(super) struct Missing {
 
 /// How far a segment was gone through.
 #[derive(Clone, Copy, Debug, Default)]
-struct Chain {
+struct ScanChain {
     /// Where the next header should be.
     end: u32,
     sequence: u64,
@@ -114,7 +114,7 @@ impl Log {
             let entry = known.and_then(|known| known.entry);
             let chained = entry.is_some() && known.is_some_and(|known| !known.patched);
             let checkpoint_end = known.map_or(u32::MAX, |known| known.checkpoint_end);
-            let chain = Chain { checkpoint_end, ..Chain::default() };
+            let chain = ScanChain { checkpoint_end, ..ScanChain::default() };
             let chain = log.scan_segment(window, &layout, segment, chained, chain);
             // Where holes are filled, a header that nothing needs may be overwritten.
             if chain.is_patched || entry.is_some_and(|entry| entry.valid == 0) {
@@ -135,8 +135,8 @@ impl Log {
         layout: &Layout,
         segment: u32,
         chained: bool,
-        mut chain: Chain,
-    ) -> Chain {
+        mut chain: ScanChain,
+    ) -> ScanChain {
         let size = layout.segment_blocks();
         let mut offset = 0;
         while offset < size {
@@ -154,7 +154,7 @@ impl Log {
     }
 
     /// Notes what a block says if it is a header; returns its span.
-    fn note(&mut self, block: &Block, pba: Pba, offset: u32, chain: &mut Chain) -> Option<u32> {
+    fn note(&mut self, block: &Block, pba: Pba, offset: u32, chain: &mut ScanChain) -> Option<u32> {
         let view = RecordView::decode(block, &self.store, pba).ok()?;
         let header = view.header();
         if header.scattered.is_none() {

@@ -47,7 +47,7 @@ pub(crate) struct Fs {
 #[derive(Debug, Subcommand)]
 enum FsVerb {
     Create(Create),
-    Mount(Mount),
+    Mount(FsMount),
     Check(Check),
     Dump(Dump),
 }
@@ -78,7 +78,7 @@ struct Create {
 Examples:
   coulter fs mount disk.img /mnt
   coulter fs mount disk.img /mnt --cache back --options nosuid,nodev")]
-struct Mount {
+struct FsMount {
     /// Store with the file system
     path: PathBuf,
 
@@ -278,7 +278,7 @@ impl Create {
     }
 }
 
-impl Mount {
+impl FsMount {
     fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = self.mount_point()?;
         if !nix::unistd::Uid::effective().is_root() {

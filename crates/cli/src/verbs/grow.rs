@@ -103,13 +103,13 @@ impl Grow {
     }
 
     /// What is at `path`, locked and as long as it should be.
-    fn find(&self, path: &Path) -> Result<Place, CliError> {
+    fn find(&self, path: &Path) -> Result<StoreToGrow, CliError> {
         let metadata = fs::metadata(path).map_err(|source| CliError::io("open", path, source))?;
         if metadata.file_type().is_block_device() && self.store_size.is_some() {
             return Err(StoreError::SizeOfDisk { path: path.to_owned() }.into());
         }
         if !metadata.is_file() {
-            return Ok(Place { device: store::open_device(path, false)?, file: None });
+            return Ok(StoreToGrow { device: store::open_device(path, false)?, file: None });
         }
         let mut file = TargetFile::open(path)?;
         let present = file.length()?;
@@ -140,18 +140,18 @@ impl Grow {
             None => {}
         }
         let device = file.open_device()?;
-        Ok(Place { device, file: Some((file, present)) })
+        Ok(StoreToGrow { device, file: Some((file, present)) })
     }
 }
 
 /// Where a store is.
-struct Place {
+struct StoreToGrow {
     device: Box<dyn Device>,
     /// Of a file, the lock and the length before.
     file: Option<(TargetFile, u64)>,
 }
 
-impl Place {
+impl StoreToGrow {
     /// Lets the store grow. If it does not, its file is as long as before.
     fn grow(self, options: &GrowOptions) -> Result<Geometry, GrowError> {
         let Some((mut file, before)) = self.file else {

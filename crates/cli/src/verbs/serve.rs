@@ -38,7 +38,7 @@ pub(crate) struct Serve {
     /// Where to listen: unix:PATH, tcp:ADDRESS:PORT (port 0 picks a free port), or systemd for a
     /// socket passed by systemd
     #[arg(long, value_name = "ADDRESS", required_unless_present = "nvme", conflicts_with = "nvme")]
-    pub nbd: Option<Place>,
+    pub nbd: Option<NbdSocket>,
 
     /// Where to listen for NVMe hosts, instead of --nbd: tcp:ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS")]
@@ -87,20 +87,20 @@ pub(crate) struct Serve {
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum NbdSocket {
     /// On a socket of its own.
     Address(Address),
     /// On the one that systemd has passed.
     Inherited,
 }
 
-impl FromStr for Place {
+impl FromStr for NbdSocket {
     type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Place, AddressError> {
+    fn from_str(text: &str) -> Result<NbdSocket, AddressError> {
         match text {
-            "systemd" => Ok(Place::Inherited),
-            address => address.parse().map(Place::Address),
+            "systemd" => Ok(NbdSocket::Inherited),
+            address => address.parse().map(NbdSocket::Address),
         }
     }
 }
@@ -135,11 +135,11 @@ impl Serve {
             }));
         }
         match self.nbd.clone() {
-            Some(Place::Address(address)) => {
+            Some(NbdSocket::Address(address)) => {
                 check_remote(&address, allow_remote)?;
                 Ok(Point::NbdAt { address, allow_remote })
             }
-            Some(Place::Inherited) | None => Ok(Point::NbdInherited),
+            Some(NbdSocket::Inherited) | None => Ok(Point::NbdInherited),
         }
     }
 
