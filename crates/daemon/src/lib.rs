@@ -27,6 +27,7 @@ mod claim;
 pub mod control;
 pub mod detach;
 mod device_link;
+mod entry;
 pub mod error;
 mod events;
 mod failure_log;

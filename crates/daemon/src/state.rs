@@ -10,20 +10,16 @@
 //! - an entry whose process has ended is *stale*: it is never reported as attached, and whoever
 //!   takes the lock next may reclaim it.
 
+use crate::entry::Match;
+pub use crate::entry::{Entry, Via};
 use crate::error::{Error, StateError};
-use crate::file_identity::FileIdentity;
 use crate::liveness;
-use crate::opening::Acknowledge;
-use crate::process::Process;
 use crate::store_fate::StoreFate;
-use coulter::{ReadOnlyReason, State};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
-use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -40,144 +36,6 @@ pub const SOCKET_PATH_SIZE_MAX: usize = 107;
 
 /// How often is looked whether the lock is free, of those who do not wait for as long as it takes.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
-
-/// How the host reaches a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Via {
-    /// A block device of the ublk driver.
-    Ublk,
-    /// A block device of the kernel's NBD client.
-    Nbd,
-    /// A block device: a loop device over a FUSE file.
-    Loop,
-    /// An NBD server on a socket.
-    NbdServer,
-    /// A block device of the kernel's NVMe/TCP initiator.
-    Nvme,
-    /// An NVMe/TCP target.
-    NvmeServer,
-    /// No blocks: the file system on the volume, mounted.
-    Fs,
-}
-
-impl Via {
-    /// The word for it, on the command line and in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Via::Ublk => "ublk",
-            Via::Nbd => "nbd",
-            Via::Loop => "loop",
-            Via::NbdServer => "nbd-server",
-            Via::Nvme => "nvme",
-            Via::NvmeServer => "nvme-server",
-            Via::Fs => "fs",
-        }
-    }
-
-    /// Whether the host gets a block device.
-    pub fn is_block_device(self) -> bool {
-        !matches!(self, Via::NbdServer | Via::NvmeServer | Via::Fs)
-    }
-}
-
-impl std::fmt::Display for Via {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-/// One attached volume. Its field names are documented in `docs/cli.md`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// What `detach` and `status` call it.
-    pub name: String,
-    /// Absolute path of the store.
-    pub store: PathBuf,
-    /// The block device, or the URI of the NBD server. `None` until it serves.
-    pub device: Option<String>,
-    /// The attach point.
-    pub via: Via,
-    /// The process that serves it.
-    #[serde(flatten)]
-    pub process: Process,
-    /// Identity of the store. Empty until it serves.
-    pub uuid: String,
-    /// The name that is kept in the store; empty if it has none.
-    #[serde(default)]
-    pub label: String,
-    /// Of the program that serves it.
-    #[serde(default)]
-    pub version: String,
-    /// Bytes that the host sees. 0 until it serves.
-    pub volume_size_bytes: u64,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// Why it can do less than it was attached for, if it can.
-    #[serde(default)]
-    pub failure: Option<String>,
-    /// Whether its daemon is ending: it writes out what hosts have written, and answers no command.
-    #[serde(default)]
-    pub ending: bool,
-    /// Seconds since 1970 at which it was attached.
-    pub attached_at_unix_seconds: u64,
-    /// Where its metrics are to be had, if anywhere.
-    #[serde(default)]
-    pub metrics: Option<SocketAddr>,
-    /// Which file or disk the store is, whatever lies at its path by now. `None` for a drive that is
-    /// emulated.
-    #[serde(default)]
-    pub store_identity: Option<FileIdentity>,
-    /// When writes are answered.
-    #[serde(default)]
-    pub acknowledge: Acknowledge,
-}
-
-/// How well a word that the user wrote names a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Match {
-    /// It is its name, its store or its device.
-    Yes,
-    /// It is the path of its store, but another file lies there now.
-    Replaced,
-    No,
-}
-
-impl Entry {
-    /// The same of a volume that is in `state` now.
-    pub fn in_state(&self, state: &State) -> Entry {
-        let failure = match state {
-            State::Running | State::ReadOnly(ReadOnlyReason::Opened) | State::Closed => None,
-            failed => Some(failed.to_string()),
-        };
-        Entry { read_only: *state != State::Running, failure, ..self.clone() }
-    }
-
-    /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
-    /// there now.
-    pub fn is_of(&self, path: &Path) -> Option<bool> {
-        match (self.store_identity, FileIdentity::at(path).ok()) {
-            (Some(own), Some(found)) if own == found => Some(true),
-            (Some(_), Some(_)) => (self.store != path).then_some(false),
-            _ => Some(self.store == path),
-        }
-    }
-
-    /// What `text` is to it; `path` is that text as a path.
-    fn matched_by(&self, text: &str, path: Option<&Path>) -> Match {
-        let device = self.device.as_deref();
-        let is_device =
-            device == Some(text) || path.is_some_and(|path| device.map(Path::new) == Some(path));
-        if self.name == text || is_device {
-            return Match::Yes;
-        }
-        match path.map(|path| self.is_of(path)) {
-            Some(Some(true)) => Match::Yes,
-            Some(None) => Match::Replaced,
-            Some(Some(false)) | None => Match::No,
-        }
-    }
-}
 
 /// What the user wrote, as the path that the kernel knows it by; of a file that is gone, as the path
 /// that it had.
@@ -537,31 +395,6 @@ pub fn name_of_store(store: &Path) -> String {
     }
     let name = name.trim_matches(['-', '_']);
     if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
-}
-
-#[cfg(any(test, feature = "testing"))]
-impl Entry {
-    /// One for tests: by loop, of a store that need not exist.
-    pub fn sample(name: &str, process: Process) -> Entry {
-        Entry {
-            name: name.to_owned(),
-            store: PathBuf::from("/srv").join(name),
-            device: Some(format!("/dev/{name}")),
-            via: Via::Loop,
-            process,
-            uuid: String::new(),
-            label: String::new(),
-            version: String::new(),
-            volume_size_bytes: 4096,
-            read_only: false,
-            failure: None,
-            ending: false,
-            attached_at_unix_seconds: 1,
-            metrics: None,
-            store_identity: None,
-            acknowledge: Acknowledge::Written,
-        }
-    }
 }
 
 #[cfg(test)]

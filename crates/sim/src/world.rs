@@ -14,26 +14,32 @@
 //! A device that lost, misplaced or rotted a block is held to less: errors are allowed, and opening may be
 //! refused; wrong bytes are not.
 
+mod answers;
 mod disk;
 mod invariants;
+mod outcome;
 mod power;
+mod shape;
 mod space;
 
 use crate::buffers::Memory;
 use crate::device::{Device, Loss};
 use crate::generate;
 use crate::oracle::{Floor, Operation, Oracle, Part, Violation};
-use crate::plan::{Fault, Plan, Setting, Shape, Step, WINDOW};
+use crate::plan::{Fault, Plan, Setting, Shape, Step};
 use crate::random::Random;
-use coulter_engine::create::{CreateOptions, Sparse, create, map_size_min};
+use coulter_engine::create::create;
 use coulter_engine::grow::Growth;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{
     BufferRef, Change, ChangeKind, Config, Engine, Failure, Io, Request, RequestId,
 };
-use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
-use disk::{Armed, mix};
+use coulter_format::{BLOCK_SIZE, Block, Lba};
+use disk::Armed;
 use invariants::Invariants;
+pub use outcome::Outcome;
+pub(crate) use shape::create_options;
+use shape::{config, reference_blocks};
 use space::Space;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -60,68 +66,6 @@ const IDLE_TURNS_MAX: u32 = 4;
 /// Device commands without an end to a phase that must end: then it stands still, or runs in circles.
 const EVENTS_MAX: u64 = 200_000;
 
-/// What happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// Requests accepted.
-    pub operations: u64,
-    /// Of these, writes of several ranges.
-    pub writes_of_many: u64,
-    /// Writes for which a sparse store had no room.
-    pub writes_refused: u64,
-    /// Device commands completed.
-    pub commands: u64,
-    /// Power cuts, those during opening included.
-    pub crash_points: u64,
-    /// Of those, cuts during opening.
-    pub cuts_while_opening: u64,
-    /// Openings that got to their end.
-    pub recoveries: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// Segments cleaned.
-    pub segments_cleaned: u64,
-    /// Blocks written into holes.
-    pub hole_blocks: u64,
-    /// Long records written.
-    pub long_records: u64,
-    /// Of these, those that recovery took.
-    pub long_records_replayed: u64,
-    /// Records that checkpoints referred to.
-    pub records_referred: u64,
-    /// How often recovery followed a reference.
-    pub references_followed: u64,
-    /// Of the memory that recovery may use for updates, how much it used at most, in percent.
-    pub recovery_fill_max: u64,
-    /// Nanoseconds of virtual time.
-    pub time_ns: u64,
-    /// A hash over every device command and what was written, to compare two runs.
-    pub fingerprint: u64,
-}
-
-impl Outcome {
-    /// Adds another life's; the fingerprints are mixed in order.
-    pub fn add(&mut self, other: &Outcome) {
-        self.operations += other.operations;
-        self.writes_of_many += other.writes_of_many;
-        self.writes_refused += other.writes_refused;
-        self.commands += other.commands;
-        self.crash_points += other.crash_points;
-        self.cuts_while_opening += other.cuts_while_opening;
-        self.recoveries += other.recoveries;
-        self.checkpoints += other.checkpoints;
-        self.segments_cleaned += other.segments_cleaned;
-        self.hole_blocks += other.hole_blocks;
-        self.long_records += other.long_records;
-        self.long_records_replayed += other.long_records_replayed;
-        self.records_referred += other.records_referred;
-        self.references_followed += other.references_followed;
-        self.recovery_fill_max = self.recovery_fill_max.max(other.recovery_fill_max);
-        self.time_ns += other.time_ns;
-        self.fingerprint = mix(self.fingerprint, other.fingerprint);
-    }
-}
-
 enum Expected {
     Write(u64),
     Discard(u64),
@@ -136,67 +80,6 @@ struct Pending {
     io: Io,
     data: Vec<Option<Rc<Block>>>,
     flush_mark: usize,
-}
-
-/// How a store of this shape is made.
-pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
-    let device_size = (shape.segments + 1) * u64::from(shape.segment_blocks);
-    let sparse = shape.sparse.map(|sparse| Sparse {
-        address_limit: shape.volume.div_ceil(WINDOW) * sparse.spread,
-        root_limit: Some(sparse.roots),
-    });
-    let blocks = shape.sparse.map_or(shape.volume, |sparse| sparse.capacity);
-    CreateOptions {
-        device_size,
-        sparse,
-        volume_size: Some(blocks).filter(|blocks| *blocks > 0),
-        segment_blocks: shape.segment_blocks,
-        spare_percent: shape.spare,
-        store: StoreId { uuid: [5; 16], salt: 99 },
-        label: [0; 64],
-        map_size: map_size(shape),
-        journal_size: Some(shape.journal),
-        run_count_limit: Some(shape.runs),
-    }
-}
-
-fn map_size(shape: &Shape) -> Option<u64> {
-    let log = shape.segments * u64::from(shape.segment_blocks);
-    match shape.map {
-        0 => None,
-        // Each root of a sparse volume takes 12 KiB and a little.
-        1 => {
-            let roots = shape.sparse.map_or(0, |sparse| u64::from(sparse.roots));
-            Some(map_size_min(log) + 12_336 * roots)
-        }
-        bytes => Some(bytes),
-    }
-}
-
-/// Requests at once. Where segments hold long records, enough to fill them with single blocks; where there is
-/// no spare space, enough to wait for it with more than there is.
-fn request_count(shape: &Shape) -> u32 {
-    let are_many = shape.segment_blocks >= crate::full::SEGMENT_SIZE || shape.spare == 0;
-    if are_many { 1024 } else { 64 }
-}
-
-fn config(shape: &Shape) -> Config {
-    Config {
-        map_size: map_size(shape),
-        record_count: RECORDS,
-        page_count: 16,
-        request_count: request_count(shape),
-        trim: shape.trim,
-        placement: shape.placement,
-        reclaim: shape.reclaim,
-        reference_blocks: reference_blocks(shape.references),
-        prepare: shape.prepare,
-        ..Config::default()
-    }
-}
-
-fn reference_blocks(references: u32) -> u32 {
-    if references == 0 { u32::MAX } else { references }
 }
 
 /// Runs one plan after another, with the same buffers.
@@ -650,95 +533,6 @@ impl World {
         Ok(())
     }
 
-    /// A sparse store has no room for the write of this number: it must be so.
-    fn refuse(&mut self, number: u64) -> Result<(), Violation> {
-        // What it discards makes no room for what it stores.
-        self.oracle.refuse_discards(number);
-        let with = self.charge();
-        self.oracle.refuse(number);
-        let Some(sparse) = self.shape.sparse else {
-            return violation("a store that is not sparse says that it is full".to_owned());
-        };
-        // A root that became empty counts until the next checkpoint.
-        let roots_in_use = self.oracle.touched_units(|lba| self.shape.place(lba) >> 18);
-        let most = with.blocks + 2 * roots_in_use;
-        if most > charge_max(sparse.capacity) || roots_in_use > u64::from(sparse.roots) {
-            return Ok(());
-        }
-        violation(format!("write {number} is refused, but {with:?} and {roots_in_use} roots fit"))
-    }
-
-    /// What is mapped when all that was accepted has taken effect.
-    fn charge(&self) -> Charge {
-        let mapped = self.oracle.mapped();
-        let units = |bits: u32| {
-            let of = |lba: &u64| self.shape.place(*lba) >> bits;
-            mapped.iter().map(of).collect::<std::collections::BTreeSet<_>>().len() as u64
-        };
-        Charge { blocks: mapped.len() as u64 + units(9) + units(18) }
-    }
-
-    /// Nothing is accepted that would be one block too many.
-    fn check_capacity(&self) -> Result<(), Violation> {
-        let Some(sparse) = self.shape.sparse else { return Ok(()) };
-        let (charge, most) = (self.charge(), charge_max(sparse.capacity));
-        match charge.blocks <= most {
-            true => Ok(()),
-            false => violation(format!("{charge:?} blocks were accepted, of {most}")),
-        }
-    }
-
-    /// Whether a request may fail so.
-    fn excuse(&mut self, expected: &Expected, failure: Failure) -> Result<(), Violation> {
-        if let Expected::Read { buffer, .. } | Expected::Presence { buffer, .. } = expected {
-            self.memory.take_host(*buffer);
-        }
-        let may_be_corrupt = self.forgotten && matches!(expected, Expected::Read { .. });
-        let is_corrupt = matches!(failure, Failure::Corrupt(_));
-        if self.tainted || (self.failed && (!is_corrupt || may_be_corrupt)) {
-            return Ok(());
-        }
-        violation(format!("a request failed: {failure:?}"))
-    }
-
-    fn compare(
-        &mut self,
-        lba: u64,
-        buffer: BufferRef,
-        floors: Vec<Floor>,
-    ) -> Result<(), Violation> {
-        let (blocks, absent) = self.memory.take_host_and_absent(buffer);
-        let blocks = blocks.iter().zip(absent);
-        for (lba, ((block, absent), floor)) in (lba..).zip(blocks.zip(floors)) {
-            let seen = number_of(lba, block)?;
-            present_as_shown(lba, seen, absent)?;
-            if !self.oracle.allows(lba, floor, seen) {
-                return violation(format!("block {lba} read as {seen}, but {floor:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn compare_presence(
-        &mut self,
-        lba: u64,
-        buffer: BufferRef,
-        floors: Vec<Floor>,
-    ) -> Result<(), Violation> {
-        let (_, absent) = self.memory.take_host_and_absent(buffer);
-        for (lba, (absent, floor)) in (lba..).zip(absent.into_iter().zip(floors)) {
-            let is_allowed = match absent {
-                true => self.oracle.allows(lba, floor, 0),
-                // What is damaged counts as mapped.
-                false => self.oracle.may_be_mapped(lba, floor) || self.tainted || self.forgotten,
-            };
-            if !is_allowed {
-                return violation(format!("block {lba} is unmapped: {absent}, but {floor:?}"));
-            }
-        }
-        Ok(())
-    }
-
     fn shut_down(&mut self) -> Result<(), Violation> {
         self.drain()?;
         // Without space it would end without a checkpoint: `without_space.rs` has that.
@@ -836,17 +630,6 @@ impl World {
     }
 }
 
-/// Blocks that data and map pages take.
-#[derive(Clone, Copy, Debug)]
-struct Charge {
-    blocks: u64,
-}
-
-/// Blocks that a sparse store of this capacity has for both.
-fn charge_max(capacity: u64) -> u64 {
-    capacity + capacity.div_ceil(512) + capacity.div_ceil(512 * 512)
-}
-
 /// A block that says where and by which write it was made, in each sector.
 fn content(lba: u64, number: u64) -> Block {
     let mut block = [0; BLOCK_SIZE];
@@ -856,16 +639,6 @@ fn content(lba: u64, number: u64) -> Block {
         sector[16..24].copy_from_slice(&(lba ^ number ^ index as u64).to_le_bytes());
     }
     block
-}
-
-/// A block is said to be mapped if it holds data, and unmapped if it holds zeros: nobody writes zeros.
-fn present_as_shown(lba: u64, number: u64, absent: bool) -> Result<(), Violation> {
-    match absent == (number == 0) {
-        true => Ok(()),
-        false => {
-            violation(format!("block {lba} of write {number} is said to be unmapped: {absent}"))
-        }
-    }
 }
 
 /// The number of the write that a block came from; zero for an unmapped one.

@@ -9,7 +9,7 @@ use crate::diagnosis;
 use crate::requirement::{Need, has};
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,16 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Writes a file, and returns when it is durable.
+///
+/// # Panics
+/// When the file cannot be written.
+pub fn write_and_sync(path: &Path, content: &[u8]) {
+    let mut file = File::create(path).expect("the file system is writable");
+    file.write_all(content).expect("there is room");
+    file.sync_all().expect("it can be synced");
+}
 
 /// The names of all fields in a value.
 pub fn names(value: &Value, into: &mut impl Extend<String>) {

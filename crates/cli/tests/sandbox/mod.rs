@@ -3,7 +3,7 @@
 #![allow(unused_imports, reason = "each test program uses a part of this")]
 
 pub(crate) use coulter_systems::sandbox::{
-    PATIENCE, can_mount, is_running, mounts_below, names, send, skipped, wait_until,
+    PATIENCE, can_mount, is_running, mounts_below, names, send, skipped, wait_until, write_and_sync,
 };
 use std::ops::{Deref, DerefMut};
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Power cuts and openings, and what is compared after them.
 
-use super::{EVENTS_MAX, Expected, Pending, World, number_of, present_as_shown, violation};
+use super::answers::present_as_shown;
+use super::{EVENTS_MAX, Expected, Pending, World, number_of, violation};
 use crate::device::Loss;
 use crate::oracle::Violation;
 use coulter_engine::{Command, Engine, Failure, Phase, Request, RequestId};
