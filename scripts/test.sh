@@ -64,11 +64,11 @@ part_tests() {
 
 # Each library crate has an example that runs in seconds and needs nothing from the machine.
 part_examples() {
-  local path crate
+  local path
+  cargo build --quiet --workspace --examples
   for path in crates/*/examples/use_*.rs; do
-    crate=$(sed -n 's/^name = "\(.*\)"$/\1/p' "${path%/examples/*}/Cargo.toml" | head -n 1)
     echo "== example $(basename "$path" .rs)"
-    cargo run --quiet --package "$crate" --example "$(basename "$path" .rs)" >/dev/null
+    "${CARGO_TARGET_DIR:-target}/debug/examples/$(basename "$path" .rs)" >/dev/null
   done
 }
 

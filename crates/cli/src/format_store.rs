@@ -144,6 +144,9 @@ pub fn format_from(
     interrupt.check()?;
     erase(file.file(), file.path(), &marks)?;
     let made = store::create(file.path(), device, &options)?;
+    if shape.sparse {
+        file.reserve_before_log(made.segment_size_bytes, &interrupt)?;
+    }
     if let Some(origin) = origin {
         origin.bring_in(file.path(), file.open_device()?, &interrupt)?;
     }

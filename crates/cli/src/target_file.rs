@@ -11,11 +11,14 @@ use crate::error::{CliError, OpenError};
 use crate::interrupt::Interrupt;
 use crate::store;
 use coulter_device::Device;
+use coulter_format::BLOCK_SIZE;
+use coulter_format::checkpoint::BODY_SIZE_MAX;
 use coulter_system::sparse;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -126,10 +129,35 @@ impl TargetFile {
     pub(crate) fn reserve(&mut self, interrupt: &Interrupt) -> Result<bool, CliError> {
         let length = self.length()?;
         self.reserved = true;
-        let mut at = 0;
-        while at < length {
+        self.reserve_range(0..length, interrupt)
+    }
+
+    /// Reserves the room of what is written before the log: a checkpoint must not wait for room, and the
+    /// space of segments alone is secured before it is used. `segment_size` bytes lie before the log.
+    ///
+    /// # Errors
+    /// As [`TargetFile::reserve`].
+    pub(crate) fn reserve_before_log(
+        &mut self,
+        segment_size: u64,
+        interrupt: &Interrupt,
+    ) -> Result<bool, CliError> {
+        // A superblock begins either half, and the second copy of a checkpoint's body follows it.
+        let half = segment_size / 2;
+        let length = half.min(u64::from(BODY_SIZE_MAX) + BLOCK_SIZE as u64);
+        Ok(self.reserve_range(0..length, interrupt)?
+            && self.reserve_range(half..half + length, interrupt)?)
+    }
+
+    fn reserve_range(
+        &mut self,
+        range: Range<u64>,
+        interrupt: &Interrupt,
+    ) -> Result<bool, CliError> {
+        let mut at = range.start;
+        while at < range.end {
             interrupt.check()?;
-            let piece = RESERVED_AT_ONCE.min(length - at);
+            let piece = RESERVED_AT_ONCE.min(range.end - at);
             // No file is longer than 2^63 bytes.
             let (offset, length) = (at as libc::off_t, piece as libc::off_t);
             match fallocate(&self.file, FallocateFlags::empty(), offset, length) {

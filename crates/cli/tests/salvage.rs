@@ -49,12 +49,14 @@ fn damage(sandbox: &Sandbox, block: u64) {
     file.write_all_at(&[0x5a; 100], block * BLOCK_SIZE).expect("it is writable");
 }
 
-/// The first block of the checkpoint's body.
-fn body(sandbox: &Sandbox) -> u64 {
+/// The first blocks of both copies of the checkpoint's body.
+fn bodies(sandbox: &Sandbox) -> [u64; 2] {
     let copies = sandbox.json(&["dump", "disk.img", "superblock", "--json"]);
-    let copies = copies.as_array().expect("both copies");
-    let newest = copies.iter().find_map(|copy| find(copy, "checkpoint_block"));
-    newest.and_then(Value::as_u64).expect("a copy says where it lies")
+    let copies = copies.as_array().expect("an array");
+    ["checkpoint_block", "checkpoint_copy_block"].map(|name| {
+        let newest = copies.iter().find_map(|copy| find(copy, name));
+        newest.and_then(Value::as_u64).expect("a copy says where it lies")
+    })
 }
 
 /// The first value of this name, however deep.
@@ -84,7 +86,7 @@ fn a_sound_store_comes_out_as_it_is_and_sparse() {
 #[test]
 fn without_its_checkpoint_a_store_is_not_attached_and_all_of_it_comes_out() {
     let Some(sandbox) = written() else { return };
-    damage(&sandbox, body(&sandbox));
+    bodies(&sandbox).into_iter().for_each(|block| damage(&sandbox, block));
     let error = sandbox.fails(1, &["attach", "disk.img", "--via", "nbd-server"]);
     assert!(error.contains("`coulter salvage` takes out what is left"), "{error}");
     let error = sandbox.fails(1, &["check", "disk.img"]);

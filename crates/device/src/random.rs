@@ -10,6 +10,7 @@ impl Random {
     }
 
     /// The next 64 bits.
+    #[cfg(feature = "conformance")]
     pub(crate) fn bits(&mut self) -> u64 {
         self.0.bits()
     }
