@@ -151,6 +151,10 @@ fs-crashes: ## each cut of each workload of two operations on a file system of C
 	$(CARGO) test --quiet --release --package coulter-files --test crashes --test engine_crashes -- \
 	  --ignored --nocapture
 
+fs-kills: ## 60 kills of the daemon of a mounted file system of Coulter's own, under load
+	scripts/setup.sh test
+	$(CARGO) test --quiet --release --package coulter-cli --test fs -- --ignored --nocapture
+
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
@@ -163,4 +167,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes
+.PHONY: examples fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills

@@ -63,6 +63,7 @@ pub(crate) enum Verb {
     Umount(verbs::umount::Umount),
     Fs(verbs::fs::Fs),
     Overlay(verbs::overlay::Overlay),
+    Sync(verbs::sync::Sync),
     Serve(verbs::serve::Serve),
     #[command(visible_alias = "info")]
     Status(verbs::status::StatusOf),

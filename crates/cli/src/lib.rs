@@ -100,6 +100,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Umount(verb) => verb.run(&looked_into()?),
         Verb::Fs(verb) => verb.run(known_state().as_ref(), state),
         Verb::Overlay(verb) => verb.run(&state()?),
+        Verb::Sync(verb) => verb.run(),
         Verb::Serve(verb) => verb.run(&state()?),
         Verb::Status(verb) => verb.run(&looked_into()?),
         Verb::Tune(verb) => verb.run(&looked_into()?),

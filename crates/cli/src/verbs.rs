@@ -19,5 +19,6 @@ pub(crate) mod salvage;
 pub mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod status;
+pub(crate) mod sync;
 pub(crate) mod tune;
 pub(crate) mod umount;

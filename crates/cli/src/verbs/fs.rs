@@ -15,17 +15,20 @@ use coulter_check::files::{self, Report};
 use coulter_daemon::job::{FsOptions, Job, Point};
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::setting::{self, Setting};
-use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::state::{Entry, StateDirectory, Via};
 use coulter_daemon::{launch, service};
 use coulter_files::{CreateOptions, Time};
 use coulter_terminal::{Report as Told, Size};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a block.
 const BLOCK_SIZE: usize = coulter::service::BLOCK_SIZE as usize;
+/// How long a mount waits for the daemon of one that was unmounted to close the store.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(60);
+const PREDECESSOR_PAUSE: Duration = Duration::from_millis(20);
 
 /// Make, mount and check a Coulter file system.
 ///
@@ -317,10 +320,31 @@ impl FsMount {
             service::run(state, job, &mut |entry| Ok(self.tell(entry)?))?;
             return Ok(());
         }
+        self.await_predecessor(state)?;
         let mut words = options.words(&self.path);
         words.splice(1..1, mount.words());
         let entry = launch::launch(state, words)?;
         self.tell(&entry)
+    }
+
+    /// umount(8) ends before a daemon has written everything to its store, and closed it: waits for that.
+    fn await_predecessor(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let Ok(store) = self.path.canonicalize() else { return Ok(()) };
+        let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+        let limit = Instant::now() + PREDECESSOR_PATIENCE;
+        while Instant::now() < limit {
+            let is_it = |entry: &Entry| entry.via == Via::Fs && entry.store == store;
+            let Some(entry) = state.entries()?.into_iter().find(is_it) else { return Ok(()) };
+            let device = entry.device.as_deref().map(Path::new);
+            let Some(directory) = device.filter(|_| entry.process.is_alive()) else {
+                return Ok(());
+            };
+            if mounts::mount_at(directory).map_err(failed)?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(PREDECESSOR_PAUSE);
+        }
+        Ok(())
     }
 
     /// The directory, absolute, if something may be mounted there. What a killed daemon left there is in

@@ -7,6 +7,7 @@
 //! pump     one thread: the kernel's messages, the file system and the volume's session
 //! answers  what the file system answered -> bytes
 //! message  the kernel's bytes -> what it asks
+//! sync     what another process asks the mount
 //! ```
 //!
 //! # What the kernel keeps Only this mount changes the file system, so the kernel may cache names,
@@ -19,6 +20,8 @@ mod message;
 mod mount;
 pub mod overlay;
 mod pump;
+mod sync;
 
 pub use message::{SETTLE_IOCTL, SYNC_IOCTL};
 pub use mount::{FilesMount, MountError, MountOptions};
+pub use sync::sync;

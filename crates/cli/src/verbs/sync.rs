@@ -1,0 +1,26 @@
+//! `coulter sync`: what sync(1) does not do for a file system of Coulter's own.
+
+use crate::error::CliError;
+use clap::Args;
+use coulter_attach::fuse::files;
+use std::path::PathBuf;
+
+/// Make durable what was written to a mounted file system of Coulter's own.
+///
+/// The kernel does not tell it of sync(1): without this command it makes everything durable each second,
+/// and at `fsync`. With `--cache back`, programs have to sync their own files as well.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter sync /mnt")]
+pub(crate) struct Sync {
+    /// Directory that the file system is mounted on, or any file on it
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+impl Sync {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        files::sync(&self.directory).map_err(|source| CliError::io("sync", &self.directory, source))
+    }
+}
