@@ -75,7 +75,7 @@ fn a_name_stays_in_its_script_and_one_that_is_taken_is_refused() {
     }
     sandbox.ok(&["detach", "日本"]);
     sandbox.ok(&["detach", "zwei"]);
-    assert!(sandbox.ok(&["help", "mount"]).contains("Mount a file system"));
+    assert!(sandbox.ok(&["help", "mount"]).contains("Mount the file system"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use clap::Args;
 use coulter_attach::fuse::files;
 use std::path::PathBuf;
 
-/// Make durable what was written to a mounted file system of Coulter's own.
+/// Make durable what was written to a mounted Coulter file system.
 ///
 /// The kernel does not tell it of sync(1): without this command it makes everything durable each second,
 /// and at `fsync`. With `--cache back`, programs have to sync their own files as well.
