@@ -46,7 +46,9 @@ fn a_killed_daemon_leaves_nothing_that_mount_umount_or_detach_cannot_take_away()
         fs::write(sandbox.path("mnt/other"), "not synced").expect("it is writable");
         send(pid as u32, "KILL");
         let dead = fs::read(&file).expect_err("nobody serves it");
-        assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+        // A request that was on its way is aborted; those that come later find no connection.
+        let dead = dead.raw_os_error().expect("the kernel says it");
+        assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&dead), "{dead}");
         match verb {
             "mount" => {
                 mounted(&sandbox);
@@ -69,13 +71,13 @@ fn sync_makes_durable_what_was_written() {
     let sandbox = made();
     let pid = mounted(&sandbox);
     fs::create_dir(sandbox.path("mnt/directory")).expect("it is writable");
-    fs::write(sandbox.path("mnt/directory/file"), [7; 100_000]).expect("it is writable");
+    fs::write(sandbox.path("mnt/directory/file"), vec![7; 100_000]).expect("it is writable");
     sandbox.ok(&["sync", "mnt"]);
     send(pid as u32, "KILL");
     sandbox.ok(&["umount", "mnt"]);
     mounted(&sandbox);
     let found = fs::read(sandbox.path("mnt/directory/file")).expect("it was synced");
-    assert!(found == [7; 100_000]);
+    assert!(found == vec![7; 100_000]);
     sandbox.ok(&["sync", "mnt/directory/file"]);
     sandbox.ok(&["umount", "mnt"]);
     let error = sandbox.fails(1, &["sync", "mnt"]);
@@ -92,9 +94,9 @@ fn a_mount_waits_until_the_one_before_has_closed_the_store() {
         mounted(&sandbox);
         let file = sandbox.path("mnt/file");
         if round > 0 {
-            assert!(fs::read(&file).expect("it was written") == [round - 1; 3_000_000]);
+            assert!(fs::read(&file).expect("it was written") == vec![round - 1; 3_000_000]);
         }
-        fs::write(&file, [round; 3_000_000]).expect("it is writable");
+        fs::write(&file, vec![round; 3_000_000]).expect("it is writable");
         nix::mount::umount(&sandbox.path("mnt")).expect("nobody uses it");
     }
     mounted(&sandbox);

@@ -8,6 +8,10 @@ use coulter_daemon::attach_point;
 use coulter_daemon::detach::detach;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
+use std::time::Duration;
+
+/// How long a daemon that ends may take to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Detach a volume: flush it, write a checkpoint, end its daemon.
 ///
@@ -36,25 +40,37 @@ impl Detach {
                 if entry.device.as_ref() == Some(&self.volume) {
                     attach_point::check_device(state, &entry)?;
                 }
-                Ok(detach(state, &entry, self.force)?)
+                match detach(state, &entry, self.force) {
+                    // It ended while it was asked: in order, or because it was killed.
+                    Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
+                        state.wait_for_end(&entry, END_PATIENCE);
+                        self.clear_away(state, not_attached)
+                    }
+                    detached => Ok(detached?),
+                }
             }
             Err(not_attached @ Error::State(StateError::NotAttached { .. })) => {
-                if state.entries()?.is_empty() {
-                    return Err(not_attached.into());
-                }
-                let lock = state.lock()?;
-                let Some(ended) = state.find_ended(&lock, &self.volume)? else {
-                    return Err(not_attached.into());
-                };
-                if !self.force {
-                    refuse_if_mounted(&ended)?;
-                }
-                reclaim::reclaim(state, &lock, &ended)?;
-                terminal::note(&format!("the daemon of '{}' had ended before", ended.name));
-                Ok(())
+                self.clear_away(state, not_attached)
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Takes away what a daemon that ended left, if it left anything.
+    fn clear_away(&self, state: &StateDirectory, not_attached: Error) -> Result<(), CliError> {
+        if state.entries()?.is_empty() {
+            return Err(not_attached.into());
+        }
+        let lock = state.lock()?;
+        let Some(ended) = state.find_ended(&lock, &self.volume)? else {
+            return Err(not_attached.into());
+        };
+        if !self.force {
+            refuse_if_mounted(&ended)?;
+        }
+        reclaim::reclaim(state, &lock, &ended)?;
+        terminal::note(&format!("the daemon of '{}' had ended before", ended.name));
+        Ok(())
     }
 }
 

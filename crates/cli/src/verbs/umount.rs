@@ -11,6 +11,10 @@ use coulter_daemon::left_over;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory, Via};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a daemon that ends may take to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Unmount a file system and detach its volume.
 ///
@@ -62,8 +66,7 @@ impl Umount {
                 Ok(reclaim::reclaim(state, &state.lock()?, &entry)?)
             }
             Some(entry) if is_last => match detach(state, &entry, false) {
-                // By another command, which unmounted it together with this one.
-                Err(Error::State(StateError::NotAttached { .. })) => Ok(()),
+                Err(Error::State(StateError::NotAttached { .. })) => ended(state, &entry),
                 detached => Ok(detached?),
             },
             _ => Ok(()),
@@ -85,10 +88,18 @@ fn unmount_fs(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
         return Ok(reclaim::reclaim(state, &state.lock()?, entry)?);
     }
     match detach(state, entry, false) {
-        // By another command, together with this one.
-        Err(Error::State(StateError::NotAttached { .. })) => Ok(()),
+        Err(Error::State(StateError::NotAttached { .. })) => ended(state, entry),
         detached => Ok(detached?),
     }
+}
+
+/// The daemon of `entry` ended while this command looked: by another command, and took all of its own along,
+/// or because it was killed, and then it left some.
+fn ended(state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+    if !state.wait_for_end(entry, END_PATIENCE) {
+        return Err(Error::from(DaemonError::ending(entry)).into());
+    }
+    Ok(reclaim::reclaim(state, &state.lock()?, entry)?)
 }
 
 /// The entry whose device is `source`, stale ones included; not one whose device has become that of
