@@ -116,7 +116,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme read-only", "nvme-read-only", Set::Long, 90),
     any("nvme queues", "nvme-queues", Set::Long, 240),
     any("nvme device ext4", "file-system ext4 nvme", Set::Short, 120),
-    any("nvme device that waits", "waiting nvme", Set::Short, 90),
+    any("nvme device that waits", "waiting nvme", Set::Short, 60),
     any("nvme device 5 kills", "kills nvme 5", Set::Long, 300),
     any("nvme atomic writes", "nvme-atomic", Set::Short, 60),
     any("nvme passthrough", "nvme-passthrough", Set::Short, 120),
@@ -124,7 +124,7 @@ pub const SCENARIOS: &[Scenario] = &[
     cuts("10 power cuts under ext4 on ublk", "power ext4 ublk", Set::Long, 10),
     cuts("10 power cuts under xfs on ublk", "power xfs ublk", Set::Long, 10),
     cuts("10 power cuts under btrfs on ublk", "power btrfs ublk", Set::Long, 10),
-    pages("nvme power cut under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Short, 1),
+    pages("nvme power cut under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Long, 1),
     pages("nvme 10 power cuts under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Long, 10),
     pages("nvme 10 power cuts under pages of 64 KiB on xfs", "nvme-pages xfs 65536", Set::Long, 10),
     pages(
