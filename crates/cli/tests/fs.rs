@@ -106,7 +106,7 @@ fn a_mount_waits_until_the_one_before_has_closed_the_store() {
 
 /// Files that are replaced in turn.
 const FILES: u64 = 20;
-/// One replacement of so many is synced.
+/// Every seventh replacement is synced.
 const SYNC_EACH: u64 = 7;
 
 /// What the file holds after replacement `number`: some lines, or some blocks.

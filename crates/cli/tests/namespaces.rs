@@ -64,7 +64,7 @@ fn a_daemon_that_lives_elsewhere_is_not_taken_for_killed() {
         assert!(!told(&listed).contains("killed"), "{}", told(&listed));
         let status = elsewhere(&sandbox, namespace, "$coulter status; $coulter status disk");
         assert!(!told(&status).contains("killed"), "{}", told(&status));
-        // Whoever attaches another one clears away what killed daemons left.
+        // The next attach clears away what killed daemons left.
         let script = "$coulter attach other.img --via nbd-server; $coulter detach other";
         elsewhere(&sandbox, namespace, script);
         let refused = "! $coulter attach disk.img --via nbd-server; ! $coulter detach disk";

@@ -134,7 +134,7 @@ fn a_command_that_is_stopped_holds_up_no_daemon_that_writes_out() {
     sandbox.ok(&["umount", "mnt"]);
 }
 
-/// A partition table of the old kind, with one partition of so many sectors, which have 4096 bytes.
+/// An MBR partition table with one partition. `first` and `count` are in sectors of 4096 bytes.
 fn partition_table(first: u32, count: u32) -> [u8; 512] {
     let mut sector = [0; 512];
     sector[450] = 0x83;
@@ -250,7 +250,7 @@ fn a_daemon_that_is_killed_while_it_writes_out_its_own_file_system_ends() {
         if let Err(error) = std::panic::catch_unwind(|| {
             wait_until("a killed daemon is gone", || !is_running(pid));
         }) {
-            // Whoever ends its mount answers for it.
+            // The command that ends its mount answers for it.
             let mount = sandbox.path("state").join("disk.mount");
             let _ = Command::new("umount").arg("--force").arg(mount).output();
             std::panic::resume_unwind(error);

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// How long a host may take to hear the last of a connection.
 const LINGER: Duration = Duration::from_secs(5);
-/// Slots of an admin queue that every host may have, whatever its I/O queues have: Linux asks for so many.
+/// Slots that an admin queue may always have, even if I/O queues have fewer: Linux asks for this number.
 const ADMIN_QUEUE_SIZE: u32 = 32;
 /// The mark of a payload whose buffer is of no pool.
 const OF_NOBODY: u64 = 0;

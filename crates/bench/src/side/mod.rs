@@ -221,7 +221,7 @@ fn prepare(side: &mut dyn Side, load: &Load, content: &Content) {
     }
 }
 
-/// Of a block of a slot's memory. Large requests have few slots.
+/// The number of one block in a slot's memory. Every slot has numbers for the largest request.
 fn number(slot: usize, index: usize) -> u32 {
     (slot * (REQUEST_SIZE_MAX / BLOCK_SIZE) + index) as u32
 }

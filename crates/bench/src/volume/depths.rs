@@ -183,7 +183,7 @@ fn measure_writes(bench: &mut Bench, load: &Load) -> Result<WriteDepth, BenchErr
 fn write_pieces(bench: &mut Bench, load: &Load, pieces: Pieces) -> Result<Outcome, BenchError> {
     let size = pieces.blocks as usize * BLOCK_SIZE;
     let places = bench.raw_versions.count() / pieces.blocks;
-    // Of the smallest volumes there are hardly more places than pieces at once.
+    // The smallest volumes have hardly more places than there are pieces in flight.
     let depth = pieces.at_once.min(places as usize / 3);
     bench.raw.replace_memory((0..depth).map(|_| size))?;
     let load = Load { count: pieces.blocks, depth, ..*load };

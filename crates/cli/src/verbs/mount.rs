@@ -3,8 +3,8 @@
 //! What this command itself has set up is undone when a later step fails, the file of a store that it made
 //! included: nothing is in it.
 //!
-//! A store is made only by whoever asks for it: under a name that was mistyped, or in a directory where a disk is
-//! not mounted, a database would begin empty.
+//! A store is made only when `--create` asks for it. Otherwise a mistyped name, or a directory whose disk is
+//! not mounted, would give a database an empty volume.
 
 use crate::error::{CliError, DaemonError, Error, MountError, OpenError, StateError};
 use crate::file_system::{self, FileSystem};
@@ -347,7 +347,7 @@ impl Mount {
     }
 }
 
-/// Says what was made: whoever mistyped a name sees it here.
+/// Says what was made, so that a mistyped name is noticed.
 fn note_made(made: &Made) {
     terminal::note(&format!(
         "made {}: a store of {} for a volume of {}",

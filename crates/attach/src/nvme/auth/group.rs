@@ -38,7 +38,7 @@ const PRIME_4096: &str = "\
     6DC778F971AD0038092999A333CB8B7A1A1DB93D7140003C2A4ECEA9F98D0ACC0A8291CDCEC97DCF8EC9B55A\
     7F88A46B4DB5A851F44182E1C68A007E5E655F6AFFFFFFFFFFFFFFFF";
 
-/// A side's own number, of 512 bits: more than twice as many as the strength of the largest group.
+/// A side's private exponent. It has 512 bits, more than twice the strength of the largest group.
 pub(super) struct Private {
     group: Group,
     exponent: U512,
