@@ -12,6 +12,8 @@ export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 readonly bare_target=x86_64-unknown-none
 # Bytes of the largest stack frame there; it may only fall.
 readonly bare_frame_max=9728
+# Seconds that one test program may take; the longest takes two minutes.
+readonly program_seconds_max=600
 
 part_format() {
   cargo fmt --all -- --check
@@ -43,12 +45,14 @@ part_bare() {
 
 # Tests that need root, a loop device, FUSE or a program print `SKIPPED: …` where these are not to
 # be had; the lines are repeated at the end so that nobody takes a skipped test for a passed one. With
-# `COULTER_REQUIRE=root,loop,fuse` a skip for want of one of these is a failure. A test program that fails
-# does not keep the others from running.
+# `COULTER_REQUIRE=root,loop,fuse` a skip for want of one of these is a failure. A test program that fails,
+# or that takes ten minutes, does not keep the others from running.
 part_tests() {
-  local log status=0
+  local log status=0 runner
   log=$(mktemp)
-  cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
+  runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
+  env "$runner=timeout --kill-after=10 $program_seconds_max" \
+    cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
   if grep -q 'SKIPPED' "$log"; then
     echo
     echo "Not tested on this machine:"

@@ -38,7 +38,9 @@ fn content(seed: u8) -> Vec<u8> {
 }
 
 fn nbdcopy(sandbox: &Sandbox, words: &[&str]) {
-    let output = Command::new("nbdcopy").args(words).current_dir(sandbox.path(".")).output();
+    // A volume that does not answer must be a failure here, not a test without an end.
+    let mut copy = Command::new("timeout");
+    let output = copy.args(["100", "nbdcopy"]).args(words).current_dir(sandbox.path(".")).output();
     let output = output.expect("libnbd's programs are installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -226,12 +228,16 @@ fn a_bucket_of_s3_carries_a_volume_to_another_host_through_faults() {
     assert!(holds(&sandbox, &uri, 2), "everything that was flushed is there");
     // While the bucket refuses, `status` says why.
     proxy.set_weather(Weather { rates: vec![(Fault::Expired, 1000)], ..Weather::default() });
-    nbdcopy(&sandbox, &["written", &uri]);
+    // Its first write may wait for the flush of the opening, which the outage holds.
+    let mut copy = Command::new("nbdcopy");
+    let copy = copy.args(["written", &uri]).current_dir(sandbox.path(".")).spawn();
+    let mut copy = copy.expect("libnbd's programs are installed");
     wait_until("the outage is told", || {
         let status = sandbox.json(&["status", "--json"]);
         status[0]["replica"]["outage"].as_str().is_some_and(|why| why.contains("ExpiredToken"))
     });
     proxy.set_weather(Weather::default());
+    assert!(copy.wait().expect("it was started").success(), "no request fails in an outage");
     sandbox.ok(&["detach", "vol"]);
     let old = sandbox.ok(&["attach", "old.img", "--via", "nbd-server"]).trim_end().to_owned();
     assert!(holds(&sandbox, &old, 1), "the state of the snapshot");
