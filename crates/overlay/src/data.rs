@@ -334,17 +334,16 @@ impl<L: Lower> Overlay<L> {
             return Ok(());
         }
         let mode = AllocateMode::Allocate { keep_size: true };
-        match self.lower.allocate(&handle, start, end - start, mode) {
-            Ok(()) => {
-                // That has set its time of modification, by which changes of others are known.
-                let modified = Some(self.store.adopted(record).record.lower.modified);
-                self.lower.set(&handle, &Settings { modified, ..Settings::default() })?;
-                self.note_lower(record);
-                Ok(())
-            }
+        let taken = self.lower.allocate(&handle, start, end - start, mode);
+        // That has set its time of modification, by which changes of others are known; it may have done so
+        // where there was too little space, too.
+        let modified = Some(self.store.adopted(record).record.lower.modified);
+        self.lower.set(&handle, &Settings { modified, ..Settings::default() })?;
+        self.note_lower(record);
+        match taken {
             // It cannot be promised there.
             Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
-            Err(errno) => Err(errno),
+            taken => taken,
         }
     }
 

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Bytes of a block.
 const BLOCK_SIZE: usize = coulter::service::BLOCK_SIZE as usize;
 /// How long a mount waits for the daemon of one that was unmounted to close the store.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(60);
-const PREDECESSOR_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PREDECESSOR_PAUSE: Duration = Duration::from_millis(20);
 
 /// Make, mount and check a Coulter file system.
 ///
@@ -434,6 +434,12 @@ impl Dump {
 pub(super) fn told(what: &str, path: &Path, why: String) -> CliError {
     let what = format!("{what} {}", path.display());
     Error::Told(Told { what, why: Some(why), help: None, exit_code: 1 }).into()
+}
+
+/// The same with what to do.
+pub(super) fn told_with_help(what: &str, path: &Path, why: String, help: String) -> CliError {
+    let what = format!("{what} {}", path.display());
+    Error::Told(Told { what, why: Some(why), help: Some(help), exit_code: 1 }).into()
 }
 
 #[cfg(test)]

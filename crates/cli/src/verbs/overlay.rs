@@ -9,11 +9,13 @@ use crate::store;
 use crate::terminal::{self, GREEN};
 use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
-use crate::verbs::fs::{DaemonMount, told};
+use crate::verbs::fs::{
+    DaemonMount, PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help,
+};
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_attach::fuse::files::overlay;
-use coulter_attach::mounts;
+use coulter_attach::mounts::{self, Mount};
 use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::setting::{self, Setting};
@@ -23,9 +25,12 @@ use coulter_format::BLOCK_SIZE;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
 use coulter_terminal::Size;
 use hidden::Hidden;
+use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// How many times what can be stored a store has addresses: files are remapped in windows of 2 MiB, of which
 /// few blocks may be there.
@@ -33,6 +38,8 @@ const ADDRESSES_PER_BYTE: u64 = 16;
 /// Bytes of a new store at most, and share of the free space, unless somebody says otherwise.
 const STORE_SIZE_MAX: u64 = 8 << 30;
 const STORE_SHARE: u64 = 8;
+/// Links that a path may lead through.
+const LINKS_MAX: usize = 40;
 /// Bytes of the smallest store that is worth it.
 const STORE_SIZE_MIN: u64 = 256 << 20;
 
@@ -247,37 +254,44 @@ impl Overlay {
 impl Attach {
     fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = self.free_directory(state)?;
-        let unfit = |why: String| told("cannot put an overlay over", &directory, why);
         if directory == Path::new("/") {
-            return Err(unfit("it is the root of everything".to_owned()));
+            let help = "put it over a directory in it, such as /srv/data".to_owned();
+            return Err(unfit(&directory, "it is the root of everything".to_owned(), help));
         }
         if let Some(below) = mounts::first_below(&directory).ok().flatten() {
             let why =
                 format!("{} is mounted in it; an overlay is over one file system", below.display());
-            return Err(unfit(why));
+            let help = format!("run `umount {}`, or take another directory", below.display());
+            return Err(unfit(&directory, why, help));
         }
-        let lower = Directory::open(&directory).map_err(|error| unfit(error.to_string()))?;
-        let hidden = Hidden::of(&directory);
-        let store = match hidden.store()? {
-            Some(store) => self.agreed(&directory, store)?,
-            None => self.make_store(&directory, &hidden, &lower)?,
-        };
+        let lower = Directory::open(&directory).map_err(|error| {
+            let help = "take a directory on ext4, XFS or Btrfs that root may write to".to_owned();
+            unfit(&directory, error.to_string(), help)
+        })?;
+        let store = self.find_store(&directory, &lower)?;
         drop(lower);
         self.serve(state, &directory, &store)
+    }
+
+    /// The store of the directory, which is made if there is none.
+    fn find_store(&self, directory: &Path, lower: &Directory) -> Result<PathBuf, CliError> {
+        let failed = |source| CliError::io("lock", directory, source);
+        let file = File::open(directory).map_err(failed)?;
+        // Two commands at once would each take the other's store for one that was never used.
+        let _lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| failed(errno.into()))?;
+        check_free(directory)?;
+        let hidden = Hidden::of(directory);
+        match hidden.store()? {
+            Some(store) => self.agreed(directory, store),
+            None => self.make_store(directory, &hidden, lower),
+        }
     }
 
     /// The directory, absolute, with nothing of ours mounted on it. What a killed daemon left goes.
     fn free_directory(&self, state: &StateDirectory) -> Result<PathBuf, CliError> {
         let failed = |source| CliError::io("find", &self.directory, source);
-        let absolute = std::path::absolute(&self.directory).map_err(failed)?;
-        let is_it = |entry: &Entry| {
-            entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(&*absolute)
-        };
-        if let Some(entry) = state.entries()?.into_iter().find(is_it)
-            && !state.is_alive(&entry)
-        {
-            reclaim::reclaim(state, &state.lock()?, &entry)?;
-        }
+        await_predecessor(state, &real_path(&self.directory).map_err(failed)?)?;
         let directory = self.directory.canonicalize().map_err(failed)?;
         if !directory.is_dir() {
             return Err(told(
@@ -286,14 +300,8 @@ impl Attach {
                 "it is no directory".to_owned(),
             ));
         }
-        let read = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
-        match mounts::mount_at(&directory).map_err(read)? {
-            Some(mount) if mount.kind == "fuse.coulter" => {
-                let why = "one is over it already, or another mount of ours".to_owned();
-                Err(told("cannot put an overlay over", &directory, why))
-            }
-            _ => Ok(directory),
-        }
+        check_free(&directory)?;
+        Ok(directory)
     }
 
     /// The store that the directory says it has, if that is the one that was asked for, and there.
@@ -308,15 +316,21 @@ impl Attach {
             ));
         }
         if !store.exists() {
-            return refuse(format!(
+            let why = format!(
                 "blocks of its files are in {}, which is not there; without it they are older than they \
                  should be",
                 store.display()
-            ));
+            );
+            let help = format!(
+                "bring the store back; if it is lost, remove {} to use the files as they are",
+                directory.join(coulter_overlay::HIDDEN).display()
+            );
+            return Err(unfit(directory, why, help));
         }
         Ok(store)
     }
 
+    /// Makes the store and the note of it. If that fails nothing of them stays in the directory.
     fn make_store(
         &self,
         directory: &Path,
@@ -324,6 +338,18 @@ impl Attach {
         lower: &Directory,
     ) -> Result<PathBuf, CliError> {
         hidden.make()?;
+        self.fill_store(directory, hidden, lower).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = hidden.remove(&hidden.own_store());
+        })
+    }
+
+    fn fill_store(
+        &self,
+        directory: &Path,
+        hidden: &Hidden,
+        lower: &Directory,
+    ) -> Result<PathBuf, CliError> {
         let path = match &self.store {
             Some(path) => std::path::absolute(path).map_err(|e| CliError::io("find", path, e))?,
             None => hidden.own_store(),
@@ -436,17 +462,87 @@ fn write_superblock(path: &Path, lower: &Directory) -> Result<[u8; 16], CliError
     Ok(identity)
 }
 
-/// The directory, if an overlay is over it that answers.
-fn served(directory: &Path) -> Result<PathBuf, CliError> {
-    let path = directory.canonicalize().map_err(|e| CliError::io("find", directory, e))?;
-    match report(&path) {
-        Some(_) => Ok(path),
-        None => Err(told("cannot ask", &path, "no overlay is over it".to_owned())),
+/// The topmost mount on the directory.
+fn mount_at(directory: &Path) -> Result<Option<Mount>, CliError> {
+    let read = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
+    mounts::mount_at(directory).map_err(read)
+}
+
+/// Waits for the daemon of an overlay over the directory that was unmounted or is being killed: it still has
+/// the store. What a killed one left goes.
+fn await_predecessor(state: &StateDirectory, directory: &Path) -> Result<(), CliError> {
+    let is_it = |entry: &Entry| {
+        entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(directory)
+    };
+    let limit = Instant::now() + PREDECESSOR_PATIENCE;
+    while let Some(entry) = state.entries()?.into_iter().find(is_it) {
+        if !state.is_alive(&entry) {
+            reclaim::reclaim(state, &state.lock()?, &entry)?;
+            break;
+        }
+        let is_over = mount_at(directory)?.is_none()
+            || overlay::report(directory).is_err_and(|error| is_dead(&error));
+        if !is_over || Instant::now() >= limit {
+            break;
+        }
+        std::thread::sleep(PREDECESSOR_PAUSE);
+    }
+    Ok(())
+}
+
+/// That no mount of ours is on the directory.
+fn check_free(directory: &Path) -> Result<(), CliError> {
+    match mount_at(directory)? {
+        Some(mount) if mount.kind == "fuse.coulter" => {
+            let why = "one is over it already, or another mount of ours".to_owned();
+            let help = format!("see `coulter overlay status {}`", directory.display());
+            Err(unfit(directory, why, help))
+        }
+        _ => Ok(()),
     }
 }
 
+fn unfit(directory: &Path, why: String, help: String) -> CliError {
+    told_with_help("cannot put an overlay over", directory, why, help)
+}
+
+/// The directory, absolute and without links, whether what is mounted on it answers or not.
+fn real_path(directory: &Path) -> io::Result<PathBuf> {
+    let dead = match directory.canonicalize() {
+        Err(error) if is_dead(&error) => error,
+        found => return found,
+    };
+    let mut path = std::path::absolute(directory)?;
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { break };
+        let parent = parent.canonicalize()?;
+        match std::fs::read_link(&path) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return Ok(parent.join(name)),
+        }
+    }
+    Err(dead)
+}
+
+/// Whether a mount says with this that its daemon was killed.
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
+/// The directory, if an overlay is over it that answers.
+fn served(directory: &Path) -> Result<PathBuf, CliError> {
+    let path = real_path(directory).map_err(|e| CliError::io("find", directory, e))?;
+    let (why, help) = match overlay::report(&path) {
+        Ok(_) => return Ok(path),
+        Err(error) if is_dead(&error) => ("its daemon was killed", "goes on where it was"),
+        Err(_) => ("no overlay is over it", "puts one over it"),
+    };
+    let help = format!("`coulter overlay {}` {help}", path.display());
+    Err(told_with_help("cannot ask", &path, why.to_owned(), help))
+}
+
 fn report(directory: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(&overlay::report(directory)?).ok()
+    serde_json::from_slice(&overlay::report(directory).ok()?).ok()
 }
 
 fn settle_all(directory: &Path) -> Result<(), CliError> {

@@ -55,13 +55,14 @@ impl Directory {
         let gid = (parent.mode & libc::S_ISGID == 0).then(|| Gid::from_raw(new.gid));
         let uid = Some(Uid::from_raw(new.uid));
         rustix::fs::chownat(place, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)?;
-        if new.mode & 0o6000 != 0 && new.mode & libc::S_IFMT != libc::S_IFLNK {
-            // The change of owner took these away.
-            let made = self.statx(place, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            let mode = Mode::from_raw_mode(made.mode & 0o777 | new.mode & 0o7000);
-            rustix::fs::chmodat(place, name, mode, AtFlags::empty()).map_err(errno)?;
+        if new.target.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let made = self.statx(place, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match missing_bits(made.mode, new.mode) {
+            Some(mode) => rustix::fs::chmodat(place, name, mode, AtFlags::empty()).map_err(errno),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn make_nameless(&mut self, directory: &Handle, new: &NewNode) -> Outcome<Found> {
@@ -73,6 +74,9 @@ impl Directory {
         let descriptor = rustix::fs::open(path, flags, permissions).map_err(errno)?;
         let gid = (parent.mode & libc::S_ISGID == 0).then(|| Gid::from_raw(new.gid));
         rustix::fs::fchown(&descriptor, Some(Uid::from_raw(new.uid)), gid).map_err(errno)?;
+        if let Some(mode) = missing_bits(self.status_by(&descriptor)?.mode, new.mode) {
+            rustix::fs::fchmod(&descriptor, mode).map_err(errno)?;
+        }
         let handle = handles::handle_of(&descriptor, c"")?;
         let status = self.status_by(&descriptor)?;
         let held = rustix::io::fcntl_dupfd_cloexec(&descriptor, 0).map_err(errno)?;
@@ -104,4 +108,11 @@ impl Directory {
         }
         Ok(())
     }
+}
+
+/// The mode to set where bits that were asked for are not there: the umask of this process took them, the
+/// caller's is in what was asked for; or the change of owner took set-uid.
+fn missing_bits(made: u32, asked: u32) -> Option<Mode> {
+    let missing = asked & 0o7777 & !made;
+    (missing != 0).then(|| Mode::from_raw_mode((made | missing) & 0o7777))
 }

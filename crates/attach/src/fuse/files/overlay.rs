@@ -83,12 +83,15 @@ pub fn settle(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What the overlay over `directory` tells of itself, as JSON; `None` where there is none.
-pub fn report(directory: &Path) -> Option<Vec<u8>> {
+/// What the overlay over `directory` tells of itself, as JSON.
+///
+/// # Errors
+/// What the system says: `ENOTCONN` where the daemon was killed, another where there is no overlay.
+pub fn report(directory: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; REPORT_SIZE_MAX];
-    let size = rustix::fs::getxattr(directory, STATUS_ATTRIBUTE, &mut bytes[..]).ok()?;
+    let size = rustix::fs::getxattr(directory, STATUS_ATTRIBUTE, &mut bytes[..])?;
     bytes.truncate(size);
-    Some(bytes)
+    Ok(bytes)
 }
 
 /// Changes what the overlay over `directory` remaps.
