@@ -104,6 +104,26 @@ fn a_mount_waits_until_the_one_before_has_closed_the_store() {
     sandbox.ok(&["fs", "check", "disk.img"]);
 }
 
+#[test]
+fn a_directory_that_gets_another_owner_keeps_set_gid() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let Some(_right) = can_mount("a_directory_that_gets_another_owner_keeps_set_gid") else {
+        return;
+    };
+    let sandbox = made();
+    mounted(&sandbox);
+    let (directory, program) = (sandbox.path("mnt/directory"), sandbox.path("mnt/program"));
+    fs::create_dir(&directory).expect("it is writable");
+    fs::write(&program, "text").expect("it is writable");
+    for (path, mode, expected) in [(directory, 0o2775, 0o2775), (program, 0o6775, 0o775)] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("root may");
+        chown(&path, Some(65_534), Some(77)).expect("root may");
+        let found = fs::metadata(&path).expect("it is there").mode() & 0o7777;
+        assert_eq!(found, expected, "{}", path.display());
+    }
+    sandbox.ok(&["umount", "mnt"]);
+}
+
 /// Files that are replaced in turn.
 const FILES: u64 = 20;
 /// Every seventh replacement is synced.

@@ -6,7 +6,9 @@ mod overlaid;
 mod sandbox;
 
 use overlaid::{BLOCK, Overlaid, assert_holds, content, put_over, scatter, status};
-use sandbox::{Sandbox, can_mount, is_running, mounts_below, send, wait_until, write_and_sync};
+use sandbox::{
+    Sandbox, can_mount, is_running, mounts_below, send, skipped, wait_until, write_and_sync,
+};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -80,6 +82,42 @@ fn what_was_synced_is_there_after_a_kill_and_in_the_plain_directory_after_detach
         .collect();
     left.sort();
     assert_eq!(left, ["below", "one", "two", "untouched"]);
+}
+
+#[test]
+fn every_file_system_that_is_named_can_be_below() {
+    let Some(_right) = can_mount("every file system below") else { return };
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let make = format!("mkfs.{kind}");
+        if Command::new(&make).arg("-V").output().is_err() {
+            skipped(&format!("an overlay over {kind}: {make} is not installed"));
+            continue;
+        }
+        let sandbox = Sandbox::new();
+        let (image, point) = (sandbox.path("lower.img"), sandbox.make_directory("lower"));
+        File::create(&image).and_then(|file| file.set_len(400 << 20)).expect("there is room");
+        let (image, shown) = (image.display().to_string(), point.display().to_string());
+        tool(&[&*make, "-q", &image]);
+        tool(&["mount", "-o", "loop", &image, &shown]);
+        let (path, mut expected) = (point.join("file"), content(1));
+        write_and_sync(&path, &expected);
+        let pid = put_over(&sandbox, "lower", &["--store", "store.img"]);
+        let file = open(&path);
+        scatter(&file, &mut expected, 2);
+        fs::hard_link(&path, point.join("other")).expect("links are allowed");
+        fs::remove_file(&path).expect("it is there");
+        fs::rename(point.join("other"), &path).expect("it is there");
+        assert_holds(&file, &expected);
+        drop(file);
+        send(pid, "KILL");
+        put_over(&sandbox, "lower", &[]);
+        assert_holds(&open(&path), &expected);
+        scatter(&open(&path), &mut expected, 3);
+        sandbox.ok(&["overlay", "check", "lower"]);
+        sandbox.ok(&["overlay", "detach", "lower"]);
+        assert_holds(&open(&path), &expected);
+        tool(&["umount", &shown]);
+    }
 }
 
 #[test]

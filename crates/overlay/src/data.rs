@@ -517,6 +517,10 @@ impl<L: Lower> Overlay<L> {
     /// Takes set-uid, set-gid and capabilities away, as a write by somebody without privileges does.
     pub(crate) fn strip_privileges(&mut self, number: u64, handle: &Handle) -> Outcome<()> {
         let status = self.lower.status(handle)?;
+        if status.mode & libc::S_IFMT == libc::S_IFDIR {
+            // Set-gid of a directory gives nobody privileges.
+            return Ok(());
+        }
         let mut mode = status.mode & 0o7777 & !libc::S_ISUID;
         if mode & libc::S_IXGRP != 0 {
             mode &= !libc::S_ISGID;

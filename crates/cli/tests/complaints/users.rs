@@ -108,6 +108,44 @@ fn a_write_by_somebody_without_privileges_takes_set_uid_away() {
 }
 
 #[test]
+fn a_write_by_anybody_takes_capabilities_away() {
+    let Some(_right) = can_mount("capabilities go") else { return };
+    let overlaid = Overlaid::new();
+    // Version 2, permitted and effective: CAP_NET_RAW.
+    let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (file, _) = overlaid.scattered("file", 1);
+    let has_one = || rustix::fs::fgetxattr(&file, "security.capability", &mut [0; 64][..]).is_ok();
+    let changes: [fn(&File); 3] = [
+        |file| file.write_all_at(b"x", 50_000).expect("it is writable"),
+        |file| file.set_len(70_000).expect("it can be cut"),
+        |file| std::os::unix::fs::fchown(file, Some(7), None).expect("root may"),
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::fsetxattr(&file, "security.capability", &capability, none).expect("root may");
+        assert!(has_one());
+        change(&file);
+        assert!(!has_one(), "change {number}");
+    }
+}
+
+#[test]
+fn a_directory_that_gets_another_owner_keeps_set_gid() {
+    let Some(_right) = can_mount("set-gid of a directory") else { return };
+    let overlaid = Overlaid::new();
+    let path = overlaid.path("directory");
+    fs::create_dir(&path).expect("it is new");
+    allow(&path, 0o2775);
+    std::os::unix::fs::chown(&path, Some(OTHER), Some(77)).expect("root may");
+    assert_eq!(mode(&path), 0o2775);
+    // A program loses it.
+    drop(overlaid.scattered("program", 1));
+    allow(&overlaid.path("program"), 0o6775);
+    std::os::unix::fs::chown(overlaid.path("program"), Some(OTHER), None).expect("root may");
+    assert_eq!(mode(&overlaid.path("program")), 0o775);
+}
+
+#[test]
 fn a_file_that_nobody_may_open_is_served_to_those_who_have_it_open() {
     let Some(_right) = can_mount("chmod 000") else { return };
     let mut overlaid = open_to_others();

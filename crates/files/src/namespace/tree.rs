@@ -445,6 +445,10 @@ impl Namespace for Tree {
 
 /// A change of content or owner takes the right to run as somebody else away.
 pub(crate) fn clear_privileges(inode: &mut Inode) {
+    if inode.mode & libc::S_IFMT == libc::S_IFDIR {
+        // Set-gid of a directory gives nobody privileges.
+        return;
+    }
     inode.mode &= !libc::S_ISUID;
     if inode.mode & libc::S_IXGRP != 0 {
         inode.mode &= !libc::S_ISGID;
