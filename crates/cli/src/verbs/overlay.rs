@@ -79,11 +79,11 @@ enum OverlayVerb {
 /// See above.
 #[derive(Debug, Args)]
 struct Attach {
-    /// Directory, over which it is mounted
+    /// Directory to mount it over
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 
-    /// Store, which is made if it is not there [default: a file in DIR that is not seen]
+    /// Store, made if it does not exist [default: a hidden file in DIR]
     #[arg(long, value_name = "PATH")]
     store: Option<PathBuf>,
 
@@ -91,16 +91,16 @@ struct Attach {
     #[arg(long, value_name = "SIZE")]
     store_size: Option<Size>,
 
-    /// What goes to the store: overwrites at random, every write, or nothing more
+    /// What to send to the store: random overwrites, all writes, or no further write
     #[arg(long, value_enum, default_value = "random", value_name = "WHAT")]
     remap: RemapChoice,
 
-    /// When it comes home: when nothing was asked for ten seconds, when it is detached, or never by itself;
-    /// and always when the store fills up
+    /// When to bring blocks home: `idle`, after ten seconds without a request; `unmount`, when it is detached;
+    /// `never`, only when asked; and always when the store fills up
     #[arg(long, value_enum, default_value = "unmount", value_name = "WHEN")]
     settle: SettleChoice,
 
-    /// Whether the kernel's page cache writes through, or gathers writes and writes them back later
+    /// How the kernel's page cache writes: through, at once; back, later
     #[arg(long, value_enum, default_value = "through", value_name = "HOW")]
     cache: CacheChoice,
 
@@ -108,11 +108,11 @@ struct Attach {
     #[arg(long)]
     name: Option<String>,
 
-    /// Begin with this setting of `coulter tune`; once for each setting
+    /// Start with this setting of `coulter tune`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     tune: Vec<Setting>,
 
-    /// Offer metrics for Prometheus at this address, such as 127.0.0.1:9640; port 0 takes a free one
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9640; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
 
