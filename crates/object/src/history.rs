@@ -37,6 +37,8 @@ pub enum ReplicaError {
     Collected,
     /// Volumes were cloned from it, and are still there.
     HasClones(String),
+    /// A host has the volume and may be writing to it: who.
+    InUse(String),
     /// The local file failed.
     File(std::io::Error),
 }
@@ -62,6 +64,9 @@ impl fmt::Display for ReplicaError {
             }
             ReplicaError::HasClones(name) => {
                 write!(f, "volumes were cloned from the snapshot '{name}'")
+            }
+            ReplicaError::InUse(owner) => {
+                write!(f, "{owner} has the volume and may be writing to it")
             }
             ReplicaError::File(error) => write!(f, "the local file: {error}"),
         }

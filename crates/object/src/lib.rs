@@ -11,7 +11,8 @@
 //! - [`shipper`]: what goes where and when; a state machine without I/O.
 //! - [`device`]: a device that ships, around a device that stores.
 //! - [`clerk`]: the volume's record, and what is deleted.
-//! - [`history`], [`takeover`], [`restore`], [`snapshot`]: the way back.
+//! - [`history`], [`takeover`], [`restore`], [`snapshot`], [`rollback`]: the way back.
+//! - [`mod@verify`]: reads all of it and names what is damaged.
 //!
 //! # Invariants
 //! - The remote copy is at every moment a state that the device was in, as after a power cut.
@@ -37,12 +38,14 @@ pub mod publish;
 mod random;
 pub mod ranges;
 pub mod restore;
+pub mod rollback;
 #[cfg(feature = "faults")]
 pub mod service;
 pub mod shipper;
 pub mod snapshot;
 pub mod takeover;
 pub mod url;
+pub mod verify;
 
 pub use bucket::{Bucket, BucketError, BucketErrorKind};
 pub use device::{Replica, ShippedDevice};

@@ -37,6 +37,11 @@ impl CommitId {
     pub fn name(self) -> String {
         format!("c/{:016x}/{:016x}", self.epoch, self.number)
     }
+
+    /// With what the names of an epoch's commits begin.
+    pub fn names_of(epoch: u64) -> String {
+        format!("c/{epoch:016x}/")
+    }
 }
 
 impl fmt::Display for CommitId {

@@ -7,6 +7,7 @@
 
 use crate::layout::commit::{Content, Entry};
 use crate::names::Source;
+use crate::ranges::RangeSet;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -142,6 +143,22 @@ impl PieceMap {
         found
     }
 
+    /// Ranges that come from different bytes of objects in `self` and `other`. A range that was written anew with
+    /// the same bytes is among them: objects are not read.
+    pub fn differences(&self, other: &PieceMap) -> RangeSet {
+        let range_of = |(start, piece): (u64, Piece)| start..start + u64::from(piece.length);
+        let mut ranges: RangeSet = self.iter().chain(other.iter()).map(range_of).collect();
+        for (start, piece) in self.iter() {
+            for (at, part) in other.within(&range_of((start, piece))) {
+                let offset = piece.offset + (at - start) as u32;
+                if part.source == piece.source && part.offset == offset {
+                    ranges.remove(&range_of((at, part)));
+                }
+            }
+        }
+        ranges
+    }
+
     /// Checks every invariant.
     ///
     /// # Panics
@@ -157,5 +174,38 @@ impl PieceMap {
         }
         assert_eq!(used.values().sum::<u64>(), self.total, "bytes are counted");
         assert_eq!(used, self.used, "bytes in use are counted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(u64, u64, u64, u64)]) -> PieceMap {
+        let mut map = PieceMap::new();
+        for (start, length, number, offset) in entries {
+            let content = Content::At(Source::Data { epoch: 1, number: *number }, *offset);
+            map.apply(&Entry { range: *start..start + length, content }, &mut Vec::new());
+        }
+        map
+    }
+
+    #[test]
+    fn what_comes_from_the_same_bytes_of_an_object_does_not_differ() {
+        let one = map(&[(0, 100, 1, 0), (200, 50, 2, 0)]);
+        let differ = |other: &PieceMap| {
+            let ranges = one.differences(other);
+            assert_eq!(ranges, other.differences(&one));
+            ranges.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(differ(&one), []);
+        assert_eq!(differ(&PieceMap::new()), [(0, 100), (200, 250)], "the other is zeros");
+        // The first piece was written over in its middle: its rest is in two pieces.
+        let split = map(&[(0, 100, 1, 0), (200, 50, 2, 0), (40, 20, 3, 0)]);
+        assert_eq!(differ(&split), [(40, 60)]);
+        // The same object, but other bytes of it.
+        assert_eq!(differ(&map(&[(0, 100, 1, 4), (200, 50, 2, 0)])), [(0, 100)]);
+        // Beyond the end of the other's piece, and another object.
+        assert_eq!(differ(&map(&[(0, 120, 1, 0), (200, 50, 9, 0)])), [(100, 120), (200, 250)]);
     }
 }

@@ -73,6 +73,12 @@ pub fn payload(
     Ok(bytes)
 }
 
+/// An object ends before a piece of it does.
+pub(crate) fn too_short(source: Source) -> ReplicaError {
+    let corrupt = Corrupt { structure: "data", reason: Reason::Short };
+    ReplicaError::Damaged(source.name(), corrupt)
+}
+
 /// Writes everything that `pieces` hold to `sink`, with `thread_count` requests at once. `progress` is
 /// told the bytes written so far.
 ///
@@ -130,10 +136,8 @@ fn restore_object(
     let mut written = 0;
     for (start, piece) in parts {
         let from = piece.offset as usize;
-        let part = bytes.get(from..from + piece.length as usize).ok_or_else(|| {
-            let corrupt = Corrupt { structure: "data", reason: Reason::Short };
-            ReplicaError::Damaged(source.name(), corrupt)
-        })?;
+        let part = bytes.get(from..from + piece.length as usize);
+        let part = part.ok_or_else(|| too_short(source))?;
         sink.write_at(*start, part).map_err(ReplicaError::File)?;
         written += u64::from(piece.length);
     }

@@ -132,6 +132,9 @@ pub fn check_name(name: &str) -> Result<(), ReplicaError> {
 
 /// Says how far objects may be deleted, and returns those that snapshots need.
 ///
+/// A host that was fenced must delete nothing more: after a rollback the volume may need again what that host
+/// counts as garbage. So a horizon of a later epoch refuses it.
+///
 /// # Errors
 /// [`ReplicaError`]; then nothing may be deleted.
 pub(crate) fn advance_horizon(
@@ -142,6 +145,9 @@ pub(crate) fn advance_horizon(
 ) -> Result<(HashSet<Source>, HashSet<ManifestId>), ReplicaError> {
     let mut kept = Vec::new();
     change(bucket, record, patience, |pins| {
+        if pins.horizon.epoch > horizon.epoch {
+            return Err(ReplicaError::TakenOver);
+        }
         kept.clone_from(&pins.pins);
         pins.horizon = pins.horizon.max(horizon);
         Ok(Edit::Done)
@@ -154,7 +160,32 @@ pub(crate) fn advance_horizon(
     Ok((sources, kept.iter().map(|pin| pin.manifest).collect()))
 }
 
-fn store_manifest(
+/// Moves the horizon to `horizon` if the snapshot `pin` is still there: from then on no host of an earlier
+/// epoch deletes what the snapshot needs, even if the snapshot is deleted later.
+///
+/// # Errors
+/// [`ReplicaError::NoPin`], and others.
+pub(crate) fn hold(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    pin: &Pin,
+    horizon: CommitId,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    change(bucket, record, patience, |pins| {
+        if pins.find(&pin.name) != Some(pin) {
+            return Err(ReplicaError::NoPin(pin.name.clone()));
+        }
+        if pins.horizon > horizon {
+            return Err(ReplicaError::TakenOver);
+        }
+        pins.horizon = horizon;
+        Ok(Edit::Done)
+    })
+}
+
+/// Stores the manifest of a history under a name of its own.
+pub(crate) fn store_manifest(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     history: &History,

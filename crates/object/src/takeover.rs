@@ -90,6 +90,16 @@ pub fn create(
     Ok(Claim { record, tag, epoch: 1, history, after })
 }
 
+/// A volume on which no host can commit any more, and on which the new epoch has not begun.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) record: VolumeRecord,
+    pub(crate) tag: Tag,
+    pub(crate) epoch: u64,
+    /// What the volume holds, up to the last commit of the epoch before.
+    pub(crate) history: History,
+}
+
 /// Takes a volume over from whichever host has it.
 ///
 /// # Errors
@@ -100,17 +110,33 @@ pub fn claim(
     seen: u64,
     patience: &dyn Patience,
 ) -> Result<Claim, ReplicaError> {
-    let (mut record, tag) = history::record(bucket, patience)?;
+    let (record, tag) = history::record(bucket, patience)?;
+    let mut ended = end_others(bucket, record, &tag, patience)?;
+    let after = ended.history.last;
+    let tag = begin(bucket, &mut ended, owner, seen, patience)?;
+    let Ended { record, epoch, mut history, .. } = ended;
+    history.last = CommitId { epoch, number: 0 };
+    history.checksum = 0;
+    Ok(Claim { record, tag, epoch, history, after })
+}
+
+/// Steps 2 to 4: no other host can commit behind the history that is returned.
+pub(crate) fn end_others(
+    bucket: &dyn Bucket,
+    mut record: VolumeRecord,
+    tag: &Tag,
+    patience: &dyn Patience,
+) -> Result<Ended, ReplicaError> {
     let epoch = record.newest().map_or(1, |newest| newest.epoch + 1);
     let begun = record.epochs.iter().rfind(|epoch| epoch.stage == Stage::Begun);
     let before = begun.map_or(0, |begun| begun.epoch);
     let provisional = CommitId { epoch: before, number: 0 };
     record.epochs.push(Epoch { epoch, stage: Stage::Claiming, after: provisional });
     drop_old_epochs(&mut record);
-    let tag = swap_record(bucket, &mut record, &tag, patience)?;
+    let tag = swap_record(bucket, &mut record, tag, patience)?;
 
     let mut history = history::start(bucket, &record, patience)?;
-    let after = end_epoch(bucket, &record, &mut history, patience)?;
+    end_epoch(bucket, &record, &mut history, patience)?;
     // Those that have claimed and not begun cannot begin any more: their second swap is refused. A fence
     // at their first commit says so to whoever reads.
     for stale in
@@ -118,15 +144,25 @@ pub fn claim(
     {
         fence(bucket, &record, CommitId { epoch: stale.epoch, number: 0 }, patience)?;
     }
+    Ok(Ended { record, tag, epoch, history })
+}
 
+/// Step 5. Whatever else the caller has changed in the record counts from the same instant.
+pub(crate) fn begin(
+    bucket: &dyn Bucket,
+    ended: &mut Ended,
+    owner: &str,
+    seen: u64,
+    patience: &dyn Patience,
+) -> Result<Tag, ReplicaError> {
+    let (epoch, after) = (ended.epoch, ended.history.last);
+    let record = &mut ended.record;
     record.epochs.retain(|one| one.stage == Stage::Begun);
     record.epochs.push(Epoch { epoch, stage: Stage::Begun, after });
+    drop_old_epochs(record);
     record.owner = owner.to_string();
     record.seen = seen;
-    let tag = swap_record(bucket, &mut record, &tag, patience)?;
-    history.last = CommitId { epoch, number: 0 };
-    history.checksum = 0;
-    Ok(Claim { record, tag, epoch, history, after })
+    swap_record(bucket, record, &ended.tag, patience)
 }
 
 /// Replaces the record by what it is now; returns the new version's tag.
@@ -154,23 +190,23 @@ pub(crate) fn drop_old_epochs(record: &mut VolumeRecord) {
     assert!(record.epochs.len() <= EPOCH_COUNT_MAX, "a manifest is written before");
 }
 
-/// Follows the history to its end and makes sure that it stays the end; returns the last commit.
+/// Follows the history to its end and makes sure that it stays the end.
 fn end_epoch(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     history: &mut History,
     patience: &dyn Patience,
-) -> Result<CommitId, ReplicaError> {
+) -> Result<(), ReplicaError> {
     loop {
         let is_fenced = history::follow(bucket, record, history, patience)?;
         if is_fenced || fence(bucket, record, history.last, patience)? {
-            return Ok(history.last);
+            return Ok(());
         }
     }
 }
 
 /// Ends an epoch behind `id`; `false` if a commit is there instead.
-fn fence(
+pub(crate) fn fence(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     id: CommitId,
