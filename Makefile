@@ -89,6 +89,10 @@ nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed again
 fsync-ratio: build ## fsync-heavy writes on a default store in a file beside a plain loop device, in turns
 	scripts/fsync_ratio.sh $(ARGUMENTS)
 
+file-ratios: build ## files on ext4, `coulter fs`, `coulter overlay` and a bare FUSE file system, in turns
+	scripts/setup.sh bench
+	scripts/file_ratios.sh $(ARGUMENTS)
+
 programs: ## databases, mail and files on a volume and beside it, on this disk and held back as a cloud volume is
 	scripts/setup.sh bench
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
@@ -167,4 +171,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills
+.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills

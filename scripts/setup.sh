@@ -30,7 +30,7 @@ wished_tools=(
   cryptsetup:cryptsetup-bin make-bcache:bcache-tools mkfs.f2fs:f2fs-tools
   mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.reiserfs:reiserfsprogs
 )
-bench_tools=(sysbench:sysbench postmark:postmark)
+bench_tools=(sysbench:sysbench postmark:postmark bindfs:bindfs git:git)
 suites_tools=(stress-ng:stress-ng)
 instructions_tools=(valgrind:valgrind)
 vm_tools=(
