@@ -5,6 +5,7 @@ mod sandbox;
 use sandbox::{Sandbox, can_mount, mounts_below, send};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -218,4 +219,49 @@ fn sixty_killed_daemons_leave_the_tree_of_one_of_the_latest_operations() {
         return;
     };
     kill_under_load(60);
+}
+
+/// Direct writes do not wait for each other; pages that others hold are dropped with each.
+#[test]
+fn direct_writes_side_by_side_agree_with_the_page_cache() {
+    const THREADS: usize = 4;
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 64;
+    let Some(_right) = can_mount("direct_writes_side_by_side_agree_with_the_page_cache") else {
+        return;
+    };
+    let sandbox = made();
+    mounted(&sandbox);
+    let path = sandbox.path("mnt/file");
+    write_and_sync(&path, &[0; THREADS * BLOCKS * BLOCK]);
+    for round in 1..=3_u8 {
+        let before = fs::read(&path).expect("it is there");
+        assert!(before.iter().all(|byte| *byte == round - 1), "the pages are of the round before");
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let path = &path;
+                scope.spawn(move || {
+                    let mut options = File::options();
+                    let file = options.write(true).custom_flags(libc::O_DIRECT).open(path);
+                    let file = file.expect("it opens for direct I/O");
+                    let mut buffer = coulter::buffer::Buffer::zeroed(BLOCK);
+                    buffer.fill(round);
+                    // The threads' blocks lie between each other.
+                    for block in (thread..THREADS * BLOCKS).step_by(THREADS) {
+                        let offset = (block * BLOCK) as u64;
+                        file.write_all_at(&buffer, offset).expect("it is in the file");
+                    }
+                });
+            }
+            // Fills the page cache while they write.
+            let content = fs::read(&path).expect("it is there");
+            assert!(content.iter().all(|byte| *byte == round - 1 || *byte == round));
+        });
+        let after = fs::read(&path).expect("it is there");
+        assert!(after.iter().all(|byte| *byte == round), "no page is of the time before");
+    }
+    sandbox.ok(&["umount", "mnt"]);
+    sandbox.ok(&["fs", "mount", "disk.img", "mnt"]);
+    assert!(fs::read(&path).expect("it is there").iter().all(|byte| *byte == 3));
+    sandbox.ok(&["umount", "mnt"]);
 }

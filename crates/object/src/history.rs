@@ -281,7 +281,7 @@ pub fn follow(
     }
 }
 
-/// The newest state.
+/// The newest state. A host may be shipping meanwhile.
 ///
 /// # Errors
 /// [`ReplicaError`].
@@ -289,8 +289,24 @@ pub fn newest(
     bucket: &dyn Bucket,
     patience: &dyn Patience,
 ) -> Result<(VolumeRecord, History), ReplicaError> {
-    let (record, _) = record(bucket, patience)?;
-    let mut history = start(bucket, &record, patience)?;
-    follow(bucket, &record, &mut history, patience)?;
-    Ok((record, history))
+    let (mut record, mut tag) = self::record(bucket, patience)?;
+    loop {
+        let found = start(bucket, &record, patience).and_then(|mut history| {
+            follow(bucket, &record, &mut history, patience)?;
+            Ok(history)
+        });
+        match found {
+            Ok(history) => return Ok((record, history)),
+            // What an older record refers to may have been collected. Whether it was an older one, the
+            // record itself says: each turn follows a change that another host has made.
+            Err(error @ (ReplicaError::Missing(_) | ReplicaError::Broken(_))) => {
+                let (now, tag_now) = self::record(bucket, patience)?;
+                if tag_now == tag {
+                    return Err(error);
+                }
+                (record, tag) = (now, tag_now);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }

@@ -5,6 +5,8 @@ use coulter_files::{Attributes, Inode, Listing, Time, Usage};
 
 /// The version of the protocol that this module implements.
 const MINOR: u32 = 45;
+/// The first version of which every kernel has what [`Agreed::opens_direct`] needs.
+const DIRECT_MINOR_MIN: u32 = 45;
 /// Versions below lack messages that are needed (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
 /// Seconds for which the kernel may cache names and attributes; only this mount changes them.
@@ -13,6 +15,9 @@ const VALID_SECONDS: u64 = 3600;
 const BACKGROUND_MAX: u16 = 512;
 /// Pages stay when a file is opened.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
+/// Reads and writes pass the page cache by, and writes within the file run side by side. Without it the
+/// kernel lets one direct write at a time into a file.
+const OPEN_DIRECT: u32 = 1 << 0 | 1 << 6;
 /// Bits of `statx` that are known: the basic ones, and the time of birth.
 const STATX_MASK: u32 = 0x7ff | 0x800;
 const BLOCK_SIZE: u32 = 4096;
@@ -22,6 +27,14 @@ const BLOCK_SIZE: u32 = 4096;
 pub(super) struct Agreed {
     pub(super) minor: u32,
     pub(super) flags: u64,
+}
+
+impl Agreed {
+    /// Whether files can be opened past the page cache: the kernel maps them nevertheless, and drops the
+    /// pages that a reader fetched while a direct write was under way (Linux 6.18).
+    pub(super) fn opens_direct(self) -> bool {
+        self.minor >= DIRECT_MINOR_MIN && self.flags & init_flag::DIRECT_IO_ALLOW_MMAP != 0
+    }
 }
 
 /// Bytes of an answer.
@@ -81,6 +94,7 @@ impl Body {
             | NO_OPENDIR_SUPPORT
             | EXPLICIT_INVAL_DATA
             | HANDLE_KILLPRIV_V2
+            | DIRECT_IO_ALLOW_MMAP
             | INIT_EXT;
         if writes_back {
             wanted |= WRITEBACK_CACHE;
@@ -126,6 +140,12 @@ impl Body {
         if opens {
             self.u64(0).u32(OPEN_KEEP_CACHE).u32(0);
         }
+    }
+
+    /// How the kernel treats a file that is opened.
+    pub(super) fn open(&mut self, is_direct: bool) {
+        let flags = if is_direct { OPEN_DIRECT } else { OPEN_KEEP_CACHE };
+        self.clear().u64(0).u32(flags).u32(0);
     }
 
     /// That there is no such name, to be remembered too.
@@ -197,6 +217,8 @@ mod tests {
         assert_eq!(agreed.flags & init_flag::WRITEBACK_CACHE, 0, "nobody asked for it");
         // Locks are the kernel's: POSIX_LOCKS, FLOCK_LOCKS.
         assert_eq!(agreed.flags & (1 << 1 | 1 << 10), 0);
+        assert!(agreed.opens_direct());
+        assert!(!body.init((7, 44), 0, u64::MAX, false, 1 << 20).unwrap().opens_direct());
         let agreed = body.init((7, 31), 0, init_flag::ASYNC_READ, true, 1 << 20).unwrap();
         assert_eq!((agreed.minor, agreed.flags), (31, init_flag::ASYNC_READ));
     }

@@ -80,6 +80,7 @@ pub(super) mod init_flag {
     pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
 /// Bits of `SETATTR` for what is to change.
@@ -220,6 +221,10 @@ pub(super) enum Message<'a> {
     Ioctl {
         command: u32,
     },
+    /// There are no handles: only how the kernel treats the file is answered.
+    Open {
+        is_direct: bool,
+    },
     /// Needs a reply but no action.
     Nothing,
     /// Needs no reply.
@@ -332,8 +337,9 @@ impl<'a> Message<'a> {
                 let _handle_and_flags = (fields.u64()?, fields.u32()?);
                 Message::Ioctl { command: fields.u32()? }
             }
-            // Without handles the kernel need not ask before it opens, nor tell what it closes.
-            opcode::OPEN | opcode::OPENDIR | opcode::FLUSH => Message::Unknown,
+            opcode::OPEN => Message::Open { is_direct: fields.u32()? & libc::O_DIRECT as u32 != 0 },
+            // Without handles the kernel need not ask before it opens a directory, nor before it closes.
+            opcode::OPENDIR | opcode::FLUSH => Message::Unknown,
             _ => return Message::decode_names(opcode, fields),
         })
     }

@@ -10,7 +10,7 @@
 //! - Every message that wants a reply gets one, unless the mount is gone.
 //! - At its end all acknowledged operations are durable, or it reports that they are not.
 
-use super::answers::Body;
+use super::answers::{Agreed, Body};
 use super::message::{
     Attributes, HEADER_SIZE, Header, Message, SETTLE_IOCTL, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
 };
@@ -95,6 +95,8 @@ pub(super) struct Pump {
     place: Place,
     files: Box<dyn FileService>,
     writes_back: bool,
+    /// Whether a file that a program opens with `O_DIRECT` passes the page cache by.
+    opens_direct: bool,
     pool: BufferPool,
     /// Where the next message's payload goes.
     staging: Buffer,
@@ -124,6 +126,7 @@ impl Pump {
             place,
             files,
             writes_back,
+            opens_direct: false,
             pool,
             staging,
             pending: vec![None; PENDING_MAX],
@@ -299,12 +302,17 @@ impl Pump {
             Message::Init { major, minor, readahead_max, flags } => {
                 let (version, size) = ((major, minor), WRITE_SIZE_MAX as u32);
                 let agreed = self.body.init(version, readahead_max, flags, self.writes_back, size);
+                self.opens_direct = agreed.is_ok_and(Agreed::opens_direct);
                 self.send_body(header.unique, agreed.map(|_| ()));
             }
             Message::Forget(forgets) => {
                 forgets.each(header.node, |node, lookups| self.files.forget(node, lookups));
             }
             Message::Silent => {}
+            Message::Open { is_direct } => {
+                self.body.open(is_direct && self.opens_direct);
+                self.send_body(header.unique, Ok(()));
+            }
             Message::Nothing | Message::Destroy => self.send(header.unique, 0, &[]),
             Message::Unknown => self.send(header.unique, libc::ENOSYS, &[]),
             Message::Ioctl { command } if ![SYNC_IOCTL, SETTLE_IOCTL].contains(&command) => {

@@ -1,0 +1,76 @@
+//! Readers of a copy whose host goes on shipping while they read.
+
+mod stamped;
+
+use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
+use coulter_object::publish::Briefly;
+use coulter_object::{Bucket, ReplicaError, history};
+use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship, wait_until};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// Gives a record of the volume that was read earlier, once; then what is there.
+struct Earlier {
+    bucket: Arc<dyn Bucket>,
+    record: Mutex<Option<Object>>,
+}
+
+impl Bucket for Earlier {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, BucketError> {
+        self.bucket.create(name, bytes)
+    }
+
+    fn swap(&self, name: &str, tag: &Tag, bytes: &[u8]) -> Result<Swapped, BucketError> {
+        self.bucket.swap(name, tag, bytes)
+    }
+
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
+        if name == "volume" {
+            if let Some(earlier) = self.record.lock().expect("nobody panicked").take() {
+                return Ok(Some(earlier));
+            }
+        }
+        self.bucket.read(name, range)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), BucketError> {
+        self.bucket.delete(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError> {
+        self.bucket.list(prefix)
+    }
+
+    fn url(&self) -> String {
+        self.bucket.url()
+    }
+}
+
+#[test]
+fn a_manifest_that_is_collected_under_a_reader_is_followed_by_a_newer_one() {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random(1));
+    let record = || bucket.read("volume", None).expect("it answers").expect("there is a volume");
+    let manifest = || history::record(&*bucket, &Briefly).expect("there is a volume").0.manifest;
+    wait_until("there is a manifest", || {
+        oracle.write(&volume, &mut random, 100).expect("nothing fails");
+        manifest().is_some()
+    });
+    let (earlier, name) = (record(), manifest().expect("there is one").name());
+    wait_until("it is collected", || {
+        oracle.write(&volume, &mut random, 100).expect("nothing fails");
+        bucket.read(&name, None).expect("it answers").is_none()
+    });
+    volume.close().expect("it is closed in order");
+    let reader = Earlier { bucket: bucket.clone(), record: Mutex::new(Some(earlier)) };
+    let (record, found) = history::newest(&reader, &Briefly).expect("a newer one is there");
+    let copy = open_copy(&stamped::restored(&*bucket, &found.pieces));
+    assert_eq!(oracle.assert_prefix(&copy, oracle.flushed), oracle.blocks.len() as u64);
+    // Where the record has not changed, what it names is lost.
+    bucket.delete(&record.manifest.expect("there is one").name()).expect("it is there");
+    assert!(matches!(history::newest(&*bucket, &Briefly), Err(ReplicaError::Missing(_))));
+}
