@@ -5,7 +5,7 @@ mod stamped;
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
 use coulter_object::publish::Briefly;
 use coulter_object::{Bucket, ReplicaError, history};
-use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship, wait_until};
+use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -56,15 +56,13 @@ fn a_manifest_that_is_collected_under_a_reader_is_followed_by_a_newer_one() {
     let (mut oracle, mut random) = (Oracle::default(), Random(1));
     let record = || bucket.read("volume", None).expect("it answers").expect("there is a volume");
     let manifest = || history::record(&*bucket, &Briefly).expect("there is a volume").0.manifest;
-    wait_until("there is a manifest", || {
+    while manifest().is_none() {
         oracle.write(&volume, &mut random, 100).expect("nothing fails");
-        manifest().is_some()
-    });
+    }
     let (earlier, name) = (record(), manifest().expect("there is one").name());
-    wait_until("it is collected", || {
+    while bucket.read(&name, None).expect("it answers").is_some() {
         oracle.write(&volume, &mut random, 100).expect("nothing fails");
-        bucket.read(&name, None).expect("it answers").is_none()
-    });
+    }
     volume.close().expect("it is closed in order");
     let reader = Earlier { bucket: bucket.clone(), record: Mutex::new(Some(earlier)) };
     let (record, found) = history::newest(&reader, &Briefly).expect("a newer one is there");
