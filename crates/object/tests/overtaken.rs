@@ -25,10 +25,10 @@ impl Bucket for Earlier {
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
-        if name == "volume" {
-            if let Some(earlier) = self.record.lock().expect("nobody panicked").take() {
-                return Ok(Some(earlier));
-            }
+        if name == "volume"
+            && let Some(earlier) = self.record.lock().expect("nobody panicked").take()
+        {
+            return Ok(Some(earlier));
         }
         self.bucket.read(name, range)
     }
