@@ -76,6 +76,8 @@ pub(crate) enum Verb {
     Export(verbs::export::Export),
     Restore(verbs::restore::Restore),
     Snapshot(verbs::snapshot::Snapshot),
+    Replica(verbs::replica::Replica),
+    Diff(verbs::diff::Diff),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
     #[command(hide = true)]

@@ -110,6 +110,8 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Salvage(verb) => verb.run(known_state().as_ref()),
         Verb::Restore(verb) => verb.run(),
         Verb::Snapshot(verb) => verb.run(),
+        Verb::Replica(verb) => verb.run(),
+        Verb::Diff(verb) => verb.run(),
         Verb::Daemon(verb) => verb.run(&state()?),
         Verb::Export(verb) => verb.run(known_state().as_ref()),
         Verb::Generate(verb) => verb.run(&CommandLine::command),

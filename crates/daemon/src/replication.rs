@@ -230,10 +230,28 @@ pub fn seconds_since_1970() -> u64 {
     now.map_or(0, |time| time.as_secs())
 }
 
-/// This host and process, for people.
+/// This host and process, for people and [`has_ended`].
 pub fn owner() -> String {
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let mut owner = format!("{} process {}", host.to_string_lossy(), std::process::id());
+    let mut owner = format!("{}{}", processes_here(), std::process::id());
     owner.truncate(255);
     owner
+}
+
+/// Whether the owner of a copy is a process of this host that has ended. Of other hosts nobody can tell.
+pub fn has_ended(owner: &str) -> bool {
+    let process = owner.strip_prefix(&processes_here());
+    let process = process.and_then(|process| process.parse::<u32>().ok());
+    // A process that has ended and is still listed has no program any more.
+    let program = |process: &str| std::fs::read_link(format!("/proc/{process}/exe"));
+    let is_gone = |process: u32| {
+        let found = program(&process.to_string());
+        found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    program("self").is_ok() && process.is_some_and(is_gone)
+}
+
+/// With what the owners on this host begin.
+fn processes_here() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    format!("{} process ", host.to_string_lossy())
 }

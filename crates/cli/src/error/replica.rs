@@ -15,6 +15,10 @@ pub enum CopyError {
     FileExists { path: PathBuf },
     /// A snapshot was to be named, and was not.
     NoName { url: String },
+    /// `replica verify` has found damaged or missing objects.
+    Faulty { url: String, faults: usize },
+    /// States of two copies cannot be compared.
+    OtherCopy { one: String, other: String },
     /// A snapshot cannot be taken over.
     TakesOverSnapshot { url: String },
 }
@@ -36,6 +40,9 @@ impl CopyError {
                     ReplicaError::NoPin(_) => {
                         report.help("`coulter snapshot list URL` names those that there are")
                     }
+                    ReplicaError::InUse(_) => report.help(
+                        "detach the volume there; or, if that host is lost or to be fenced, add `--take-over`",
+                    ),
                     ReplicaError::TakenOver => report.help("try again: somebody else was first"),
                     ReplicaError::Collected => report.help("try again"),
                     ReplicaError::Missing(_) | ReplicaError::Damaged(..) => report.help(
@@ -51,6 +58,16 @@ impl CopyError {
             }
             CopyError::NoName { url } => usage(format!("which snapshot of {url}?"))
                 .help("write its name behind the URL: `URL@NAME`"),
+            CopyError::Faulty { url, faults } => {
+                fault(format!("{url} is damaged: {faults} objects are damaged or missing")).help(
+                    "restore a snapshot that is not named above, or ship the store anew with `--replicate URL --reseed`",
+                )
+            }
+            CopyError::OtherCopy { one, other } => {
+                usage(format!("cannot compare {one} with {other}"))
+                    .why("they are states of two copies")
+                    .help("name two states of one copy: `URL@A URL@B`")
+            }
             CopyError::TakesOverSnapshot { url } => usage(format!("cannot take over {url}"))
                 .why("a snapshot is of the past, and only the newest state can go on")
                 .help("leave `--take-over` away, or `@NAME`"),

@@ -5,6 +5,7 @@ use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::replication;
 use coulter_object::bucket::Bucket;
+use coulter_object::layout::VolumeId;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
 use coulter_object::{ReplicaError, Url, history, restore, snapshot, takeover};
@@ -64,6 +65,45 @@ impl CopyName {
         Ok(CopyName { url, snapshot })
     }
 
+    /// A copy, without the name of a snapshot.
+    pub(crate) fn parse_newest(text: &str) -> Result<CopyName, String> {
+        let copy = CopyName::parse(text)?;
+        match copy.snapshot {
+            None => Ok(copy),
+            Some(name) => Err(format!("it names the snapshot '{name}': leave '@{name}' away")),
+        }
+    }
+
+    /// The state that it names.
+    pub(crate) fn state(&self, bucket: &dyn Bucket) -> Result<State, ReplicaError> {
+        let (record, pieces, commit) = match &self.snapshot {
+            Some(name) => {
+                let (record, manifest) = snapshot::read(bucket, name, &Briefly)?;
+                (record, manifest.pieces, manifest.commit)
+            }
+            None => {
+                let (record, history) = history::newest(bucket, &Briefly)?;
+                (record, history.pieces, history.newest_commit)
+            }
+        };
+        let (volume, size, commit) = (record.volume, record.device_size, commit.to_string());
+        Ok(State { volume, pieces, size, commit })
+    }
+
+    /// Reads again what its host has replaced and deleted meanwhile.
+    pub(crate) fn patiently<T>(
+        &self,
+        read: impl Fn() -> Result<T, ReplicaError>,
+    ) -> Result<T, ReplicaError> {
+        let mut attempt = 1;
+        loop {
+            match read() {
+                Err(ReplicaError::Missing(_)) if attempt < ATTEMPTS => attempt += 1,
+                other => return other,
+            }
+        }
+    }
+
     /// Opens the bucket.
     pub(crate) fn open(&self) -> Result<std::sync::Arc<dyn Bucket>, CliError> {
         self.url.open(false).map_err(|error| self.failed("open", error.into()))
@@ -73,6 +113,16 @@ impl CopyName {
     pub(crate) fn failed(&self, action: &'static str, error: ReplicaError) -> CliError {
         CopyError::Failed { action, url: self.to_string(), error }.into()
     }
+}
+
+/// A state of a copy.
+pub(crate) struct State {
+    pub(crate) volume: VolumeId,
+    pub(crate) pieces: PieceMap,
+    /// Bytes of the store.
+    pub(crate) size: u64,
+    /// The commit that it stands at.
+    pub(crate) commit: String,
 }
 
 impl std::fmt::Display for CopyName {
@@ -105,7 +155,8 @@ impl Restore {
         }
         let mut attempt = 1;
         loop {
-            let (volume, pieces, size, commit) = self.look(&*bucket).map_err(failed)?;
+            let state = self.copy.state(&*bucket).map_err(failed)?;
+            let State { volume, pieces, size, commit } = state;
             match self.write(&*bucket, volume, &pieces, size) {
                 Ok(()) => return self.tell(size, &commit),
                 // A newer state is there, and the host has deleted what only this one needed.
@@ -118,25 +169,11 @@ impl Restore {
         }
     }
 
-    /// What to restore, and the commit that it stands at.
-    fn look(
-        &self,
-        bucket: &dyn Bucket,
-    ) -> Result<(coulter_object::layout::VolumeId, PieceMap, u64, String), ReplicaError> {
-        if let Some(name) = &self.copy.snapshot {
-            let (record, manifest) = snapshot::read(bucket, name, &Briefly)?;
-            let commit = manifest.commit.to_string();
-            return Ok((record.volume, manifest.pieces, record.device_size, commit));
-        }
-        let (record, history) = history::newest(bucket, &Briefly)?;
-        Ok((record.volume, history.pieces, record.device_size, history.newest_commit.to_string()))
-    }
-
     /// Makes the file under another name, which it keeps until all of it is there.
     fn write(
         &self,
         bucket: &dyn Bucket,
-        volume: coulter_object::layout::VolumeId,
+        volume: VolumeId,
         pieces: &PieceMap,
         size: u64,
     ) -> Result<(), CliError> {
@@ -152,7 +189,7 @@ impl Restore {
         &self,
         part: &Path,
         bucket: &dyn Bucket,
-        volume: coulter_object::layout::VolumeId,
+        volume: VolumeId,
         pieces: &PieceMap,
         size: u64,
     ) -> Result<(), CliError> {

@@ -5,15 +5,16 @@ use crate::error::{CliError, CopyError};
 use crate::terminal::{self, BOLD};
 use clap::{Args, Subcommand};
 use coulter_daemon::replication;
+use coulter_object::layout::VolumeRecord;
 use coulter_object::publish::Briefly;
-use coulter_object::{ReplicaError, history, snapshot};
+use coulter_object::{ReplicaError, history, rollback, snapshot};
 use coulter_terminal::Size;
 use serde::Serialize;
 
 /// Attempts to make a snapshot: a busy host may delete meanwhile what one needs.
 const ATTEMPTS: usize = 20;
 
-/// Create, list or delete snapshots of a copy.
+/// Create, list or delete snapshots of a copy, or roll back to one.
 ///
 /// A snapshot keeps the newest commit of the copy. It costs the space of data that is overwritten
 /// later. The volume stays in use meanwhile. `coulter restore URL@NAME` restores it.
@@ -22,7 +23,8 @@ const ATTEMPTS: usize = 20;
 Examples:
   coulter snapshot create s3://bucket/vol@monday
   coulter snapshot list s3://bucket/vol
-  coulter snapshot delete s3://bucket/vol@monday")]
+  coulter snapshot delete s3://bucket/vol@monday
+  coulter snapshot rollback s3://bucket/vol@monday")]
 pub(crate) struct Snapshot {
     #[command(subcommand)]
     pub(crate) action: Action,
@@ -52,6 +54,20 @@ pub(crate) enum Action {
         #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
         copy: CopyName,
     },
+    /// Make a snapshot the newest state; what was written since is given up
+    ///
+    /// Keep the newest state first with `snapshot create`, if it may be needed. A store that was shipped to
+    /// the copy is refused as its replica afterwards; `coulter restore URL FILE --take-over` goes on from
+    /// the snapshot. The command is refused while the host that has the volume may be writing to it:
+    /// its process runs on this host, or it is another host.
+    Rollback {
+        /// Copy and name
+        #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
+        copy: CopyName,
+        /// Fence the host that has the volume, whether it still runs or not
+        #[arg(long)]
+        take_over: bool,
+    },
 }
 
 /// A snapshot as `list --json` shows it.
@@ -68,6 +84,7 @@ impl Snapshot {
         match &self.action {
             Action::Create { copy } => create(copy),
             Action::List { copy, json } => list(copy, *json),
+            Action::Rollback { copy, take_over } => roll_back(copy, *take_over),
             Action::Delete { copy } => {
                 let name = name_of(copy)?;
                 let bucket = copy.open()?;
@@ -97,6 +114,20 @@ fn create(copy: &CopyName) -> Result<(), CliError> {
         }
     };
     terminal::print(&format!("{BOLD}{copy}{BOLD:#} keeps commit {}", pin.commit))
+}
+
+fn roll_back(copy: &CopyName, take_over: bool) -> Result<(), CliError> {
+    let name = name_of(copy)?;
+    let bucket = copy.open()?;
+    let (owner, seen) = (replication::owner(), replication::seconds_since_1970());
+    let may_fence = |record: &VolumeRecord| take_over || replication::has_ended(&record.owner);
+    let done = rollback::rollback(&*bucket, name, &owner, seen, &may_fence, &Briefly)
+        .map_err(|error| copy.failed("roll back to", error))?;
+    let (kept, given_up, url) = (done.pin.commit, done.given_up, &copy.url);
+    terminal::print(&format!(
+        "{BOLD}{copy}{BOLD:#} is the newest state: commit {kept} instead of {given_up}"
+    ))?;
+    terminal::print(&format!("To go on from it: coulter restore {url} FILE --take-over"))
 }
 
 fn list(copy: &CopyName, json: bool) -> Result<(), CliError> {
