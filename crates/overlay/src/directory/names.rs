@@ -5,6 +5,7 @@ use crate::lower::{Found, Handle, Outcome, ShowName};
 use coulter_files::NewNode;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawDir, SeekFrom, Uid};
+use rustix::io::Errno;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 
@@ -59,7 +60,7 @@ impl Directory {
             return Ok(());
         }
         let made = self.statx(place, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        match missing_bits(made.mode, new.mode) {
+        match missing_bits(place, made.mode, new.mode) {
             Some(mode) => rustix::fs::chmodat(place, name, mode, AtFlags::empty()).map_err(errno),
             None => Ok(()),
         }
@@ -74,7 +75,7 @@ impl Directory {
         let descriptor = rustix::fs::open(path, flags, permissions).map_err(errno)?;
         let gid = (parent.mode & libc::S_ISGID == 0).then(|| Gid::from_raw(new.gid));
         rustix::fs::fchown(&descriptor, Some(Uid::from_raw(new.uid)), gid).map_err(errno)?;
-        if let Some(mode) = missing_bits(self.status_by(&descriptor)?.mode, new.mode) {
+        if let Some(mode) = missing_bits(&place, self.status_by(&descriptor)?.mode, new.mode) {
             rustix::fs::fchmod(&descriptor, mode).map_err(errno)?;
         }
         let handle = handles::handle_of(&descriptor, c"")?;
@@ -111,8 +112,45 @@ impl Directory {
 }
 
 /// The mode to set where bits that were asked for are not there: the umask of this process took them, the
-/// caller's is in what was asked for; or the change of owner took set-uid.
-fn missing_bits(made: u32, asked: u32) -> Option<Mode> {
-    let missing = asked & 0o7777 & !made;
+/// caller's is in what was asked for; or the change of owner took set-uid. What the default access control
+/// list of the directory `place` took stays away: the umask has no effect there.
+fn missing_bits(place: &OwnedFd, made: u32, asked: u32) -> Option<Mode> {
+    let mut missing = asked & 0o7777 & !made;
+    if missing & 0o777 != 0 && has_default_list(place) {
+        missing &= 0o7000;
+    }
     (missing != 0).then(|| Mode::from_raw_mode((made | missing) & 0o7777))
+}
+
+fn has_default_list(place: &OwnedFd) -> bool {
+    let path = Directory::path_of(place);
+    let found = rustix::fs::getxattr(path, "system.posix_acl_default", &mut [0_u8; 4]);
+    // It may be longer than what is read of it: that it is there is enough.
+    !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::XattrFlags;
+
+    #[test]
+    fn what_a_default_list_takes_away_is_not_given_back() {
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let place = rustix::fs::open(folder.path(), flags, Mode::empty()).expect("it is there");
+        assert_eq!(missing_bits(&place, 0o600, 0o4664), Some(Mode::from_raw_mode(0o4664)));
+        assert_eq!(missing_bits(&place, 0o664, 0o660), None);
+        // Version 2; owner rwx, group r-x, others nothing.
+        let list = [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255]
+            .iter()
+            .chain(&[0x20, 0, 0, 0, 255, 255, 255, 255])
+            .copied()
+            .collect::<Vec<u8>>();
+        let name = "system.posix_acl_default";
+        rustix::fs::setxattr(folder.path(), name, &list, XattrFlags::empty())
+            .expect("the file system keeps lists");
+        assert_eq!(missing_bits(&place, 0o640, 0o664), None);
+        assert_eq!(missing_bits(&place, 0o640, 0o4664), Some(Mode::from_raw_mode(0o4640)));
+    }
 }
