@@ -12,14 +12,16 @@ use coulter_files::canary::{self, Canary};
 use std::panic::catch_unwind;
 
 /// Workloads that are cut everywhere: what is there before, and what is done.
-fn workloads() -> [(Vec<Op>, Vec<Op>); 3] {
+fn workloads() -> [(Vec<Op>, Vec<Op>); 4] {
     use Op::*;
     let file = vec![Create("foo"), Write("foo", 0, 16_384), Sync];
     let punch = Falloc("foo", AllocateMode::Punch, 0, 8192);
+    let zero = Falloc("foo", AllocateMode::Zero { keep_size: true }, 4096, 4096);
     [
         (file.clone(), vec![Unlink("foo"), Create("bar"), Write("bar", 0, 16_384), Submit, Sync]),
         (file.clone(), vec![punch, Submit, Write("foo", 16_384, 8192), Submit, Sync]),
-        (file, vec![Create("bar"), Write("bar", 0, 5000), Submit, Sync]),
+        (file.clone(), vec![Create("bar"), Write("bar", 0, 5000), Submit, Sync]),
+        (file, vec![zero, Submit, zero, Submit, Write("foo", 100, 5000), Sync]),
     ]
 }
 

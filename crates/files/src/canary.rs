@@ -28,17 +28,20 @@ pub enum Canary {
     NodeByPath,
     /// A cookie of a listing is how many names came before.
     CookieByIndex,
+    /// A block that becomes zero by a discard is read while the discard is out.
+    ZerosReadEarly,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 6] = [
+    pub const ALL: [Canary; 7] = [
         Canary::FreedReusedEarly,
         Canary::DataAfterSet,
         Canary::DiscardBeforeSet,
         Canary::SizeOutsideSet,
         Canary::NodeByPath,
         Canary::CookieByIndex,
+        Canary::ZerosReadEarly,
     ];
 }
 

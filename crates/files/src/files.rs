@@ -385,6 +385,7 @@ impl Files {
             Pending::Discard { sequence } => {
                 self.order.complete(sequence, result.is_ok());
                 self.note_failure(result);
+                self.handle_written(id);
             }
             Pending::Flush => {
                 self.counters.flushes += 1;

@@ -42,7 +42,9 @@ impl Files {
         }
         if sings(Canary::DiscardBeforeSet) {
             let held = self.tree().space.take_held();
-            held.into_iter().for_each(|run| self.push_discard(run));
+            for run in held {
+                self.push_discard(run);
+            }
         }
         let nodes = self.tree().cache.dirty_count() + 1;
         assert!(nodes <= SET_BLOCKS_MAX, "a set is submitted before it is too large");
@@ -96,11 +98,21 @@ impl Files {
         fits && !runs.into_iter().any(|run| tree.space.holds_some_of(run))
     }
 
-    pub(crate) fn push_discard(&mut self, run: Run) {
+    /// Discards blocks that no file has.
+    fn push_discard(&mut self, run: Run) -> u32 {
         self.submit_gathered();
         let sequence = self.order.issue(false);
         let command = Command::Discard { block: run.block, count: run.count };
-        self.push_io(command, Pending::Discard { sequence });
+        self.push_io(command, Pending::Discard { sequence })
+    }
+
+    /// Discards blocks that a file has got, and that read as zeros from now on. They count as being
+    /// written: until the discard is complete, the volume may still give out what they held before.
+    pub(crate) fn push_zeros(&mut self, run: Run) {
+        let io = self.push_discard(run);
+        if !sings(Canary::ZerosReadEarly) {
+            self.traffic.add_write(io, run);
+        }
     }
 
     /// A set or a discard is complete.

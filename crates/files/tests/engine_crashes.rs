@@ -10,6 +10,7 @@ mod common;
 use common::ace::{Op, alphabet, bases};
 use common::power::Base;
 use common::sequences;
+use coulter_files::AllocateMode;
 
 #[test]
 fn every_cut_of_every_workload_of_one_operation_leaves_a_prefix() {
@@ -50,6 +51,16 @@ fn cuts_of_some_workloads_of_two_operations_leave_a_prefix() {
 #[ignore = "minutes; `make fs-crashes` runs it"]
 fn every_cut_of_every_workload_of_two_operations_leaves_a_prefix() {
     println!("{} cuts", two_operations(1));
+}
+
+/// The block that is zeroed gets the place that the first time freed. The discard of that place is out
+/// while the write that follows reads what the block holds.
+#[test]
+fn what_is_zeroed_twice_is_zero_around_what_is_written_next() {
+    let zero = Op::Falloc("foo", AllocateMode::Zero { keep_size: true }, 4096, 4096);
+    let base = Base::new(&bases().pop().expect("the full tree"));
+    let ops = [zero, Op::Submit, zero, Op::Submit, Op::Write("foo", 100, 5000), Op::Sync];
+    assert!(base.cut_everywhere(&ops, 1) > 3);
 }
 
 #[test]

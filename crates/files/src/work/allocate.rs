@@ -76,7 +76,7 @@ impl Files {
         self.note_change();
         // Before the set that refers to them: the set cannot be submitted in between.
         for run in advance.fresh {
-            self.push_discard(run);
+            self.push_zeros(run);
         }
         for (old, run, edge) in advance.moved {
             let held = task.old.iter().position(|(block, _)| *block == old);

@@ -172,6 +172,24 @@ impl InMemory {
     }
 }
 
+impl InMemory {
+    /// Nobody reads blocks of which a change is out: what comes back may be of the time before.
+    fn assert_settled(&self, first: u64, count: u64) {
+        for out in &self.out {
+            let Kind::Write(index) = out.kind else { continue };
+            let step = &self.volume.log[index];
+            let written = step.writes.iter().map(|(block, _)| (*block, 1));
+            for (block, blocks) in written.chain(step.runs.iter().copied()) {
+                let is_apart = block >= first + count || block + blocks <= first;
+                assert!(
+                    is_apart,
+                    "{count} blocks from {first} on are read, {blocks} from {block} on change"
+                );
+            }
+        }
+    }
+}
+
 impl Mount {
     pub fn new(block_count: u64, cache_blocks: usize, seed: u64) -> Mount {
         Mount::of(Volume::new(block_count), cache_blocks, seed)
@@ -221,6 +239,9 @@ impl Backend for InMemory {
                 (Kind::Write(0), buffer)
             }
         };
+        if let Kind::Read(first) = kind {
+            self.assert_settled(first, (buffer.len() / BLOCK_SIZE) as u64);
+        }
         let kind = match kind {
             Kind::Write(_) => {
                 apply(&mut self.volume.new, &step);
