@@ -80,8 +80,8 @@ fn check_store(
     let rules = ChainRules::new(superblock, replay.sequence, segments.layout);
     let data = options.data;
     let pass = LogPass::new(window, segments, &references, rules, data);
-    let (suspects, remote) = pass.run(options, report);
+    let suspects = pass.run(options, report);
     let references = &references;
-    let detail = Detail { window, segments, checkpoint, replay, references, rules, remote, data };
+    let detail = Detail { window, segments, checkpoint, replay, references, rules, data };
     detail.run(&suspects, options, report);
 }

@@ -19,7 +19,7 @@ use crate::window::Window;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{Entry, PAYLOAD_BLOCKS_MAX};
 use coulter_format::{BlockPointer, Lba, Pba, Structure};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// Pointers kept at once; 32 bytes each. A batch has one segment at least, whatever its size.
@@ -33,9 +33,6 @@ pub(crate) struct Detail<'a, 'w> {
     pub(crate) replay: &'a Replay,
     pub(crate) references: &'a References,
     pub(crate) rules: ChainRules,
-    /// Segments that hold blocks which a remote record names: under other headers than the one before
-    /// them, so that of these segments only the blocks themselves can be compared with the map.
-    pub(crate) remote: BTreeSet<u32>,
     pub(crate) data: bool,
 }
 
@@ -166,10 +163,9 @@ impl Detail<'_, '_> {
         let kept = kept.get(first..last).unwrap_or(&[]);
         self.report_shared(kept, report);
         let patched = self.segments.segment(segment).is_some_and(|slot| slot.patched);
-        match (self.remote.contains(&segment), patched) {
-            (true, _) => {}
-            (false, true) => self.compare_patched(segment, kept, report),
-            (false, false) => self.compare(segment, kept, report),
+        match patched {
+            true => self.compare_patched(segment, kept, report),
+            false => self.compare(segment, kept, report),
         }
         if self.data {
             self.verify_data(kept, report);

@@ -83,7 +83,7 @@ impl Owner {
             Kind::SegmentTable => Structure::SegmentTable,
             Kind::Run => Structure::Run,
             Kind::Checkpoint => Structure::Checkpoint,
-            Kind::Data | Kind::Discard | Kind::Remote => Structure::Data,
+            Kind::Data | Kind::Discard => Structure::Data,
         }
     }
 }
@@ -101,7 +101,7 @@ impl fmt::Display for Owner {
             Kind::SegmentTable => write!(f, "segment table page {key}"),
             Kind::Run => write!(f, "block {} of run {}", key & 0xf_ffff, key >> 20),
             Kind::Checkpoint => write!(f, "block {key} of the checkpoint's body"),
-            Kind::Data | Kind::Discard | Kind::Remote => write!(f, "host block {key}"),
+            Kind::Data | Kind::Discard => write!(f, "host block {key}"),
         }
     }
 }
@@ -125,7 +125,6 @@ pub(crate) fn kind_name(kind: Kind) -> &'static str {
         Kind::SegmentTable => "segment_table",
         Kind::Run => "run",
         Kind::Checkpoint => "checkpoint",
-        Kind::Remote => "remote",
     }
 }
 

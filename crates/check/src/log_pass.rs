@@ -11,7 +11,6 @@ use coulter_format::checksum::{self, Kind};
 use coulter_format::record::{Entry, RecordHeader, RecordView};
 use coulter_format::superblock::Superblock;
 use coulter_format::{BlockPointer, Lba, Pba, StoreId, Structure};
-use std::collections::BTreeSet;
 
 /// What a chain of records must be like.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +111,6 @@ pub(crate) struct LogPass<'a, 'w> {
     pub(crate) references: &'a References,
     pub(crate) rules: ChainRules,
     pub(crate) data: bool,
-    /// Segments that hold blocks which a remote record names.
-    pub(crate) remote: BTreeSet<u32>,
     /// Segments to be looked into.
     pub(crate) suspects: Vec<u32>,
     entries: Vec<Entry>,
@@ -136,7 +133,6 @@ impl<'a, 'w> LogPass<'a, 'w> {
             references,
             rules,
             data,
-            remote: BTreeSet::new(),
             suspects: Vec::new(),
             entries: Vec::new(),
             compared: 0,
@@ -144,13 +140,8 @@ impl<'a, 'w> LogPass<'a, 'w> {
         }
     }
 
-    /// Goes through all segments in use. Returns those in which map and log disagree, and those of
-    /// which a remote record names blocks.
-    pub(crate) fn run(
-        mut self,
-        options: &mut Options<'_>,
-        report: &mut Report,
-    ) -> (Vec<u32>, BTreeSet<u32>) {
+    /// Goes through all segments in use. Returns those in which map and log disagree.
+    pub(crate) fn run(mut self, options: &mut Options<'_>, report: &mut Report) -> Vec<u32> {
         let total = u64::from(self.segments.layout.segment_count());
         for (segment, slot) in self.segments.iter() {
             let references = self.references.segment(segment);
@@ -166,7 +157,7 @@ impl<'a, 'w> LogPass<'a, 'w> {
             }
         }
         options.report(Phase::Log, total, total);
-        (self.suspects, self.remote)
+        self.suspects
     }
 
     fn segment(&mut self, segment: u32, slot: &Segment, report: &mut Report) {
@@ -212,11 +203,6 @@ impl<'a, 'w> LogPass<'a, 'w> {
         let mut mapped = None::<(u32, u32)>;
         let mut offset = chain.offset;
         for entry in entries {
-            if entry.kind == Kind::Remote
-                && let Some((place, _)) = self.segments.find(entry.pba)
-            {
-                self.remote.insert(place.segment);
-            }
             if !entry.kind.has_payload() {
                 continue;
             }

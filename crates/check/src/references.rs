@@ -10,7 +10,6 @@ use crate::finding::{Finding, Owner};
 use crate::report::Report;
 use crate::segments::Segments;
 use coulter_format::BlockPointer;
-use coulter_format::checksum::Kind;
 
 /// How a pointer is known, and so what must hold of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,12 +120,8 @@ fn is_set(bits: Option<&[u64]>, offset: u32) -> bool {
 
 /// A hash of what a block is and where it lies (SplitMix64's finaliser, twice).
 pub(crate) fn hash(owner: Owner, pointer: BlockPointer) -> u64 {
-    let kind = match owner.kind {
-        Kind::Remote => Kind::Data,
-        kind => kind,
-    };
     let place = u64::from(pointer.pba.0) << 32 | u64::from(pointer.checksum);
-    mix(mix(owner.key ^ (kind as u64) << 56).wrapping_add(place))
+    mix(mix(owner.key ^ (owner.kind as u64) << 56).wrapping_add(place))
 }
 
 fn mix(value: u64) -> u64 {

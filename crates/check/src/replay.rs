@@ -445,7 +445,7 @@ impl Search<'_, '_> {
         let lost = self.lost_relocations(found, &entries);
         let volume_size = self.superblock.geometry.volume_size;
         for mut entry in entries {
-            let is_host = matches!(entry.kind, Kind::Data | Kind::Remote | Kind::Discard);
+            let is_host = matches!(entry.kind, Kind::Data | Kind::Discard);
             let end = entry.key.saturating_add(u64::from(entry.count));
             if is_host && end > volume_size {
                 let (pba, value) = (found.pba, entry.key);

@@ -203,7 +203,7 @@ fn consequence(owner: &Owner) -> &'static str {
              restore it from a backup"
         }
         Kind::Checkpoint => "the store cannot be opened; salvage it, or restore it from a backup",
-        Kind::Data | Kind::Discard | Kind::Remote => {
+        Kind::Data | Kind::Discard => {
             "its content is lost, and reading it gives an I/O error until it is written again; \
              restore what uses it from a backup"
         }

@@ -36,9 +36,7 @@ impl UpdatesBuilder {
     /// Takes an entry of a record. Metadata changes nothing: the checkpoint's pages are intact.
     pub(crate) fn add(&mut self, sequence: u64, entry: &Entry) {
         let pointer = match entry.kind {
-            Kind::Data | Kind::Remote => {
-                BlockPointer { pba: entry.pba, checksum: entry.word.checksum }
-            }
+            Kind::Data => BlockPointer { pba: entry.pba, checksum: entry.word.checksum },
             Kind::Discard => BlockPointer::NOWHERE,
             Kind::Leaf | Kind::Root | Kind::SegmentTable | Kind::Run | Kind::Checkpoint => return,
         };

@@ -5,7 +5,6 @@ mod model;
 
 use coulter_check::{BlockFn, Finding, Options, ReadBlocks, ReadError, Report, Severity, check};
 use coulter_format::checksum::Kind;
-use coulter_format::record::Extent;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Pba, Structure};
 use model::{Image, Model, SEGMENT};
@@ -683,24 +682,4 @@ fn the_json_of_a_finding_has_all_that_a_script_needs() {
     assert_eq!(json["complete"], true);
     assert_eq!(json["counters"]["faults"], 1);
     assert_eq!(json["store"]["uuid"], "61206d6f-6465-6c20-6f66-2073746f7265");
-}
-
-#[test]
-fn damaged_data_in_a_segment_that_a_remote_record_names() {
-    let mut model = settled();
-    // All of a segment, so that it is closed and nothing else tells where its records end.
-    (0..20).for_each(|index| model.write(1000 + 20 * index, 20));
-    let [told, damaged] = [1000, 1020].map(|lba: u64| model.map[&lba].pba);
-    assert_eq!(model.segment_of(told), model.segment_of(damaged));
-    let again = Extent { key: 1000, count: 1, kind: Kind::Remote, relocated: false };
-    model.append(0, &[again], &[], &[told]);
-    model.checkpoint(false);
-    let sound = check_image(&model.image);
-    assert!(sound.findings.is_empty(), "{:?}", names(&sound));
-    let mut image = model.image.clone();
-    image.put(model.record_of(damaged).0, [0; BLOCK_SIZE]);
-    let mut block = image.block(damaged.0);
-    block[0] ^= 1;
-    image.put(damaged.0, block);
-    assert_found(&image, "data_damaged");
 }

@@ -25,8 +25,6 @@ pub enum Kind {
     Run = 6,
     /// A block of a checkpoint's body; the key is its index.
     Checkpoint = 7,
-    /// Host data that lies elsewhere (a remote record); the key is the host address.
-    Remote = 8,
 }
 
 impl Kind {
@@ -40,14 +38,13 @@ impl Kind {
             5 => Kind::SegmentTable,
             6 => Kind::Run,
             7 => Kind::Checkpoint,
-            8 => Kind::Remote,
             _ => return None,
         })
     }
 
     /// Whether entries of this kind occupy blocks in their record's payload.
     pub const fn has_payload(self) -> bool {
-        !matches!(self, Kind::Discard | Kind::Remote)
+        !matches!(self, Kind::Discard)
     }
 }
 
@@ -64,8 +61,6 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// The checksum of a block as a pointer holds it.
-///
-/// A remote block is host data: it is checksummed as [`Kind::Data`], wherever it lies.
 pub fn block(kind: Kind, key: u64, content: &Block) -> u32 {
     crc32c(content) ^ binding(kind, key)
 }
@@ -73,7 +68,6 @@ pub fn block(kind: Kind, key: u64, content: &Block) -> u32 {
 /// A 32-bit mix of kind and key (SplitMix64's finaliser). XOR with it is as strong as hashing the
 /// key in front of the content, since a CRC is linear, and it leaves the inner loop alone.
 fn binding(kind: Kind, key: u64) -> u32 {
-    let kind = if matches!(kind, Kind::Remote) { Kind::Data } else { kind };
     let mut mixed = key ^ ((kind as u64) << 56) ^ 0x9e37_79b9_7f4a_7c15;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -106,7 +100,6 @@ mod tests {
         let here = block(Kind::Data, 10, &content);
         assert_ne!(here, block(Kind::Data, 11, &content));
         assert_ne!(here, block(Kind::Leaf, 10, &content));
-        assert_eq!(here, block(Kind::Remote, 10, &content));
         for bit in 0..56 {
             assert_ne!(
                 here,

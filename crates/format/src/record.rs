@@ -35,7 +35,7 @@
 //!        11  1 relocated   1: moved by the cleaner; applies only while the source is current
 //!
 //! block:  0  4 checksum    none for a discard
-//!         4  4 address     only if relocated (where it was) or remote (where it is)
+//!         4  4 address     only if relocated: where it was
 //! ```
 //!
 //! A *scattered* record lies in the holes of a segment. Its payload is where [`Places`] say, a bit
@@ -167,7 +167,6 @@ impl Extent {
     pub const fn block_cost(&self) -> usize {
         match self.kind {
             Kind::Discard => 0,
-            Kind::Remote => 8,
             _ if self.relocated => 8,
             _ => 4,
         }
@@ -190,7 +189,7 @@ impl Extent {
 pub struct BlockWord {
     /// The block's checksum.
     pub checksum: u32,
-    /// Where a relocated block was, or where a remote one is; else nowhere.
+    /// Where a relocated block was; else nowhere.
     pub address: Pba,
 }
 
@@ -337,9 +336,9 @@ pub struct Entry {
     pub relocated: bool,
     /// Blocks covered: 1, save for discards.
     pub count: u16,
-    /// Checksum, and the source or remote address.
+    /// Checksum, and where a relocated block was.
     pub word: BlockWord,
-    /// Where the block lies: in the payload, or where a remote record says. Nowhere for a discard.
+    /// Where the block lies in the payload; nowhere for a discard.
     pub pba: Pba,
 }
 
@@ -570,7 +569,7 @@ impl Entries<'_> {
         let checksum = self.words.u32()?;
         let named = extent.block_cost() == 8;
         let address = if named { Pba(self.words.u32()?) } else { Pba::NOWHERE };
-        let pba = if extent.kind.has_payload() { self.take_place()? } else { address };
+        let pba = self.take_place()?;
         let entry = Entry {
             key: extent.key,
             kind: extent.kind,

@@ -107,7 +107,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
 const _: () = assert!(LABEL_SIZE == 64, "the strategy makes labels of two halves");
 
 fn extent() -> impl Strategy<Value = Extent> {
-    let kind = (1u8..=8).prop_map(|code| Kind::from_code(code).expect("codes 1 to 8 are kinds"));
+    let kind = (1u8..=7).prop_map(|code| Kind::from_code(code).expect("codes 1 to 7 are kinds"));
     (0..LBA_LIMIT - 70_000, 1u16..40, kind, any::<bool>()).prop_map(
         |(key, count, kind, relocated)| {
             let relocated = relocated && kind.has_payload();
@@ -459,7 +459,7 @@ proptest! {
         let mut payload = 0u16;
         for extent in block[96..].chunks_exact_mut(12).take(extents.into()) {
             (extent[7], extent[9]) = (extent[7] & 0x7f, 0);
-            extent[10] = 1 + extent[10] % 8;
+            extent[10] = 1 + extent[10] % 7;
             let inline = Kind::from_code(extent[10]).is_some_and(Kind::has_payload);
             extent[11] &= u8::from(inline);
             payload += if inline { u16::from(extent[8]) } else { 0 };

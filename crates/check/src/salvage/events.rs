@@ -70,7 +70,7 @@ impl Events {
         let pointer = BlockPointer { pba: entry.pba, checksum: entry.word.checksum };
         let effect = match entry.kind {
             Kind::Data if entry.relocated => Effect::Moved { source: entry.word.address },
-            Kind::Data | Kind::Remote => Effect::Written,
+            Kind::Data => Effect::Written,
             Kind::Discard => Effect::Discarded,
             Kind::Leaf => {
                 let effect = Effect::Page { moved: entry.relocated };

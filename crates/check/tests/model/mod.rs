@@ -221,7 +221,7 @@ impl Model {
     }
 
     /// Appends a record. Returns where its payload begins. `sources` holds an address for every
-    /// block, if they are relocated or remote.
+    /// block, if they are relocated.
     pub(crate) fn append(
         &mut self,
         stream: usize,
@@ -259,10 +259,8 @@ impl Model {
         for extent in extents.iter().filter(|extent| extent.kind != Kind::Discard) {
             for key in extent.key..extent.key + u64::from(extent.count) {
                 let address = sources.get(words.len()).copied().unwrap_or_default();
-                let checksum = match extent.kind.has_payload() {
-                    true => checksum::block(extent.kind, key, blocks.next().expect("payload")),
-                    false => self.map[&key].checksum,
-                };
+                let content = blocks.next().expect("payload");
+                let checksum = checksum::block(extent.kind, key, content);
                 words.push(BlockWord { checksum, address });
             }
         }

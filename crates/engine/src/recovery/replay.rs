@@ -20,10 +20,9 @@ impl Recovery {
             for entry in &self.entries[entries] {
                 // Metadata has other keys. Behind the end of the volume an update would take memory
                 // that nobody allowed.
-                let is_host = matches!(entry.kind, Kind::Data | Kind::Remote | Kind::Discard);
+                let is_host = matches!(entry.kind, Kind::Data | Kind::Discard);
                 let end = entry.key + u64::from(entry.count);
-                let has_room = !matches!(entry.kind, Kind::Data | Kind::Remote)
-                    || shared.map.has_leaf_of(Lba(entry.key));
+                let has_room = entry.kind != Kind::Data || shared.map.has_leaf_of(Lba(entry.key));
                 if is_host && (end > shared.superblock.geometry.volume_size || !has_room) {
                     let key = Reason::Field("key");
                     return Err(damaged(Structure::RecordHeader, key, found.pba));
@@ -55,7 +54,7 @@ fn replay_entry(shared: &mut Shared, entry: &Entry) -> Result<(), OpenError> {
     let updates = match entry.kind {
         // As many as were promised when it was accepted: what had room then has room now.
         Kind::Discard => discard_updates(Lba(entry.key), entry.key + u64::from(entry.count)),
-        Kind::Data | Kind::Remote => 1,
+        Kind::Data => 1,
         _ => return Ok(()),
     };
     if !shared.map.reserve(updates) || shared.map.journal_room() <= updates {

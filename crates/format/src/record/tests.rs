@@ -23,10 +23,10 @@ fn example() -> ([Extent; 4], Vec<BlockWord>) {
         Extent { key: 70, count: 2, kind: Kind::Data, relocated: false },
         Extent { key: 10, count: 300, kind: Kind::Discard, relocated: false },
         Extent { key: 5, count: 1, kind: Kind::Data, relocated: true },
-        Extent { key: 6, count: 1, kind: Kind::Remote, relocated: false },
+        Extent { key: 6, count: 1, kind: Kind::Discard, relocated: false },
     ];
     let word = |i: u32, address| BlockWord { checksum: i, address: Pba(address) };
-    (extents, [word(1, 0), word(2, 0), word(3, 777), word(4, 888)].to_vec())
+    (extents, [word(1, 0), word(2, 0), word(3, 777)].to_vec())
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn entries_come_back_in_order_with_their_addresses() {
     assert_eq!(view.header(), header(3));
     assert_eq!(view.extents().collect::<Vec<_>>(), extents);
     let places: Vec<_> = view.entries().map(|e| (e.key, e.pba.0, e.word.checksum)).collect();
-    assert_eq!(places, [(70, 5001, 1), (71, 5002, 2), (10, 0, 0), (5, 5003, 3), (6, 888, 4)]);
+    assert_eq!(places, [(70, 5001, 1), (71, 5002, 2), (10, 0, 0), (5, 5003, 3), (6, 0, 0)]);
     assert_eq!(view.entries().nth(3).unwrap().word.address, Pba(777));
 }
 
@@ -57,7 +57,7 @@ fn the_payload_of_a_scattered_record_lies_at_its_places() {
     assert_eq!(view.header(), scattered_header());
     assert_eq!((view.header().span(), header(3).span()), (257, 4));
     let places: Vec<_> = view.entries().map(|e| (e.key, e.pba.0, e.word.checksum)).collect();
-    assert_eq!(places, [(70, 5003, 1), (71, 5010, 2), (10, 0, 0), (5, 5256, 3), (6, 888, 4)]);
+    assert_eq!(places, [(70, 5003, 1), (71, 5010, 2), (10, 0, 0), (5, 5256, 3), (6, 0, 0)]);
     let two = RecordHeader { payload_size: 2, ..scattered_header() };
     assert_eq!(encode(&two, &STORE, &extents[..1], &words[..2], &mut block), Err(TooLarge));
 }
@@ -118,7 +118,7 @@ fn a_header_whose_parts_contradict_each_other_is_refused_by_the_name_of_one() {
     let wrong: [(&str, Change); 14] = [
         ("extent", |block| put_u16(block, DISCARD + COUNT, 0)),
         ("extent", |block| put_u64(block, DISCARD, u64::MAX)),
-        ("kind", |block| block[DISCARD + KIND] = 9),
+        ("kind", |block| block[DISCARD + KIND] = 8),
         ("kind", |block| block[DISCARD + RELOCATED] = 1),
         ("kind", |block| block[DATA + RELOCATED] = 2),
         ("payload_size", |block| put_u16(block, 60, 2)),
@@ -215,7 +215,6 @@ fn what_a_packed_entry_cannot_say_is_not_packed() {
     let unlike = [
         Extent { key: 5, count: 1, kind: Kind::Data, relocated: true },
         Extent { key: 5, count: 1, kind: Kind::Discard, relocated: false },
-        Extent { key: 5, count: 1, kind: Kind::Remote, relocated: false },
         Extent { key: 5, count: 1, kind: Kind::Leaf, relocated: false },
         Extent { key: PACKED_KEY_LIMIT, count: 1, kind: Kind::Data, relocated: false },
         Extent { key: PACKED_KEY_LIMIT - 1, count: 2, kind: Kind::Data, relocated: false },
