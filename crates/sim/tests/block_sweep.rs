@@ -1,0 +1,180 @@
+//! Goal: no single damaged block costs more than itself.
+//!
+//! Each block in use of stores that lived (three ways of reclaiming; closed and killed) is zeroed in turn. The store is
+//! then opened and read. The outcomes are counted by what the block was. What is called good is never wrong.
+//! `cargo test -p coulter-sim --release --test block_sweep -- --ignored --nocapture` prints the table over every block.
+
+mod life;
+
+use coulter_engine::reclaim::Reclaim;
+use coulter_engine::{Config, Phase};
+use coulter_format::checkpoint::BodyView;
+use coulter_format::checksum::Kind;
+use coulter_format::record::RecordView;
+use coulter_format::superblock::Superblock;
+use coulter_format::{BLOCK_SIZE, Block, Pba};
+use coulter_sim::device::Device;
+use coulter_sim::hand::{Hand, small};
+use life::{Life, newest_superblock};
+use std::collections::BTreeMap;
+
+/// What a block is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Superblock,
+    Body,
+    TablePage,
+    RootPage,
+    RunBlock,
+    ReferredHeader,
+    LogHeader,
+    SecondCopy,
+    /// Leaf pages, data, headers that nothing needs, and what is dead.
+    Other,
+}
+
+/// How stores fared of which a block was zeroed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fared {
+    blocks: u64,
+    /// Opened, with every block of the volume as it was.
+    whole: u64,
+    /// Opened; some blocks are errors, and the largest number of these.
+    with_errors: u64,
+    errors_max: u64,
+    refused: u64,
+    /// Blocks that are not as they were, though nothing says so.
+    wrong: u64,
+}
+
+type Table = BTreeMap<Use, Fared>;
+
+fn block(device: &Device, pba: u32) -> Block {
+    let mut blocks = [[0; BLOCK_SIZE]];
+    device.read(Pba(pba), &mut blocks);
+    blocks[0]
+}
+
+fn body_of(device: &Device, superblock: &Superblock) -> Vec<u8> {
+    let place = superblock.checkpoint;
+    let blocks = (0..place.blocks()).flat_map(|offset| block(device, place.pba.0 + offset));
+    blocks.take(place.size as usize).collect()
+}
+
+/// What each block is for that the superblock leads to without the map.
+fn uses(device: &Device) -> BTreeMap<u32, Use> {
+    let superblock = newest_superblock(device);
+    let geometry = superblock.geometry;
+    let bytes = body_of(device, &superblock);
+    let body = BodyView::decode(&bytes).expect("it is sound");
+    let mut uses = BTreeMap::new();
+    for pba in [Pba(0), geometry.second_superblock, geometry.third_superblock] {
+        uses.insert(pba.0, Use::Superblock);
+    }
+    let place = superblock.checkpoint;
+    for offset in 0..place.blocks() {
+        uses.insert(place.pba.0 + offset, Use::Body);
+        uses.insert(place.copy.0 + offset, Use::SecondCopy);
+    }
+    uses.extend(body.roots().map(|(_, pointer)| (pointer.pba.0, Use::RootPage)));
+    uses.extend(body.table().map(|pointer| (pointer.pba.0, Use::TablePage)));
+    for (_, blocks) in body.runs() {
+        uses.extend(blocks.iter().map(|pointer| (pointer.pba.0, Use::RunBlock)));
+    }
+    uses.extend(body.references().map(|reference| (reference.pba.0, Use::ReferredHeader)));
+    for pba in device.written().filter(|pba| *pba >= geometry.first_segment) {
+        let content = block(device, pba.0);
+        let Ok(view) = RecordView::decode(&content, &superblock.store, pba) else { continue };
+        let header = view.header();
+        if header.epoch == superblock.epoch && header.sequence > place.sequence {
+            // Those of the checkpoint itself are not replayed, but are found all the same.
+            let only_metadata =
+                view.entries().all(|e| !matches!(e.kind, Kind::Data | Kind::Discard));
+            if !only_metadata || !superblock.clean {
+                uses.insert(pba.0, Use::LogHeader);
+            }
+        }
+    }
+    uses
+}
+
+/// Zeroes a block, opens the store as `config` says, and reads all of it.
+fn fare(device: &Device, pba: u32, config: Config, expected: &[u8], spared: u64) -> Fared {
+    let mut damaged = device.clone();
+    damaged.write(Pba(pba), &[[0; BLOCK_SIZE]]);
+    damaged.flush_all();
+    let mut hand = Hand::open(damaged, config);
+    let mut fared = Fared { blocks: 1, ..Fared::default() };
+    if hand.engine.phase() != Phase::Running {
+        fared.refused = 1;
+        return fared;
+    }
+    let mut errors = 0;
+    for (lba, value) in (0..).zip(expected) {
+        match hand.read(lba).expect("an answer") {
+            Ok(found) => fared.wrong += u64::from(found != *value && lba != spared),
+            Err(_) => errors += 1,
+        }
+    }
+    fared.whole = u64::from(errors == 0);
+    fared.with_errors = u64::from(errors > 0);
+    fared.errors_max = errors;
+    fared
+}
+
+/// Stores of six kinds, each with what it holds, and the block of it that was written last and not flushed.
+fn aged() -> impl Iterator<Item = (Life, Device, Vec<u8>, u64)> {
+    (0..6u64).map(|seed| {
+        let reference_blocks = if seed.is_multiple_of(2) { 8 } else { 24 };
+        let reclaim = [Reclaim::CopyOut, Reclaim::HoleFill, Reclaim::Threaded][seed as usize % 3];
+        let config = Config { reference_blocks, reclaim, ..small() };
+        let life = Life { seed, config, map: None, closed: seed < 3, attested: true };
+        let (device, expected, _) = life.live_on();
+        let spared = if life.closed { u64::MAX } else { expected.len() as u64 - 1 };
+        (life, device, expected, spared)
+    })
+}
+
+/// Sweeps over every block that is needed to open a store, and every `step`th of the others.
+fn sweep(step: usize) -> Table {
+    let mut table = Table::new();
+    for (life, device, expected, spared) in aged() {
+        let uses = uses(&device);
+        let others = device.written().filter(|pba| !uses.contains_key(&pba.0)).step_by(step);
+        let others: Vec<_> = others.map(|pba| (pba.0, Use::Other)).collect();
+        for (pba, used) in uses.into_iter().chain(others) {
+            let config = Config { read_only: true, ..life.config };
+            let fared = fare(&device, pba, config, &expected, spared);
+            assert_eq!(fared.wrong, 0, "{used:?} {pba} of {life:?}");
+            let sum = table.entry(used).or_default();
+            sum.blocks += fared.blocks;
+            sum.whole += fared.whole;
+            sum.with_errors += fared.with_errors;
+            sum.errors_max = sum.errors_max.max(fared.errors_max);
+            sum.refused += fared.refused;
+            sum.wrong += fared.wrong;
+        }
+    }
+    println!("{:<16} blocks  whole errors (most) refused wrong", "block zeroed");
+    for (used, f) in &table {
+        let Fared { blocks, whole, with_errors, errors_max, refused, wrong } = f;
+        println!(
+            "{:<16} {blocks:>6} {whole:>6} {with_errors:>6} {errors_max:>6} {refused:>7} {wrong:>5}",
+            format!("{used:?}")
+        );
+    }
+    table
+}
+
+#[test]
+fn no_damaged_block_gives_wrong_data() {
+    let table = sweep(97);
+    assert_eq!(table.values().map(|fared| fared.wrong).sum::<u64>(), 0);
+    assert!(table[&Use::Other].errors_max <= 512, "{table:?}");
+}
+
+#[test]
+#[ignore = "minutes; every block"]
+fn no_damaged_block_of_all_gives_wrong_data() {
+    sweep(1);
+}
