@@ -10,148 +10,28 @@
 //! - A record lies inside one segment: in a row at its stream's head, or in holes (see `holes`), in
 //!   ascending order. A stream can have a head over holes besides its other one.
 
+mod buffers;
+mod heads;
+mod patches;
+mod record;
 #[cfg(feature = "verify")]
 mod verify;
 
 use crate::api::{Buffers, RecordRef};
-use crate::holes::{self, HoleRoom};
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use buffers::idle_kept;
+use coulter_format::StoreId;
 use coulter_format::checkpoint::Head;
-use coulter_format::places::Places;
 use coulter_format::record::{
-    self, BlockWord, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX, RecordHeader, SHORT_BLOCKS_MAX,
+    self as format, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX, RecordHeader, SHORT_BLOCKS_MAX,
 };
-use coulter_format::{Pba, StoreId};
+pub(crate) use record::{Record, RecordState};
 #[cfg(feature = "verify")]
 pub(crate) use verify::UnderWay;
-
-/// What a record buffer is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecordState {
-    Idle,
-    /// Takes blocks.
-    Filling,
-    /// On its way to the device.
-    InFlight,
-    /// Completed; waits for those before it.
-    Done(Result<(), i32>),
-    /// Lent to the cleaner or to recovery for reading, or to a checkpoint.
-    Lent,
-}
-
-/// A record buffer and what is in it.
-pub(crate) struct Record {
-    pub(crate) state: RecordState,
-    pub(crate) origin: Origin,
-    pub(crate) stream: Stream,
-    /// Sealed, and the group goes on with the next one.
-    goes_on: bool,
-    pub(crate) segment: SegmentIndex,
-    pub(crate) header_pba: Pba,
-    /// Of the header, once it is sealed.
-    pub(crate) header_checksum: u32,
-    pub(crate) sequence: Sequence,
-    pub(crate) extents: Vec<Extent>,
-    pub(crate) words: Vec<BlockWord>,
-    pub(crate) payload: u32,
-    /// Request slots to answer when it is applied.
-    pub(crate) requests: Vec<u32>,
-    /// Chunks reserved in the map for its updates.
-    pub(crate) reserved: usize,
-    /// Blocks promised to its writes (see `room`), and whether it discards anything.
-    pub(crate) promised: u64,
-    pub(crate) discards: bool,
-    /// Blocks of host data, for the write clock.
-    pub(crate) user_blocks: u64,
-    /// Blocks of host data, and the sum of the clocks at which the host wrote them.
-    pub(crate) timed: u32,
-    pub(crate) times: u128,
-    /// In holes: where its payload can lie; once it is sealed, where it lies.
-    pub(crate) places: Option<Places>,
-    /// Device commands that have not completed, and how the others ended.
-    pub(crate) parts: u32,
-    outcome: Result<(), i32>,
-    capacity: u32,
-    cost: Cost,
-    room: HeaderRoom,
-}
-
-impl Record {
-    fn new() -> Record {
-        Record {
-            state: RecordState::Idle,
-            origin: Origin::User,
-            stream: Stream::User,
-            goes_on: false,
-            segment: SegmentIndex(0),
-            header_pba: Pba::NOWHERE,
-            header_checksum: 0,
-            sequence: 0,
-            extents: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
-            words: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
-            payload: 0,
-            requests: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
-            reserved: 0,
-            promised: 0,
-            discards: false,
-            user_blocks: 0,
-            timed: 0,
-            times: 0,
-            places: None,
-            parts: 1,
-            outcome: Ok(()),
-            capacity: 0,
-            cost: Cost::default(),
-            room: HeaderRoom::Short,
-        }
-    }
-
-    /// Blocks of payload that use up empty segments: none if it lies in holes.
-    pub(crate) fn appended_blocks(&self) -> u64 {
-        if self.places.is_some() { 0 } else { u64::from(self.payload) }
-    }
-
-    /// What was promised to its writes, once.
-    pub(crate) fn take_promises(&mut self) -> (u64, bool) {
-        (core::mem::take(&mut self.promised), core::mem::take(&mut self.discards))
-    }
-
-    /// Whether only a store that says so may hold it as it is.
-    pub(crate) fn is_long(&self) -> bool {
-        self.places.is_none() && !self.cost.fits(HeaderRoom::Short)
-    }
-
-    fn fits(&self, extents: &[Extent]) -> bool {
-        let added = |(blocks, cost): (u32, Cost), extent: &Extent| {
-            (blocks + extent.payload_blocks() as u32, cost.with(extent))
-        };
-        let (blocks, cost) = extents.iter().fold((self.payload, self.cost), added);
-        blocks <= self.capacity && cost.fits(self.room)
-    }
-
-    /// Adds an extent; joins it to the last one if it goes on from there. The record was asked whether
-    /// it fits, or is empty.
-    pub(crate) fn push_extent(&mut self, extent: Extent) {
-        self.payload += extent.payload_blocks() as u32;
-        if let Some(last) = self.extents.last_mut() {
-            let joins = last.kind == extent.kind
-                && last.relocated == extent.relocated
-                && last.key + u64::from(last.count) == extent.key
-                && last.count.checked_add(extent.count).is_some();
-            if joins {
-                last.count += extent.count;
-                self.cost = self.cost.with_joined(&extent);
-                return;
-            }
-        }
-        self.cost = self.cost.with(&extent);
-        self.extents.push(extent);
-    }
-}
 
 /// All streams and records.
 pub(crate) struct Log {
@@ -187,18 +67,6 @@ pub(crate) struct Log {
     pub(crate) blocks_since_cut: u64,
     /// How long the host's records are, about: as long as the longest of the latest.
     pub(crate) user_record_length: u32,
-}
-
-/// Record buffers that a stream leaves to those that must always get on.
-const IDLE_KEPT_BY_USER: usize = 6;
-const IDLE_KEPT_BY_CLEANING: usize = 3;
-
-fn idle_kept(origin: Origin) -> usize {
-    match origin {
-        Origin::User => IDLE_KEPT_BY_USER,
-        Origin::Cleaning => IDLE_KEPT_BY_CLEANING,
-        Origin::Metadata => 0,
-    }
 }
 
 impl Log {
@@ -249,12 +117,6 @@ impl Log {
         Stream::ALL.into_iter().filter(move |stream| self.filled_by(*stream, origin).is_some())
     }
 
-    /// Segments of records on their way that lie in holes.
-    pub(crate) fn segments_in_holes(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
-        let records = self.order.iter().map(|record| self.record(*record));
-        records.filter(|record| record.places.is_some()).map(|record| record.segment)
-    }
-
     /// Records on their way, a group counting as one.
     pub(crate) fn in_flight(&self, origin: Origin) -> u32 {
         self.in_flight[origin.index()]
@@ -268,35 +130,6 @@ impl Log {
     /// When what happens now counts as having happened: with the next record to be applied.
     pub(crate) fn now(&self) -> Sequence {
         self.applied + 1
-    }
-
-    /// Lends a record buffer for reading, if enough remain for writing.
-    pub(crate) fn lend(&mut self) -> Option<RecordRef> {
-        if self.idle.len() <= IDLE_KEPT_BY_CLEANING {
-            return None;
-        }
-        let record = self.idle.pop()?;
-        self.record_mut(record).state = RecordState::Lent;
-        Some(record)
-    }
-
-    /// Lends one for what a checkpoint writes outside the log, be it the last.
-    pub(crate) fn lend_to_checkpoint(&mut self) -> Option<RecordRef> {
-        let record = self.idle.pop()?;
-        self.record_mut(record).state = RecordState::Lent;
-        Some(record)
-    }
-
-    /// The same for reading ahead, if enough remain for the host as well.
-    pub(crate) fn lend_ahead(&mut self) -> Option<RecordRef> {
-        if self.idle.len() > IDLE_KEPT_BY_USER + 1 { self.lend() } else { None }
-    }
-
-    /// Takes a lent buffer back.
-    pub(crate) fn give_back(&mut self, record: RecordRef) {
-        assert_eq!(self.record(record).state, RecordState::Lent, "only what was lent");
-        self.record_mut(record).state = RecordState::Idle;
-        self.idle.push(record);
     }
 
     /// The stream's record, if it is this one's and takes the extent besides what it has.
@@ -322,11 +155,6 @@ impl Log {
     /// Whether there is a buffer for the next record of metadata.
     pub(crate) fn can_begin_metadata(&self) -> bool {
         self.filling(Stream::Metadata).is_some() || self.idle.len() > idle_kept(Origin::Metadata)
-    }
-
-    /// Whether the stream's head takes a record with so many blocks.
-    pub(crate) fn head_takes(&self, stream: Stream, segment_blocks: u32, blocks: u32) -> bool {
-        self.head(stream).is_some_and(|head| segment_blocks - head.offset > blocks)
     }
 
     /// Begins a new record that will take at least `blocks`. `keep` usable segments are left to
@@ -392,74 +220,6 @@ impl Log {
         }
     }
 
-    /// HoleRoom in holes for a record of this origin, if it is to go there and there is any.
-    fn room_in_holes(
-        &mut self,
-        segments: &mut Segments,
-        stream: Stream,
-        origin: Origin,
-        blocks: u32,
-    ) -> Option<(Head, HoleRoom)> {
-        if !self.reclaim.fills_holes(origin) || blocks > holes::WRITE_MAX {
-            return None;
-        }
-        let patch = &mut self.patches[stream.index()];
-        let found = match *patch {
-            Some(head) => segments.hole_room(SegmentIndex(head.segment), head.offset, blocks),
-            None => None,
-        };
-        if let Some(room) = found {
-            let head = patch.as_mut().expect("it was found there");
-            head.offset = room.offset;
-            return Some((*head, room));
-        }
-        let opened = segments.open_holes(stream, blocks)?;
-        self.close_patch(segments, stream);
-        let room = segments.hole_room(opened, 0, blocks).expect("it was opened for its room");
-        let head = Head { segment: opened.0, offset: room.offset };
-        self.patches[stream.index()] = Some(head);
-        Some((head, room))
-    }
-
-    /// Closes a stream's head over holes.
-    fn close_patch(&mut self, segments: &mut Segments, stream: Stream) {
-        if let Some(head) = self.patches[stream.index()].take() {
-            segments.close_holes(SegmentIndex(head.segment), self.write_clock, self.now());
-        }
-    }
-
-    /// Closes the heads over holes of streams that are not wanted, save those being filled.
-    pub(crate) fn close_patches(&mut self, segments: &mut Segments, wanted: &[Stream]) {
-        for stream in Stream::ALL {
-            if !wanted.contains(&stream) && self.filling(stream).is_none() {
-                self.close_patch(segments, stream);
-            }
-        }
-    }
-
-    fn head_with_room(
-        &mut self,
-        segments: &mut Segments,
-        stream: Stream,
-        blocks: u32,
-        keep: usize,
-    ) -> Option<Head> {
-        let size = segments.geometry().segment_blocks;
-        assert!(blocks < size, "a record lies inside one segment");
-        if let Some(head) = self.heads[stream.index()]
-            && size - head.offset > blocks
-        {
-            return Some(head);
-        }
-        // Opened before the old head is closed: if there is no segment, nothing changes.
-        let segment = segments.open(stream, keep, self.write_clock)?;
-        self.close_head(segments, stream);
-        self.opened.push_back((segment, None));
-        let head = Head { segment: segment.0, offset: 0 };
-        self.heads[stream.index()] = Some(head);
-        Some(head)
-    }
-
     /// Gives a record up that was begun and stayed empty.
     pub(crate) fn abandon(&mut self, record_ref: RecordRef) {
         let record = self.record_mut(record_ref);
@@ -514,9 +274,9 @@ impl Log {
         };
         let span = header.span();
         let block = &mut buffers.record_mut(record_ref)[0];
-        record::encode(&header, store, &record.extents, &record.words, block)
+        format::encode(&header, store, &record.extents, &record.words, block)
             .expect("the cost of every extent was counted");
-        record.header_checksum = record::header_checksum(block);
+        record.header_checksum = format::header_checksum(block);
         let (segment, size) = (record.segment, 1 + record.payload);
         let in_holes = record.places.is_some();
         segments.record_sealed(segment);
@@ -598,102 +358,7 @@ impl Log {
         }
         self.idle.push(record_ref);
     }
-
-    /// Where recovery must begin in each stream after a cut at `applied`, and the segments opened
-    /// since that have only records behind the cut.
-    pub(crate) fn cut_heads(
-        &mut self,
-        segments: &Segments,
-    ) -> ([Option<Head>; Stream::COUNT], Vec<SegmentIndex>) {
-        let applied = self.applied;
-        self.opened.retain(|(_, first)| first.is_none_or(|first| first > applied));
-        let opened: Vec<_> = self.opened.iter().map(|(segment, _)| *segment).collect();
-        let heads = Stream::ALL.map(|stream| {
-            let records = self.order.iter().map(|record| self.record(*record));
-            let at_head = records.filter(|r| r.stream == stream && r.places.is_none());
-            let first = at_head.min_by_key(|r| r.sequence);
-            let head = match first {
-                Some(record) => {
-                    let start = segment_start(segments.geometry(), record.segment);
-                    let offset = record.header_pba.0 - start.0;
-                    Head { segment: record.segment.0, offset }
-                }
-                None => self.heads[stream.index()]?,
-            };
-            (!opened.contains(&SegmentIndex(head.segment))).then_some(head)
-        });
-        self.blocks_since_cut = 0;
-        assert!(self.durable <= self.applied, "what is durable has taken effect");
-        (heads, opened)
-    }
-
-    /// Closes a stream's head; the stream goes on in another segment.
-    fn close_head(&mut self, segments: &mut Segments, stream: Stream) {
-        if let Some(head) = self.heads[stream.index()].take() {
-            let segment = SegmentIndex(head.segment);
-            // Of one that stayed empty recovery need not know. It is free, and will be queued again; a
-            // checkpoint must not list it twice.
-            self.opened.retain(|(opened, first)| *opened != segment || first.is_some());
-            segments.close(segment, self.write_clock, self.now());
-        }
-    }
-
-    /// Closes the heads of streams that are no longer wanted, save those being filled.
-    pub(crate) fn close_unwanted(&mut self, segments: &mut Segments, wanted: &[Stream]) {
-        for stream in Stream::ALL {
-            if !wanted.contains(&stream) && self.filling(stream).is_none() {
-                self.close_head(segments, stream);
-            }
-        }
-    }
-
-    pub(crate) fn head(&self, stream: Stream) -> Option<Head> {
-        self.heads[stream.index()]
-    }
-
-    /// Sets a head, at recovery.
-    pub(crate) fn restore_head(&mut self, stream: Stream, head: Option<Head>) {
-        self.heads[stream.index()] = head;
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use coulter_format::superblock::Geometry;
-
-    /// A checkpoint that listed the segment as opened and as queued could not be opened any more.
-    #[test]
-    fn a_segment_that_was_opened_for_nothing_is_listed_once() {
-        let mut segments = Segments::new(Geometry {
-            device_size: 256 * 9,
-            volume_size: 256,
-            capacity: 256,
-            root_limit: 0,
-            segment_blocks: 256,
-            segment_count: 8,
-            first_segment: Pba(256),
-            second_superblock: Pba(128),
-            third_superblock: Pba::NOWHERE,
-        });
-        let mut log = Log::new(12, Reclaim::CopyOut);
-        segments.fill_queue(8, 0);
-        segments.queue_is_durable();
-        let record = log.begin(&mut segments, Stream::UserWarm, Origin::User, 1, 0);
-        log.abandon(record.expect("there are segments"));
-        log.close_unwanted(&mut segments, &[Stream::User]);
-        log.applied += 1;
-        for sequence in [0, 1] {
-            segments.checkpoint_is_durable(sequence, |_| false);
-            segments.fill_queue(8, sequence);
-            let (heads, opened) = log.cut_heads(&segments);
-            assert_eq!(heads, [None; Stream::COUNT]);
-            let mut listed: Vec<_> = opened.into_iter().chain(segments.queue()).collect();
-            listed.sort_unstable();
-            let count = listed.len();
-            listed.dedup();
-            assert_eq!(listed.len(), count, "a segment is listed once");
-        }
-        assert_eq!(segments.queue().len(), 8);
-    }
-}
+mod tests;

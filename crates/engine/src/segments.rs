@@ -11,10 +11,13 @@
 //!   points into it.
 //! - A segment is never opened while a read or a discard of it is in flight.
 
+mod counts;
+mod queue;
+mod restore;
+mod state;
 #[cfg(feature = "verify")]
 mod verify;
 
-use crate::canary::{Canary, sings};
 use crate::classes::Classes;
 use crate::holes::Holes;
 use crate::index_set::IndexSet;
@@ -25,64 +28,7 @@ use alloc::vec::Vec;
 use coulter_format::Pba;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
-
-/// Where a segment is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Nothing counted, in a durable checkpoint too; may be queued.
-    Free,
-    /// Nothing counted since this sequence; waits for a checkpoint that says so.
-    Freed(Sequence),
-    /// Being discarded on the device.
-    Trimming,
-    /// In the queue of segments to be opened.
-    Queued(Trim),
-    /// A stream's head.
-    Open,
-    /// Full.
-    Closed,
-    /// Full, and records are or will be written into its holes: see `holes`.
-    Patching,
-}
-
-/// Whether the device was told to forget a segment that waits in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trim {
-    /// It was, or need not be.
-    Done,
-    /// It was queued as soon as it was freed: it is told once the checkpoint is durable.
-    Due,
-    /// It is being told.
-    UnderWay,
-}
-
-impl State {
-    /// Whether a segment may go from this state to that one while the engine runs.
-    fn leads_to(self, next: State) -> bool {
-        use State::{Closed, Free, Freed, Open, Patching, Queued, Trimming};
-        matches!(
-            (self, next),
-            (Free, Queued(Trim::Done))
-                | (Freed(_), Queued(Trim::Due) | Trimming | Free)
-                | (Trimming, Free)
-                | (Closed, Freed(_) | Patching)
-                | (Patching, Closed)
-                | (Queued(Trim::Due), Queued(Trim::UnderWay | Trim::Done))
-                | (Queued(Trim::UnderWay), Queued(Trim::Done))
-                | (Queued(Trim::Done), Open)
-                | (Open, Closed)
-        )
-    }
-
-    /// The same while a store is opened: a checkpoint and the log say what was.
-    fn is_restored_to(self, next: State) -> bool {
-        use State::{Closed, Free, Open, Queued};
-        match (self, next) {
-            (Free, Open | Closed | Queued(Trim::Done)) | (Closed, Open) => true,
-            _ => self == next || self.leads_to(next),
-        }
-    }
-}
+pub(crate) use state::{State, Trim};
 
 /// Segments that are looked at for each that is cleaned: of larger stores those that come into question.
 const LOOKED_AT_MAX: usize = 4096;
@@ -312,13 +258,6 @@ impl Segments {
         self.set_state(segment, state);
     }
 
-    /// The same while a store is opened.
-    fn restore_to(&mut self, segment: SegmentIndex, state: State) {
-        let before = self.table[segment.index()].state;
-        assert!(before.is_restored_to(state), "{segment:?} is {before:?}, and {state:?} at once");
-        self.set_state(segment, state);
-    }
-
     fn set_state(&mut self, segment: SegmentIndex, state: State) {
         let index = segment.index();
         let Segment { valid, clock, .. } = self.table[index];
@@ -408,16 +347,6 @@ impl Segments {
         mean(sum, self.closed_count.max(1))
     }
 
-    /// References in all.
-    pub(crate) fn valid_count(&self) -> u64 {
-        self.valid_count
-    }
-
-    /// Of them, those of what the checkpoint lists.
-    pub(crate) fn listed_blocks(&self) -> u64 {
-        self.listed_blocks
-    }
-
     /// Pages of the segment table that may have changed; from now on none has.
     pub(crate) fn take_changed_pages(&mut self, mut each: impl FnMut(&Segments, usize)) {
         while let Some(page) = self.changed_pages.next(0) {
@@ -449,112 +378,6 @@ impl Segments {
         segment
     }
 
-    /// One more reference to a block.
-    #[inline]
-    pub(crate) fn retain(&mut self, pba: Pba) {
-        assert_ne!(pba, Pba::LOST, "what is lost is nowhere");
-        let segment = self.of(pba);
-        let size = self.geometry.segment_blocks;
-        let entry = self.segment_mut(segment);
-        if entry.valid == size {
-            self.miscounted = true;
-            return;
-        }
-        entry.valid += 1;
-        debug_assert!(!matches!(entry.state, State::Free | State::Queued(_) | State::Trimming));
-        let valid = entry.valid;
-        self.valid_count += 1;
-        if self.classes.tells_apart(valid - 1, valid) {
-            self.classes.update(segment.index(), valid);
-        }
-    }
-
-    /// The same for one that the checkpoint lists.
-    pub(crate) fn retain_listed(&mut self, pba: Pba) {
-        self.retain(pba);
-        let segment = self.of(pba);
-        self.segment_mut(segment).listed += 1;
-        self.listed_blocks += 1;
-    }
-
-    /// One that the checkpoint lists no more.
-    pub(crate) fn release_listed(&mut self, pba: Pba, now: Sequence) {
-        let segment = self.of(pba);
-        let entry = self.segment_mut(segment);
-        assert!(entry.listed > 0, "what was listed is listed no more, once");
-        entry.listed -= 1;
-        self.listed_blocks -= 1;
-        self.release(pba, now);
-    }
-
-    /// One reference less. A closed segment without any becomes freed at `now`. What is lost is
-    /// counted, but nobody knows where: see [`Segments::forgive`].
-    #[inline]
-    pub(crate) fn release(&mut self, pba: Pba, now: Sequence) {
-        if pba == Pba::LOST {
-            return;
-        }
-        let segment = self.of(pba);
-        let entry = self.segment_mut(segment);
-        if entry.valid == 0 {
-            self.miscounted = true;
-            return;
-        }
-        entry.valid -= 1;
-        let (valid, watched) = (entry.valid, entry.watched);
-        self.valid_count -= 1;
-        if self.classes.tells_apart(valid, valid + 1) {
-            self.classes.update(segment.index(), valid);
-        }
-        if watched {
-            self.note_death(segment, pba);
-        }
-        if valid == 0 {
-            self.settle(segment, now);
-        }
-    }
-
-    /// Whether a count cannot be right: more references than blocks, or one released that was never
-    /// counted. The segment table came from the device, so that is damage and not a panic; but no
-    /// segment may be freed by such counts.
-    pub(crate) fn miscounted(&self) -> bool {
-        self.miscounted
-    }
-
-    /// The cleaner went through a segment, and knew of every block in it whether it is current.
-    pub(crate) fn went_through(&mut self, segment: SegmentIndex) {
-        self.gone_through.insert(segment.index());
-        self.gone_through_count += 1;
-    }
-
-    /// Segments gone through since the last cut: most become free by themselves, the others at the
-    /// next cut.
-    pub(crate) fn gone_through_count(&self) -> u32 {
-        self.gone_through_count
-    }
-
-    /// Frees what can only have been counted by map pages that were damaged: in a segment that the
-    /// cleaner went through wholly, nothing is current but what the checkpoint lists. To be called
-    /// while no relocation is on its way. Returns how many references were given up.
-    pub(crate) fn forgive(&mut self, now: Sequence) -> u64 {
-        let mut forgiven = 0;
-        self.gone_through_count = 0;
-        while let Some(index) = self.gone_through.next(0) {
-            self.gone_through.remove(index);
-            let segment = SegmentIndex(index as u32);
-            let Segment { state, pending, valid, listed, .. } = self.table[index];
-            let still = state == State::Closed && pending == 0;
-            if still && valid > listed {
-                forgiven += u64::from(valid - listed);
-                self.segment_mut(segment).valid = listed;
-                self.classes.update(index, listed);
-                self.settle(segment, now);
-            }
-        }
-        self.valid_count -= forgiven;
-        forgiven
-    }
-
     /// A record was sealed into the segment; it may not be freed before the record is applied.
     pub(crate) fn record_sealed(&mut self, segment: SegmentIndex) {
         self.table[segment.index()].pending += 1;
@@ -579,39 +402,6 @@ impl Segments {
             }
             self.enter(segment, State::Freed(now));
         }
-    }
-
-    /// Takes the next segment for a stream, if at least `keep` others remain usable behind it.
-    pub(crate) fn open(&mut self, stream: Stream, keep: usize, clock: u64) -> Option<SegmentIndex> {
-        let next = *self.queue.front()?;
-        let front = &self.table[next.index()];
-        let is_trimmed = front.state == State::Queued(Trim::UnderWay);
-        let is_touched = front.readers > 0 || is_trimmed || front.readiness.is_under_way();
-        if self.usable_count() <= keep || is_touched {
-            return None;
-        }
-        assert_eq!(front.valid, 0, "nothing is counted in a segment that is opened");
-        self.queue.pop_front();
-        self.usable -= 1;
-        self.ready.front_was_opened();
-        self.enter(next, State::Open);
-        self.forget_cleaning(next);
-        self.set_patched(next, false);
-        let entry = self.segment_mut(next);
-        entry.readiness.note_opened();
-        entry.stream = stream as u8;
-        entry.search_up_to = u32::MAX;
-        entry.life = entry.life.wrapping_add(1);
-        (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
-        entry.moved = 0;
-        Some(next)
-    }
-
-    /// A head takes no more.
-    pub(crate) fn close(&mut self, segment: SegmentIndex, clock: u64, now: Sequence) {
-        self.segment_mut(segment).clock = clock;
-        self.enter(segment, State::Closed);
-        self.settle(segment, now);
     }
 
     /// So many blocks of host data came into the segment; the sum of the clocks at which the host
@@ -661,194 +451,5 @@ impl Segments {
     /// The lives that ended since this was asked last.
     pub(crate) fn take_lives(&mut self) -> Lives {
         core::mem::take(&mut self.lives)
-    }
-
-    /// Queues free segments until `length` wait, and those that the checkpoint being cut at
-    /// `sequence` frees. They may be opened once it is durable: see
-    /// [`Segments::queue_is_durable`].
-    pub(crate) fn fill_queue(&mut self, length: usize, sequence: Sequence) {
-        let mut from = 0;
-        while self.queue.len() < length {
-            let (free, freed) = (self.free.next(from), self.freed.next(from));
-            let Some(index) = free.into_iter().chain(freed).min() else { return };
-            from = index + 1;
-            let segment = SegmentIndex(index as u32);
-            let state = match self.table[index].state {
-                State::Freed(at) if at > sequence => continue,
-                State::Freed(_) => State::Queued(Trim::Due),
-                _ => State::Queued(Trim::Done),
-            };
-            assert_eq!(self.table[index].valid, 0, "nothing is counted in an empty segment");
-            self.enter(segment, state);
-            self.queue.push_back(segment);
-        }
-    }
-
-    /// The checkpoint that lists the queue is durable. Nothing was queued since its cut; some of
-    /// the front may have been opened.
-    pub(crate) fn queue_is_durable(&mut self) {
-        self.usable = self.queue.len();
-    }
-
-    /// Segments freed up to `sequence` are free now that a checkpoint of it is durable. Calls
-    /// `trim` for each, queued already or not; if it returns true, the segment waits for
-    /// [`Segments::trimmed`].
-    pub(crate) fn checkpoint_is_durable(
-        &mut self,
-        sequence: Sequence,
-        mut trim: impl FnMut(SegmentIndex) -> bool,
-    ) {
-        while let Some(index) = self.exhausted.next(0) {
-            self.exhausted.remove(index);
-        }
-        let mut from = 0;
-        loop {
-            let (due, freed) = (self.to_be_trimmed.next(from), self.freed.next(from));
-            let Some(index) = due.into_iter().chain(freed).min() else { break };
-            from = index + 1;
-            let segment = SegmentIndex(index as u32);
-            let Segment { state, readers, valid, .. } = self.table[index];
-            // A read that is in flight must not be discarded under.
-            let read = readers > 0 && !sings(Canary::ReaderIgnored);
-            assert_eq!(valid, 0, "nothing is counted in a freed segment");
-            match state {
-                // It is not discarded then: it will be written soon anyway.
-                State::Queued(_) => {
-                    let keeps = read || self.ready.keeps_queued();
-                    let is_trimmed = !keeps && trim(segment);
-                    self.segment_mut(segment).readiness.note_trimmed(is_trimmed);
-                    let trim = if is_trimmed { Trim::UnderWay } else { Trim::Done };
-                    self.enter(segment, State::Queued(trim));
-                }
-                // The next checkpoint will see.
-                State::Freed(at) if at > sequence || read => {}
-                _ if trim(segment) => {
-                    self.segment_mut(segment).readiness.note_trimmed(true);
-                    self.enter(segment, State::Trimming);
-                }
-                _ => self.enter(segment, State::Free),
-            }
-        }
-        self.count_ready();
-    }
-
-    /// The device has forgotten a segment.
-    pub(crate) fn trimmed(&mut self, segment: SegmentIndex) {
-        match self.table[segment.index()].state {
-            State::Queued(Trim::UnderWay) => self.enter(segment, State::Queued(Trim::Done)),
-            _ => self.enter(segment, State::Free),
-        }
-    }
-
-    /// Segments in the queue, in order of opening.
-    pub(crate) fn queue(&self) -> impl ExactSizeIterator<Item = SegmentIndex> + '_ {
-        self.queue.iter().copied()
-    }
-
-    /// Segments that may be opened now.
-    pub(crate) fn usable_count(&self) -> usize {
-        self.ready.limit(self.usable)
-    }
-
-    /// Segments that the durable checkpoint lists to be opened, prepared or not.
-    pub(crate) fn listed_count(&self) -> usize {
-        self.usable
-    }
-
-    /// Segments that are empty and need no cleaning: queued, free and (soon) freed ones.
-    pub(crate) fn empty_count(&self) -> u32 {
-        (self.free.count() + self.freed.count() + self.queue.len()) as u32
-    }
-
-    /// Whether a checkpoint would make more segments usable.
-    pub(crate) fn queue_could_grow(&self) -> bool {
-        self.free.count() > 0 || self.usable < self.queue.len()
-    }
-
-    /// Segments that wait for a checkpoint.
-    pub(crate) fn freed_count(&self) -> u32 {
-        self.freed.count() as u32
-    }
-
-    /// Sets a segment as a checkpoint describes it.
-    pub(crate) fn restore(
-        &mut self,
-        segment: SegmentIndex,
-        valid: u32,
-        state: State,
-        stream: u8,
-        clock: u64,
-        mean_time: u64,
-    ) {
-        assert_eq!(self.segment(segment).state, State::Free, "a segment is restored once");
-        let entry = self.segment_mut(segment);
-        (entry.valid, entry.stream, entry.clock) = (valid, stream, clock);
-        // When it was opened is not written down.
-        (entry.opened, entry.mean_time, entry.timed) = (mean_time, mean_time, valid);
-        self.valid_count += u64::from(valid);
-        if state != State::Free {
-            self.restore_to(segment, state);
-            self.segment_mut(segment).readiness.note_opened();
-        }
-    }
-
-    /// The checkpoint says that a segment is patched.
-    pub(crate) fn restore_patched(&mut self, segment: SegmentIndex) {
-        self.set_patched(segment, true);
-    }
-
-    /// Puts a free segment at the end of the queue as a durable checkpoint lists it.
-    pub(crate) fn restore_queued(&mut self, segment: SegmentIndex) -> bool {
-        let entry = self.segment(segment);
-        if entry.state != State::Free || entry.valid != 0 {
-            return false;
-        }
-        self.restore_to(segment, State::Queued(Trim::Done));
-        self.queue.push_back(segment);
-        self.usable += 1;
-        true
-    }
-
-    /// Takes a segment that replay found in use out of the queue.
-    pub(crate) fn restore_opened(&mut self, segment: SegmentIndex, stream: u8, clock: u64) {
-        let position = self.queue.iter().position(|queued| *queued == segment);
-        self.queue.remove(position.expect("replay only looks at queued segments"));
-        self.usable -= 1;
-        self.restore_to(segment, State::Open);
-        let entry = self.segment_mut(segment);
-        entry.readiness.note_opened();
-        entry.stream = stream;
-        (entry.opened, entry.mean_time, entry.timed) = (clock, clock, 0);
-    }
-
-    /// A segment that replay found left behind by its stream.
-    pub(crate) fn restore_closed(&mut self, segment: SegmentIndex, clock: u64) {
-        if self.segment(segment).state == State::Open {
-            self.segment_mut(segment).clock = clock;
-            self.restore_to(segment, State::Closed);
-        }
-    }
-
-    /// A segment that is a stream's head again, whatever the checkpoint said.
-    pub(crate) fn restore_reopened(&mut self, segment: SegmentIndex) {
-        self.segment_mut(segment).readiness.note_opened();
-        self.restore_to(segment, State::Open);
-    }
-
-    /// Open segments that are no stream's head are closed.
-    pub(crate) fn close_headless(&mut self, is_head: impl Fn(SegmentIndex) -> bool) {
-        for index in 0..self.table.len() {
-            let segment = SegmentIndex(index as u32);
-            if self.table[index].state == State::Open && !is_head(segment) {
-                self.restore_to(segment, State::Closed);
-            }
-        }
-    }
-
-    /// After restoring: closed segments in which nothing is counted are freed.
-    pub(crate) fn free_empty(&mut self, now: Sequence) {
-        for index in 0..self.table.len() {
-            self.settle(SegmentIndex(index as u32), now);
-        }
     }
 }

@@ -33,51 +33,39 @@ mod entries;
 mod frames;
 mod journal;
 mod load;
+mod lookup;
 mod memory;
 mod recovery_memory;
+mod settle;
 mod sweep;
+mod update;
 #[cfg(feature = "verify")]
 mod verify;
 
-use crate::canary::{Canary, sings};
-use crate::segments::Segments;
 use crate::units::Sequence;
 use alloc::vec::Vec;
 use chain::{UPDATES_PER_CELL, Update};
+use coulter_format::Lba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
-use coulter_format::{BlockPointer, Lba, Pba};
-use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, RootState, split};
+use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, split};
 pub(crate) use entries::EntryWidth;
 use frames::{CELL_SIZE, Frames};
 pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
 pub(crate) use load::{LoadPurpose, LoadStep};
+pub(crate) use lookup::Lookup;
 use recovery_memory::RecoveryMemory;
+pub(crate) use settle::Settled;
 pub(crate) use sweep::PageWrite;
+pub(crate) use update::IfUnknown;
 
 /// Bytes of a frame of the widest entries. What a store is promised, and what it promises, is counted
 /// in these, whatever its own frames are: see [`recovery_memory`].
 pub(crate) const FRAME_SIZE_MAX: u64 = CELL_SIZE * EntryWidth::MAX.bits() as u64;
 
-/// A chain longer than this is folded into the leaf's array if there is one.
-const CHAIN_LENGTH_MAX: u16 = 48;
-
 /// Frames that only the sweep may take: it must always get on, for it makes room for all others.
 const SWEEP_FRAMES: usize = 8;
-
-/// The answer to a lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lookup {
-    /// The block lies there.
-    Mapped(BlockPointer),
-    /// The block reads as zeros.
-    Unmapped,
-    /// The leaf of this key must be loaded first.
-    Miss(u64),
-    /// The leaf, or its root, is damaged on the device.
-    Damaged,
-}
 
 /// The map.
 pub(crate) struct Map {
@@ -289,23 +277,6 @@ impl Map {
         leaf.is(Flag::Pageless) || leaf.is(Flag::Writing) || leaf.disk.is_mapped()
     }
 
-    /// Whether a block is mapped, if memory tells.
-    pub(crate) fn presence(&self, lba: Lba) -> Option<bool> {
-        let (key, index) = split(lba);
-        match self.directory.find(key) {
-            Some(place) => {
-                let known = self.known(place, index);
-                // What is lost takes no room, and what heals it does.
-                known.map(|pointer| pointer.is_mapped() && !pointer.is_lost())
-            }
-            None => {
-                let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
-                let state = root.map(|root| self.directory.roots()[root].state);
-                matches!(state, None | Some(RootState::Loaded)).then_some(false)
-            }
-        }
-    }
-
     /// Whether any old location in a leaf page is counted though nobody looked whether it is there.
     pub(crate) fn has_unsettled(&self) -> bool {
         let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
@@ -344,325 +315,12 @@ impl Map {
                 + core::mem::size_of_val(self.directory.roots())) as u64
     }
 
-    /// Where a block lies.
-    pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
-        let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return self.lookup_without_table(key) };
-        let leaf = self.directory.leaf(place);
-        if leaf.chain.is_some()
-            && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
-        {
-            self.statistics.hits += 1;
-            return found(update.pointer);
-        }
-        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
-            self.statistics.hits += 1;
-            return found(self.frames.touch(leaf.frame, index));
-        }
-        if leaf.base_is_gone() {
-            return Lookup::Unmapped;
-        }
-        match self.directory.roots()[place.root].state {
-            RootState::Loaded if !leaf.disk.is_mapped() => Lookup::Unmapped,
-            RootState::Loaded if leaf.is(Flag::Damaged) => Lookup::Damaged,
-            RootState::Damaged => Lookup::Damaged,
-            _ => {
-                self.statistics.misses += 1;
-                Lookup::Miss(key)
-            }
-        }
-    }
-
-    fn lookup_without_table(&self, key: u64) -> Lookup {
-        let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
-        match root.map(|root| self.directory.roots()[root].state) {
-            None | Some(RootState::Loaded) => Lookup::Unmapped,
-            Some(RootState::Damaged) => Lookup::Damaged,
-            Some(_) => Lookup::Miss(key),
-        }
-    }
-
-    /// Where a block lies, if memory tells and it lies anywhere. Counts as no lookup.
-    pub(crate) fn location(&self, lba: Lba) -> Option<Pba> {
-        let (key, index) = split(lba);
-        let place = self.directory.find(key)?;
-        let pointer = self.known(place, index)?;
-        (pointer.is_mapped() && !pointer.is_lost()).then_some(pointer.pba)
-    }
-
-    /// Touches what an update or lookup of the address will need, so that the memory of many
-    /// addresses is fetched side by side. The result is of no meaning but must be used.
-    pub(crate) fn warm(&self, lba: Lba) -> u64 {
-        let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return 0 };
-        let leaf = self.directory.leaf(place);
-        if !leaf.frame.is_some() {
-            return u64::from(leaf.unmerged);
-        }
-        self.frames.warm(leaf.frame, index)
-    }
-
-    /// Whether a block may lie there, for all that is in memory. It is not counted as being used.
-    pub(crate) fn may_lie_at(&self, lba: Lba, pba: Pba) -> bool {
-        let (key, index) = split(lba);
-        let place = self.directory.find(key);
-        let known = place.and_then(|place| self.known(place, index));
-        known.is_none_or(|pointer| pointer.pba == pba)
-    }
-
-    /// The same for an update that recovery restores: it looks through all of the leaf's chain.
-    pub(crate) fn warm_chain(&self, lba: Lba) -> u64 {
-        let place = self.directory.find(split(lba).0);
-        place.map_or(0, |place| self.frames.chain_warm(self.directory.leaf(place).chain))
-    }
-
-    /// Whether a block is mapped, without loading anything: what is not in memory counts as
-    /// mapped.
-    pub(crate) fn is_mapped(&mut self, lba: Lba) -> bool {
-        self.lookup(lba) != Lookup::Unmapped
-    }
-
-    /// Sets where a block lies, or that it is unmapped. Returns whether nothing but this value is counted
-    /// for the address now.
-    pub(crate) fn update(
-        &mut self,
-        segments: &mut Segments,
-        lba: Lba,
-        pointer: BlockPointer,
-        now: Sequence,
-    ) -> bool {
-        let (key, index) = split(lba);
-        let place = self.directory.place(key);
-        self.note_update(place, lba.0 << 1);
-        if pointer.is_mapped() {
-            segments.retain(pointer.pba);
-        }
-        let (old, released) = self.replace(place, index, pointer);
-        if old.is_mapped() {
-            segments.release(old.pba, now);
-        }
-        self.fold_if_long(segments, place, now);
-        released
-    }
-
-    /// Sets where a block lies if it lies at `source` now. `None` if it did not; else what
-    /// [`Map::update`] returns. When nothing is known of the address in memory, `unknown` decides: see
-    /// the caller.
-    pub(crate) fn update_if(
-        &mut self,
-        segments: &mut Segments,
-        lba: Lba,
-        source: Pba,
-        pointer: BlockPointer,
-        unknown: IfUnknown,
-        now: Sequence,
-    ) -> Option<bool> {
-        let (key, index) = split(lba);
-        let place = self.directory.place(key);
-        let known = self.known(place, index);
-        match (known, unknown) {
-            (Some(current), _) if current.pba != source && !sings(Canary::OverwriteIgnored) => None,
-            (Some(_), _) => Some(self.update(segments, lba, pointer, now)),
-            (None, IfUnknown::Panic) => panic!("a leaf with relocations on their way stays known"),
-            (None, IfUnknown::Matches) => {
-                self.note_update(place, lba.0 << 1);
-                segments.retain(pointer.pba);
-                segments.release(source, now);
-                let update = Update { index, pointer, released: true };
-                let mut chain = self.directory.leaf(place).chain;
-                self.frames.chain_add(&mut chain, update);
-                self.directory.leaf_mut(place).chain = chain;
-                Some(true)
-            }
-        }
-    }
-
-    /// Sets where a block lies to where it lies, so that the next run says it. The leaf must be known.
-    pub(crate) fn affirm(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) {
-        let (key, index) = split(lba);
-        let place = self.directory.place(key);
-        let current = self.known(place, index).expect("relocations keep a leaf known");
-        self.note_update(place, lba.0 << 1);
-        self.replace(place, index, current);
-        self.fold_if_long(segments, place, now);
-    }
-
-    /// Whether the leaf page counts nothing for the address any more, be it mapped or not. The leaf must be
-    /// known.
-    pub(crate) fn is_released(&self, lba: Lba) -> bool {
-        let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return true };
-        let leaf = self.directory.leaf(place);
-        if let Some((_, update)) = self.frames.chain_find(leaf.chain, index) {
-            return update.released;
-        }
-        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
-        let no_page = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
-        in_memory || no_page || leaf.is(Flag::Cleared)
-    }
-
-    /// In replay: a relocation of this address did not arrive, so it lies where it lay. If nothing
-    /// is known of it in memory, that is now; else a later relocation from where this one would have
-    /// gone would be believed.
-    pub(crate) fn stays(&mut self, lba: Lba, pointer: BlockPointer) {
-        let (key, index) = split(lba);
-        let place = self.directory.place(key);
-        if self.known(place, index).is_some() {
-            return;
-        }
-        self.note_update(place, lba.0 << 1);
-        // What was counted for the leaf page is counted for the update from now on.
-        self.add_to_chain(place, Update { index, pointer, released: true });
-    }
-
-    /// The current value, if memory tells.
-    fn known(&self, place: LeafPlace, index: usize) -> Option<BlockPointer> {
-        let leaf = self.directory.leaf(place);
-        if leaf.chain.is_some()
-            && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
-        {
-            return Some(update.pointer);
-        }
-        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
-            return Some(self.frames.entry(leaf.frame, index));
-        }
-        let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
-        (leaf.base_is_gone() || nothing_on_device).then_some(BlockPointer::NOWHERE)
-    }
-
-    /// Puts a value into chain or array. Returns the old location if it is known and still
-    /// counted: the caller releases it; and whether the page counts nothing for the address any more.
-    fn replace(
-        &mut self,
-        place: LeafPlace,
-        index: usize,
-        pointer: BlockPointer,
-    ) -> (BlockPointer, bool) {
-        let (leaf, frames) = (self.directory.leaf(place), &mut self.frames);
-        if leaf.chain.is_some()
-            && let Some((slot, update)) = frames.chain_find(leaf.chain, index)
-        {
-            frames.chain_set(slot, Update { pointer, ..update });
-            return (update.pointer, update.released);
-        }
-        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
-            let old = frames.entry(leaf.frame, index);
-            // A page on its way frees its array when it arrives, unless the array changes.
-            let changed = leaf.is(Flag::Changed) && !leaf.is(Flag::Writing);
-            if changed || self.is_roomy() {
-                self.change_in_array(place, index, pointer);
-            } else {
-                self.add_to_chain(place, Update { index, pointer, released: true });
-            }
-            return (old, true);
-        }
-        let loaded = self.directory.is_loaded(place);
-        let leaf = self.directory.leaf(place);
-        let nothing_counted = leaf.is(Flag::Cleared) || (loaded && !leaf.disk.is_mapped());
-        if nothing_counted && !leaf.is(Flag::Loading) && self.is_roomy() {
-            let key = self.directory.key(place);
-            if let Some(frame) = self.take_unpromised(key, SWEEP_FRAMES) {
-                let leaf = self.directory.leaf_mut(place);
-                leaf.frame = frame;
-                leaf.set(Flag::Cleared, false);
-                leaf.set(Flag::Dead, false);
-                self.change_in_array(place, index, pointer);
-                return (BlockPointer::NOWHERE, true);
-            }
-        }
-        self.add_to_chain(place, Update { index, pointer, released: nothing_counted });
-        (BlockPointer::NOWHERE, nothing_counted)
-    }
-
-    fn add_to_chain(&mut self, place: LeafPlace, update: Update) {
-        let leaf = self.directory.leaf_mut(place);
-        self.frames.chain_add(&mut leaf.chain, update);
-    }
-
-    fn change_in_array(&mut self, place: LeafPlace, index: usize, pointer: BlockPointer) {
-        let leaf = self.directory.leaf_mut(place);
-        leaf.set(Flag::Changed, true);
-        leaf.set(Flag::Touched, true);
-        let frame = leaf.frame;
-        self.frames.set_entry(frame, index, pointer);
-        self.frames.pin(frame, !sings(Canary::PageEvictedEarly));
-    }
-
     /// Pins a leaf's array while it must stay.
     fn refresh_pin(&mut self, place: LeafPlace) {
         let leaf = self.directory.leaf(place);
         if leaf.frame.is_some() {
             self.frames.pin(leaf.frame, leaf.must_stay());
         }
-    }
-
-    /// Notes in journal and leaf that an address changes.
-    fn note_update(&mut self, place: LeafPlace, journal_entry: u64) {
-        assert!(self.journal.len() < self.journal.capacity(), "room is checked on acceptance");
-        self.journal.push(journal_entry);
-        self.count_update(place);
-    }
-
-    /// Counts an update for the sweep and for what recovery would need.
-    fn count_update(&mut self, place: LeafPlace) {
-        let leaf = self.directory.leaf_mut(place);
-        let was_clean = leaf.unmerged == 0;
-        self.recovery.count(leaf);
-        if was_clean {
-            self.directory.note_dirty(place);
-        }
-        self.note_pageless(place);
-    }
-
-    fn fold_if_long(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
-        let leaf = self.directory.leaf(place);
-        let long = leaf.chain.is_some() && leaf.unmerged > CHAIN_LENGTH_MAX;
-        // Folding may note every update once more.
-        let room = self.journal.capacity() - self.journal.len();
-        if long
-            && leaf.frame.is_some()
-            && !leaf.is(Flag::Loading)
-            && (leaf.is(Flag::Changed) || self.is_roomy())
-            && room > self.budget.journal_size as usize
-        {
-            self.fold(segments, place, true, now);
-        }
-    }
-
-    /// Puts a leaf's chain into its array. With `note`, newly released addresses are noted in the
-    /// journal: runs on the device say "unreleased" of them, and a newer one must say otherwise.
-    /// The sweep need not: all older runs are done with a leaf that it has passed.
-    fn fold(&mut self, segments: &mut Segments, place: LeafPlace, note: bool, now: Sequence) {
-        let leaf = *self.directory.leaf(place);
-        assert!(leaf.frame.is_some() && !leaf.is(Flag::Loading), "only into an array");
-        if !leaf.chain.is_some() {
-            return;
-        }
-        let mut chain = leaf.chain;
-        let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
-        let mut rest = chain;
-        while let Some((updates, behind)) = self.frames.cell_updates(rest) {
-            for update in updates.into_iter().flatten() {
-                if !update.released {
-                    let old = self.frames.entry(leaf.frame, update.index);
-                    if old.is_mapped() {
-                        segments.release(old.pba, now);
-                    }
-                    if note {
-                        assert!(self.journal.len() < self.journal.capacity(), "room was checked");
-                        self.journal.push((start + update.index as u64) << 1);
-                    }
-                }
-                self.frames.set_entry(leaf.frame, update.index, update.pointer);
-            }
-            rest = behind;
-        }
-        self.frames.chain_release(&mut chain);
-        self.frames.pin(leaf.frame, true);
-        let leaf = self.directory.leaf_mut(place);
-        leaf.chain = chain;
-        leaf.set(Flag::Changed, true);
-        leaf.set(Flag::Touched, true);
     }
 
     /// Whether the journal has room for so many more updates and for all that was promised before.
@@ -691,116 +349,5 @@ impl Map {
     pub(crate) fn recovery_is_over(&mut self) -> usize {
         self.is_recovering = false;
         self.frames.used_cell_count()
-    }
-
-    /// Looks whether an old location of this address is still counted, and releases it.
-    /// Told to load, [`Map::load_step`] has something to do; else who waits would wait for ever.
-    pub(crate) fn settle(&mut self, segments: &mut Segments, lba: Lba, now: Sequence) -> Settled {
-        let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return Settled::Done };
-        let leaf = *self.directory.leaf(place);
-        let damaged = leaf.is(Flag::Damaged) || self.root_is_damaged(key);
-        let unknown = if damaged { Settled::Damaged } else { Settled::MustLoad };
-        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
-        let no_page = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
-        let nothing_counted = no_page || leaf.is(Flag::Cleared);
-        let update = self.frames.chain_find(leaf.chain, index);
-        let (slot, update) = match update {
-            Some((slot, update)) if !update.released => (slot, update),
-            None if leaf.is(Flag::Dead) && !in_memory && !nothing_counted => return unknown,
-            _ => return Settled::Done,
-        };
-        if !in_memory && !nothing_counted {
-            return unknown;
-        }
-        if in_memory {
-            let old = self.frames.entry(leaf.frame, index);
-            if old.is_mapped() {
-                segments.release(old.pba, now);
-            }
-        }
-        self.frames.chain_set(slot, Update { released: true, ..update });
-        assert!(self.journal.len() < self.journal.capacity(), "room was asked for");
-        self.journal.push(lba.0 << 1);
-        Settled::Done
-    }
-
-    /// A relocation of an address of this leaf is on its way, or has arrived: while one is, the
-    /// leaf stays known, so that the comparison on arrival can be made.
-    fn relocation_started(&mut self, lba: Lba) {
-        let place = self.directory.place(split(lba).0);
-        self.directory.leaf_mut(place).relocating += 1;
-        self.refresh_pin(place);
-        assert!(self.relocating < u32::MAX as usize, "relocations can be counted");
-        self.relocating += 1;
-    }
-
-    /// See [`Map::try_start_relocation`].
-    pub(crate) fn relocation_ended(&mut self, lba: Lba) {
-        let place = self.directory.place(split(lba).0);
-        let leaf = self.directory.leaf_mut(place);
-        assert!(leaf.relocating > 0, "a relocation ends once");
-        leaf.relocating -= 1;
-        self.refresh_pin(place);
-        assert!(self.relocating > 0, "a relocation that ends was counted");
-        self.relocating -= 1;
-    }
-
-    /// Whether so many addresses may be settled, beside what was promised.
-    pub(crate) fn journal_has_room_to_settle(&self, addresses: usize) -> bool {
-        self.journal.len() + addresses <= 4 * self.budget.journal_size as usize
-    }
-
-    /// Begins a relocation of this address if that may be: it keeps the leaf in memory, and needs a
-    /// cell. Pinned first: making room for the cell must not give up this very leaf.
-    pub(crate) fn try_start_relocation(&mut self, lba: Lba) -> bool {
-        if !self.admits_relocation(lba) {
-            return false;
-        }
-        self.relocation_started(lba);
-        let reserved = self.reserve_down_to(1, SWEEP_FRAMES);
-        if !reserved {
-            self.relocation_ended(lba);
-        }
-        reserved
-    }
-
-    fn admits_relocation(&self, lba: Lba) -> bool {
-        let Some(place) = self.directory.find(split(lba).0) else { return false };
-        // On arrival each notes an address, like every update that was promised.
-        let noted = self.relocating + self.reserved_cells + 1;
-        let stays_anyway = self.directory.leaf(place).must_stay();
-        (stays_anyway || (self.may_pin() && self.obtainable() > SWEEP_FRAMES + 4))
-            && self.journal_length() + noted <= 3 * self.budget.journal_size as usize
-            && !self.recovery.is_full(noted)
-    }
-}
-
-/// What became of an address whose old location may still be counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// It is not.
-    Done,
-    /// The leaf must be loaded first.
-    MustLoad,
-    /// The page that would tell is damaged.
-    Damaged,
-}
-
-/// What a conditional update assumes of an address of which nothing is known in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfUnknown {
-    /// That cannot be: the leaf is kept in memory until the relocation arrives.
-    Panic,
-    /// It lies at the source. True in replay: an address without update since the checkpoint is
-    /// where the cleaner saw it, for a checkpoint is cut only while no relocation is on its way.
-    Matches,
-}
-
-fn found(pointer: BlockPointer) -> Lookup {
-    match pointer.pba {
-        Pba::NOWHERE => Lookup::Unmapped,
-        Pba::LOST => Lookup::Damaged,
-        _ => Lookup::Mapped(pointer),
     }
 }

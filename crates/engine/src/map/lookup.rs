@@ -1,0 +1,153 @@
+//! Lookups: where a block lies, as far as memory tells.
+
+use super::Map;
+use super::directory::{Flag, LeafPlace, RootState, split};
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::{BlockPointer, Lba, Pba};
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// The block lies there.
+    Mapped(BlockPointer),
+    /// The block reads as zeros.
+    Unmapped,
+    /// The leaf of this key must be loaded first.
+    Miss(u64),
+    /// The leaf, or its root, is damaged on the device.
+    Damaged,
+}
+
+impl Map {
+    /// Whether a block is mapped, if memory tells.
+    pub(crate) fn presence(&self, lba: Lba) -> Option<bool> {
+        let (key, index) = split(lba);
+        match self.directory.find(key) {
+            Some(place) => {
+                let known = self.known(place, index);
+                // What is lost takes no room, and what heals it does.
+                known.map(|pointer| pointer.is_mapped() && !pointer.is_lost())
+            }
+            None => {
+                let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
+                let state = root.map(|root| self.directory.roots()[root].state);
+                matches!(state, None | Some(RootState::Loaded)).then_some(false)
+            }
+        }
+    }
+
+    /// Where a block lies.
+    pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return self.lookup_without_table(key) };
+        let leaf = self.directory.leaf(place);
+        if leaf.chain.is_some()
+            && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
+        {
+            self.statistics.hits += 1;
+            return found(update.pointer);
+        }
+        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
+            self.statistics.hits += 1;
+            return found(self.frames.touch(leaf.frame, index));
+        }
+        if leaf.base_is_gone() {
+            return Lookup::Unmapped;
+        }
+        match self.directory.roots()[place.root].state {
+            RootState::Loaded if !leaf.disk.is_mapped() => Lookup::Unmapped,
+            RootState::Loaded if leaf.is(Flag::Damaged) => Lookup::Damaged,
+            RootState::Damaged => Lookup::Damaged,
+            _ => {
+                self.statistics.misses += 1;
+                Lookup::Miss(key)
+            }
+        }
+    }
+
+    fn lookup_without_table(&self, key: u64) -> Lookup {
+        let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
+        match root.map(|root| self.directory.roots()[root].state) {
+            None | Some(RootState::Loaded) => Lookup::Unmapped,
+            Some(RootState::Damaged) => Lookup::Damaged,
+            Some(_) => Lookup::Miss(key),
+        }
+    }
+
+    /// Where a block lies, if memory tells and it lies anywhere. Counts as no lookup.
+    pub(crate) fn location(&self, lba: Lba) -> Option<Pba> {
+        let (key, index) = split(lba);
+        let place = self.directory.find(key)?;
+        let pointer = self.known(place, index)?;
+        (pointer.is_mapped() && !pointer.is_lost()).then_some(pointer.pba)
+    }
+
+    /// Touches what an update or lookup of the address will need, so that the memory of many
+    /// addresses is fetched side by side. The result is of no meaning but must be used.
+    pub(crate) fn warm(&self, lba: Lba) -> u64 {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return 0 };
+        let leaf = self.directory.leaf(place);
+        if !leaf.frame.is_some() {
+            return u64::from(leaf.unmerged);
+        }
+        self.frames.warm(leaf.frame, index)
+    }
+
+    /// Whether a block may lie there, for all that is in memory. It is not counted as being used.
+    pub(crate) fn may_lie_at(&self, lba: Lba, pba: Pba) -> bool {
+        let (key, index) = split(lba);
+        let place = self.directory.find(key);
+        let known = place.and_then(|place| self.known(place, index));
+        known.is_none_or(|pointer| pointer.pba == pba)
+    }
+
+    /// The same for an update that recovery restores: it looks through all of the leaf's chain.
+    pub(crate) fn warm_chain(&self, lba: Lba) -> u64 {
+        let place = self.directory.find(split(lba).0);
+        place.map_or(0, |place| self.frames.chain_warm(self.directory.leaf(place).chain))
+    }
+
+    /// Whether a block is mapped, without loading anything: what is not in memory counts as
+    /// mapped.
+    pub(crate) fn is_mapped(&mut self, lba: Lba) -> bool {
+        self.lookup(lba) != Lookup::Unmapped
+    }
+
+    /// The current value, if memory tells.
+    pub(super) fn known(&self, place: LeafPlace, index: usize) -> Option<BlockPointer> {
+        let leaf = self.directory.leaf(place);
+        if leaf.chain.is_some()
+            && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
+        {
+            return Some(update.pointer);
+        }
+        if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
+            return Some(self.frames.entry(leaf.frame, index));
+        }
+        let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
+        (leaf.base_is_gone() || nothing_on_device).then_some(BlockPointer::NOWHERE)
+    }
+
+    /// Whether the leaf page counts nothing for the address any more, be it mapped or not. The leaf must be
+    /// known.
+    pub(crate) fn is_released(&self, lba: Lba) -> bool {
+        let (key, index) = split(lba);
+        let Some(place) = self.directory.find(key) else { return true };
+        let leaf = self.directory.leaf(place);
+        if let Some((_, update)) = self.frames.chain_find(leaf.chain, index) {
+            return update.released;
+        }
+        let in_memory = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        let no_page = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
+        in_memory || no_page || leaf.is(Flag::Cleared)
+    }
+}
+
+fn found(pointer: BlockPointer) -> Lookup {
+    match pointer.pba {
+        Pba::NOWHERE => Lookup::Unmapped,
+        Pba::LOST => Lookup::Damaged,
+        _ => Lookup::Mapped(pointer),
+    }
+}
