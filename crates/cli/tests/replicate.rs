@@ -88,6 +88,30 @@ fn what_was_flushed_survives_the_loss_of_the_host_and_the_volume_goes_on_elsewhe
 }
 
 #[test]
+fn what_was_written_while_nothing_was_shipped_is_in_the_copy_once_it_is_shipped_again() {
+    let (sandbox, url) = with_store();
+    for seed in [1, 2] {
+        let uri = attach(&sandbox, "disk.img", &url);
+        write(&sandbox, &uri, seed);
+        // Until the marks of what was written first are off.
+        for _ in 0..8 {
+            write(&sandbox, &uri, seed);
+        }
+        sandbox.ok(&["detach", "vol"]);
+    }
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--name", "vol"];
+    let uri = sandbox.ok(&words).trim_end().to_owned();
+    write(&sandbox, &uri, 3);
+    sandbox.ok(&["detach", "vol"]);
+    attach(&sandbox, "disk.img", &url);
+    sandbox.ok(&["detach", "vol"]);
+    sandbox.ok(&["restore", &url, "copy.img"]);
+    sandbox.ok(&["check", "copy.img", "--data"]);
+    let copy = sandbox.ok(&["attach", "copy.img", "--via", "nbd-server"]).trim_end().to_owned();
+    assert!(holds(&sandbox, &copy, 3), "the copy is what the store is");
+}
+
+#[test]
 fn a_host_that_was_taken_over_is_fenced_and_told_so() {
     let (sandbox, url) = with_store();
     let uri = attach(&sandbox, "disk.img", &url);

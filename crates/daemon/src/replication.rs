@@ -224,6 +224,22 @@ pub fn adopt_marks(
     coulter_object::device::adopt(&mut marks, claim, claim.record.device_size, false)
 }
 
+/// The store at `path` is about to change without being shipped: if it ever was, all of it may differ from its
+/// copy from then on. Without this the next commit would mix two states.
+///
+/// # Errors
+/// When its marks cannot be kept.
+pub fn has_gone_on_alone(path: &Path) -> Result<(), Error> {
+    let Some(store) = uuid_of(path) else { return Ok(()) };
+    let marks = marks_path(path, &store);
+    if !marks.exists() {
+        return Ok(());
+    }
+    let failed = |error| Error::io("write", &marks, error);
+    let mut kept = Marks::open(&marks).map_err(failed)?;
+    kept.owner().map_or(Ok(()), |owner| kept.adopt(owner, true)).map_err(failed)
+}
+
 /// The time, for people.
 pub fn seconds_since_1970() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

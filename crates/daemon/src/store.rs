@@ -3,7 +3,7 @@
 use crate::backing::{Backing, Source};
 use crate::error::{Error, OpenError};
 use crate::opening::{DeviceChoice, Opening, Trim};
-use crate::replication::Replication;
+use crate::replication::{self, Replication};
 use crate::signatures;
 use crate::state::{Entry, StateDirectory, name_of_store};
 use crate::status::{Facts, Status, facts_of};
@@ -179,7 +179,12 @@ impl Store {
                 let (device, replica) = replication.wrap(&path, device)?;
                 (device, Some((replication, replica)))
             }
-            None => (device, None),
+            None => {
+                if !opening.read_only {
+                    replication::has_gone_on_alone(&path)?;
+                }
+                (device, None)
+            }
         };
         let device = wrap(device);
         let options = coulter::OpenOptions {

@@ -289,16 +289,25 @@ pub fn newest(
     bucket: &dyn Bucket,
     patience: &dyn Patience,
 ) -> Result<(VolumeRecord, History), ReplicaError> {
+    of_one_record(bucket, patience, |record| {
+        let mut history = start(bucket, record, patience)?;
+        follow(bucket, record, &mut history, patience)?;
+        Ok(history)
+    })
+}
+
+/// What `read` makes of the volume's record. If it misses an object that the record led to, and the record
+/// has changed meanwhile, it is asked again with the new one: what the old one led to may have been
+/// collected. Each turn follows a change that another host has made.
+pub(crate) fn of_one_record<T>(
+    bucket: &dyn Bucket,
+    patience: &dyn Patience,
+    mut read: impl FnMut(&VolumeRecord) -> Result<T, ReplicaError>,
+) -> Result<(VolumeRecord, T), ReplicaError> {
     let (mut record, mut tag) = self::record(bucket, patience)?;
     loop {
-        let found = start(bucket, &record, patience).and_then(|mut history| {
-            follow(bucket, &record, &mut history, patience)?;
-            Ok(history)
-        });
-        match found {
-            Ok(history) => return Ok((record, history)),
-            // What an older record refers to may have been collected. Whether it was an older one, the
-            // record itself says: each turn follows a change that another host has made.
+        match read(&record) {
+            Ok(found) => return Ok((record, found)),
             Err(error @ (ReplicaError::Missing(_) | ReplicaError::Broken(_))) => {
                 let (now, tag_now) = self::record(bucket, patience)?;
                 if tag_now == tag {

@@ -18,9 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Times that the newest state is read anew because its host has deleted meanwhile what was to be read.
-const ATTEMPTS: usize = 20;
-
 /// Something that is wrong with a copy.
 #[derive(Debug)]
 pub struct Fault {
@@ -97,19 +94,9 @@ pub fn verify(
 
 /// The newest state, of which no commit is missing.
 fn newest(bucket: &dyn Bucket, patience: &dyn Patience) -> Result<History, ReplicaError> {
-    let mut attempt = 1;
-    loop {
-        let (before, _) = history::record(bucket, patience)?;
-        let found = newest_of(bucket, &before, patience);
-        if found.is_ok() || attempt == ATTEMPTS {
-            return found;
-        }
-        let (after, _) = history::record(bucket, patience)?;
-        if after.counter == before.counter {
-            return found;
-        }
-        attempt += 1;
-    }
+    let found =
+        history::of_one_record(bucket, patience, |record| newest_of(bucket, record, patience));
+    found.map(|(_, history)| history)
 }
 
 fn newest_of(
