@@ -77,6 +77,13 @@ suites: ## other people's: fsx and stress-ng on the block device and on ext4, XF
 	FSX=$(CURDIR)/target/tools/bin/fsx $(CARGO) test --quiet --release --package coulter-cli \
 	  --test suites -- --ignored --nocapture
 
+file-suites: ## pjdfstest, fsx, stress-ng, databases, git, rsync and dpkg on `coulter fs` and `coulter overlay`: half an hour
+	scripts/setup.sh suites
+	$(CARGO) install --quiet --locked --root target/tools fsx@0.3.2
+	$(CARGO) install --quiet --locked --root target/tools pjdfstest@0.2.2
+	FSX=$(CURDIR)/target/tools/bin/fsx PJDFSTEST=$(CURDIR)/target/tools/bin/pjdfstest $(CARGO) test --quiet --release \
+	  --package coulter-cli --test file_suites -- --ignored --nocapture --test-threads 1
+
 flash-stacks: ## fio, PostMark, PostgreSQL and more on an emulated drive and on a volume on it
 	scripts/setup.sh bench
 	$(CARGO) test --quiet --release --package coulter-lab --test flash_stacks -- \
@@ -171,4 +178,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills
+.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills file-suites

@@ -21,7 +21,7 @@ test_tools=(
   mkfs.xfs:xfsprogs xfs_repair:xfsprogs mkfs.btrfs:btrfs-progs
   qemu-nbd:qemu-utils qemu-io:qemu-utils qemu-img:qemu-utils
   nbdinfo:libnbd-bin nbdcopy:libnbd-bin fstrim:util-linux
-  sqlite3:sqlite3 pg_ctlcluster:postgresql
+  sqlite3:sqlite3 pg_ctlcluster:postgresql setfacl:acl
 )
 # Formats that must be recognised are made by those who own them; a test skips what it has no tool for.
 wished_tools=(
@@ -31,7 +31,7 @@ wished_tools=(
   mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.reiserfs:reiserfsprogs
 )
 bench_tools=(sysbench:sysbench postmark:postmark bindfs:bindfs git:git)
-suites_tools=(stress-ng:stress-ng)
+suites_tools=(stress-ng:stress-ng rsync:rsync git:git setfattr:attr python3:python3)
 instructions_tools=(valgrind:valgrind)
 vm_tools=(
   qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod xz:xz-utils

@@ -4,18 +4,21 @@
 //! Minutes, so only by `make suites`. Needs root, FUSE, loop devices, and the two programs; `FSX` says
 //! where fsx is.
 
+mod others;
 mod sandbox;
 
 use coulter_systems::FileSystem;
+use others::{Fsx, ON_FILE_SYSTEM, stress};
 use sandbox::{Sandbox, can_mount, skipped};
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TEST: &str = "other_peoples_suites_find_nothing";
-const SEEDS: [u32; 3] = [1, 2, 3];
-const OPERATIONS: &str = "40000";
+const SEEDS: Range<u32> = 1..4;
+const OPERATIONS: u32 = 40_000;
 
 /// Of what fsx writes to.
 const SIZE: usize = 32 << 20;
@@ -40,48 +43,6 @@ fdatasync = 1
 const SIZES_ON_DEVICE: [&str; 2] =
     ["punch_hole = 8\n[opsize]\nmax = 1048576\nalign = 4096\n", "[opsize]\nmax = 65536\n"];
 
-const ON_FILE_SYSTEM: &str = "
-flen = 33554432
-[opsize]
-max = 262144
-[weights]
-close_open = 1
-posix_fadvise = 8
-read = 10
-write = 10
-mapread = 5
-mapwrite = 5
-truncate = 2
-fsync = 1
-fdatasync = 1
-posix_fallocate = 1
-punch_hole = 4
-copy_file_range = 2
-sendfile = 1
-";
-
-struct Fsx<'a> {
-    sandbox: &'a Sandbox,
-    program: PathBuf,
-}
-
-impl Fsx<'_> {
-    /// Runs every seed on `target`; what it finds wrong fails the test.
-    fn run(&self, target: &Path, settings: &str) {
-        let config = self.sandbox.path("fsx.toml");
-        fs::write(&config, settings).expect("the directory is writable");
-        for seed in SEEDS {
-            let mut fsx = Command::new(&self.program);
-            fsx.arg("-q").args(["-N", OPERATIONS, "-S", &seed.to_string()]);
-            fsx.arg("-f").arg(&config).arg("-P").arg(self.sandbox.path("")).arg(target);
-            let output = fsx.output().expect("it can be run");
-            let said =
-                String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            assert!(output.status.success(), "{fsx:?}: {said}");
-        }
-    }
-}
-
 /// What fsx has verified last, perhaps in the page cache only.
 fn content_of(path: &Path) -> Vec<u8> {
     let mut content = Vec::with_capacity(SIZE);
@@ -104,7 +65,7 @@ fn on_device(fsx: &Fsx<'_>) {
     let entry = sandbox.json(&["attach", "disk.img", "--via", "loop", "--json"]);
     let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
     for sizes in SIZES_ON_DEVICE {
-        fsx.run(&device, &format!("{ON_DEVICE}{sizes}"));
+        fsx.run(&device, &format!("{ON_DEVICE}{sizes}"), SEEDS, OPERATIONS);
     }
     let content = content_of(&device);
     let blocks = check(sandbox);
@@ -117,33 +78,6 @@ fn on_device(fsx: &Fsx<'_>) {
     fs::remove_file(sandbox.path("disk.img")).expect("it was detached");
 }
 
-/// Exit codes of stress-ng that find nothing wrong: all well; something is missing for a stressor, in
-/// the system or in stress-ng.
-const HARMLESS: [i32; 3] = [0, 3, 4];
-
-/// Not run: they are about other file systems; fanotify is told of all that happens on the machine, and
-/// hardly ends while much does.
-const STRESSORS_EXCLUDED: &str = "binderfs,procfs,verity,fanotify";
-
-/// Seconds that the stressors may take, of which each gets one.
-const STRESS_MAX: &str = "900";
-
-/// Runs the stressors of file systems; how many of them there were.
-fn stress(directory: &Path) -> usize {
-    let mut stress = Command::new("timeout");
-    stress.args(["--kill-after=10", STRESS_MAX, "stress-ng"]);
-    stress.args(["--class", "filesystem", "--exclude", STRESSORS_EXCLUDED]);
-    stress.args(["--sequential", "2", "--timeout", "1s", "--verify", "--metrics-brief"]);
-    stress.arg("--temp-path").arg(directory);
-    let output = stress.output().expect("it can be run");
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    let is_harmless = output.status.code().is_some_and(|code| HARMLESS.contains(&code));
-    let is_whole = said.contains("successful run completed") && !said.contains(" fail: ");
-    assert!(is_harmless && is_whole, "{stress:?}, {}: {said}", output.status);
-    let dispatched = said.lines().find_map(|line| line.split_once("dispatching hogs: "));
-    dispatched.map_or(0, |(_, hogs)| hogs.split(',').count())
-}
-
 fn on_file_system(fsx: &Fsx<'_>, kind: FileSystem) {
     let sandbox = fsx.sandbox;
     let directory = sandbox.make_directory("mnt");
@@ -151,7 +85,7 @@ fn on_file_system(fsx: &Fsx<'_>, kind: FileSystem) {
     let shape = ["--size", "2G", "--segment-size", "4M", "--options", "discard"];
     let entry = sandbox.json(&[&mount[..], &shape].concat());
     let device = PathBuf::from(entry["device"].as_str().expect("it has a device"));
-    fsx.run(&directory.join("fsx"), ON_FILE_SYSTEM);
+    fsx.run(&directory.join("fsx"), ON_FILE_SYSTEM, SEEDS, OPERATIONS);
     let content = content_of(&directory.join("fsx"));
     let stressors = stress(&directory);
     assert!(stressors > 0, "stress-ng ran nothing");

@@ -82,8 +82,8 @@ impl<L: Lower> Overlay<L> {
                 self.list(directory, cookie, size as usize, with_attributes)
             }
             Request::Xattr { inode, name } => self.xattr(inode, &name),
-            Request::SetXattr { inode, name, value, mode } => {
-                self.set_xattr(inode, &name, &value, mode)
+            Request::SetXattr { inode, name, value, mode, kills_set_gid } => {
+                self.set_xattr(inode, &name, &value, mode, kills_set_gid)
             }
             Request::RemoveXattr { inode, name } => self.marked(inode, &name).and_then(|handle| {
                 self.lower.remove_xattr(&handle, name.bytes())?;
@@ -374,6 +374,7 @@ impl<L: Lower> Overlay<L> {
         name: &Name,
         value: &[u8],
         mode: coulter_files::XattrMode,
+        kills_set_gid: bool,
     ) -> Outcome<Reply> {
         if inode == ROOT && name.bytes() == REMAP_ATTRIBUTE.as_bytes() {
             let named = Remap::NAMED.iter().find(|(word, _)| word.as_bytes() == value);
@@ -382,6 +383,10 @@ impl<L: Lower> Overlay<L> {
         }
         let handle = self.marked(inode, name)?;
         self.lower.set_xattr(&handle, name.bytes(), value, mode)?;
+        if kills_set_gid {
+            let mode = self.lower.status(&handle)?.mode & 0o7777 & !libc::S_ISGID;
+            self.lower.set(&handle, &Settings { mode: Some(mode), ..Settings::default() })?;
+        }
         self.note_change(inode, &handle);
         Ok(Reply::Done)
     }

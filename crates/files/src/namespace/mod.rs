@@ -6,6 +6,7 @@
 //! Permissions are the kernel's to check (`default_permissions`); what POSIX says of names, links and
 //! kinds is checked here.
 
+mod access_list;
 pub(crate) mod tree;
 pub(crate) mod xattr;
 

@@ -153,6 +153,12 @@ impl Tree {
         if is_directory(&inode) {
             inode.parent = parent;
         }
+        let lists = self.lists_for(parent, &above, new)?;
+        match &lists {
+            Some(lists) => inode.mode = lists.mode,
+            None if new.target.is_none() => inode.mode &= !(new.umask & 0o777),
+            None => {}
+        }
         self.superblock.next_inode += 1;
         self.superblock.inode_count += 1;
         if let Some(target) = &new.target {
@@ -162,6 +168,9 @@ impl Tree {
             }
         }
         self.set_inode(number, &inode)?;
+        if let Some(lists) = &lists {
+            inode = self.give_lists(number, lists)?;
+        }
         Ok((number, inode))
     }
 
@@ -382,6 +391,7 @@ impl Namespace for Tree {
         let mut inode = self.inode(number)?;
         if let Some(mode) = changes.mode {
             inode.mode = inode.mode & libc::S_IFMT | mode & 0o7777;
+            self.set_list_mode(number, &inode)?;
         }
         if let Some(uid) = changes.uid {
             inode.uid = uid;

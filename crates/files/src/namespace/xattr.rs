@@ -1,12 +1,16 @@
 //! Extended attributes: a first part with the name, and more parts if the value is long.
 
+use super::access_list::{ACCESS, AccessList, DEFAULT};
+use crate::request::NewNode;
 use crate::stop::{Step, fail};
 use crate::tree::Tree;
 use coulter_format::files::hash::hash;
-use coulter_format::files::item::{FLAG_CAPABILITY, PART_SIZE, XATTR_SIZE_MAX, XattrHead};
+use coulter_format::files::item::{
+    FLAG_ACCESS_LIST, FLAG_CAPABILITY, PART_SIZE, XATTR_SIZE_MAX, XattrHead,
+};
 use coulter_format::files::key::{ALIKE_BITS, PART_BITS};
 use coulter_format::files::node::ITEM_SIZE_MAX;
-use coulter_format::files::{Key, Kind, Time};
+use coulter_format::files::{Inode, Key, Kind, Time};
 use std::ops::ControlFlow;
 
 /// The attribute that gives a program rights.
@@ -61,7 +65,8 @@ impl Tree {
         if value.len() == size as usize { Ok(value) } else { fail(libc::EIO) }
     }
 
-    /// Sets an attribute.
+    /// Sets an attribute. An access control list changes the mode with it, and is not kept if it says no
+    /// more than the mode does.
     pub(crate) fn set_xattr(
         &mut self,
         number: u64,
@@ -72,6 +77,26 @@ impl Tree {
     ) -> Step<()> {
         let mut inode = self.inode(number)?;
         check_name(name, inode.mode)?;
+        if name == ACCESS || name == DEFAULT {
+            let Some(list) = AccessList::decode(value) else { return fail(libc::EINVAL) };
+            if name == ACCESS {
+                inode.mode = list.mode_from(inode.mode);
+                inode.changed = now;
+                self.set_inode(number, &inode)?;
+                if list.is_mode() {
+                    return self.drop_xattr(number, name, now);
+                }
+            }
+        }
+        self.store_xattr(number, name, value, mode)?;
+        let mut inode = self.inode(number)?;
+        inode.changed = now;
+        self.set_inode(number, &inode)
+    }
+
+    /// Puts an attribute's parts into the tree, and notes in the inode what kind of attribute it is.
+    fn store_xattr(&mut self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Step<()> {
+        let mut inode = self.inode(number)?;
         if value.len() > XATTR_SIZE_MAX {
             return fail(libc::E2BIG);
         }
@@ -93,11 +118,16 @@ impl Tree {
         for (part, bytes) in value.chunks(PART_SIZE).enumerate().skip(1) {
             self.put(key.plus(part as u64), bytes)?;
         }
-        if name == CAPABILITY {
-            inode.flags |= FLAG_CAPABILITY;
-        }
-        inode.changed = now;
+        inode.flags |= flag_of(name);
         self.set_inode(number, &inode)
+    }
+
+    /// Takes an attribute away if it is there.
+    fn drop_xattr(&mut self, number: u64, name: &[u8], now: Time) -> Step<()> {
+        match self.find_xattr(number, name)? {
+            Ok(_) => self.remove_xattr(number, name, now),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Takes an attribute away. The attributes under the same hash close the gap, so that a search
@@ -121,8 +151,12 @@ impl Tree {
             }
             key = next;
         }
-        if name == CAPABILITY {
-            inode.flags &= !FLAG_CAPABILITY;
+        // The two lists have one flag.
+        let other = if name == ACCESS { DEFAULT } else { ACCESS };
+        let has_other =
+            flag_of(name) == FLAG_ACCESS_LIST && self.find_xattr(number, other)?.is_ok();
+        if !has_other {
+            inode.flags &= !flag_of(name);
         }
         inode.changed = now;
         self.set_inode(number, &inode)
@@ -163,6 +197,67 @@ impl Tree {
         }
     }
 
+    fn access_list(&mut self, number: u64, inode: &Inode, name: &[u8]) -> Step<Option<AccessList>> {
+        if inode.flags & FLAG_ACCESS_LIST == 0 || self.find_xattr(number, name)?.is_err() {
+            return Ok(None);
+        }
+        let value = self.xattr(number, name)?;
+        match AccessList::decode(&value) {
+            Some(list) => Ok(Some(list)),
+            // Nobody can set such a list.
+            None => fail(libc::EIO),
+        }
+    }
+
+    /// What a new node gets from the default list of its directory, if that has one.
+    pub(crate) fn lists_for(
+        &mut self,
+        directory: u64,
+        above: &Inode,
+        new: &NewNode,
+    ) -> Step<Option<NewLists>> {
+        if new.target.is_some() {
+            return Ok(None);
+        }
+        let Some(default) = self.access_list(directory, above, DEFAULT)? else { return Ok(None) };
+        let mut access = default.clone();
+        access.narrow(new.mode);
+        let mode = access.mode_from(new.mode);
+        let is_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
+        Ok(Some(NewLists {
+            mode,
+            access: (!access.is_mode()).then_some(access),
+            default: is_directory.then_some(default),
+        }))
+    }
+
+    /// Gives a new node its lists.
+    pub(crate) fn give_lists(&mut self, number: u64, lists: &NewLists) -> Step<Inode> {
+        let named = [(ACCESS, &lists.access), (DEFAULT, &lists.default)];
+        for (name, list) in named {
+            if let Some(list) = list {
+                self.store_xattr(number, name, &list.encode(), XattrMode::Create)?;
+            }
+        }
+        self.inode(number)
+    }
+
+    /// The mode has changed: the access control list says the same.
+    pub(crate) fn set_list_mode(&mut self, number: u64, inode: &Inode) -> Step<()> {
+        if let Some(mut list) = self.access_list(number, inode, ACCESS)? {
+            list.take_mode(inode.mode);
+            self.store_xattr(number, ACCESS, &list.encode(), XattrMode::Replace)?;
+        }
+        Ok(())
+    }
+
+    /// Takes set-gid away.
+    pub(crate) fn drop_set_gid(&mut self, number: u64) -> Step<()> {
+        let mut inode = self.inode(number)?;
+        inode.mode &= !libc::S_ISGID;
+        self.set_inode(number, &inode)
+    }
+
     /// A write or a change of owner takes the program's rights away.
     pub(crate) fn drop_capability(&mut self, number: u64, now: Time) -> Step<()> {
         if self.inode(number)?.flags & FLAG_CAPABILITY != 0 {
@@ -172,16 +267,37 @@ impl Tree {
     }
 }
 
+/// The access control lists of a new node, and the mode that goes with them.
+pub(crate) struct NewLists {
+    pub(crate) mode: u32,
+    access: Option<AccessList>,
+    default: Option<AccessList>,
+}
+
+/// The flag of an inode that has an attribute of this name.
+fn flag_of(name: &[u8]) -> u32 {
+    match name {
+        CAPABILITY => FLAG_CAPABILITY,
+        ACCESS | DEFAULT => FLAG_ACCESS_LIST,
+        _ => 0,
+    }
+}
+
 /// Parts of a value of so many bytes.
 fn parts(size: usize) -> u64 {
     size.div_ceil(PART_SIZE).max(1) as u64
 }
 
-/// User attributes are for files and directories; access lists are not kept.
+/// User attributes are for files and directories; default lists are for directories.
 fn check_name(name: &[u8], mode: u32) -> Step<()> {
-    let is_regular = mode & libc::S_IFMT == libc::S_IFREG || mode & libc::S_IFMT == libc::S_IFDIR;
-    if name.starts_with(b"system.") {
+    let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
+    let is_regular = mode & libc::S_IFMT == libc::S_IFREG || is_directory;
+    let is_list = name == ACCESS || name == DEFAULT;
+    if name.starts_with(b"system.") && !is_list || is_list && mode & libc::S_IFMT == libc::S_IFLNK {
         return fail(libc::EOPNOTSUPP);
+    }
+    if name == DEFAULT && !is_directory {
+        return fail(libc::EACCES);
     }
     if name.starts_with(b"user.") && !is_regular {
         return fail(libc::EPERM);

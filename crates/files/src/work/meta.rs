@@ -111,8 +111,11 @@ impl Files {
                 let target = Place { directory: *to, name: new_name };
                 self.unlink(id, |tree, _| tree.rename(source, target, *flags, now))
             }
-            Request::SetXattr { inode, name, value, mode } => {
-                self.change(id, |tree, _| tree.set_xattr(*inode, name.bytes(), value, *mode, now))
+            Request::SetXattr { inode, name, value, mode, kills_set_gid } => {
+                self.change(id, |tree, _| {
+                    tree.set_xattr(*inode, name.bytes(), value, *mode, now)?;
+                    if *kills_set_gid { tree.drop_set_gid(*inode) } else { Ok(()) }
+                })
             }
             Request::RemoveXattr { inode, name } => {
                 self.change(id, |tree, _| tree.remove_xattr(*inode, name.bytes(), now))

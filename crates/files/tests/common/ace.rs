@@ -152,7 +152,14 @@ impl<B: Backend> Mount<B> {
             Op::SetXattr(path) => {
                 let (inode, name) = (self.path(path)?, Name::new(b"user.x")?);
                 let value = vec![number as u8; 3000].into();
-                self.run(Request::SetXattr { inode, name, value, mode: XattrMode::Any }).map(drop)
+                self.run(Request::SetXattr {
+                    inode,
+                    name,
+                    value,
+                    mode: XattrMode::Any,
+                    kills_set_gid: false,
+                })
+                .map(drop)
             }
             Op::RemoveXattr(path) => {
                 let (inode, name) = (self.path(path)?, Name::new(b"user.x")?);

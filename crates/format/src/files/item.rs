@@ -35,6 +35,9 @@ pub struct Time {
 
 /// An inode has extended attributes named `security.capability`.
 pub const FLAG_CAPABILITY: u32 = 1;
+/// An inode has an access control list, or a default one for what is made in it: extended attributes named
+/// `system.posix_acl_access` and `system.posix_acl_default`.
+pub const FLAG_ACCESS_LIST: u32 = 2;
 
 /// The attributes of a file, directory or anything else that has names.
 ///

@@ -158,6 +158,10 @@ impl Lower for Directory {
                     return Ok(value);
                 }
                 Err(rustix::io::Errno::RANGE) if value.len() < 1 << 16 => value.resize(1 << 16, 0),
+                // Where the lower keeps no access control lists, the kernel takes the mode.
+                Err(rustix::io::Errno::OPNOTSUPP) if is_access_list(&name) => {
+                    return Err(libc::ENODATA);
+                }
                 Err(error) => return Err(errno(error)),
             }
         }
@@ -256,4 +260,8 @@ impl Lower for Directory {
         self.held.remove(node);
         self.open.remove(node);
     }
+}
+
+fn is_access_list(name: &std::ffi::CStr) -> bool {
+    [c"system.posix_acl_access", c"system.posix_acl_default"].contains(&name)
 }

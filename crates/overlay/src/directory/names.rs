@@ -31,7 +31,7 @@ impl Directory {
         new: &NewNode,
     ) -> Outcome<Found> {
         let (place, name) = (self.locate(directory)?, text(name)?);
-        let permissions = Mode::from_raw_mode(new.mode & 0o7777);
+        let permissions = permissions(&place, new);
         let is_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
         if let Some(target) = &new.target {
             rustix::fs::symlinkat(text(target)?, &place, &name).map_err(errno)?;
@@ -60,7 +60,7 @@ impl Directory {
             return Ok(());
         }
         let made = self.statx(place, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        match missing_bits(place, made.mode, new.mode) {
+        match missing_bits(place, made.mode, permissions(place, new).as_raw_mode()) {
             Some(mode) => rustix::fs::chmodat(place, name, mode, AtFlags::empty()).map_err(errno),
             None => Ok(()),
         }
@@ -70,12 +70,13 @@ impl Directory {
         let place = self.locate(directory)?;
         let parent = self.status_by(&place)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let permissions = Mode::from_raw_mode(new.mode & 0o7777);
+        let permissions = permissions(&place, new);
         let path = Directory::path_of(&place);
         let descriptor = rustix::fs::open(path, flags, permissions).map_err(errno)?;
         let gid = (parent.mode & libc::S_ISGID == 0).then(|| Gid::from_raw(new.gid));
         rustix::fs::fchown(&descriptor, Some(Uid::from_raw(new.uid)), gid).map_err(errno)?;
-        if let Some(mode) = missing_bits(&place, self.status_by(&descriptor)?.mode, new.mode) {
+        let made = self.status_by(&descriptor)?.mode;
+        if let Some(mode) = missing_bits(&place, made, permissions.as_raw_mode()) {
             rustix::fs::fchmod(&descriptor, mode).map_err(errno)?;
         }
         let handle = handles::handle_of(&descriptor, c"")?;
@@ -109,6 +110,13 @@ impl Directory {
         }
         Ok(())
     }
+}
+
+/// The permissions to ask the lower for: without the caller's umask, unless the directory `place` has a
+/// default access control list, which decides instead.
+fn permissions(place: &OwnedFd, new: &NewNode) -> Mode {
+    let (asked, masked) = (new.mode & 0o7777, new.mode & 0o7777 & !(new.umask & 0o777));
+    Mode::from_raw_mode(if masked != asked && has_default_list(place) { asked } else { masked })
 }
 
 /// The mode to set where bits that were asked for are not there: the umask of this process took them, the

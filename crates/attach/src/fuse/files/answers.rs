@@ -30,6 +30,11 @@ pub(super) struct Agreed {
 }
 
 impl Agreed {
+    /// Whether requests to set an attribute have their longer form.
+    pub(super) fn has_long_set_xattr(self) -> bool {
+        self.flags & init_flag::SETXATTR_EXT != 0
+    }
+
     /// Whether files can be opened past the page cache: the kernel maps them nevertheless, and drops the
     /// pages that a reader fetched while a direct write was under way (Linux 6.18).
     pub(super) fn opens_direct(self) -> bool {
@@ -89,6 +94,9 @@ impl Body {
             | ASYNC_DIO
             | NO_OPEN_SUPPORT
             | PARALLEL_DIROPS
+            | DONT_MASK
+            | POSIX_ACL
+            | SETXATTR_EXT
             | MAX_PAGES
             | CACHE_SYMLINKS
             | NO_OPENDIR_SUPPORT

@@ -67,6 +67,8 @@ pub(super) mod init_flag {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    /// Modes come without the umask taken off, which comes beside.
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const HAS_IOCTL_DIR: u64 = 1 << 11;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -74,11 +76,15 @@ pub(super) mod init_flag {
     pub(crate) const WRITEBACK_CACHE: u64 = 1 << 16;
     pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The kernel reads access control lists, and checks permissions by them.
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// Requests to set an attribute are longer.
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
@@ -99,6 +105,9 @@ mod set {
 
 /// A write takes set-uid and set-gid away.
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// Setting an access control list takes set-gid away.
+const SETXATTR_KILL_SGID: u32 = 1;
 
 /// What every message begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,11 +157,13 @@ pub(super) enum Message<'a> {
     Make {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
         device: u32,
         opens: bool,
     },
     MakeUnnamed {
         mode: u32,
+        umask: u32,
     },
     Unlink {
         name: &'a [u8],
@@ -186,6 +197,7 @@ pub(super) enum Message<'a> {
         name: &'a [u8],
         value: &'a [u8],
         mode: XattrMode,
+        kills_set_gid: bool,
     },
     GetXattr {
         name: &'a [u8],
@@ -271,8 +283,9 @@ impl Forgets<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// The message of kind `opcode` with this body; `None` when it is cut short.
-    pub(super) fn decode(opcode: u32, body: &'a [u8]) -> Option<Message<'a>> {
+    /// The message of kind `opcode` with this body; `None` when it is cut short. `long_set_xattr`: what was
+    /// agreed on (`SETXATTR_EXT`).
+    pub(super) fn decode(opcode: u32, body: &'a [u8], long_set_xattr: bool) -> Option<Message<'a>> {
         let mut fields = Fields(body);
         Some(match opcode {
             opcode::INIT => {
@@ -340,12 +353,16 @@ impl<'a> Message<'a> {
             opcode::OPEN => Message::Open { is_direct: fields.u32()? & libc::O_DIRECT as u32 != 0 },
             // Without handles the kernel need not ask before it opens a directory, nor before it closes.
             opcode::OPENDIR | opcode::FLUSH => Message::Unknown,
-            _ => return Message::decode_names(opcode, fields),
+            _ => return Message::decode_names(opcode, fields, long_set_xattr),
         })
     }
 
     /// Messages that hold names.
-    fn decode_names(opcode: u32, mut fields: Fields<'a>) -> Option<Message<'a>> {
+    fn decode_names(
+        opcode: u32,
+        mut fields: Fields<'a>,
+        long_set_xattr: bool,
+    ) -> Option<Message<'a>> {
         Some(match opcode {
             opcode::LOOKUP => Message::Lookup { name: fields.last_name()? },
             opcode::READLINK => Message::ReadLink,
@@ -354,22 +371,22 @@ impl<'a> Message<'a> {
             }
             opcode::MKNOD => {
                 let (mode, device) = (fields.u32()?, fields.u32()?);
-                let _umask = (fields.u32()?, fields.u32()?);
-                Message::Make { name: fields.last_name()?, mode, device, opens: false }
+                let (umask, _padding) = (fields.u32()?, fields.u32()?);
+                Message::Make { name: fields.last_name()?, mode, umask, device, opens: false }
             }
             opcode::MKDIR => {
-                let (mode, _umask) = (fields.u32()?, fields.u32()?);
+                let (mode, umask) = (fields.u32()?, fields.u32()?);
                 let mode = mode | libc::S_IFDIR;
-                Message::Make { name: fields.last_name()?, mode, device: 0, opens: false }
+                Message::Make { name: fields.last_name()?, mode, umask, device: 0, opens: false }
             }
             opcode::CREATE | opcode::TMPFILE => {
                 let (_flags, mode) = (fields.u32()?, fields.u32()?);
-                let _umask = (fields.u32()?, fields.u32()?);
+                let (umask, _flags) = (fields.u32()?, fields.u32()?);
                 let mode = mode & !libc::S_IFMT | libc::S_IFREG;
                 if opcode == opcode::TMPFILE {
-                    Message::MakeUnnamed { mode }
+                    Message::MakeUnnamed { mode, umask }
                 } else {
-                    Message::Make { name: fields.last_name()?, mode, device: 0, opens: true }
+                    Message::Make { name: fields.last_name()?, mode, umask, device: 0, opens: true }
                 }
             }
             opcode::UNLINK => Message::Unlink { name: fields.last_name()? },
@@ -393,6 +410,7 @@ impl<'a> Message<'a> {
             opcode::LINK => Message::Link { inode: fields.u64()?, name: fields.last_name()? },
             opcode::SETXATTR => {
                 let (size, flags) = (fields.u32()?, fields.u32()?);
+                let kills = if long_set_xattr { (fields.u32()?, fields.u32()?).0 } else { 0 };
                 let name = fields.name()?;
                 let value = fields.0.get(..size as usize)?;
                 let mode = match flags as i32 {
@@ -400,7 +418,12 @@ impl<'a> Message<'a> {
                     libc::XATTR_REPLACE => XattrMode::Replace,
                     _ => XattrMode::Any,
                 };
-                Message::SetXattr { name, value, mode }
+                Message::SetXattr {
+                    name,
+                    value,
+                    mode,
+                    kills_set_gid: kills & SETXATTR_KILL_SGID != 0,
+                }
             }
             opcode::GETXATTR => {
                 let (size, _padding) = (fields.u32()?, fields.u32()?);
@@ -498,23 +521,43 @@ mod tests {
         let zeros = [0u8; 200];
         for opcode in 0..80 {
             for length in 0..200 {
-                let _ = Message::decode(opcode, &body[..length]);
-                let _ = Message::decode(opcode, &zeros[..length]);
+                for long in [false, true] {
+                    let _ = Message::decode(opcode, &body[..length], long);
+                    let _ = Message::decode(opcode, &zeros[..length], long);
+                }
             }
         }
-        assert_eq!(Message::decode(777, &body), Some(Message::Unknown));
-        assert_eq!(Message::decode(opcode::LOOKUP, b"name"), None, "no zero behind it");
-        assert_eq!(Message::decode(opcode::SETATTR, &zeros[..80]), None);
-        let truncated = Message::decode(opcode::BATCH_FORGET, &[9, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(Message::decode(777, &body, false), Some(Message::Unknown));
+        assert_eq!(Message::decode(opcode::LOOKUP, b"name", false), None, "no zero behind it");
+        assert_eq!(Message::decode(opcode::SETATTR, &zeros[..80], false), None);
+        let truncated = Message::decode(opcode::BATCH_FORGET, &[9, 0, 0, 0, 0, 0, 0, 0, 1], false);
         assert_eq!(truncated, None);
         assert!(Header::decode(&body[..39]).is_none());
+    }
+
+    #[test]
+    fn a_request_to_set_an_attribute_has_two_lengths() {
+        let words: Vec<u8> = [3_u32, 1].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let (kills, rest) = ([1, 0, 0, 0, 0, 0, 0, 0], b"user.a\0xyz");
+        let expected = |kills_set_gid| {
+            Some(Message::SetXattr {
+                name: b"user.a",
+                value: b"xyz",
+                mode: XattrMode::Create,
+                kills_set_gid,
+            })
+        };
+        let short = [&words[..], rest].concat();
+        assert_eq!(Message::decode(opcode::SETXATTR, &short, false), expected(false));
+        let long = [&words[..], &kills, rest].concat();
+        assert_eq!(Message::decode(opcode::SETXATTR, &long, true), expected(true));
     }
 
     #[test]
     fn names_are_bytes() {
         let mut body = 7u64.to_ne_bytes().to_vec();
         body.extend_from_slice(b"a\nb\0\xff\xfe\0");
-        let found = Message::decode(opcode::RENAME, &body);
+        let found = Message::decode(opcode::RENAME, &body, false);
         let flags = Some(RenameFlags::Replace);
         let expected = Message::Rename { to: 7, name: b"a\nb", new_name: b"\xff\xfe", flags };
         assert_eq!(found, Some(expected));

@@ -97,6 +97,8 @@ pub(super) struct Pump {
     writes_back: bool,
     /// Whether a file that a program opens with `O_DIRECT` passes the page cache by.
     opens_direct: bool,
+    /// Whether requests to set an attribute have their longer form.
+    long_set_xattr: bool,
     pool: BufferPool,
     /// Where the next message's payload goes.
     staging: Buffer,
@@ -127,6 +129,7 @@ impl Pump {
             files,
             writes_back,
             opens_direct: false,
+            long_set_xattr: false,
             pool,
             staging,
             pending: vec![None; PENDING_MAX],
@@ -253,7 +256,7 @@ impl Pump {
         let head = &head[..length.min(WRITE_HEADER_SIZE)];
         let Some((header, body)) = Header::decode(head) else { return Taken::End };
         if header.opcode == opcode::WRITE {
-            match Message::decode(header.opcode, body) {
+            match Message::decode(header.opcode, body, self.long_set_xattr) {
                 Some(Message::Write { offset, size, kills, sync }) if size as usize == beyond => {
                     let buffer = self.take_payload(beyond);
                     let kills_privileges = kills;
@@ -271,13 +274,13 @@ impl Pump {
             return Taken::Message;
         }
         if beyond == 0 {
-            self.dispatch(header, Message::decode(header.opcode, body));
+            self.dispatch(header, Message::decode(header.opcode, body, self.long_set_xattr));
         } else {
             // Names, values and lists that are longer than a write's header.
             let staging = std::mem::take(&mut self.staging);
             let whole = [body, &staging[..beyond]].concat();
             self.staging = staging;
-            self.dispatch(header, Message::decode(header.opcode, &whole));
+            self.dispatch(header, Message::decode(header.opcode, &whole, self.long_set_xattr));
         }
         Taken::Message
     }
@@ -303,6 +306,7 @@ impl Pump {
                 let (version, size) = ((major, minor), WRITE_SIZE_MAX as u32);
                 let agreed = self.body.init(version, readahead_max, flags, self.writes_back, size);
                 self.opens_direct = agreed.is_ok_and(Agreed::opens_direct);
+                self.long_set_xattr = agreed.is_ok_and(Agreed::has_long_set_xattr);
                 self.send_body(header.unique, agreed.map(|_| ()));
             }
             Message::Forget(forgets) => {
@@ -483,23 +487,29 @@ fn reply(device: &OwnedFd, unique: u64, errno: i32, body: &[u8]) -> bool {
 /// Requests about names.
 fn name_request(header: Header, message: Message<'_>) -> Result<(Asked, Request), i32> {
     let (inode, directory) = (header.node, header.node);
-    let new =
-        |mode, device, target| NewNode { mode, uid: header.uid, gid: header.gid, device, target };
+    let new = |mode, umask, device, target| NewNode {
+        mode,
+        umask,
+        uid: header.uid,
+        gid: header.gid,
+        device,
+        target,
+    };
     Ok(match message {
-        Message::Make { name, mode, device, opens } => {
-            let new = new(mode, device, None);
+        Message::Make { name, mode, umask, device, opens } => {
+            let new = new(mode, umask, device, None);
             let request = Request::Make { directory, name: Name::new(name)?, new };
             (Asked::Entry { opens }, request)
         }
-        Message::MakeUnnamed { mode } => {
-            let request = Request::MakeUnnamed { directory, new: new(mode, 0, None) };
+        Message::MakeUnnamed { mode, umask } => {
+            let request = Request::MakeUnnamed { directory, new: new(mode, umask, 0, None) };
             (Asked::Entry { opens: true }, request)
         }
         Message::Symlink { name, target } => {
             if target.len() > 4095 {
                 return Err(libc::ENAMETOOLONG);
             }
-            let new = new(libc::S_IFLNK | 0o777, 0, Some(target.into()));
+            let new = new(libc::S_IFLNK | 0o777, 0, 0, Some(target.into()));
             let request = Request::Make { directory, name: Name::new(name)?, new };
             (Asked::Entry { opens: false }, request)
         }
@@ -523,9 +533,10 @@ fn name_request(header: Header, message: Message<'_>) -> Result<(Asked, Request)
             (Asked::Value { size }, Request::Xattr { inode, name: Name::new(name)? })
         }
         Message::ListXattr { size } => (Asked::Value { size }, Request::XattrNames { inode }),
-        Message::SetXattr { name, value, mode } => {
+        Message::SetXattr { name, value, mode, kills_set_gid } => {
             let name = Name::new(name)?;
-            (Asked::Done, Request::SetXattr { inode, name, value: value.into(), mode })
+            let value = value.into();
+            (Asked::Done, Request::SetXattr { inode, name, value, mode, kills_set_gid })
         }
         Message::RemoveXattr { name } => {
             (Asked::Done, Request::RemoveXattr { inode, name: Name::new(name)? })
