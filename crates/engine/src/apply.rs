@@ -8,31 +8,8 @@ use crate::units::Sequence;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Reference;
 use coulter_format::checksum::Kind;
-use coulter_format::places::Places;
 use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
-use coulter_format::{BlockPointer, Lba, Pba};
-
-/// Where the blocks of a record lie, one after the other.
-struct PayloadPlaces {
-    first: Pba,
-    next: u32,
-    scattered: Option<Places>,
-}
-
-impl PayloadPlaces {
-    fn new(header: Pba, scattered: Option<Places>) -> PayloadPlaces {
-        PayloadPlaces { first: header.plus(1), next: 0, scattered }
-    }
-
-    fn next(&mut self) -> Pba {
-        let place = match &self.scattered {
-            None => self.next,
-            Some(places) => places.next(self.next).expect("a place for every block"),
-        };
-        self.next = place + 1;
-        self.first.plus(place)
-    }
-}
+use coulter_format::{BlockPointer, Lba};
 
 /// Applies records.
 pub(crate) struct Applier {
@@ -94,7 +71,7 @@ impl Applier {
         let (reserved, user_blocks) = (record.reserved, record.user_blocks);
         let promised = record.take_promises();
         let (segment, timed, times) = (record.segment, record.timed, record.times);
-        let mut places = PayloadPlaces::new(record.header_pba, record.places);
+        let mut places = record.place.payload(record.header_pba);
         assert_eq!(sequence, shared.log.applied + 1, "records are applied in order");
         warm(&shared.map, &extents);
         let noted = shared.map.run_length();
@@ -154,7 +131,7 @@ impl Applier {
         assert!(self.late.len() <= record.payload as usize, "only its blocks came too late");
         assert!(noted <= shared.map.run_length(), "the journal only grew meanwhile");
         let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
-        let worth = record.payload >= shared.config.reference_blocks && record.places.is_none();
+        let worth = record.payload >= shared.config.reference_blocks && record.place.is_appended();
         if !only_data || !worth || !shared.lists.references.have_room() {
             return;
         }

@@ -27,11 +27,12 @@
 
 use crate::canary::{Canary, sings};
 use crate::references::References;
-use crate::segments::{Segments, State};
+use crate::segments::{Segment, Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::Pba;
 use coulter_format::places::Places;
+use coulter_format::segment_table::SegmentState;
 
 /// Segments at most of which the holes are reserved, and of which they are being looked for.
 pub(crate) const SEGMENTS_MAX: usize = 32;
@@ -85,6 +86,55 @@ pub(crate) struct HoleRoom {
     pub(crate) offset: u32,
     /// Places for its payload.
     pub(crate) places: Places,
+}
+
+/// Where headers lie in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Headers {
+    /// A record behind the other, from the first block on.
+    InARow,
+    /// Anywhere: records were written into holes, and headers of dead ones are left.
+    Anywhere,
+}
+
+impl Headers {
+    /// Where the next header can lie behind a record from `at` to `end`: in holes, between that one's header
+    /// and its payload.
+    pub(crate) fn behind(self, at: u32, end: u32) -> u32 {
+        assert!(end > at, "a record has a header at least");
+        match self {
+            Headers::InARow => end,
+            Headers::Anywhere => at + 1,
+        }
+    }
+
+    /// Whether headers may lie behind a block that is none.
+    pub(crate) fn lie_anywhere(self) -> bool {
+        self == Headers::Anywhere
+    }
+}
+
+impl Segment {
+    /// Where headers lie in it.
+    pub(crate) fn headers(&self) -> Headers {
+        if self.patched { Headers::Anywhere } else { Headers::InARow }
+    }
+
+    /// Whether its blocks must stay where they are: its holes are looked for, or filled.
+    pub(crate) fn keeps_still(&self) -> bool {
+        self.watched
+    }
+
+    /// What the segment table of a checkpoint says of it, `is_behind` being whether it was opened since the
+    /// last cut and all of its records lie behind this one.
+    pub(crate) fn state_in_table(&self, is_behind: bool) -> SegmentState {
+        match (self.state, self.headers()) {
+            (State::Open, _) if !is_behind => SegmentState::Open,
+            (State::Closed | State::Patching, Headers::Anywhere) => SegmentState::Patched,
+            (State::Closed, Headers::InARow) if !is_behind => SegmentState::Closed,
+            _ => SegmentState::Free,
+        }
+    }
 }
 
 fn is_set(bits: &[u64], offset: u32) -> bool {

@@ -13,6 +13,7 @@
 mod buffers;
 mod heads;
 mod patches;
+mod place;
 mod record;
 #[cfg(feature = "verify")]
 mod verify;
@@ -29,6 +30,8 @@ use coulter_format::checkpoint::Head;
 use coulter_format::record::{
     self as format, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX, RecordHeader, SHORT_BLOCKS_MAX,
 };
+use patches::Patches;
+pub(crate) use place::{Piece, Place};
 pub(crate) use record::{Record, RecordState};
 #[cfg(feature = "verify")]
 pub(crate) use verify::UnderWay;
@@ -38,9 +41,7 @@ pub(crate) struct Log {
     records: Vec<Record>,
     idle: Vec<RecordRef>,
     heads: [Option<Head>; Stream::COUNT],
-    /// Heads over holes.
-    patches: [Option<Head>; Stream::COUNT],
-    pub(crate) reclaim: Reclaim,
+    patches: Patches,
     filling: [Option<RecordRef>; Stream::COUNT],
     /// Records on their way, a group counting as one.
     in_flight: [u32; Origin::COUNT],
@@ -78,8 +79,7 @@ impl Log {
             opened: VecDeque::with_capacity(64),
             records,
             heads: [None; Stream::COUNT],
-            patches: [None; Stream::COUNT],
-            reclaim,
+            patches: Patches::new(reclaim),
             filling: [None; Stream::COUNT],
             in_flight: [0; Origin::COUNT],
             next_sequence: 1,
@@ -171,23 +171,19 @@ impl Log {
         if self.idle.len() <= idle_kept(origin) {
             return None;
         }
-        // Metadata of what goes into holes takes empty segments too. So the host waits for the cleaner
-        // where it would have to wait for a segment: else nothing would be left to win one with.
-        let may_fill = origin != Origin::User || segments.usable_count() > keep;
-        let in_holes =
-            if may_fill { self.room_in_holes(segments, stream, origin, blocks) } else { None };
-        let (head, places) = match in_holes {
-            Some((head, room)) => (head, Some(room.places)),
-            None => (self.head_with_room(segments, stream, blocks, keep)?, None),
+        let (head, place) = match self.place_in_holes(segments, stream, origin, blocks, keep) {
+            Some(found) => found,
+            None => (self.head_with_room(segments, stream, blocks, keep)?, Place::Row),
         };
         let record_ref = self.idle.pop()?;
         assert_eq!(self.record(record_ref).state, RecordState::Idle, "an idle buffer is idle");
-        assert!(places.is_none() || origin != Origin::Metadata, "metadata lies in a row");
+        assert!(place.is_appended() || origin != Origin::Metadata, "metadata lies in a row");
         let segment = SegmentIndex(head.segment);
         let left = segments.geometry().segment_blocks - head.offset - 1;
-        let room = places.map_or(left, |places| places.count());
+        let room = place.room(left);
+        assert!(room >= blocks, "it takes what it was begun for");
         let header_pba = segment_start(segments.geometry(), segment).plus(head.offset);
-        let header_room = self.header_room(origin, places.is_some());
+        let header_room = place.header_room(self.header_room_in_row(origin));
         let record = self.record_mut(record_ref);
         record.extents.clear();
         record.words.clear();
@@ -199,7 +195,7 @@ impl Log {
         let is_long = header_room == HeaderRoom::Long;
         let blocks_max = if is_long { PAYLOAD_BLOCKS_MAX } else { SHORT_BLOCKS_MAX };
         record.capacity = room.min(blocks_max as u32);
-        record.places = places;
+        record.place = place;
         record.room = header_room;
         (record.parts, record.outcome) = (1, Ok(()));
         record.state = RecordState::Filling;
@@ -212,9 +208,8 @@ impl Log {
 
     /// What the header of a new record may say. Metadata gains nothing by more: its records are as long
     /// as what there is to be written, and rarely full.
-    fn header_room(&self, origin: Origin, in_holes: bool) -> HeaderRoom {
+    fn header_room_in_row(&self, origin: Origin) -> HeaderRoom {
         match origin {
-            _ if in_holes => HeaderRoom::Scattered,
             Origin::User | Origin::Cleaning if self.long_records => HeaderRoom::Long,
             _ => HeaderRoom::Short,
         }
@@ -260,7 +255,7 @@ impl Log {
         record.goes_on = goes_on;
         assert!(record.timed <= record.payload, "only its blocks are timed");
         let origin = record.origin;
-        record.places = record.places.map(|places| places.first(record.payload));
+        record.place = record.place.sealed(record.payload);
         let header = RecordHeader {
             stream: stream as u8,
             epoch,
@@ -269,7 +264,7 @@ impl Log {
             generation,
             pba: record.header_pba,
             payload_size: record.payload as u16,
-            scattered: record.places,
+            scattered: record.place.scattered(),
             goes_on,
         };
         let span = header.span();
@@ -278,37 +273,19 @@ impl Log {
             .expect("the cost of every extent was counted");
         record.header_checksum = format::header_checksum(block);
         let (segment, size) = (record.segment, 1 + record.payload);
-        let in_holes = record.places.is_some();
+        let place = record.place;
         segments.record_sealed(segment);
         self.in_flight[origin.index()] += u32::from(!goes_on);
         self.blocks_since_cut += u64::from(size);
-        self.appended_blocks += u64::from(if in_holes { 0 } else { size });
+        self.appended_blocks += u64::from(if place.is_appended() { size } else { 0 });
         if origin == Origin::User {
             let latest = self.user_record_length;
             self.user_record_length = size.max(latest - latest / 8);
         }
         self.order.push_back(record_ref);
-        let heads = if in_holes { &mut self.patches } else { &mut self.heads };
-        let head = heads[stream.index()].as_mut().expect("the head is open");
-        assert_eq!(head.segment, segment.0, "a record is filled at the head");
-        head.offset += span;
-        if in_holes {
-            let offset = head.offset;
-            if segments.hole_room(segment, offset, 0).is_none() {
-                self.close_patch(segments, stream);
-            }
-            return record_ref;
-        }
-        assert!(head.offset <= segments.geometry().segment_blocks, "a head stays in its segment");
-        let is_full = head.offset + 1 >= segments.geometry().segment_blocks;
-        for (opened, first) in &mut self.opened {
-            if *opened == segment && first.is_none() {
-                *first = Some(sequence);
-            }
-        }
-        // Closed at once: what is open cannot be cleaned, and the stream may not go on for long.
-        if is_full {
-            self.close_head(segments, stream);
+        match place {
+            Place::Row => self.move_head(segments, stream, segment, span, sequence),
+            Place::Holes(_) => self.move_patch(segments, stream, segment, span),
         }
         record_ref
     }

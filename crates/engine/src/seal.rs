@@ -2,6 +2,7 @@
 
 use crate::api::{Buffers, Command, Phase, RecordRef, Target};
 use crate::ios::Purpose;
+use crate::log::Piece;
 use crate::shared::Shared;
 use crate::units::{Origin, Stream};
 use coulter_format::Pba;
@@ -96,20 +97,14 @@ impl Shared {
         let (header, payload, stream) = (sealed.header_pba, sealed.payload, sealed.stream);
         assert!(payload > 0 || !sealed.extents.is_empty(), "a record says something");
         assert!(header != Pba::NOWHERE, "a record that is sealed has its place");
-        let Some(places) = sealed.places else {
-            let source = Target::Record(record);
-            let count = 1 + payload;
-            self.ios.start(purpose, Command::Write { pba: header, count, source, stream });
-            return;
-        };
-        let mut rows = places.runs().peekable();
-        // The header is in a row with what lies at place 0.
-        let with_header = rows.next_if(|row| row.place == 0).map_or(0, |row| row.count);
-        let first = (header, 0, 1 + with_header);
-        let rest = rows.map(|row| (header.plus(1 + row.place), 1 + row.payload, row.count));
         let mut parts = 0;
-        for (pba, block, count) in core::iter::once(first).chain(rest) {
-            let source = Target::RecordPart { record, block };
+        for Piece { pba, block, count } in sealed.place.pieces(header, payload) {
+            let is_whole = count == 1 + payload;
+            let source = if is_whole {
+                Target::Record(record)
+            } else {
+                Target::RecordPart { record, block }
+            };
             self.ios.start(purpose, Command::Write { pba, count, source, stream });
             parts += 1;
         }
@@ -125,7 +120,7 @@ impl Shared {
         self.statistics.long_records += u64::from(self.log.record(record).is_long());
         let (origin, payload) = (self.log.record(record).origin, self.log.record(record).payload);
         // What the cleaner gains is not all the host's: headers and metadata come first.
-        if self.log.record(record).places.is_none() {
+        if self.log.record(record).place.is_appended() {
             let overhead = if origin == Origin::Metadata { 1 + payload } else { 1 };
             self.pacing.pay(overhead.into());
         } else {

@@ -228,14 +228,4 @@ impl Shared {
             self.requests.respond(id, Err(Failure::Device(errno)));
         }
     }
-
-    /// Segments of which the holes may be reserved: recovery reads each of them, and no more than it
-    /// may have to read of the log; and most must be left for the cleaner.
-    pub(crate) fn holes_max(&self) -> usize {
-        let geometry = &self.superblock.geometry;
-        let log = 4 * u64::from(self.superblock.budget.journal_size);
-        let by_log = (log / u64::from(geometry.segment_blocks)).max(1) as usize;
-        let by_count = (geometry.segment_count as usize / 12).max(2);
-        by_log.min(by_count).min(crate::holes::SEGMENTS_MAX)
-    }
 }

@@ -111,7 +111,7 @@ impl Writes {
         target.user_blocks += u64::from(count);
         target.timed += count;
         target.times += u128::from(clock) * u128::from(count);
-        let appended = target.places.is_none();
+        let appended = target.place.is_appended();
         let class = target.stream.class();
         shared.statistics.user_blocks_by_class[class] += u64::from(count);
         shared.statistics.user_blocks_written += u64::from(count);

@@ -58,7 +58,8 @@ fn the_density_of_assertions_does_not_fall() {
     let mut all = Count::default();
     for path in sources(&root) {
         // They are nothing but assertions, and not in every build.
-        if path.ends_with("verify.rs") || path.ends_with("invariants.rs") {
+        let is_test = path.ends_with("tests.rs");
+        if is_test || path.ends_with("verify.rs") || path.ends_with("invariants.rs") {
             continue;
         }
         let count = Count::of(&fs::read_to_string(&path).expect("a source can be read"));
@@ -73,6 +74,44 @@ fn the_density_of_assertions_does_not_fall() {
         "{:.2} assertions per hundred lines of code are less than {DENSITY_MIN}",
         all.density()
     );
+}
+
+/// Files that know the ways to reclaim space by name.
+const RECLAIM_FILES: [&str; 2] = ["reclaim.rs", "named.rs"];
+
+/// Files that know how records lie in holes, and that they do.
+const HOLE_FILES: [&str; 6] =
+    ["holes.rs", "log.rs", "log/patches.rs", "log/place.rs", "log/verify.rs", "segments.rs"];
+
+#[test]
+fn hole_filling_and_threaded_logging_stand_behind_one_door() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for path in sources(&root) {
+        let text = fs::read_to_string(&path).expect("a source can be read");
+        let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let name = path.strip_prefix(&root).expect("it is below").display().to_string();
+        let is_test = name.ends_with("tests.rs");
+        for word in ["Reclaim::CopyOut", "Reclaim::HoleFill", "Reclaim::Threaded"] {
+            let knows = is_test || RECLAIM_FILES.contains(&name.as_str());
+            assert!(knows || !code.contains(word), "{name} asks for {word}");
+        }
+        for word in ["Place::Holes", "segment.patched", "entry.patched", ".patches"] {
+            let knows = HOLE_FILES.contains(&name.as_str()) || name.starts_with("segments/");
+            assert!(knows || !code.contains(word), "{name} asks for {word}");
+        }
+    }
+}
+
+/// Lines of one file at most.
+const LINES_MAX: usize = 600;
+
+#[test]
+fn no_file_is_longer_than_one_concept() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for path in sources(&root) {
+        let lines = fs::read_to_string(&path).expect("a source can be read").lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+    }
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! The cut: one instant of which everything is in the checkpoint, and nothing else.
 
 use super::{Checkpointer, Cut, RUN_KEY_SHIFT, Run};
-use crate::api::Phase;
 use crate::canary::{Canary, sings};
 use crate::map::{EMPTY_BLOCK, Map, RunBuilder};
 use crate::pacing::Updates;
-use crate::reclaim::Reclaim;
-use crate::segments::{Segments, State};
+use crate::segments::Segments;
 use crate::shared::Shared;
-use crate::units::{Origin, SegmentIndex, Stream};
-use alloc::vec::Vec;
+use crate::units::{Origin, SegmentIndex};
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
-use coulter_format::segment_table::{self, CoarseAge, SegmentEntry, SegmentState};
+use coulter_format::segment_table::{self, CoarseAge, SegmentEntry};
 use coulter_format::{BlockPointer, Pba};
 
 impl Checkpointer {
@@ -43,14 +40,14 @@ impl Checkpointer {
         if sings(Canary::SegmentReusedEarly) {
             shared.segments.queue_is_durable();
         }
-        self.cut_holes(shared);
+        shared.cut_holes();
         // Only now is it certain which segments this checkpoint calls free.
         shared.lists.references.drop_dead(&shared.segments, position);
         let (heads, opened) = shared.log.cut_heads(&shared.segments);
         let queued = shared.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
         self.cut_table(shared, &opened);
-        let holes = holes_to_be_searched(shared);
+        let holes = shared.holes_to_be_searched();
         let patched = shared.segments.patched_count() > 0;
         let clean = shared.requests.shutdown.is_some() && shared.log.order.is_empty();
         let write_clock = shared.log.write_clock;
@@ -102,24 +99,6 @@ impl Checkpointer {
         shared.statistics.references_lost += shared.segments.forgive(now);
     }
 
-    /// Reserves holes, or gives up those that nobody wants any more.
-    fn cut_holes(&mut self, shared: &mut Shared) {
-        let streams: &[Stream] = match shared.config.reclaim {
-            _ if shared.phase != Phase::Running => &[],
-            Reclaim::CopyOut => &[],
-            Reclaim::HoleFill => shared.placer.cleaning_streams(),
-            Reclaim::Threaded => &Stream::USER,
-        };
-        shared.log.close_patches(&mut shared.segments, streams);
-        match streams.is_empty() {
-            false => {
-                let most = shared.holes_max();
-                shared.segments.reserve_holes(most, &shared.lists.references);
-            }
-            true => shared.segments.give_up_holes(shared.log.now()),
-        }
-    }
-
     /// Segments that should wait in the queue: enough for twice the journal.
     fn queue_length(&self, shared: &Shared) -> usize {
         let size = u64::from(shared.superblock.geometry.segment_blocks);
@@ -153,26 +132,10 @@ fn entries(
     opened: &[SegmentIndex],
 ) -> impl Iterator<Item = SegmentEntry> {
     segments.of_table_page(key).map(|(index, segment)| {
-        let state = match segment.state {
-            State::Open if !opened.contains(&index) => SegmentState::Open,
-            State::Closed | State::Patching if segment.patched => SegmentState::Patched,
-            State::Closed if !opened.contains(&index) => SegmentState::Closed,
-            _ => SegmentState::Free,
-        };
+        let state = segment.state_in_table(opened.contains(&index));
         assert!(segment.listed <= segment.valid, "what is listed is counted");
         let valid = segment.valid - segment.listed;
         let mean_age = CoarseAge::from_blocks(segment.mean_age());
         SegmentEntry { valid, state, stream: segment.stream, clock: segment.clock, mean_age }
     })
-}
-
-/// Segments in whose holes recovery must look after this cut: those whose holes are reserved, and those of
-/// records that lie in holes and are not applied yet.
-fn holes_to_be_searched(shared: &Shared) -> Vec<u32> {
-    let under_way = shared.log.segments_in_holes();
-    let all = shared.segments.reserved_holes().chain(under_way);
-    let mut all: Vec<_> = all.map(|segment| segment.0).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
 }

@@ -2,7 +2,6 @@
 
 use crate::api::Phase;
 use crate::map::Map;
-use crate::reclaim::Reclaim;
 use crate::shared::Shared;
 use crate::units::{Origin, Sequence};
 use coulter_format::checkpoint::{BODY_SIZE_MAX, REFERENCE_SIZE};
@@ -59,7 +58,7 @@ fn is_called_for(shared: &Shared) -> bool {
         || segments_are_scarce(shared)
         // What it frees is given back to the device, which then has space.
         || (shared.lacks_space() && shared.segments.freed_count() > 0)
-        || holes_are_wanted(shared)
+        || shared.holes_are_worth(HOLES_FOR_CHECKPOINT * cost(shared))
 }
 
 /// Whether segments are wanted that only a checkpoint makes usable. Not before they are needed: one for
@@ -103,11 +102,4 @@ fn lists_fit(shared: &Shared, runs: usize, blocks: usize) -> bool {
     let lists = 16 * shared.map.root_count() + 8 * shared.lists.table.len() + references;
     let size = lists + 32 * (runs + 1) + 8 * (blocks + run);
     size <= BODY_SIZE_MAX as usize / 4 * 3
-}
-
-/// Whether holes are worth a checkpoint.
-fn holes_are_wanted(shared: &Shared) -> bool {
-    let wait = shared.segments.holes_wait_for_cut();
-    shared.config.reclaim != Reclaim::CopyOut
-        && wait.is_some_and(|blocks| blocks >= HOLES_FOR_CHECKPOINT * cost(shared))
 }

@@ -61,7 +61,7 @@ impl Cleaner {
     /// Whether the map, or the checkpoint, says that the block lies there.
     fn is_current(&mut self, shared: &mut Shared, block: &Block) -> Standing {
         let segment = shared.segments.segment(shared.segments.of(block.pba));
-        if segment.life != block.life || (self.job == Some(Job::Defrag) && segment.watched) {
+        if segment.life != block.life || (self.job == Some(Job::Defrag) && segment.keeps_still()) {
             return Standing::Outdated;
         }
         let now = shared.log.now();
@@ -161,9 +161,8 @@ impl Cleaner {
         assert_eq!(record.words.len() as u32, record.payload, "a word for each block");
         shared.segments.relocation_began(block.pba);
         let record = shared.log.record(target);
-        let in_holes = record.places.is_some();
         // Into holes, nothing that was won is used up.
-        self.copied += u64::from(!in_holes);
+        self.copied += u64::from(record.place.is_appended());
         true
     }
 

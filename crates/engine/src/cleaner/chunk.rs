@@ -257,7 +257,8 @@ impl Cleaner {
     pub(crate) fn suits_sparse_reading(&self, shared: &Shared, segment: SegmentIndex) -> bool {
         let segment = shared.segments.segment(segment);
         let size = shared.superblock.geometry.segment_blocks;
-        !segment.patched && (self.is_searching() || segment.valid <= size / SPARSE_SHARE)
+        !segment.headers().lie_anywhere()
+            && (self.is_searching() || segment.valid <= size / SPARSE_SHARE)
     }
 
     fn read_before_listing(&mut self, shared: &mut Shared, slot: usize, blocks: u32) {
@@ -382,9 +383,9 @@ impl Cleaner {
     fn dense_stretch(&self, shared: &Shared, slot: usize, span: u32) -> u32 {
         let (window, stretch) = (self.window(shared, slot), self.stretch(shared, slot));
         let chunk = &self.chunks.slots[slot];
-        let is_patched = shared.segments.segment(chunk.segment).patched;
+        let headers = shared.segments.segment(chunk.segment).headers();
         let is_alone = span > stretch / 2 && span < window && chunk.held <= span;
-        if is_alone && !is_patched { span + 1 } else { stretch }
+        if is_alone && !headers.lie_anywhere() { span + 1 } else { stretch }
     }
 
     /// Blocks of the record that the chunk begins with; zero if there is none.
@@ -414,16 +415,16 @@ impl Cleaner {
         let end_max = if count == 1 { room } else { count };
         let life = cleaner.life;
         let content = buffers.record(chunk.buffer());
-        let patched = shared.segments.segment(segment).patched;
+        let headers = shared.segments.segment(segment).headers();
         // What a damaged header hides there, nobody knows.
-        cleaner.doubtful |= patched;
+        cleaner.doubtful |= headers.lie_anywhere();
         let mut at = 0;
         chunk.is_last = loop {
             if at >= count {
                 break at == room;
             }
             let Ok(view) = RecordView::decode(&content[at as usize], &store, start.plus(at)) else {
-                if patched {
+                if headers.lie_anywhere() {
                     at += 1;
                     continue;
                 }
@@ -433,7 +434,7 @@ impl Cleaner {
                 break true;
             };
             let end = at + view.header().span();
-            if patched && end > room {
+            if headers.lie_anywhere() && end > room {
                 at += 1;
                 continue;
             }
@@ -452,8 +453,7 @@ impl Cleaner {
                 life,
                 header: view.header().pba,
             }));
-            // In a patched segment another header may lie between this one and its payload.
-            at = if patched { at + 1 } else { end };
+            at = headers.behind(at, end);
         };
         // Nothing readable at all: whatever the rest of the segment was, it is not valid.
         assert!(at <= room, "records end inside their segment");

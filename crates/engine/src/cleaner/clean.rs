@@ -18,7 +18,10 @@ impl Cleaner {
         shared.statistics.victims_ahead += u64::from(reason == Reason::Idle);
         self.latest_valid = shared.segments.segment(victim).valid;
         assert_eq!(shared.segments.segment(victim).state, State::Closed, "a victim is closed");
-        assert!(!shared.segments.segment(victim).watched, "and has no holes that are looked at");
+        assert!(
+            !shared.segments.segment(victim).keeps_still(),
+            "and has no holes that are looked at"
+        );
         self.begin_segment(shared, victim, Job::Clean);
         self.time = shared.segments.mean_time(victim);
         let clock = shared.log.write_clock;

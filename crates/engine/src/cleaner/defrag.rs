@@ -128,7 +128,7 @@ impl Cleaner {
                 Lookup::Unmapped | Lookup::Damaged => continue,
             };
             let segment = shared.segments.segment(shared.segments.of(pointer.pba));
-            if segment.watched {
+            if segment.keeps_still() {
                 continue;
             }
             pieces += u32::from(pointer.pba != expected);

@@ -1,7 +1,6 @@
 //! Searching a segment for holes: see `holes` for what they are. Nothing is copied.
 
 use super::{Cleaner, Job};
-use crate::reclaim::Reclaim;
 use crate::shared::Shared;
 use crate::tuning::CleaningMode;
 use crate::units::{SegmentIndex, Sequence};
@@ -19,32 +18,17 @@ impl Cleaner {
         true
     }
 
-    /// The segment to be searched for holes next, if they are wanted and there is one. For hole filling
-    /// the fullest that is worth it, and none that is rather to be cleaned; else the one with the most
-    /// holes.
+    /// The segment to be searched for holes next, if they are wanted and there is one.
     pub(crate) fn choose_to_search(&mut self, shared: &mut Shared) -> Option<SegmentIndex> {
-        let again = self.search_again;
-        let paused = self.mode == CleaningMode::Paused && !shared.pacing.is_scarce();
-        if shared.config.reclaim == Reclaim::CopyOut
-            || paused
-            || shared.log.applied < again
-            || !shared.segments.wants_holes(shared.holes_max())
-        {
+        let is_paused = self.mode == CleaningMode::Paused && !shared.pacing.is_scarce();
+        if is_paused || shared.log.applied < self.search_again || !shared.wants_holes() {
             return None;
         }
-        let fullest = shared.config.reclaim == Reclaim::HoleFill;
-        let size = shared.superblock.geometry.segment_blocks;
-        let candidates = shared.segments.cleanable().filter(|(index, segment)| {
-            shared.segments.may_have_holes(*index) && (!fullest || segment.valid >= size / 2)
-        });
-        let best = candidates.min_by_key(|(index, segment)| match fullest {
-            true => (u32::MAX - segment.valid, *index),
-            false => (segment.valid, *index),
-        });
+        let best = shared.segment_with_holes();
         if best.is_none() {
             self.search_again = shared.log.applied + RECORDS_BETWEEN_SEARCHES;
         }
-        best.map(|(segment, _)| segment)
+        best
     }
 
     pub(super) fn end_searched_chunk(&mut self, shared: &mut Shared) {

@@ -43,8 +43,7 @@ impl Cleaner {
         }
         let mut choice = self.choose_victim(shared, reason);
         if choice.wants_holes_back {
-            shared.segments.give_up_holes(shared.log.now());
-            shared.log.close_patches(&mut shared.segments, &[]);
+            shared.give_up_holes();
             choice = self.choose_victim(shared, reason);
         }
         self.borrows = choice.borrows;
@@ -105,7 +104,7 @@ impl Cleaner {
         let mean_age = shared.segments.mean_age_of_closed(clock);
         let candidates = shared.segments.cleanable().filter(|(index, segment)| {
             !shared.segments.is_exhausted(*index)
-                && !segment.watched
+                && !segment.keeps_still()
                 && segment.pending == 0
                 && segment.leaving == 0
                 && segment.valid + least_gain <= size
@@ -176,7 +175,7 @@ impl Cleaner {
         let size = shared.superblock.geometry.segment_blocks;
         shared.segments.cleanable().any(|(index, segment)| {
             !shared.segments.is_exhausted(index)
-                && !segment.watched
+                && !segment.keeps_still()
                 && segment.valid + least_gain <= size
         })
     }

@@ -2,7 +2,7 @@
 
 use super::Log;
 use crate::segments::Segments;
-use crate::units::{SegmentIndex, Stream, segment_start};
+use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
 
@@ -46,7 +46,7 @@ impl Log {
         let opened: Vec<_> = self.opened.iter().map(|(segment, _)| *segment).collect();
         let heads = Stream::ALL.map(|stream| {
             let records = self.order.iter().map(|record| self.record(*record));
-            let at_head = records.filter(|r| r.stream == stream && r.places.is_none());
+            let at_head = records.filter(|r| r.stream == stream && r.place.is_appended());
             let first = at_head.min_by_key(|r| r.sequence);
             let head = match first {
                 Some(record) => {
@@ -61,6 +61,32 @@ impl Log {
         self.blocks_since_cut = 0;
         assert!(self.durable <= self.applied, "what is durable has taken effect");
         (heads, opened)
+    }
+
+    /// A record of so many blocks was sealed at a stream's head.
+    pub(super) fn move_head(
+        &mut self,
+        segments: &mut Segments,
+        stream: Stream,
+        segment: SegmentIndex,
+        span: u32,
+        sequence: Sequence,
+    ) {
+        let size = segments.geometry().segment_blocks;
+        let head = self.heads[stream.index()].as_mut().expect("the head is open");
+        assert_eq!(head.segment, segment.0, "a record is filled at the head");
+        head.offset += span;
+        assert!(head.offset <= size, "a head stays in its segment");
+        let is_full = head.offset + 1 >= size;
+        for (opened, first) in &mut self.opened {
+            if *opened == segment && first.is_none() {
+                *first = Some(sequence);
+            }
+        }
+        // Closed at once: what is open cannot be cleaned, and the stream may not go on for long.
+        if is_full {
+            self.close_head(segments, stream);
+        }
     }
 
     /// Closes a stream's head; the stream goes on in another segment.

@@ -1,9 +1,9 @@
 //! A record buffer and what is in it.
 
+use super::place::Place;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::Pba;
-use coulter_format::places::Places;
 use coulter_format::record::{BlockWord, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX};
 
 /// What a record buffer is used for.
@@ -47,8 +47,8 @@ pub(crate) struct Record {
     /// Blocks of host data, and the sum of the clocks at which the host wrote them.
     pub(crate) timed: u32,
     pub(crate) times: u128,
-    /// In holes: where its payload can lie; once it is sealed, where it lies.
-    pub(crate) places: Option<Places>,
+    /// Where its payload can lie; once it is sealed, where it lies.
+    pub(crate) place: Place,
     /// Device commands that have not completed, and how the others ended.
     pub(crate) parts: u32,
     pub(super) outcome: Result<(), i32>,
@@ -78,7 +78,7 @@ impl Record {
             user_blocks: 0,
             timed: 0,
             times: 0,
-            places: None,
+            place: Place::Row,
             parts: 1,
             outcome: Ok(()),
             capacity: 0,
@@ -89,7 +89,7 @@ impl Record {
 
     /// Blocks of payload that use up empty segments: none if it lies in holes.
     pub(crate) fn appended_blocks(&self) -> u64 {
-        if self.places.is_some() { 0 } else { u64::from(self.payload) }
+        if self.place.is_appended() { u64::from(self.payload) } else { 0 }
     }
 
     /// What was promised to its writes, once.
@@ -99,7 +99,7 @@ impl Record {
 
     /// Whether only a store that says so may hold it as it is.
     pub(crate) fn is_long(&self) -> bool {
-        self.places.is_none() && !self.cost.fits(HeaderRoom::Short)
+        self.place.is_appended() && !self.cost.fits(HeaderRoom::Short)
     }
 
     pub(super) fn fits(&self, extents: &[Extent]) -> bool {

@@ -1,6 +1,6 @@
 //! The log's heads and records, counted anew.
 
-use super::{Log, Record, RecordState};
+use super::{Log, Place, Record, RecordState};
 use crate::api::RecordRef;
 use crate::invariants::Relocation;
 use crate::segments::{Segments, State};
@@ -110,7 +110,7 @@ impl Log {
                 assert!(head.offset <= size, "a head is inside its segment");
                 heads += 1;
             }
-            if let Some(patch) = self.patches[stream.index()] {
+            if let Some(patch) = self.patches.head(stream) {
                 let segment = segments.segment(crate::units::SegmentIndex(patch.segment));
                 assert_eq!(segment.state, State::Patching, "a head over holes fills them");
             }
@@ -124,8 +124,11 @@ impl Log {
 
     fn assert_at_head(&self, record: &Record, stream: Stream, segments: &Segments) {
         assert_eq!(record.stream, stream, "a stream fills a record of its own");
-        let heads = if record.places.is_some() { &self.patches } else { &self.heads };
-        let head = heads[stream.index()].expect("a record is filled at a head");
+        let head = match record.place {
+            Place::Row => self.heads[stream.index()],
+            Place::Holes(_) => self.patches.head(stream),
+        };
+        let head = head.expect("a record is filled at a head");
         assert_eq!(head.segment, record.segment.0, "at this one");
         let place = segment_start(segments.geometry(), record.segment).plus(head.offset);
         assert_eq!(record.header_pba, place, "just behind the one before");

@@ -3,6 +3,7 @@
 use super::{Found, JobKind, Recovery, Walk, damaged};
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
+use crate::holes::Headers;
 use crate::segments::{State, Trim};
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
@@ -16,15 +17,15 @@ use coulter_format::{Block, NUMBER_LIMIT_AT_OPENING, Reason, Structure, checksum
 const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
 
 impl Walk {
-    fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
+    pub(super) fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
         let step = RECORD_BLOCKS as u32;
-        Walk { segment, offset: 0, latest, step, met: false, anywhere: false, probe: 0 }
+        Walk { segment, offset: 0, latest, step, met: false, headers: Headers::InARow, probe: 0 }
     }
 }
 
 impl Recovery {
     /// What any header tells, whether its record counts or not.
-    fn meet(&mut self, header: &RecordHeader) {
+    pub(super) fn meet(&mut self, header: &RecordHeader) {
         self.generation = self.generation.max(header.generation);
         if header.epoch > self.epoch {
             (self.epoch, self.epoch_pba) = (header.epoch, header.pba);
@@ -33,7 +34,13 @@ impl Recovery {
 
     /// Notes a record that may count. Its blocks are those from its header on; `end` is where it ends
     /// in the stretch that the walk is in.
-    fn take_record(&mut self, view: &RecordView<'_>, walk: &Walk, end: u32, blocks: &[Block]) {
+    pub(super) fn take_record(
+        &mut self,
+        view: &RecordView<'_>,
+        walk: &Walk,
+        end: u32,
+        blocks: &[Block],
+    ) {
         let header = view.header();
         self.durable = self.durable.max(header.durable_sequence);
         let first_entry = self.entries.len();
@@ -97,12 +104,10 @@ impl Recovery {
             // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
             result.map_err(OpenError::Device)?;
             let stretch = &buffers.record(buffer)[..job.count as usize];
-            if self.walks[walk].anywhere {
-                self.search_on(shared, walk, stretch);
-            } else if self.walks[walk].probe > 0 {
-                self.probe_on(shared, walk, stretch);
-            } else {
-                self.walk_on(shared, walk, stretch);
+            match self.walks[walk] {
+                Walk { headers: Headers::Anywhere, .. } => self.search_on(shared, walk, stretch),
+                Walk { probe: 0, .. } => self.walk_on(shared, walk, stretch),
+                _ => self.probe_on(shared, walk, stretch),
             }
             shared.log.give_back(buffer);
         }
@@ -118,18 +123,11 @@ impl Recovery {
                 let walk = Walk { offset: head.offset, ..Walk::new(segment, latest) };
                 self.walks.push(walk);
             }
-            if shared.segments.segment(SegmentIndex(head.segment)).patched {
+            if shared.segments.segment(SegmentIndex(head.segment)).headers() != Headers::InARow {
                 return Err(self.wrong_list(shared, "head"));
             }
         }
-        let holes = if sings(Canary::HolesForgotten) { &[][..] } else { &self.holes };
-        for segment in holes {
-            let entry = shared.segments.segment(*segment);
-            if entry.state != State::Closed || !entry.patched {
-                return Err(self.wrong_list(shared, "reserved"));
-            }
-            self.walks.push(Walk { anywhere: true, ..Walk::new(*segment, latest) });
-        }
+        self.begin_searches(shared, latest)?;
         for segment in &self.reserved {
             if !shared.segments.restore_queued(*segment) {
                 return Err(self.wrong_list(shared, "reserved"));
@@ -142,7 +140,7 @@ impl Recovery {
         Ok(())
     }
 
-    fn wrong_list(&self, shared: &Shared, name: &'static str) -> OpenError {
+    pub(super) fn wrong_list(&self, shared: &Shared, name: &'static str) -> OpenError {
         damaged(Structure::Checkpoint, Reason::Field(name), shared.superblock.checkpoint.pba)
     }
 
@@ -199,7 +197,7 @@ impl Recovery {
     /// looked at, perhaps no more.
     fn may_have_been_opened(&self, index: usize) -> bool {
         let before = self.walks[index.saturating_sub(Stream::COUNT)..index].iter();
-        let mut before = before.filter(|walk| !walk.anywhere);
+        let mut before = before.filter(|walk| walk.headers == Headers::InARow);
         // The heads' segments were opened, be their offset what it may.
         let Some(reserved) = index.checked_sub(self.walks.len() - self.reserved.len()) else {
             return true;
@@ -231,44 +229,6 @@ impl Recovery {
         let step = probe.clamp(1, RECORD_BLOCKS as u32);
         self.walks[index] = Walk { offset, probe, step, ..walk };
         if probe > 0 && offset < size {
-            self.walks_waiting.push_back(index);
-        }
-    }
-
-    /// Collects the scattered records of a stretch of a patched segment, wherever their headers are. The
-    /// next stretch begins with the first that is not wholly in this one: a span is no longer than a
-    /// stretch.
-    fn search_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
-        let count = stretch.len() as u32;
-        let size = shared.superblock.geometry.segment_blocks;
-        let (epoch, cut) = (shared.superblock.epoch, shared.superblock.checkpoint.sequence);
-        let walk = self.walks[index];
-        let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
-        let mut at = 0;
-        while at < count {
-            let block = &stretch[at as usize];
-            let view = RecordView::decode(block, &shared.superblock.store, start.plus(at));
-            let Ok(view) = view else {
-                at += 1;
-                continue;
-            };
-            let header = view.header();
-            self.meet(&header);
-            let end = at + header.span();
-            let ours = header.epoch == epoch
-                && usize::from(header.stream) < Stream::COUNT
-                && header.scattered.is_some();
-            if ours && header.sequence > cut && walk.offset + end <= size {
-                if end > count {
-                    break;
-                }
-                self.take_record(&view, &walk, end, &stretch[at as usize..]);
-            }
-            at += 1;
-        }
-        let offset = walk.offset + at;
-        self.walks[index] = Walk { offset, ..walk };
-        if offset < size {
             self.walks_waiting.push_back(index);
         }
     }

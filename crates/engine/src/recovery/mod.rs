@@ -21,11 +21,13 @@
 //! the store is not opened.
 
 mod checkpoint;
+mod holes;
 mod log;
 mod replay;
 mod superblocks;
 
 use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
+use crate::holes::Headers;
 use crate::ios::Purpose;
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence};
@@ -103,7 +105,7 @@ struct Walk {
     /// The header of a record that may count was met.
     met: bool,
     /// Any block may be a header: records lie in holes.
-    anywhere: bool,
+    headers: Headers,
     /// Blocks behind the end still to be searched for a record that tells what was durable.
     probe: u32,
 }
