@@ -171,7 +171,7 @@ pub enum RecordState {
     Settling,
     /// They are home; only the mark on the lower file is left to be taken away.
     Settled,
-    /// Its last name is being taken away.
+    /// It has no name and no user any more.
     Dying,
 }
 
@@ -180,6 +180,8 @@ pub enum RecordState {
 pub struct Record {
     /// What becomes of it.
     pub state: RecordState,
+    /// Whether its last name is being taken away, or it has none: then it may be missing after a crash.
+    pub is_nameless: bool,
     /// Its mark, which the lower file has too.
     pub id: [u8; 16],
     /// The lower file.
@@ -218,6 +220,7 @@ impl Record {
             RecordState::Dying => 4,
         };
         put::<0, 1>(&mut bytes, [state]);
+        put::<1, 1>(&mut bytes, [self.is_nameless.into()]);
         put::<2, 2>(&mut bytes, u16::from(self.handle.size).to_le_bytes());
         put::<4, 4>(&mut bytes, self.handle.kind.to_le_bytes());
         put::<8, 16>(&mut bytes, self.id);
@@ -259,6 +262,11 @@ impl Record {
             4 => RecordState::Dying,
             _ => return Err(corrupt("state")),
         };
+        let is_nameless = match at::<1, 1>(&bytes)[0] {
+            0 => false,
+            1 => true,
+            _ => return Err(corrupt("names")),
+        };
         let size = u16::from_le_bytes(at::<2, 2>(&bytes)).into();
         let handle = at::<96, HANDLE_SIZE_MAX>(&bytes);
         let handle = handle.get(..size).ok_or(corrupt("handle"))?;
@@ -267,6 +275,7 @@ impl Record {
         let seconds = |value: u64| value as i64;
         let record = Record {
             state,
+            is_nameless,
             id: at::<8, 16>(&bytes),
             handle,
             number: u64_at::<40>(&bytes),
@@ -345,6 +354,7 @@ mod tests {
         let time = |seconds| Time { seconds, nanoseconds: 999_999_999 };
         Record {
             state: RecordState::Settling,
+            is_nameless: true,
             id: *b"0123456789abcdef",
             handle: Handle::new(1, b"\x01\0\0\0\xff\xff\xff\xff").unwrap(),
             number: u64::MAX,

@@ -155,7 +155,7 @@ impl<L: Lower> Overlay<L> {
 
     /// A write to a file of which no block is in the store yet.
     pub(crate) fn write(&mut self, work: Work) {
-        let Work { id, request, now } = work;
+        let Work { id, request, now, .. } = work;
         let Request::Write { inode, offset, buffer, kills_privileges, sync } = request else {
             unreachable!("only writes come here")
         };
@@ -168,7 +168,7 @@ impl<L: Lower> Overlay<L> {
             Ok(true) => match self.adopt(inode, &handle) {
                 Ok(true) => {
                     let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
-                    return self.ready.push_front(Work { id, request, now });
+                    return self.ready.push_front(Work::new(id, request, now));
                 }
                 Ok(false) => {}
                 Err(errno) => return self.end(Some(id), None, Err(errno), buffer),
@@ -241,6 +241,7 @@ impl<L: Lower> Overlay<L> {
         let status = self.lower.status(handle)?;
         let record = Record {
             state: RecordState::Live,
+            is_nameless: self.nodes.get(&number).is_some_and(|node| node.is_gone),
             id,
             handle: *handle,
             number,
@@ -281,7 +282,7 @@ impl<L: Lower> Overlay<L> {
         if missing > 0 && !self.has_room(missing) {
             let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
             self.unlock(record, mode);
-            return self.wait_for_room(Work { id, request, now });
+            return self.wait_for_room(Work::new(id, request, now));
         }
         let ready = self.prepare_write(record, inode, kills_privileges, missing, offset, length);
         if let Err(errno) = ready {

@@ -35,7 +35,8 @@
 //! - **R5** The store forgets only after the lower change that makes it unnecessary is durable.
 //! - **R6** Cutting off is one atomic write: record and discards. The lower file is cut off when it is settled.
 //! - **R7** Names, links, permissions and attributes are the lower directory's alone. A file that is renamed
-//!   over another is flushed first.
+//!   over another is flushed first. That a file loses its last name is durable in its record before it does:
+//!   only such a file may be missing after a crash.
 //! - **R8** Settling copies, cuts off, sets the time, syncs the lower file, and only then forgets.
 //! - **R9** Opening looks at each record: where handle and mark agree it is kept, else it is an orphan, which is
 //!   told and never applied.

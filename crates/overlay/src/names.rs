@@ -7,7 +7,6 @@ use crate::{HIDDEN, MARK, REMAP_ATTRIBUTE, STATUS_ATTRIBUTE};
 use coulter_files::{
     Changes, Listed, Listing, Name, ROOT, RenameFlags, Reply, Request, SetTime, Time, Whence,
 };
-use coulter_format::overlay::RecordState;
 
 /// Bytes of one copy.
 const COPY_MAX: u64 = 16 << 20;
@@ -42,9 +41,14 @@ impl<L: Lower> Overlay<L> {
     }
 
     pub(crate) fn execute_names(&mut self, work: Work) {
-        let Work { id, request, now } = work;
+        if matches!(work.request, Request::Rename { .. }) {
+            return self.rename(work);
+        }
+        if matches!(work.request, Request::Unlink { .. }) {
+            return self.unlink(work);
+        }
+        let Work { id, request, now, .. } = work;
         let result = match request {
-            Request::Rename { .. } => return self.rename(Work { id, request, now }),
             Request::Sync => return self.sync_everything(id),
             Request::SyncNode { inode } => return self.sync_node(id, inode),
             Request::Settle => return self.settle_everything(id),
@@ -76,8 +80,9 @@ impl<L: Lower> Overlay<L> {
                 })
             }
             Request::Link { inode, directory, name } => self.link(inode, directory, &name),
-            Request::Unlink { directory, name } => self.unlink(directory, &name, false),
-            Request::RemoveDirectory { directory, name } => self.unlink(directory, &name, true),
+            Request::RemoveDirectory { directory, name } => self
+                .check_name(directory, &name, libc::ENOENT)
+                .and_then(|handle| self.unlink_below(directory, &handle, &name, true)),
             Request::List { directory, cookie, size, with_attributes } => {
                 self.list(directory, cookie, size as usize, with_attributes)
             }
@@ -114,7 +119,7 @@ impl<L: Lower> Overlay<L> {
 
     /// What touches the content of a file of which nothing is here, reads and writes apart.
     pub(crate) fn execute_other(&mut self, work: Work) {
-        let Work { id, request, now } = work;
+        let Work { id, request, now, .. } = work;
         let result = match request {
             Request::Change { inode, changes } => self.resize(inode, &changes, now),
             Request::Allocate { inode, offset, length, mode } => {
@@ -136,7 +141,7 @@ impl<L: Lower> Overlay<L> {
                         if let Some(record) = self.store.record_of(to, &target) {
                             let request =
                                 Request::Copy { from, from_offset, to, to_offset, length };
-                            return self.settle_for(record, Work { id, request, now });
+                            return self.settle_for(record, Work::new(id, request, now));
                         }
                         let length = length.min(COPY_MAX);
                         let copied =
@@ -200,14 +205,26 @@ impl<L: Lower> Overlay<L> {
     fn revive(&mut self, number: u64, handle: &Handle) {
         let Some(record) = self.store.record_of(number, handle) else { return };
         let adopted = self.store.adopted_mut(record);
-        if adopted.record.state == RecordState::Dying {
-            adopted.record.state = RecordState::Live;
+        if adopted.record.is_nameless {
+            adopted.record.is_nameless = false;
             self.write_record(record);
         }
     }
 
-    /// Before a name goes: what it stands for is held if the kernel knows it, and its record told if it is
-    /// the last name.
+    /// The record that has to say durably that its file loses its last name, before this name goes (R7).
+    fn doomed(&mut self, directory: &Handle, name: &[u8], is_saved: bool) -> Option<u32> {
+        let found = self.lower.lookup(directory, name).ok()?;
+        let number = self.number_of(&found).ok()?;
+        let record = self.store.record_of(number, &found.handle)?;
+        let record_now = &mut self.store.adopted_mut(record).record;
+        if found.status.links != 1 || crate::is_broken("R7") {
+            return None;
+        }
+        let was_said = std::mem::replace(&mut record_now.is_nameless, true);
+        (!was_said || !is_saved).then_some(record)
+    }
+
+    /// Before a name goes: what it stands for is held if the kernel knows it.
     fn before_unlink(&mut self, directory: &Handle, name: &[u8]) -> Outcome<Option<(u64, Handle)>> {
         let Ok(found) = self.lower.lookup(directory, name) else { return Ok(None) };
         let number = self.number_of(&found)?;
@@ -215,14 +232,6 @@ impl<L: Lower> Overlay<L> {
             return Ok(None);
         }
         self.lower.hold(&found.handle)?;
-        let is_last = found.status.links == 1;
-        if let Some(record) = self.store.record_of(number, &found.handle).filter(|_| is_last) {
-            let adopted = self.store.adopted_mut(record);
-            if adopted.record.state == RecordState::Live {
-                adopted.record.state = RecordState::Dying;
-                self.write_record(record);
-            }
-        }
         Ok(Some((number, found.handle)))
     }
 
@@ -246,13 +255,38 @@ impl<L: Lower> Overlay<L> {
         self.note_change(number, &handle);
     }
 
-    fn unlink(&mut self, directory: u64, name: &Name, is_directory: bool) -> Outcome<Reply> {
-        let handle = self.check_name(directory, name, libc::ENOENT)?;
-        let target = self.before_unlink(&handle, name.bytes())?;
-        let result = self.lower.unlink(&handle, name.bytes(), is_directory);
+    fn unlink(&mut self, work: Work) {
+        let Request::Unlink { directory, ref name } = work.request else {
+            unreachable!("only files without a name to come come here")
+        };
+        let handle = match self.check_name(directory, name, libc::ENOENT) {
+            Ok(handle) => handle,
+            Err(errno) => return self.answer(work.id, Err(errno)),
+        };
+        if let Some(record) = self.doomed(&handle, name.bytes(), work.is_saved) {
+            return self.save_first(record, work);
+        }
+        let result = self.unlink_below(directory, &handle, name, false);
+        self.answer(work.id, result);
+    }
+
+    fn unlink_below(
+        &mut self,
+        directory: u64,
+        handle: &Handle,
+        name: &Name,
+        is_directory: bool,
+    ) -> Outcome<Reply> {
+        let target = self.before_unlink(handle, name.bytes())?;
+        let result = self.lower.unlink(handle, name.bytes(), is_directory);
         self.touch(directory);
         self.after_unlink(target);
         result.map(|()| Reply::Done)
+    }
+
+    /// Makes a record durable, and goes on with the request then.
+    fn save_first(&mut self, record: u32, work: Work) {
+        self.save_record(record, Then::Retry(Box::new(Work { is_saved: true, ..work })));
     }
 
     fn rename(&mut self, work: Work) {
@@ -270,12 +304,22 @@ impl<L: Lower> Overlay<L> {
         let record =
             moved.and_then(|found| self.store.record_of(found.status.number, &found.handle));
         let replaces = self.lower.lookup(&target, new_name.bytes()).is_ok();
-        if record.is_some() && replaces && self.store.is_unflushed {
+        let doomed = match flags {
+            RenameFlags::Replace => self.doomed(&target, new_name.bytes(), work.is_saved),
+            RenameFlags::NoReplace | RenameFlags::Exchange => None,
+        };
+        if let Some(doomed) = doomed {
+            // The record of the file that replaces it goes with the same flush.
+            record.into_iter().for_each(|record| self.write_record(record));
+            return self.save_first(doomed, work);
+        }
+        if let Some(record) = record
+            && replaces
+            && self.store.is_unflushed
+            && !work.is_saved
+        {
             // What replaces another file is whole when it does (R7).
-            if let Some(record) = record {
-                self.save_record(record, Then::Retry(Box::new(work)));
-            }
-            return;
+            return self.save_first(record, work);
         }
         let result = self.rename_below((source, name), (target, new_name), flags);
         self.touch(from);

@@ -72,6 +72,14 @@ pub(crate) struct Work {
     pub(crate) id: u64,
     pub(crate) request: Request,
     pub(crate) now: Time,
+    /// What it had to be durable before is.
+    pub(crate) is_saved: bool,
+}
+
+impl Work {
+    pub(crate) fn new(id: u64, request: Request, now: Time) -> Work {
+        Work { id, request, now, is_saved: false }
+    }
 }
 
 /// A node that the kernel knows.
@@ -272,19 +280,19 @@ impl<L: Lower> Overlay<L> {
 
     /// What touches the content of a file of which no block is here.
     fn execute_plain(&mut self, work: Work) {
-        let Work { id, request, now } = work;
+        let Work { id, request, now, .. } = work;
         match request {
             Request::Read { inode, offset, length, buffer } => {
                 self.read(id, inode, offset, length, buffer);
             }
-            request @ Request::Write { .. } => self.write(Work { id, request, now }),
-            request => self.execute_other(Work { id, request, now }),
+            request @ Request::Write { .. } => self.write(Work::new(id, request, now)),
+            request => self.execute_other(Work::new(id, request, now)),
         }
     }
 
     /// With the lock of a file of which blocks are here.
     pub(crate) fn execute_locked(&mut self, record: u32, mode: Mode, work: Work) {
-        let Work { id, request, now } = work;
+        let Work { id, request, now, .. } = work;
         let place = (id, record, mode);
         match request {
             Request::Read { offset, length, buffer, .. } => {
@@ -341,7 +349,7 @@ impl<L: Lower> FileService for Overlay<L> {
     fn handle_request(&mut self, id: u64, request: Request, now: Time) {
         self.counters.requests += 1;
         self.last_request_ns = self.now_ns;
-        self.ready.push_back(Work { id, request, now });
+        self.ready.push_back(Work::new(id, request, now));
         self.run();
     }
 

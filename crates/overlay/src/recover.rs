@@ -173,7 +173,9 @@ impl<L: Lower> Overlay<L> {
                 self.take_mark(record);
                 self.forgettable.push(record);
             }
-            RecordState::Dying if !is_it => self.forgettable.push(record),
+            _ if !is_it && (found.is_nameless || found.state == RecordState::Dying) => {
+                self.forgettable.push(record);
+            }
             RecordState::Live | RecordState::Settling | RecordState::Dying => match status {
                 Ok(status) if is_it => self.keep(record, &status, was_clean),
                 _ => {
@@ -189,8 +191,9 @@ impl<L: Lower> Overlay<L> {
         let now = status.fingerprint();
         let adopted = self.store.adopted_mut(record);
         let Record { state, lower, number, .. } = adopted.record;
+        // The lower file system has the name again.
+        adopted.record.is_nameless = false;
         if state == RecordState::Dying {
-            // The lower file system has the name again.
             adopted.record.state = RecordState::Live;
         }
         let is_same = now.size == lower.size

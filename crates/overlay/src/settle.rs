@@ -72,6 +72,7 @@ impl<L: Lower> Overlay<L> {
         let Some(Some(adopted)) = self.store.records.get(record as usize) else { return };
         let state = adopted.record.state;
         let is_served = matches!(state, RecordState::Live | RecordState::Settling)
+            && !adopted.record.is_nameless
             && adopted.fault.is_none()
             && !self.orphans.contains(&record);
         let is_known = self.settling.queue.contains(&record)

@@ -39,6 +39,7 @@ impl<L: Lower> Overlay<L> {
         let served = self.store.records.iter().enumerate().filter_map(|(record, adopted)| {
             let adopted = adopted.as_deref()?;
             let is_fit = matches!(adopted.record.state, RecordState::Live | RecordState::Settling)
+                && !adopted.record.is_nameless
                 && adopted.fault.is_none()
                 && !self.orphans.contains(&(record as u32));
             is_fit.then_some((adopted.mapped, record as u32))

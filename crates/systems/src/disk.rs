@@ -1,5 +1,5 @@
 //! The process of a machine: a disk with a volatile cache, a volume on it, and a loop device over
-//! the volume.
+//! the volume; or over the disk itself, for what brings a volume of its own.
 //!
 //! It is a process of its own because nobody can be killed who waits for a file system that he
 //! serves himself. It does what it is told on its standard input, and ends with it.
@@ -13,15 +13,19 @@
 
 use crate::liar::Liar;
 use crate::protocol::{Cut, Reply, Request, receive, send};
+use coulter::service::BlockService;
 use coulter::{Acknowledge, CloseError, CreateOptions, OpenOptions, Volume, create};
 use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
+use coulter_bench::BareService;
 use coulter_check::{BlockFn, ReadError};
 use coulter_device::wrap::{CutDevice, CutHandle, CutPolicy};
 use coulter_device::{Device, MemoryDevice, MemoryStore};
 use coulter_format::{BLOCK_SIZE, Block, Pba};
+use std::fs::OpenOptions as FileOptions;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Bytes of a segment: small, so that cleaning is busy.
@@ -35,8 +39,10 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What the process is to be.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// Bytes of the volume.
+    /// Bytes of the volume, or of the disk if it is plain.
     pub volume_size: u64,
+    /// Whether the disk itself is the block device, without a volume.
+    pub is_plain: bool,
     /// Where the attach point is mounted, while there is power.
     pub point: PathBuf,
     /// Whether the disk says yes to flushes and does nothing.
@@ -68,17 +74,21 @@ struct Disk {
     running: Option<Running>,
 }
 
-/// A volume that is served.
+/// A volume or a plain disk that is served.
 struct Running {
     // Goes first, even when it is dropped.
     device: LoopDevice,
-    volume: Volume,
+    /// `None` if the disk is plain.
+    volume: Option<Volume>,
     cord: CutHandle,
 }
 
 impl Disk {
     fn new(options: DiskOptions) -> Result<Disk, Reply> {
         let volume_size = options.volume_size;
+        if options.is_plain {
+            return Ok(Disk { content: MemoryStore::new(volume_size), options, running: None });
+        }
         let size = (volume_size + volume_size / 4).next_multiple_of(SEGMENT_SIZE);
         let content = MemoryStore::new(size);
         let shape = CreateOptions {
@@ -95,6 +105,10 @@ impl Disk {
         match request {
             Request::Start { cut } => self.start(*cut),
             Request::Power => Ok(Reply::Power { is_on: !self.running()?.cord.is_cut() }),
+            Request::Arm { cut } => {
+                self.running()?.cord.cut_after(cut.commands, CutPolicy::Seeded(cut.seed));
+                Ok(Reply::Done)
+            }
             Request::Cut { seed } => self.running()?.cut(*seed),
             Request::Abandon => self.take()?.abandon(),
             Request::ShutDown => self.take()?.shut_down(),
@@ -119,6 +133,11 @@ impl Disk {
             false => Box::new(device),
             true => Box::new(Liar::new(device)),
         };
+        if self.options.is_plain {
+            let service = BareService::new(device).map_err(failed)?;
+            let attached = self.attach(&service, &cord);
+            return self.run(attached, None, cord);
+        }
         // Either kind of volume has its cuts, and the store passes from one to the other.
         let acknowledge = match cut {
             Some(Cut { seed, .. }) if seed % 2 == 1 => Acknowledge::Buffered,
@@ -130,22 +149,44 @@ impl Disk {
             Err(_) if cord.is_cut() => return Ok(Reply::Cut),
             Err(error) => return Err(violation(format!("the store does not open: {error}"))),
         };
-        match LoopDevice::attach(&volume, &self.options.point, &LoopOptions::default()) {
-            Ok(device) => {
-                let path = device.device().to_owned();
-                self.running = Some(Running { device, volume, cord });
-                Ok(Reply::Running { device: path })
-            }
-            Err(_) if cord.is_cut() => {
-                let _ = volume.abandon();
-                Ok(Reply::Cut)
-            }
+        let attached = self.attach(&volume, &cord);
+        self.run(attached, Some(volume), cord)
+    }
+
+    /// The loop device; `None` if the power went before there was one.
+    fn attach(
+        &self,
+        service: &dyn BlockService,
+        cord: &CutHandle,
+    ) -> Result<Option<LoopDevice>, Reply> {
+        match LoopDevice::attach(service, &self.options.point, &LoopOptions::default()) {
+            Ok(device) => Ok(Some(device)),
+            Err(_) if cord.is_cut() => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }
 
+    fn run(
+        &mut self,
+        attached: Result<Option<LoopDevice>, Reply>,
+        volume: Option<Volume>,
+        cord: CutHandle,
+    ) -> Result<Reply, Reply> {
+        let Some(device) = attached? else {
+            let _ = volume.map(Volume::abandon);
+            return Ok(Reply::Cut);
+        };
+        let path = device.device().to_owned();
+        self.running = Some(Running { device, volume, cord });
+        Ok(Reply::Running { device: path })
+    }
+
     /// Reads all of the disk, data included.
     fn check(&self) -> Result<Reply, Reply> {
+        if self.options.is_plain {
+            // What it holds is for others to check.
+            return Ok(Reply::Done);
+        }
         let read = |pba: Pba, block: &mut Block| {
             let offset = u64::from(pba.0) * BLOCK_SIZE as u64;
             let failed = |error| ReadError::Io(io::Error::other(error));
@@ -171,6 +212,9 @@ impl Running {
         // An idle volume feels it when it wakes; one that has stopped by a bug never does.
         let deadline = Instant::now() + PATIENCE;
         while !self.cord.is_cut() {
+            if self.volume.is_none() {
+                nudge(self.device.device());
+            }
             if Instant::now() >= deadline {
                 return Err(violation("the volume stands still".to_owned()));
             }
@@ -182,7 +226,7 @@ impl Running {
     fn abandon(mut self) -> Result<Reply, Reply> {
         // Says that nothing could be flushed, which is so.
         let detached = self.device.detach(Detach::Always);
-        if let Err(CloseError::Bug(what)) = self.volume.abandon() {
+        if let Some(Err(CloseError::Bug(what))) = self.volume.map(Volume::abandon) {
             return Err(violation(format!("a bug: {what}")));
         }
         match detached {
@@ -193,10 +237,22 @@ impl Running {
 
     fn shut_down(mut self) -> Result<Reply, Reply> {
         self.device.detach(Detach::IfIdle).map_err(failed)?;
-        let closed = self.volume.close();
-        closed.map_err(|error| violation(format!("it does not close: {error}")))?;
-        Ok(Reply::Done)
+        match self.volume.map(Volume::close) {
+            Some(Err(error)) => Err(violation(format!("it does not close: {error}"))),
+            _ => Ok(Reply::Done),
+        }
     }
+}
+
+/// Reads from a plain disk, which feels a cut with the next command only. That it fails is no news.
+fn nudge(device: &Path) {
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut memory = coulter_device::AlignedMemory::zeroed(BLOCK_SIZE);
+    let _ = FileOptions::new()
+        .read(true)
+        .custom_flags(direct)
+        .open(device)
+        .and_then(|file| file.read_at(&mut memory, 0));
 }
 
 fn open(content: &MemoryStore) -> MemoryDevice {

@@ -20,8 +20,10 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Shape {
     /// The program `power-cut`, which is the disk's process too.
     pub program: PathBuf,
-    /// Bytes of the volume.
+    /// Bytes of the volume, or of the disk if it is plain.
     pub volume_size: u64,
+    /// Whether the disk itself is the block device, without a volume.
+    pub is_plain: bool,
     /// Whether the disk says yes to flushes and does nothing.
     pub lies: bool,
 }
@@ -59,6 +61,9 @@ impl Machine {
         command.args(["--volume-size", &shape.volume_size.to_string()]);
         if shape.lies {
             command.arg("--lies");
+        }
+        if shape.is_plain {
+            command.arg("--plain");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = end_with_parent(&mut command)
@@ -104,6 +109,14 @@ impl Running {
     /// Its power.
     pub fn power(&self) -> Power {
         Power::of(self.channel.clone())
+    }
+
+    /// Has the power go after so many commands from now.
+    ///
+    /// # Errors
+    /// When the disk's process is gone.
+    pub fn arm(&self, cut: Cut) -> Result<(), SystemsError> {
+        self.channel.ask(&Request::Arm { cut }).map(drop)
     }
 
     /// Waits until the power is gone by itself; cuts it after `limit`. `seed` decides what

@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coulter_systems::campaign::{self, Outcome, Plan};
 use coulter_systems::{
-    DiskOptions, FileSystem, Files, Postgres, Scratch, Shape, Sqlite, SystemsError, Workload, serve,
+    Blow, DiskOptions, FileSystem, Files, Layer, MountOutcome, MountPlan, Postgres, Prefix,
+    Scratch, Shape, Sqlite, SystemsError, Workload, built, run_mounts, serve,
 };
 use std::error::Error;
 use std::io::{IsTerminal, Write};
@@ -39,6 +40,10 @@ struct Arguments {
     #[arg(long, default_value = "/var/tmp")]
     directory: PathBuf,
 
+    /// Kill the daemons of `fs` and `overlay` instead
+    #[arg(long)]
+    kills: bool,
+
     /// Print the outcomes as JSON
     #[arg(long)]
     json: bool,
@@ -60,6 +65,8 @@ struct Disk {
     volume_size: u64,
     #[arg(long)]
     lies: bool,
+    #[arg(long)]
+    plain: bool,
 }
 
 /// A workload.
@@ -68,13 +75,18 @@ enum Kind {
     Files,
     Sqlite,
     Postgresql,
+    /// Files on `coulter fs`
+    Fs,
+    /// Files on `coulter overlay`
+    Overlay,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.part {
-        Some(Part::Disk(Disk { point, volume_size, lies })) => {
-            serve(DiskOptions { volume_size, point, lies }).map_err(Into::into)
+        Some(Part::Disk(Disk { point, volume_size, lies, plain })) => {
+            let options = DiskOptions { volume_size, is_plain: plain, point, lies };
+            serve(options).map_err(Into::into)
         }
         None => run(&arguments),
     };
@@ -92,7 +104,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let kinds = arguments.workloads.as_deref().unwrap_or(Kind::value_variants());
     let file_systems = arguments.file_systems.as_deref().unwrap_or(&FileSystem::ALL);
     let mut outcomes = Vec::new();
+    let mut mounts = Vec::new();
     for kind in kinds {
+        if let Some(layers) = layers(*kind, file_systems) {
+            for layer in layers {
+                mounts.push(mount(arguments, layer, &scratch)?);
+            }
+            continue;
+        }
         for file_system in file_systems {
             let Some(mut workload) = make(*kind, *file_system, &scratch, arguments.seed)? else {
                 eprintln!("SKIPPED: {kind:?} is not installed");
@@ -105,6 +124,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
                 shape: Shape {
                     program: std::env::current_exe()?,
                     volume_size: 448 << 20,
+                    is_plain: false,
                     lies: false,
                 },
                 commands_max: 4000,
@@ -118,13 +138,67 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         }
     }
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&outcomes)?);
+        let all = serde_json::json!({ "volumes": outcomes, "mounts": mounts });
+        println!("{}", serde_json::to_string_pretty(&all)?);
     } else {
-        let cuts: u64 = outcomes.iter().map(|outcome| outcome.cuts).sum();
-        let durable: u64 = outcomes.iter().map(|outcome| outcome.verified.durable).sum();
-        println!("{cuts} cuts, {durable} durable things compared, nothing lost");
+        let on_volumes = outcomes.iter().map(|outcome| (outcome.cuts, outcome.verified.durable));
+        let mounted = mounts.iter().map(|outcome| (outcome.blows, outcome.verified.durable));
+        let (cuts, durable) = on_volumes.chain(mounted).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let what = if arguments.kills { "kills" } else { "cuts" };
+        println!("{cuts} {what}, {durable} durable things compared, nothing lost");
     }
     Ok(())
+}
+
+/// What is mounted, if this is no workload on volumes.
+fn layers(kind: Kind, file_systems: &[FileSystem]) -> Option<Vec<Layer>> {
+    let over = |lower: &FileSystem| {
+        [false, true].map(|is_apart| Layer::Overlay { lower: *lower, is_apart })
+    };
+    match kind {
+        Kind::Fs => Some(vec![Layer::Fs]),
+        Kind::Overlay => Some(file_systems.iter().flat_map(over).collect()),
+        Kind::Files | Kind::Sqlite | Kind::Postgresql => None,
+    }
+}
+
+/// Cuts or kills under a mount. The store of an overlay is on its disk for half of them, and on another one
+/// for the other half.
+fn mount(
+    arguments: &Arguments,
+    layer: Layer,
+    scratch: &Scratch,
+) -> Result<MountOutcome, Box<dyn Error>> {
+    let own = std::env::current_exe()?;
+    let blows = match layer {
+        Layer::Fs => arguments.cuts,
+        Layer::Overlay { .. } => arguments.cuts.div_ceil(2),
+    };
+    let plan = MountPlan {
+        layer,
+        blow: if arguments.kills { Blow::Kill } else { Blow::Cut },
+        blows,
+        seed: arguments.seed,
+        program: built::beside(&own, "coulter-cli", "coulter"),
+        shape: Shape { program: own, volume_size: 0, is_plain: true, lies: false },
+        commands_max: 4000,
+        work_max: Duration::from_millis(1500),
+    };
+    let mut workload: Vec<Box<dyn Workload>> = vec![Box::new(Files::new(arguments.seed))];
+    if layer == Layer::Fs {
+        workload.push(Box::new(Prefix::new(arguments.seed)));
+    }
+    let mut tell = |outcome: &MountOutcome| {
+        let mut out = std::io::stderr();
+        if out.is_terminal() {
+            let _ = write!(out, "\r{outcome}\r");
+        }
+    };
+    let outcome = run_mounts(&plan, &mut workload, scratch, &mut tell)?;
+    if !arguments.json {
+        println!("{outcome}");
+    }
+    Ok(outcome)
 }
 
 /// The workload, if what it needs is installed.
@@ -141,6 +215,7 @@ fn make(
             let outside = scratch.make_directory(&format!("socket-{file_system}"))?;
             Postgres::new(outside)?.map(|postgres| Box::new(postgres) as Box<_>)
         }
+        Kind::Fs | Kind::Overlay => None,
     })
 }
 

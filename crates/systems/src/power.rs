@@ -11,10 +11,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The power of one [`Running`](crate::Running), or a switch.
+/// The power of one [`Running`](crate::Running), a switch, or several of them.
 #[derive(Clone, Debug)]
 pub struct Power {
-    source: Source,
+    sources: Vec<Source>,
 }
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,12 @@ enum Source {
 impl Power {
     /// Power that is on until [`Power::turn_off`]: for workloads whose daemon is killed instead.
     pub fn switch() -> Power {
-        Power { source: Source::Switch(Arc::new(AtomicBool::new(true))) }
+        Power { sources: vec![Source::Switch(Arc::new(AtomicBool::new(true)))] }
+    }
+
+    /// Power that is on while all of these are.
+    pub fn all(powers: impl IntoIterator<Item = Power>) -> Power {
+        Power { sources: powers.into_iter().flat_map(|power| power.sources).collect() }
     }
 
     /// Turns a switch off; to be called before the daemon is killed.
@@ -36,22 +41,24 @@ impl Power {
     /// # Panics
     /// When it is no switch.
     pub fn turn_off(&self) {
-        match &self.source {
-            Source::Switch(is_on) => is_on.store(false, Ordering::SeqCst),
-            Source::Disk(_) => panic!("the disk's power is cut by its machine"),
+        for source in &self.sources {
+            match source {
+                Source::Switch(is_on) => is_on.store(false, Ordering::SeqCst),
+                Source::Disk(_) => panic!("the disk's power is cut by its machine"),
+            }
         }
     }
 
     pub(crate) fn of(channel: Channel) -> Power {
-        Power { source: Source::Disk(channel) }
+        Power { sources: vec![Source::Disk(channel)] }
     }
 
     /// Whether an acknowledgement that came before this call counts.
     pub fn is_on(&self) -> bool {
-        match &self.source {
+        self.sources.iter().all(|source| match source {
             Source::Disk(channel) => channel.has_power(),
             Source::Switch(is_on) => is_on.load(Ordering::SeqCst),
-        }
+        })
     }
 
     /// The same as a result.

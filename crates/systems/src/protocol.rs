@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// When the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
-    /// After so many commands to the disk, those of opening included.
+    /// After so many commands to the disk, from turning it on or from being told.
     pub commands: u64,
     /// Decides what of the cache survives.
     pub seed: u64,
@@ -20,6 +20,8 @@ pub(crate) enum Request {
     Start { cut: Option<Cut> },
     /// Whether there is power.
     Power,
+    /// Cut it after so many commands from now.
+    Arm { cut: Cut },
     /// Cut it now.
     Cut { seed: u64 },
     /// Take away what runs without power.

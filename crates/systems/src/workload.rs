@@ -58,3 +58,41 @@ pub trait Workload {
     /// What `verify` saw has become durable.
     fn settle(&mut self);
 }
+
+/// Several at once, each in a directory of its own.
+impl Workload for Vec<Box<dyn Workload>> {
+    fn name(&self) -> &'static str {
+        self.first().map_or("nothing", |first| first.name())
+    }
+
+    fn prepare(&mut self, directory: &Path) -> Result<(), SystemsError> {
+        for workload in self {
+            let own = directory.join(workload.name());
+            std::fs::create_dir(&own).map_err(|source| SystemsError::io("make", &own, source))?;
+            workload.prepare(&own)?;
+        }
+        let opened = std::fs::File::open(directory).and_then(|opened| opened.sync_all());
+        opened.map_err(|source| SystemsError::io("sync", directory, source))
+    }
+
+    fn start(&mut self, directory: &Path, power: &Power) -> Result<(), SystemsError> {
+        self.iter_mut()
+            .try_for_each(|workload| workload.start(&directory.join(workload.name()), power))
+    }
+
+    fn stop(&mut self) {
+        self.iter_mut().for_each(|workload| workload.stop());
+    }
+
+    fn verify(&mut self, directory: &Path) -> Result<Verified, SystemsError> {
+        let mut verified = Verified::default();
+        for workload in self {
+            verified += workload.verify(&directory.join(workload.name()))?;
+        }
+        Ok(verified)
+    }
+
+    fn settle(&mut self) {
+        self.iter_mut().for_each(|workload| workload.settle());
+    }
+}

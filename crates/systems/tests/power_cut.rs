@@ -1,12 +1,15 @@
-//! Ten power cuts under real file systems and databases; that a disk which lies is found out; that
-//! nothing stays behind. `make power-cut` does the first for long.
+//! A few power cuts under real file systems, databases and Coulter's own mounts; that a disk which lies is
+//! found out; that nothing stays behind. `make power-cut` does the first for long.
 //!
 //! Needs root, FUSE and loop devices, and says loudly if it has them not.
 
 mod right;
 
 use coulter_systems::campaign::{self, Outcome, Plan};
-use coulter_systems::{FileSystem, Files, Postgres, Scratch, Shape, Sqlite, Workload};
+use coulter_systems::{
+    Blow, FileSystem, Files, Layer, MountFailure, MountOutcome, MountPlan, Postgres, Prefix,
+    Scratch, Shape, Sqlite, Workload, built, run_mounts,
+};
 use right::{PARENT, may_mount, skipped};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -21,7 +24,12 @@ fn plan(file_system: FileSystem, cuts: u64) -> Plan {
         file_system,
         cuts,
         seed: 11,
-        shape: Shape { program: PROGRAM.into(), volume_size: 320 << 20, lies: false },
+        shape: Shape {
+            program: PROGRAM.into(),
+            volume_size: 320 << 20,
+            is_plain: false,
+            lies: false,
+        },
         commands_max: 1500,
         work_max: Duration::from_millis(500),
     }
@@ -76,6 +84,72 @@ fn a_disk_that_lies_about_flushes_is_found_out() {
     match campaign::run(&plan, &mut Files::new(5), &scratch, &mut |_| {}) {
         Err(failure) => assert!(failure.error.is_violation(), "{failure}"),
         Ok(outcome) => panic!("nobody noticed: {outcome:?}"),
+    }
+}
+
+/// Blows under what `coulter fs` or `coulter overlay` mounts.
+fn strike(
+    layer: Layer,
+    blow: Blow,
+    blows: u64,
+    lies: bool,
+) -> Result<MountOutcome, Box<MountFailure>> {
+    let scratch = Scratch::new(Path::new(PARENT)).expect("a directory can be made");
+    let plan = MountPlan {
+        layer,
+        blow,
+        blows,
+        seed: 7,
+        program: built::beside(Path::new(PROGRAM), "coulter-cli", "coulter"),
+        shape: Shape { program: PROGRAM.into(), volume_size: 0, is_plain: true, lies },
+        commands_max: 1500,
+        work_max: Duration::from_millis(500),
+    };
+    let mut workload: Vec<Box<dyn Workload>> = vec![Box::new(Files::new(5))];
+    if layer == Layer::Fs {
+        workload.push(Box::new(Prefix::new(5)));
+    }
+    run_mounts(&plan, &mut workload, &scratch, &mut |_| {})
+}
+
+fn assert_struck(layer: Layer, blow: Blow, blows: u64) -> MountOutcome {
+    let outcome = strike(layer, blow, blows, false).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(outcome.blows, blows);
+    assert!(outcome.verified.durable > 0, "{outcome:?}");
+    outcome
+}
+
+#[test]
+fn a_file_system_of_coulters_own_survives_power_cuts_as_a_prefix() {
+    let Some(_alone) = may_mount() else { return };
+    assert_struck(Layer::Fs, Blow::Cut, 3);
+}
+
+#[test]
+fn an_overlay_survives_power_cuts_and_kills_while_it_works_settles_and_is_detached() {
+    let Some(_alone) = may_mount() else { return };
+    if !FileSystem::Ext4.is_installed() {
+        return skipped("the programs of ext4 are not installed");
+    }
+    let over = |is_apart| Layer::Overlay { lower: FileSystem::Ext4, is_apart };
+    let outcome = assert_struck(over(false), Blow::Cut, 3);
+    assert_eq!(outcome.while_settling, 1, "{outcome:?}");
+    assert_struck(over(true), Blow::Cut, 3);
+    assert_struck(over(false), Blow::Kill, 3);
+}
+
+#[test]
+fn a_disk_that_lies_is_found_out_under_coulters_own_mounts() {
+    let Some(_alone) = may_mount() else { return };
+    let overlay = Layer::Overlay { lower: FileSystem::Ext4, is_apart: false };
+    for layer in [Layer::Fs, overlay] {
+        if layer == overlay && !FileSystem::Ext4.is_installed() {
+            return skipped("the programs of ext4 are not installed");
+        }
+        match strike(layer, Blow::Cut, 12, true) {
+            Err(failure) => assert!(failure.error.is_violation(), "{failure}"),
+            Ok(outcome) => panic!("nobody noticed: {outcome:?}"),
+        }
     }
 }
 
