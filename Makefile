@@ -105,8 +105,9 @@ programs: ## databases, mail and files on a volume and beside it, on this disk a
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- --held-back $(ARGUMENTS)
 
-power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite and PostgreSQL
+power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite, PostgreSQL, `coulter fs`, `coulter overlay`
 	scripts/setup.sh test
+	$(CARGO) build --release --package coulter-cli
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
 
 vm: ## real kernels in virtual machines: LONG=1, KERNELS=6.1,6.12,newest, SCENARIOS=words
@@ -166,6 +167,12 @@ fs-kills: ## 60 kills of the daemon of a mounted file system of Coulter's own, u
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test fs -- --ignored --nocapture
 
+overlay-kills: ## 100 kills of the daemon of an overlay over ext4, XFS and Btrfs, under load
+	scripts/setup.sh test
+	$(CARGO) build --release --package coulter-cli
+	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- \
+	  --workloads overlay --kills --cuts 34 $(ARGUMENTS)
+
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
@@ -178,4 +185,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills file-suites
+.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills file-suites
