@@ -215,6 +215,33 @@ fn a_store_that_is_not_the_directorys_is_refused() {
 }
 
 #[test]
+fn a_store_elsewhere_goes_with_the_overlay_and_its_disk_can_be_used_again() {
+    let Some(_right) = can_mount("a store elsewhere goes") else { return };
+    let sandbox = Sandbox::new();
+    let data = sandbox.make_directory("data");
+    let image = sandbox.path("disk.img");
+    File::create(&image).and_then(|file| file.set_len(300 << 20)).expect("there is room");
+    let output = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let output = output.expect("losetup can be run");
+    let disk = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(disk.starts_with("/dev/loop"), "{disk}");
+    let file = sandbox.path("elsewhere.store").display().to_string();
+    for (seed, store) in [&*disk, &file, &disk].into_iter().enumerate() {
+        let size = if *store == *disk { &[][..] } else { &["--store-size", "256M"] };
+        sandbox.ok(&[&["overlay", "data", "--store", store], size].concat());
+        let path = data.join("file");
+        let mut expected = content(seed as u8);
+        write_and_sync(&path, &expected);
+        scatter(&open(&path), &mut expected, 7);
+        assert_ne!(status(&sandbox, "data")["stored_bytes"], 0);
+        sandbox.ok(&["overlay", "detach", "data"]);
+        assert_holds(&open(&path), &expected);
+        assert!(!data.join(".coulter").exists() && !Path::new(&file).exists());
+    }
+    tool(&["losetup", "--detach", &disk]);
+}
+
+#[test]
 fn a_directory_has_one_overlay_by_whatever_path() {
     let Some(_right) = can_mount("a directory has one overlay") else { return };
     let sandbox = Sandbox::new();

@@ -20,6 +20,9 @@ use table::{Place, ROWS, Row};
 /// Bytes at either end that are looked at.
 const WINDOW_SIZE: u64 = 1 << 20;
 
+/// What a store's own signature is called.
+pub const COULTER: &str = "a Coulter store";
+
 /// A signature that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {

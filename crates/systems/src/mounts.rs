@@ -360,7 +360,6 @@ impl Campaign<'_> {
         let powered = self.power_on()?;
         self.stack.check_crashed(&powered)?;
         let begin = Instant::now();
-        // A detached overlay's disk is not its store any more.
         self.stack.up(&powered, &[]).map_err(violation)?;
         let seconds = begin.elapsed().as_secs_f64();
         self.outcome.recovery_seconds_max = self.outcome.recovery_seconds_max.max(seconds);
@@ -373,7 +372,6 @@ impl Campaign<'_> {
             self.workload.settle();
             self.workload.verify(self.stack.directory())?;
             self.stack.check_and_turn_off(powered)?;
-            self.stack.replace_store()?;
         } else {
             self.stack.down(powered)?;
         }

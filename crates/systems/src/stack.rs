@@ -17,6 +17,7 @@ use crate::scratch::Scratch;
 use crate::tool;
 use rustix::io::Errno;
 use std::fmt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the disk of a file system of Coulter's own.
@@ -63,6 +64,8 @@ pub(crate) struct Stack {
     lower: PathBuf,
     /// Where the workload works.
     directory: PathBuf,
+    /// A name of the store's disk that stays: that of its device is another one each time.
+    store: PathBuf,
 }
 
 /// Disks with power.
@@ -104,6 +107,7 @@ impl Stack {
             machines: Vec::new(),
             lower,
             directory,
+            store: scratch.path(&format!("store-{number}")),
         };
         for disk in 0..count {
             let machine = stack.machine(disk)?;
@@ -184,7 +188,16 @@ impl Stack {
         let store = match (self.layer, powered.running.get(1)) {
             (Layer::Fs, _) => Vec::new(),
             (_, None) => vec!["--store-size", &size],
-            (_, Some(disk)) => vec!["--store", text(disk.device())],
+            (_, Some(disk)) => {
+                let _ = std::fs::remove_file(&self.store);
+                let linked = std::os::unix::fs::symlink(disk.device(), &self.store);
+                linked.map_err(crate::program::failed("make", &self.store))?;
+                if !self.directory.join(".coulter").exists() {
+                    // A kill between the end of the note and that of the store leaves it to its owner.
+                    clear_signature(disk.device())?;
+                }
+                vec!["--store", text(&self.store)]
+            }
         };
         let daemon = self.coulter.start(&[&first[..], &store, words].concat())?;
         Ok(Up { daemon })
@@ -260,7 +273,7 @@ impl Stack {
         }
     }
 
-    /// Takes an overlay away for good; its store, if it has a disk, is a new one afterwards.
+    /// Takes an overlay away for good.
     pub(crate) fn detach(&self) -> Result<(), SystemsError> {
         self.coulter.run(&["overlay", "detach", text(&self.directory)])?;
         let hidden = self.directory.join(".coulter");
@@ -270,21 +283,25 @@ impl Stack {
         Ok(())
     }
 
-    /// A new disk for the next store, if the store had one.
-    pub(crate) fn replace_store(&mut self) -> Result<(), SystemsError> {
-        if self.machines.len() > 1 {
-            self.machines.truncate(1);
-            let machine = self.machine(1)?;
-            self.machines.push(machine);
-        }
-        Ok(())
-    }
-
     /// Takes away what is mounted, whatever it is.
     pub(crate) fn clear(&self) {
         let mut command = tool::command("umount");
         let _ = command.args(["--lazy", "--quiet"]).args([&self.directory, &self.lower]).output();
     }
+}
+
+/// Takes away what says that a disk is a store.
+fn clear_signature(device: &Path) -> Result<(), SystemsError> {
+    let opened = std::fs::File::options().write(true).open(device);
+    let cleared = opened.and_then(|disk| {
+        disk.write_all_at(&[0; 4096], 0)?;
+        disk.sync_all()
+    });
+    // A disk that has just lost its power is found out by what comes next.
+    cleared.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::IO) => Ok(()),
+        _ => Err(crate::program::failed("clear", device)(error)),
+    })
 }
 
 /// A directory whose file system is gone has nothing mounted on it.

@@ -70,7 +70,7 @@ const UFS: &str = "a UFS file system";
 const MINIX: &str = "a Minix file system";
 
 pub(super) const ROWS: &[Row] = &[
-    start("a Coulter store", 0, b"COULTER\0"),
+    start(super::COULTER, 0, b"COULTER\0"),
     // File systems of Linux.
     mountable(EXT, "ext4", 0x438, b"\x53\xef").checked(ext_is_plausible),
     mountable("an XFS file system", "xfs", 0, b"XFSB"),

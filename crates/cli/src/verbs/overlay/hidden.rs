@@ -3,9 +3,10 @@
 
 use crate::error::CliError;
 use crate::verbs::fs::told;
+use coulter_daemon::signatures;
 use coulter_overlay::HIDDEN;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -90,19 +91,45 @@ impl Hidden {
         remove(&self.own_store())
     }
 
-    /// Takes everything away: the note first, for without it the store is nobody's.
+    /// Takes everything away: the note first, for without it the store is nobody's. A store elsewhere goes
+    /// when that is durable, for a note that came back would need it; a disk can then be formatted again.
     pub(super) fn remove(&self, store: &Path) -> Result<(), CliError> {
+        let is_elsewhere = store != self.own_store();
         remove(&self.note_path())?;
-        if store == self.own_store() {
+        if !is_elsewhere {
             remove(store)?;
         }
         match fs::remove_dir(&self.directory) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(CliError::io("remove", &self.directory, error))
+                return Err(CliError::io("remove", &self.directory, error));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        if !is_elsewhere {
+            return Ok(());
+        }
+        if let Some(above) = self.directory.parent() {
+            File::open(above)
+                .and_then(|above| above.sync_all())
+                .map_err(|error| CliError::io("sync", above, error))?;
+        }
+        give_back(store)
     }
+}
+
+/// Removes a store that is a file; a disk loses what says that it is one.
+fn give_back(store: &Path) -> Result<(), CliError> {
+    let failed = |error| CliError::io("clear", store, error);
+    match fs::metadata(store) {
+        Ok(found) if found.is_file() => return remove(store),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => drop(found.map_err(failed)?),
+    }
+    let mut disk = File::options().read(true).write(true).open(store).map_err(failed)?;
+    let size = disk.seek(SeekFrom::End(0)).map_err(failed)?;
+    let mut marks = signatures::detect(&disk, size).map_err(failed)?;
+    marks.retain(|mark| mark.what == signatures::COULTER);
+    signatures::erase(&disk, &marks).map_err(failed)
 }
 
 fn remove(path: &Path) -> Result<(), CliError> {
