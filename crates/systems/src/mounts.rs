@@ -25,8 +25,10 @@ use std::time::{Duration, Instant};
 const EARLY_SHARE: u64 = 4;
 /// Commands after which such a cut comes at the most.
 const EARLY_COMMANDS_MAX: u64 = 250;
-/// Commands that detaching may have before the power goes.
-const DETACH_COMMANDS_MAX: u64 = 700;
+/// Commands that detaching may have before the power of a disk goes: fewer of each if there are two.
+const DETACH_COMMANDS_MAX: u64 = 400;
+/// Time that detaching may have before the daemon is killed.
+const DETACH_TIME_MAX: Duration = Duration::from_millis(200);
 /// One comparison in so many ends with detaching, and is done again in the plain directory.
 const DETACH_SHARE: u64 = 4;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -264,7 +266,7 @@ impl Campaign<'_> {
             Err(error) => return Err(error),
         };
         let late = self.draw_cuts(match phase {
-            Phase::Detach => DETACH_COMMANDS_MAX,
+            Phase::Detach => DETACH_COMMANDS_MAX / (2 * self.stack.disks() as u64 - 1),
             _ => self.plan.commands_max,
         });
         let cuts = if is_early { early } else { late };
@@ -327,9 +329,12 @@ impl Campaign<'_> {
             std::thread::sleep(limit / 2);
             self.workload.stop();
         }
-        // Some part of the second that settling or detaching takes.
+        let pause = match phase {
+            Phase::Detach => DETACH_TIME_MAX.mul_f64(self.random.below(1000) as f64 / 1000.0),
+            _ => limit / 2,
+        };
         let killer = std::thread::spawn(move || {
-            std::thread::sleep(limit / 2);
+            std::thread::sleep(pause);
             daemon.kill()
         });
         let killed = match phase {
