@@ -9,7 +9,7 @@ use coulter::buffer::Buffer;
 use coulter_files::{
     Attributes, FileService, Inode, Io, IoError, ROOT, Reply, Request, Response, Time,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// What goes to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,8 +115,8 @@ pub struct Overlay<L: Lower> {
     /// Writes that wait until there is room in the store.
     pub(crate) waiting_for_room: VecDeque<Work>,
     pub(crate) settling: Settling,
-    /// Records that are to be forgotten when the lower file system is durable (R5).
-    pub(crate) forgettable: Vec<u32>,
+    /// Records that are to be forgotten when the lower file system is durable (R5), each once.
+    pub(crate) forgettable: BTreeSet<u32>,
     /// Records whose lower file is not what they say (R9).
     pub(crate) orphans: Vec<u32>,
     pub(crate) counters: Counters,
@@ -154,7 +154,7 @@ impl<L: Lower> Overlay<L> {
             unlocked: VecDeque::new(),
             waiting_for_room: VecDeque::new(),
             settling: Settling::default(),
-            forgettable: Vec::new(),
+            forgettable: BTreeSet::new(),
             orphans: Vec::new(),
             counters: Counters::default(),
             failed: None,

@@ -171,10 +171,10 @@ impl<L: Lower> Overlay<L> {
         match found.state {
             RecordState::Settled => {
                 self.take_mark(record);
-                self.forgettable.push(record);
+                self.forgettable.insert(record);
             }
             _ if !is_it && (found.is_nameless || found.state == RecordState::Dying) => {
-                self.forgettable.push(record);
+                self.forgettable.insert(record);
             }
             RecordState::Live | RecordState::Settling | RecordState::Dying => match status {
                 Ok(status) if is_it => self.keep(record, &status, was_clean),

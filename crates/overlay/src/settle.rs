@@ -229,7 +229,7 @@ impl<L: Lower> Overlay<L> {
         self.touch(number);
         self.settling.job = None;
         self.settling.is_busy = false;
-        self.forgettable.push(record);
+        self.forgettable.insert(record);
         let waiting = self.store.adopted_mut(record).lock.take_waiting();
         self.ready.extend(waiting);
         if let Some((record, mode)) = lock {

@@ -83,7 +83,7 @@ impl<L: Lower> Overlay<L> {
         self.store.by_number.remove(&number);
         self.settling.queue.retain(|other| *other != record);
         self.write_record(record);
-        self.forgettable.push(record);
+        self.forgettable.insert(record);
         if crate::is_broken("R5") {
             let records = std::mem::take(&mut self.forgettable);
             records.into_iter().for_each(|record| self.forget_record(record));
@@ -100,7 +100,7 @@ impl<L: Lower> Overlay<L> {
             let is_settling = self.settling.job.is_some_and(|(job, _)| job == record);
             if is_settling || !self.store.adopted(record).lock.is_idle() {
                 // A step of it is still under way.
-                self.forgettable.push(record);
+                self.forgettable.insert(record);
             } else {
                 self.forget_record(record);
             }

@@ -67,11 +67,16 @@ impl Mount {
     }
 
     fn drain(&mut self) {
-        while let Some(io) = self.overlay.poll_io() {
-            let (id, buffer) = self.volume.carry_out(io);
-            self.moments.push((self.overlay.lower.clone(), self.volume.clone()));
-            self.overlay.handle_completion(id, Ok(()), buffer);
-        }
+        while self.complete_one() {}
+    }
+
+    /// Carries out a command; false if there is none.
+    fn complete_one(&mut self) -> bool {
+        let Some(io) = self.overlay.poll_io() else { return false };
+        let (id, buffer) = self.volume.carry_out(io);
+        self.moments.push((self.overlay.lower.clone(), self.volume.clone()));
+        self.overlay.handle_completion(id, Ok(()), buffer);
+        true
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply, i32> {
@@ -291,6 +296,38 @@ fn the_tests_find_each_rule_that_is_broken() {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_brought_home_is_forgotten_once() {
+    let time = Time { seconds: 2000, nanoseconds: 0 };
+    let mut removed_in_the_midst = 0;
+    for steps in 0..8 {
+        let (mut mount, content) = Mount::new();
+        let mut oracle = Oracle { contents: vec![content], may_be_gone: false };
+        step(&mut mount, &mut oracle, Operation::Write(1), 1).unwrap();
+        let inode = mount.find().unwrap();
+        mount.overlay.handle_request(2, Request::Settle, time);
+        (0..steps).for_each(|_| drop(mount.complete_one()));
+        let name = Name::new(NAME).unwrap();
+        mount.overlay.handle_request(3, Request::Unlink { directory: ROOT, name }, time);
+        let mut is_settled = false;
+        loop {
+            match mount.overlay.poll_response() {
+                Some(response) if response.id == 3 => break drop(response.result.unwrap()),
+                Some(response) => is_settled = response.result.is_ok(),
+                None => assert!(mount.complete_one(), "it is answered"),
+            };
+        }
+        removed_in_the_midst += u64::from(!is_settled);
+        mount.overlay.forget(inode, u64::MAX);
+        mount.drain();
+        let _ = mount.overlay.poll_response();
+        mount.ask(Request::Settle).unwrap();
+        assert_eq!(mount.overlay.store.records.iter().flatten().count(), 0, "after {steps} steps");
+        assert_eq!(mount.overlay.store.mapped, 0, "after {steps} steps");
+    }
+    assert!(removed_in_the_midst > 2, "{removed_in_the_midst}");
 }
 
 #[test]

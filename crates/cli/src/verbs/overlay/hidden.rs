@@ -123,7 +123,8 @@ fn give_back(store: &Path) -> Result<(), CliError> {
     match fs::metadata(store) {
         Ok(found) if found.is_file() => return remove(store),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => drop(found.map_err(failed)?),
+        Err(error) => return Err(failed(error)),
+        Ok(_) => {}
     }
     let mut disk = File::options().read(true).write(true).open(store).map_err(failed)?;
     let size = disk.seek(SeekFrom::End(0)).map_err(failed)?;
