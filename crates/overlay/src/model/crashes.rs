@@ -308,13 +308,18 @@ fn a_file_that_is_removed_while_it_is_brought_home_is_forgotten_once() {
         step(&mut mount, &mut oracle, Operation::Write(1), 1).unwrap();
         let inode = mount.find().unwrap();
         mount.overlay.handle_request(2, Request::Settle, time);
-        (0..steps).for_each(|_| drop(mount.complete_one()));
+        for _ in 0..steps {
+            mount.complete_one();
+        }
         let name = Name::new(NAME).unwrap();
         mount.overlay.handle_request(3, Request::Unlink { directory: ROOT, name }, time);
         let mut is_settled = false;
         loop {
             match mount.overlay.poll_response() {
-                Some(response) if response.id == 3 => break drop(response.result.unwrap()),
+                Some(response) if response.id == 3 => {
+                    response.result.unwrap();
+                    break;
+                }
                 Some(response) => is_settled = response.result.is_ok(),
                 None => assert!(mount.complete_one(), "it is answered"),
             };
