@@ -71,12 +71,15 @@ pub(crate) fn said(command: &mut Command) -> String {
     text
 }
 
-/// A number that stands for all names, contents, owners, modes, times and attributes below `directory`.
+/// A number that stands for all names, contents, owners, modes, times and attributes below `directory`. Its
+/// own times are left out: they change when what is hidden in it comes and goes.
 #[track_caller]
 pub(crate) fn digest(directory: &Path) -> String {
-    let tar = "tar -c --sort=name --xattrs --acls --numeric-owner --format=pax \
-        --pax-option=exthdr.name=%d/%f,delete=atime,delete=ctime --exclude=./.coulter . | sha256sum";
-    said(Command::new("sh").args(["-c", tar]).current_dir(directory))
+    let names =
+        "find . -mindepth 1 -path ./.coulter -prune -o -mindepth 1 -print0 | LC_ALL=C sort -z";
+    let tar = "tar -c --no-recursion --xattrs --acls --numeric-owner --format=pax \
+        --pax-option=exthdr.name=%d/%f,delete=atime,delete=ctime --null -T - | sha256sum";
+    said(Command::new("sh").args(["-c", &format!("{names} | {tar}")]).current_dir(directory))
 }
 
 /// Large enough for a tree of 100,000 files and a database, twice.
