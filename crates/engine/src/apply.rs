@@ -80,6 +80,9 @@ impl Applier {
         let mut next_word = 0;
         for extent in &extents {
             if extent.kind == Kind::Discard {
+                if let Some(cache) = &shared.cache {
+                    cache.forget_range(Lba(extent.key), u64::from(extent.count));
+                }
                 shared.map.discard(
                     &mut shared.segments,
                     Lba(extent.key),
@@ -169,7 +172,13 @@ impl Applier {
             segments.relocation_arrived(source);
         }
         let moved = match (extent.kind, extent.relocated) {
-            (Kind::Data, false) => return map.update(segments, Lba(key), pointer, now),
+            (Kind::Data, false) => {
+                // Before the answer: whoever looks up after it must find nothing older.
+                if let Some(cache) = &shared.cache {
+                    cache.update(Lba(key), pointer);
+                }
+                return map.update(segments, Lba(key), pointer, now);
+            }
             (Kind::Data, true) => {
                 let panic = IfUnknown::Panic;
                 let moved = map.update_if(segments, Lba(key), source, pointer, panic, now);
@@ -178,6 +187,9 @@ impl Applier {
                     map.relocation_ended(Lba(key));
                 }
                 segments.note_moved(source);
+                if let Some(cache) = shared.cache.as_ref().filter(|_| moved.is_some()) {
+                    cache.update(Lba(key), pointer);
+                }
                 let Some(settled) = moved else {
                     shared.statistics.relocations_dropped += 1;
                     self.late.push(Lba(key));

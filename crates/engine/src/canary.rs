@@ -78,13 +78,19 @@ pub enum Canary {
     PromiseKept,
     /// A segment is opened while the device still writes zeros into it.
     OpenedWhilePrepared,
+    /// A client reads what it looked up without looking again once it is counted.
+    CachedReadUnchecked,
+    /// What changes stays in the cache of translations.
+    CacheNotEmptied,
+    /// Segments are used again while clients read them.
+    CachedReaderIgnored,
     /// The superblock names a second copy of the checkpoint's body that nobody has written.
     BodyCopyMissing,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 33] = [
+    pub const ALL: [Canary; 36] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -118,6 +124,9 @@ impl Canary {
         Canary::PromiseKept,
         Canary::OpenedWhilePrepared,
         Canary::BodyCopyMissing,
+        Canary::CachedReadUnchecked,
+        Canary::CacheNotEmptied,
+        Canary::CachedReaderIgnored,
     ];
 }
 

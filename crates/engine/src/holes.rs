@@ -350,10 +350,8 @@ impl Segments {
     /// in it.
     pub(crate) fn open_holes(&mut self, stream: Stream, blocks: u32) -> Option<SegmentIndex> {
         let size = self.geometry().segment_blocks;
-        let is_quiet = |entry: &Entry| {
-            let segment = self.segment(entry.segment);
-            segment.readers == 0 || sings(Canary::HoleReaderIgnored)
-        };
+        let is_quiet =
+            |entry: &Entry| !self.is_read(entry.segment) || sings(Canary::HoleReaderIgnored);
         let index = self.holes.entries.iter().position(|entry| {
             entry.stage == SearchStage::Ready
                 && is_quiet(entry)

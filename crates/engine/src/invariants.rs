@@ -91,6 +91,7 @@ impl Engine {
         self.shared.segments.assert_holes();
         self.shared.segments.assert_ready();
         self.assert_readers();
+        self.assert_cache();
         self.assert_requests();
         self.shared.assert_room(is_sound);
         if is_sound {
@@ -143,6 +144,18 @@ impl Engine {
         let cleaning = self.count_ios(|p| matches!(p, Purpose::Clean(_) | Purpose::Defrag(_)));
         let lent = self.shared.log.lent_count() - self.checkpointer.body_copies_out();
         self.cleaner.assert_chunks(cleaning, lent);
+    }
+
+    /// What clients look up is what the map says, as far as memory tells.
+    fn assert_cache(&self) {
+        let Some(cache) = &self.shared.cache else { return };
+        cache.each(|lba, cached| {
+            let known = self.shared.map.current(lba);
+            assert!(
+                known.is_none_or(|current| current == cached),
+                "{lba:?} is cached at {cached:?}, and lies at {known:?}"
+            );
+        });
     }
 
     /// Blocks that are on their way out of a segment are counted there.

@@ -39,6 +39,7 @@ extern crate alloc;
 
 pub mod api;
 mod apply;
+mod atomic;
 #[cfg(coulter_canary)]
 pub mod canary;
 #[cfg(not(coulter_canary))]
@@ -66,6 +67,7 @@ mod pacing;
 pub mod placement;
 pub mod policy;
 pub mod prepare;
+pub mod read_cache;
 mod reads;
 pub mod reclaim;
 mod recovery;

@@ -132,10 +132,9 @@ impl Default for Preparer {
 }
 
 impl Segment {
-    /// Whether it may be prepared now, waiting in the queue.
+    /// Whether it may be prepared now, waiting in the queue, if it is not read.
     fn may_be_prepared(&self, size: u32) -> bool {
-        let is_touched = self.readers > 0 || self.state != State::Queued(Trim::Done);
-        !self.readiness.is_whole(size) && !is_touched
+        !self.readiness.is_whole(size) && self.state == State::Queued(Trim::Done)
     }
 }
 
@@ -179,14 +178,18 @@ impl Segments {
         let mut waiting = self.queue().take(self.listed_count().min(count));
         let front = waiting.next()?;
         let mut ordered = waiting.chain(core::iter::once(front));
-        ordered.find(|segment| self.segment(*segment).may_be_prepared(size))
+        ordered.find(|segment| self.may_be_prepared(*segment, size))
     }
 
     /// The segment to be given space next: in order.
     fn next_without_space(&self, count: usize) -> Option<SegmentIndex> {
         let size = self.geometry().segment_blocks;
         let next = self.queue().take(self.listed_count().min(count)).nth(self.ready.count)?;
-        self.segment(next).may_be_prepared(size).then_some(next)
+        self.may_be_prepared(next, size).then_some(next)
+    }
+
+    fn may_be_prepared(&self, segment: SegmentIndex, size: u32) -> bool {
+        self.segment(segment).may_be_prepared(size) && !self.is_read(segment)
     }
 }
 

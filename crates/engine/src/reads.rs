@@ -81,6 +81,9 @@ impl Reads {
             } else if wants == Wants::Presence && lookup == Lookup::Unmapped {
                 buffers.absent(buffer, cursor, 1);
             } else if let Lookup::Mapped(pointer) = lookup {
+                if let Some(cache) = &shared.cache {
+                    cache.fill(block, pointer);
+                }
                 run = Some(self.extend_run(shared, slot, run, pointer, cursor));
             } else if lookup == Lookup::Unmapped {
                 buffers.zero(buffer, cursor, 1);

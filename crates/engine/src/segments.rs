@@ -22,8 +22,10 @@ use crate::classes::Classes;
 use crate::holes::Holes;
 use crate::index_set::IndexSet;
 use crate::prepare::{Readiness, ReadyQueue};
+use crate::read_cache::ReadCache;
 use crate::units::{SegmentIndex, Sequence, Stream, mean, segment_of};
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use coulter_format::Pba;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
@@ -135,6 +137,8 @@ pub(crate) struct Segments {
     emptied: Option<SegmentIndex>,
     pub(crate) holes: Holes,
     pub(crate) ready: ReadyQueue,
+    /// Where clients count themselves that read the device themselves.
+    clients: Option<Arc<ReadCache>>,
 }
 
 impl Segments {
@@ -187,6 +191,7 @@ impl Segments {
             emptied: None,
             holes: Holes::default(),
             ready: ReadyQueue::default(),
+            clients: None,
         }
     }
 
@@ -249,6 +254,18 @@ impl Segments {
         let entry = &mut self.table[segment.index()];
         assert!(entry.readers > 0, "a read ends once");
         entry.readers -= 1;
+    }
+
+    /// Clients read the device themselves from now on.
+    pub(crate) fn set_clients(&mut self, clients: Arc<ReadCache>) {
+        self.clients = Some(clients);
+    }
+
+    /// Whether a read of it is under way, the engine's or a client's.
+    pub(crate) fn is_read(&self, segment: SegmentIndex) -> bool {
+        let by_clients =
+            self.clients.as_ref().is_some_and(|clients| clients.is_read(segment.index()));
+        by_clients || self.table[segment.index()].readers > 0
     }
 
     /// The only place where a state changes.

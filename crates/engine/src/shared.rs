@@ -16,11 +16,13 @@ use crate::log::Log;
 use crate::map::{EntryWidth, Map};
 use crate::pacing::Pacing;
 use crate::placement::Placer;
+use crate::read_cache::ReadCache;
 use crate::requests::{Requests, Work};
 use crate::room::Promises;
 use crate::segments::Segments;
 use crate::statistics::Statistics;
 use crate::units::{Sequence, Stream};
+use alloc::sync::Arc;
 use coulter_format::StoreId;
 use coulter_format::superblock::Superblock;
 
@@ -117,6 +119,8 @@ pub(crate) struct Shared {
     pub(crate) signals: Signals,
     /// What was promised to writes of a sparse store.
     pub(crate) promises: Promises,
+    /// Where clients look up blocks that they read themselves.
+    pub(crate) cache: Option<Arc<ReadCache>>,
     pub(crate) statistics: Statistics,
 }
 
@@ -142,6 +146,7 @@ impl Shared {
             placer: Placer::new(config.placement, 0),
             signals: Signals::default(),
             promises: Promises::default(),
+            cache: None,
             statistics: Statistics::default(),
             superblock,
             config,

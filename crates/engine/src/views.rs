@@ -4,11 +4,19 @@ use crate::Engine;
 use crate::api::{Phase, RequestId};
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
+use crate::read_cache::ReadCache;
 use crate::statistics::Statistics;
+use alloc::sync::Arc;
 use coulter_format::Lba;
 use coulter_format::superblock::{Geometry, Superblock};
 
 impl Engine {
+    /// Has clients look up in `cache` from now on, which knows nothing yet. The store can be read.
+    pub fn share(&mut self, cache: Arc<ReadCache>) {
+        self.shared.segments.set_clients(cache.clone());
+        self.shared.cache = Some(cache);
+    }
+
     /// What the engine is doing about its store.
     pub fn phase(&self) -> Phase {
         self.shared.phase

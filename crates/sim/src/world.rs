@@ -15,6 +15,7 @@
 //! refused; wrong bytes are not.
 
 mod answers;
+mod clients;
 mod disk;
 mod invariants;
 mod outcome;
@@ -28,6 +29,7 @@ use crate::generate;
 use crate::oracle::{Floor, Operation, Oracle, Part, Violation};
 use crate::plan::{Fault, Plan, Setting, Shape, Step};
 use crate::random::Random;
+use clients::Clients;
 use coulter_engine::create::create;
 use coulter_engine::grow::Growth;
 use coulter_engine::tuning::CleaningMode;
@@ -152,6 +154,7 @@ struct World {
     /// Chunks that the engine said recovery may need, when it was last up.
     recovery_cells: Option<u64>,
     invariants: Invariants,
+    clients: Clients,
     story: Option<Vec<String>>,
 }
 
@@ -195,6 +198,7 @@ impl World {
             references_lost: 0,
             recovery_cells: None,
             invariants: Invariants::default(),
+            clients: Clients::default(),
             story: None,
         }
     }
@@ -362,6 +366,9 @@ impl World {
             return Ok(());
         }
         let step = &self.clipped(step);
+        if let Step::Read { lba, count } = *step {
+            self.try_client_read(lba, count);
+        }
         self.next_request += 1;
         let id = RequestId(self.next_request);
         let mut scratch = Vec::new();
@@ -572,7 +579,9 @@ impl World {
     fn turn(&mut self) -> Result<bool, Violation> {
         self.poll();
         let first = self.pending.iter().enumerate().min_by_key(|(_, pending)| pending.due_ns);
-        let Some((index, _)) = first else { return Ok(self.time_passes()) };
+        let Some((index, _)) = first else {
+            return Ok(self.end_client_reads(true)? || self.time_passes());
+        };
         let Pending { due_ns, io, data, flush_mark } = self.pending.swap_remove(index);
         self.now_ns = self.now_ns.max(due_ns);
         self.outcome.time_ns = self.now_ns;
@@ -580,6 +589,7 @@ impl World {
         let result = self.execute(&io, data, flush_mark);
         let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
         engine.handle_completion(io.id, result, memory);
+        self.end_client_reads(false)?;
         self.poll();
         self.take_responses()?;
         Ok(true)

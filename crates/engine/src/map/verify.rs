@@ -1,6 +1,6 @@
 //! The map, counted anew.
 
-use super::directory::{Flag, Leaf, LeafPlace, Root, RootState};
+use super::directory::{Flag, Leaf, LeafPlace, Root, RootState, split};
 use super::frames::Frames;
 use super::{ENTRIES_PER_PAGE, Map, UPDATES_PER_CELL, Update};
 use crate::invariants::{Stored, Tally};
@@ -8,7 +8,7 @@ use crate::log::UnderWay;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use coulter_format::checksum::{self, Kind};
-use coulter_format::{BlockPointer, map_page};
+use coulter_format::{BlockPointer, Lba, map_page};
 
 const EMPTY: [BlockPointer; ENTRIES_PER_PAGE] = [BlockPointer::NOWHERE; ENTRIES_PER_PAGE];
 
@@ -20,6 +20,12 @@ fn page(stored: Stored<'_>, kind: Kind, key: u64, at: BlockPointer) -> Option<Ve
 }
 
 impl Map {
+    /// Where a block lies, if memory tells.
+    pub(crate) fn current(&self, lba: Lba) -> Option<BlockPointer> {
+        let (key, index) = split(lba);
+        self.known(self.directory.find(key)?, index)
+    }
+
     /// Counts every reference that the map makes, save its root pages.
     pub(crate) fn tally(&self, tally: &mut Tally<'_>, stored: Stored<'_>) {
         for root in self.directory.roots() {

@@ -10,7 +10,7 @@ impl Segments {
         let next = *self.queue.front()?;
         let front = &self.table[next.index()];
         let is_trimmed = front.state == State::Queued(Trim::UnderWay);
-        let is_touched = front.readers > 0 || is_trimmed || front.readiness.is_under_way();
+        let is_touched = is_trimmed || front.readiness.is_under_way() || self.is_read(next);
         if self.usable_count() <= keep || is_touched {
             return None;
         }
@@ -82,9 +82,9 @@ impl Segments {
             let Some(index) = due.into_iter().chain(freed).min() else { break };
             from = index + 1;
             let segment = SegmentIndex(index as u32);
-            let Segment { state, readers, valid, .. } = self.table[index];
+            let Segment { state, valid, .. } = self.table[index];
             // A read that is in flight must not be discarded under.
-            let read = readers > 0 && !sings(Canary::ReaderIgnored);
+            let read = self.is_read(segment) && !sings(Canary::ReaderIgnored);
             assert_eq!(valid, 0, "nothing is counted in a freed segment");
             match state {
                 // It is not discarded then: it will be written soon anyway.

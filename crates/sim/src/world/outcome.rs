@@ -33,6 +33,8 @@ pub struct Outcome {
     pub records_referred: u64,
     /// How often recovery followed a reference.
     pub references_followed: u64,
+    /// Reads by clients that looked up themselves.
+    pub client_reads: u64,
     /// Of the memory that recovery may use for updates, how much it used at most, in percent.
     pub recovery_fill_max: u64,
     /// Nanoseconds of virtual time.
@@ -58,6 +60,7 @@ impl Outcome {
         self.long_records_replayed += other.long_records_replayed;
         self.records_referred += other.records_referred;
         self.references_followed += other.references_followed;
+        self.client_reads += other.client_reads;
         self.recovery_fill_max = self.recovery_fill_max.max(other.recovery_fill_max);
         self.time_ns += other.time_ns;
         self.fingerprint = mix(self.fingerprint, other.fingerprint);

@@ -34,6 +34,7 @@ impl World {
             }
         }
         self.pending.clear();
+        self.dismiss_clients();
         for expected in std::mem::take(&mut self.expected).into_values() {
             if let Expected::Read { buffer, .. } = expected {
                 self.memory.take_host(buffer);
@@ -124,6 +125,7 @@ impl World {
         }
         self.outcome.recoveries += 1;
         self.compare_memory()?;
+        self.admit_clients();
         let observed = self.read_everything()?;
         if self.tainted {
             return self.end_of_a_tainted_life();
