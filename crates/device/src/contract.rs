@@ -53,6 +53,7 @@
 //!   unflushed may be assumed: it may be lost even if a later flush succeeds.
 
 use crate::device_error::{DeviceError, DeviceErrorKind};
+use crate::read_source::ReadSource;
 use crate::wake::Waker;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -119,6 +120,12 @@ pub unsafe trait Device: Send {
     /// A handle that ends a sleep in [`Device::poll`], or one that [`Device::arm`] has prepared,
     /// from any thread.
     fn waker(&self) -> Waker;
+
+    /// What other threads may read with, what this device stores; `None` if only the device itself can
+    /// read. A device around a device that changes or watches what is read has none.
+    fn read_source(&self) -> Option<ReadSource> {
+        None
+    }
 }
 
 // SAFETY: it is the device in the box.
@@ -142,6 +149,9 @@ unsafe impl<D: Device + ?Sized> Device for Box<D> {
     }
     fn waker(&self) -> Waker {
         (**self).waker()
+    }
+    fn read_source(&self) -> Option<ReadSource> {
+        (**self).read_source()
     }
 }
 

@@ -12,6 +12,7 @@
 //!   when completions are taken.
 
 use crate::service::Completion;
+use coulter_device::Waker;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +34,8 @@ struct Waiting {
     ready: Vec<Completion>,
     /// The session sleeps on the condition.
     is_asleep: bool,
+    /// Or in its own ring, or is about to: this ends that.
+    elsewhere: Option<Waker>,
     /// The next delivery is to be written to the descriptor.
     is_armed: bool,
     /// The descriptor is readable.
@@ -56,7 +59,11 @@ impl Outbox {
             self.signal(&mut waiting);
         }
         let is_asleep = waiting.is_asleep;
+        let elsewhere = waiting.elsewhere.take();
         drop(waiting);
+        if let Some(waker) = elsewhere {
+            waker.wake();
+        }
         if is_asleep {
             self.delivered.notify_one();
         }
@@ -67,7 +74,11 @@ impl Outbox {
         let mut waiting = self.lock();
         waiting.is_closed = true;
         self.signal(&mut waiting);
+        let elsewhere = waiting.elsewhere.take();
         drop(waiting);
+        if let Some(waker) = elsewhere {
+            waker.wake();
+        }
         self.delivered.notify_one();
     }
 
@@ -104,6 +115,14 @@ impl Outbox {
             waiting.is_asleep = false;
         }
         self.take_locked(&mut waiting, out);
+    }
+
+    /// Has the next delivery end a sleep elsewhere. False if completions wait already, or none will come.
+    pub(crate) fn sleep_elsewhere(&self, waker: &Waker) -> bool {
+        let mut waiting = self.lock();
+        let may_sleep = waiting.ready.is_empty() && !waiting.is_closed;
+        waiting.elsewhere = may_sleep.then(|| waker.clone());
+        may_sleep
     }
 
     /// The descriptor, readable when completions wait now, or else from the next delivery on.

@@ -21,6 +21,7 @@ use crate::abort::AbortOnUnwind;
 use crate::close_error::CloseError;
 use crate::delivery::Outbox;
 use crate::descriptors::Descriptors;
+use crate::direct::Direct;
 use crate::driver::{Driver, Finished, Settings};
 use crate::failures::Failures;
 use crate::geometry::Geometry;
@@ -91,6 +92,10 @@ pub(crate) struct EventLoop {
     counts: LoopCounts,
     /// What the clock has to say about cleaning.
     governor: Governor,
+    /// What clients read by themselves.
+    direct: Option<Arc<Direct>>,
+    /// How many reads that were when it was last looked at.
+    direct_hits: u64,
 }
 
 impl EventLoop {
@@ -105,6 +110,7 @@ impl EventLoop {
     ) -> Result<EventLoop, OpenErrorKind> {
         let mut governor = Governor::default();
         let now_ns = shared.now_ns();
+        let source = if settings.read_cache > 0 { device.read_source() } else { None };
         let open = || {
             let mut driver = Driver::new(device, settings.config)?;
             driver.acknowledge(settings.acknowledge);
@@ -114,6 +120,9 @@ impl EventLoop {
         };
         let driver = catch_unwind(AssertUnwindSafe(open));
         let driver = driver.unwrap_or_else(|panic| Err(OpenErrorKind::Bug(message_of(&*panic))))?;
+        let mut driver = driver;
+        let direct = source.and_then(|source| driver.share_reads(settings.read_cache, source));
+        shared.set_direct(direct.clone());
         let mut event_loop = EventLoop {
             geometry: driver.geometry(),
             driver: Some(driver),
@@ -132,6 +141,8 @@ impl EventLoop {
             latencies: Latencies::default(),
             counts: LoopCounts::default(),
             governor,
+            direct,
+            direct_hits: 0,
         };
         event_loop.note_state();
         Ok(event_loop)
@@ -214,7 +225,8 @@ impl EventLoop {
         let for_space = driver.lacks_space();
         let waiting = Waiting { requests: driver.job_count() as u64, oldest_ns, for_space };
         let governor = self.governor.counts();
-        gather(&driver.counters, &engine, &self.latencies, self.counts, governor, waiting)
+        let direct = self.direct.as_deref();
+        gather(&driver.counters, &engine, &self.latencies, self.counts, governor, waiting, direct)
     }
 
     // Sessions on this thread.
@@ -330,10 +342,21 @@ impl EventLoop {
             self.driver().seek_space(now_ns);
         }
         if self.governor.is_at_work() {
+            self.note_direct_reads();
             let now_ns = self.shared.now_ns();
             let driver = self.driver.as_mut().expect("no step is taken after the end");
             let is_busy = driver.job_count() > 0;
             self.governor.turn(driver.engine(), now_ns, is_busy);
+        }
+    }
+
+    /// Clients that read by themselves are hosts that are not idle.
+    fn note_direct_reads(&mut self) {
+        let Some(direct) = &self.direct else { return };
+        let hits = direct.hits();
+        if std::mem::replace(&mut self.direct_hits, hits) != hits {
+            let driver = self.driver.as_mut().expect("no step is taken after the end");
+            self.governor.note_request(driver.engine());
         }
     }
 
@@ -517,6 +540,10 @@ impl EventLoop {
         let (state, error, outcome) = judge(served);
         self.shared.set_state(state);
         self.shared.mailbox.close(&mut self.inbox);
+        if let Some(direct) = &self.direct {
+            direct.close();
+        }
+        self.shared.set_direct(None);
         let driver = self.driver.take().expect("it ends once");
         for finished in driver.abandon(error) {
             let session = finished.session.0 as usize;

@@ -37,6 +37,16 @@ impl Histogram {
         self.max = self.max.max(value_ns);
     }
 
+    /// Takes in all values of another one.
+    pub fn add(&mut self, other: &Histogram) {
+        for (own, other) in self.buckets.iter_mut().zip(other.buckets.iter()) {
+            *own += other;
+        }
+        self.count += other.count;
+        self.total += other.total;
+        self.max = self.max.max(other.max);
+    }
+
     /// Values taken in.
     pub fn count(&self) -> u64 {
         self.count

@@ -86,6 +86,7 @@ mod create_error;
 mod delivery;
 mod description;
 mod descriptors;
+mod direct;
 mod driver;
 mod event_loop;
 mod failures;

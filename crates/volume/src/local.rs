@@ -198,6 +198,8 @@ fn open(
 ) -> Result<LocalVolume, OpenErrorKind> {
     let mut settings = options.settings_for(&*device)?;
     settings.config.growth = growth;
+    // Whoever asks is on the loop's own thread.
+    settings.read_cache = 0;
     let shared = Arc::new(Shared::new(device.waker()).map_err(OpenErrorKind::Resources)?);
     let event_loop = EventLoop::open(device, &settings, shared.clone())?;
     let geometry = event_loop.geometry().clone();

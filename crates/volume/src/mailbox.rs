@@ -96,6 +96,12 @@ impl Mailbox {
         self.queue().try_number()
     }
 
+    /// Has the loop take a turn, though there is no message.
+    pub(crate) fn nudge(&self) {
+        self.has_messages.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
     /// Ends the loop's sleep, if it sleeps.
     fn wake(&self) {
         if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {

@@ -12,6 +12,9 @@ const REQUEST_COUNT_MIN: u32 = 16;
 /// Most requests that memory is set aside for at open: some megabytes for what no host has under way.
 const REQUEST_COUNT_MAX: u32 = 1 << 16;
 
+/// Bytes of the read cache unless another size is asked for: that of 2 GiB of blocks.
+const READ_CACHE_SIZE: u64 = 8 << 20;
+
 /// How to open a store. None of it changes what is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
@@ -30,6 +33,10 @@ pub struct OpenOptions {
     /// What [`Volume::tune`](crate::Volume::tune) changes, changed from the beginning: before the
     /// first request is served and before anything is cleaned.
     pub tuning: Retuning,
+    /// Bytes of the cache in which the threads of clients look up what they then read themselves, 16 for each
+    /// block; 0 for none. No more is taken than the volume has blocks. Without a file or a disk behind
+    /// io_uring there is none.
+    pub read_cache: u64,
     /// When writes are answered.
     pub acknowledge: Acknowledge,
 }
@@ -60,6 +67,7 @@ impl Default for OpenOptions {
             record_count: config.record_count,
             request_count: config.request_count,
             tuning: Retuning::default(),
+            read_cache: READ_CACHE_SIZE,
             acknowledge: Acknowledge::default(),
         }
     }
@@ -97,6 +105,7 @@ impl OpenOptions {
             read_only: self.read_only,
             ..Config::default()
         };
-        Ok(Settings { config, tuning: self.tuning, acknowledge: self.acknowledge })
+        let OpenOptions { tuning, acknowledge, read_cache, .. } = *self;
+        Ok(Settings { config, tuning, acknowledge, read_cache })
     }
 }

@@ -290,6 +290,11 @@ pub trait Session {
     }
     /// Starts all that was queued; wakes the service only if it sleeps.
     fn kick(&mut self);
+    /// The same by a thread that has nothing else to do: if a read is all that is under way, and this very
+    /// thread can carry it out, it is complete when this returns. It waits for nothing else.
+    fn kick_in_place(&mut self) {
+        self.kick();
+    }
     /// Moves the completions that are there to `out`. Waits up to `timeout` for the first one when
     /// there is none, for ever if `None`; `Some(Duration::ZERO)` never waits. Kicks by itself.
     /// Returns at once when no request of the session is outstanding.

@@ -1,6 +1,7 @@
 //! What the volume, its sessions and its loop have in common.
 
 use crate::description::Watchers;
+use crate::direct::Direct;
 use crate::failures::Failures;
 use crate::mailbox::Mailbox;
 use crate::statistics::Statistics;
@@ -10,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) watchers: Watchers,
     failures: Mutex<Failures>,
     last: Mutex<Statistics>,
+    /// What clients need to read by themselves, while the volume is open.
+    direct: Mutex<Option<Arc<Direct>>>,
 }
 
 impl Shared {
@@ -96,6 +99,7 @@ impl Shared {
             watchers: Watchers::default(),
             failures: Mutex::default(),
             last: Mutex::default(),
+            direct: Mutex::default(),
         })
     }
 
@@ -163,6 +167,16 @@ impl Shared {
     pub(crate) fn unanswered_for(&self) -> Option<Duration> {
         let since = self.unanswered_since_ns.load(Ordering::Relaxed);
         (since > 0).then(|| Duration::from_nanos(self.now_ns().saturating_sub(since)))
+    }
+
+    /// What clients need to read by themselves; `None` if they cannot.
+    pub(crate) fn direct(&self) -> Option<Arc<Direct>> {
+        lock(&self.direct).clone()
+    }
+
+    /// Lets clients read by themselves, or no longer.
+    pub(crate) fn set_direct(&self, direct: Option<Arc<Direct>>) {
+        *lock(&self.direct) = direct;
     }
 
     pub(crate) fn state(&self) -> State {

@@ -1,6 +1,7 @@
 //! What a volume has done and what it holds, at one moment. Totals run from the opening.
 
 use crate::counters::{Counters, DeviceCounts, RequestCounts};
+use crate::direct::Direct;
 use crate::governor::GovernorCounts;
 use crate::histogram::Histogram;
 use coulter_format::BLOCK_SIZE;
@@ -22,6 +23,8 @@ pub struct Statistics {
     pub cleaning: Cleaning,
     /// What the map takes.
     pub map: MapUse,
+    /// Reads that the threads of clients carried out, or tried to.
+    pub read_cache: ReadCacheUse,
     /// What the log did.
     pub log: LogCounts,
     /// Times from handing a read over to its completion.
@@ -146,6 +149,24 @@ pub struct MapUse {
     pub evictions: u64,
 }
 
+/// The cache in which clients look up where blocks lie that they then read themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ReadCacheUse {
+    /// Bytes that it takes; 0 if there is none.
+    pub memory_bytes: u64,
+    /// Reads that clients carried out. They count among `requests.reads` and `device.reads` too.
+    pub hits: u64,
+    /// Bytes of these.
+    pub hit_bytes: u64,
+    /// Reads that it could have answered, and did not: the loop carried them out.
+    pub misses: u64,
+    /// Of those that were read, the ones that failed or had another checksum: the loop carried them out
+    /// again.
+    pub mismatches: u64,
+}
+
 /// Records, flushes, checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -256,13 +277,22 @@ pub(crate) fn gather(
     event_loop: LoopCounts,
     governor: GovernorCounts,
     waiting: Waiting,
+    direct: Option<&Direct>,
 ) -> Statistics {
+    let mut read_latency = latencies.read.clone();
+    let read_cache =
+        direct.map_or_else(ReadCacheUse::default, |direct| direct.gather(&mut read_latency));
+    let (mut requests, mut device) = (counters.requests, counters.device);
+    requests.reads += read_cache.hits;
+    requests.read_bytes += read_cache.hit_bytes;
+    device.reads += read_cache.hits;
+    device.read_bytes += read_cache.hit_bytes;
     let headers =
         engine.user_header_blocks + engine.cleaning_header_blocks + engine.metadata_header_blocks;
     Statistics {
-        requests: counters.requests,
+        requests,
         waiting,
-        device: counters.device,
+        device,
         written: WrittenBytes {
             host_bytes: bytes(engine.user_blocks_written),
             relocated_bytes: bytes(engine.relocated_blocks),
@@ -299,7 +329,8 @@ pub(crate) fn gather(
             evictions: engine.map.evictions,
         },
         log: log_counts(engine),
-        read_latency: (&latencies.read).into(),
+        read_cache,
+        read_latency: (&read_latency).into(),
         write_latency: (&latencies.write).into(),
         flush_latency: (&latencies.flush).into(),
         event_loop,

@@ -228,6 +228,36 @@ impl Target {
         self.alignment
     }
 
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The same once more, to be read from, and without a lock: an open file of its own.
+    pub(crate) fn reopened_to_read(&self) -> io::Result<Target> {
+        // SAFETY: no pointers; the descriptor is open.
+        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
+        if flags < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut open = fs::OpenOptions::new();
+        open.read(true).custom_flags(flags & libc::O_DIRECT);
+        // The very file that is open, whatever its path leads to by now.
+        let file = open.open(format!("/proc/self/fd/{}", self.fd()))?;
+        Ok(Target {
+            file,
+            path: self.path.clone(),
+            kind: self.kind,
+            size: self.size,
+            alignment: self.alignment,
+            volatile_cache: self.volatile_cache,
+            discard: false,
+            prepare: Prepare::Nothing,
+            read_only: true,
+            notes: Vec::new(),
+            _file_below: None,
+        })
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

@@ -29,6 +29,7 @@ use crate::contract::{
 };
 use crate::event::Event;
 use crate::medium::Target;
+use crate::read_source::ReadSource;
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
 use flights::{DiscardMethod, Flights, Outcome};
 use io_uring::{opcode, types};
@@ -74,6 +75,14 @@ impl UringDevice {
         queue_depth: usize,
     ) -> Result<UringDevice, (Target, io::Error)> {
         UringDevice::with_setups(target, queue_depth, &setups())
+    }
+
+    /// The same for threads that take turns.
+    pub(crate) fn of_any_thread(
+        target: Target,
+        queue_depth: usize,
+    ) -> Result<UringDevice, (Target, io::Error)> {
+        UringDevice::with_setups(target, queue_depth, &setups()[1..])
     }
 
     fn with_setups(
@@ -325,6 +334,10 @@ unsafe impl Device for UringDevice {
 
     fn waker(&self) -> Waker {
         self.sleeper.waker()
+    }
+
+    fn read_source(&self) -> Option<ReadSource> {
+        ReadSource::of(&self.target)
     }
 }
 

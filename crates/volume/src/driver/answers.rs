@@ -15,8 +15,13 @@ use super::footprint::Footprint;
 use super::jobs::{Job, JobIndex, Stage};
 use super::parts::request_id;
 use super::{Driver, Finished};
+use crate::direct::Direct;
 use crate::open_options::Acknowledge;
 use crate::service::{Operation, RequestError};
+use coulter_device::ReadSource;
+use coulter_engine::read_cache::ReadCache;
+use coulter_format::Lba;
+use std::sync::Arc;
 
 /// What was answered and never written.
 #[derive(Debug, Default)]
@@ -29,6 +34,35 @@ impl Lost {
 }
 
 impl Driver {
+    /// Has clients look up in `cache`, before the first of them is there.
+    pub(crate) fn share(&mut self, cache: Arc<ReadCache>) {
+        self.engine.share(cache.clone());
+        self.cache = Some(cache);
+    }
+
+    /// The same with a cache of so many bytes, for clients that read from `source`; `None` if there can be none.
+    pub(crate) fn share_reads(&mut self, size: u64, source: ReadSource) -> Option<Arc<Direct>> {
+        let geometry = *self.engine.geometry();
+        let cache = ReadCache::new(
+            size,
+            geometry.volume_size,
+            geometry.first_segment,
+            geometry.segment_blocks,
+            geometry.segment_count,
+        );
+        let cache = Arc::new(cache?);
+        self.share(cache.clone());
+        Some(Arc::new(Direct::new(cache, source)))
+    }
+
+    /// Nothing is put where clients look while a write is under way that may be answered before the map
+    /// knows of it, nor once such a write was lost.
+    pub(super) fn note_early_writes(&self) {
+        if let Some(cache) = &self.cache {
+            cache.allow_filling(self.conflicts.are_all_late() && self.lost.0.is_empty());
+        }
+    }
+
     /// Sets when writes are answered; before the first one.
     pub(crate) fn acknowledge(&mut self, acknowledge: Acknowledge) {
         self.answers_early = acknowledge == Acknowledge::Buffered;
@@ -90,6 +124,11 @@ impl Driver {
         // What the engine took may be refused already: a sparse store that is full.
         let is_refused = self.engine.has_answered(request_id(index));
         if is_early && !is_refused && job.failure.is_none() && self.engine.read_only().is_none() {
+            // Before the answer, and until the write has ended: the map does not know of it yet.
+            if let Some(cache) = &self.cache {
+                let forget = |first, count| cache.forget_range(Lba(first), count);
+                job.footprint().each(forget);
+            }
             job.is_answered = true;
             self.finished.push(Finished::of(job, Ok(())));
             self.bounces.give(std::mem::take(&mut job.bounce));
@@ -100,6 +139,11 @@ impl Driver {
     pub(super) fn note_end_of_answered(&mut self, job: &Job) {
         if let Some(error) = job.failure {
             self.lost.0.push((job.footprint(), error));
+            self.note_early_writes();
+            // Clients ask the loop from now on, which knows what is lost.
+            if let Some(cache) = &self.cache {
+                cache.forget_all();
+            }
         }
     }
 }

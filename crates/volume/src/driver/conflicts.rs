@@ -166,6 +166,11 @@ impl Conflicts {
         waits
     }
 
+    /// Whether no write that may be answered early is under way.
+    pub(super) fn are_all_late(&self) -> bool {
+        self.early_count == 0
+    }
+
     /// A job's place among all, which it has from when it first came.
     fn ticket(&mut self, job: JobIndex) -> u64 {
         let index = job.0 as usize;

@@ -45,6 +45,14 @@ impl Footprint {
             }
     }
 
+    /// Calls `each` with what is touched: the first block, and how many.
+    pub(super) fn each(&self, mut each: impl FnMut(u64, u64)) {
+        match &self.many {
+            Some(many) => many.ranges().iter().for_each(|(first, end)| each(*first, end - first)),
+            None => each(self.hull.first, self.hull.count()),
+        }
+    }
+
     /// Whether the block is touched.
     pub(super) fn contains(&self, block: u64) -> bool {
         self.hull.contains(block)

@@ -47,6 +47,7 @@ use answers::Lost;
 use conflicts::{Admission, Conflicts};
 use coulter_device::{self as device, Device, Wait};
 use coulter_engine::many::ChangesError;
+use coulter_engine::read_cache::ReadCache;
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
 use space::Space;
@@ -54,6 +55,7 @@ use span::Span;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Turns without any effect after which the engine is known to stand still. One might be enough;
@@ -120,6 +122,8 @@ pub(crate) struct Driver {
     freed: Vec<JobIndex>,
     /// Commands that the device has not completed.
     commands_out: usize,
+    /// Where clients look up what they read themselves.
+    cache: Option<Arc<ReadCache>>,
     /// Writes that wait for space.
     space: Space,
     is_shutting_down: bool,
@@ -344,8 +348,14 @@ impl Driver {
                 self.blocked.push_back(index);
                 self.conflicts.line_up(index, footprint);
             }
-            Admission::Waits => self.jobs.job(index).stage = Stage::Guarding,
-            Admission::Free => self.start_write(index),
+            Admission::Waits => {
+                self.note_early_writes();
+                self.jobs.job(index).stage = Stage::Guarding;
+            }
+            Admission::Free => {
+                self.note_early_writes();
+                self.start_write(index);
+            }
         }
     }
 
@@ -392,7 +402,9 @@ impl Driver {
     fn is_stuck(&self) -> bool {
         let waiting = self.jobs.count() > 0 || self.is_shutting_down;
         let waits = self.engine.waits_for_time() || self.engine.lacks_space();
-        let on_its_way = self.commands_out > 0 || waits;
+        // A client that reads a segment which is wanted wakes the loop when it is done.
+        let by_clients = self.cache.as_ref().is_some_and(|cache| cache.is_awaited());
+        let on_its_way = self.commands_out > 0 || waits || by_clients;
         waiting && !on_its_way && self.ended.is_none()
     }
 
@@ -450,6 +462,7 @@ impl Driver {
     fn release(&mut self, index: JobIndex) {
         let mut freed = std::mem::take(&mut self.freed);
         let guards_are_gone = self.conflicts.leave(index, &mut freed);
+        self.note_early_writes();
         for index in freed.drain(..) {
             match self.jobs.job(index).stage {
                 Stage::Awaiting => self.start_unordered(index),

@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     /// What is changed before anything is done.
     pub(crate) tuning: Retuning,
     pub(crate) acknowledge: Acknowledge,
+    /// Bytes of the cache with which clients read by themselves; 0 for none.
+    pub(crate) read_cache: u64,
 }
 
 impl Driver {
@@ -67,6 +69,7 @@ impl Driver {
             arrived: VecDeque::with_capacity(queue_depth),
             freed: Vec::new(),
             commands_out: 0,
+            cache: None,
             space: Space::default(),
             is_shutting_down: false,
             ended: None,
