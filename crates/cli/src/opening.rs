@@ -24,6 +24,11 @@ pub struct OpeningOptions {
     #[arg(long, value_name = "SIZE")]
     pub map_memory: Option<Size>,
 
+    /// Memory for reads by the threads of clients, 16 bytes for each block that is read or written often; 0
+    /// for none: the volume's thread carries out all reads [default: 8M]
+    #[arg(long, value_name = "SIZE")]
+    pub read_cache: Option<Size>,
+
     /// How commands get to the drive: `auto`, through the kernel's block layer; `nvme-passthrough`, as NVMe commands
     /// of our own to a namespace, where kernel and drive allow that: else as auto, and the log says why
     #[arg(long, default_value = "auto", value_name = "HOW", value_parser = named(&DeviceChoice::NAMED))]
@@ -136,6 +141,7 @@ impl OpeningOptions {
         Opening {
             name: self.name.clone(),
             map_memory: self.map_memory.map(|size| size.0),
+            read_cache: self.read_cache.map(|size| size.0),
             device: self.device,
             trim: self.trim,
             acknowledge: self.acknowledge,
@@ -154,6 +160,9 @@ impl OpeningOptions {
         }
         if let Some(size) = self.map_memory {
             words.push(format!("--map-memory={}", size.0).into());
+        }
+        if let Some(size) = self.read_cache {
+            words.push(format!("--read-cache={}", size.0).into());
         }
         if self.device == DeviceChoice::NvmePassthrough {
             words.push("--device=nvme-passthrough".into());

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 13] = [
+const GAUGES: [(&str, &str); 14] = [
     ("space", "segment_size_bytes"),
     ("space", "segments_total"),
     ("space", "segments_empty"),
@@ -20,6 +20,7 @@ const GAUGES: [(&str, &str); 13] = [
     ("map", "memory_bytes"),
     ("map", "memory_peak_bytes"),
     ("map", "memory_limit_bytes"),
+    ("read_cache", "memory_bytes"),
     ("log", "applied_sequence"),
     ("log", "durable_sequence"),
     ("log", "runs"),

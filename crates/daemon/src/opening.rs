@@ -13,6 +13,8 @@ pub struct Opening {
     pub name: Option<String>,
     /// Most bytes of memory that the map may take; `None` for what was decided at creation.
     pub map_memory: Option<u64>,
+    /// Bytes of memory with which the threads of clients read by themselves; `None` for the default.
+    pub read_cache: Option<u64>,
     /// How commands get to the drive.
     pub device: DeviceChoice,
     /// Whether to discard segments that were freed.

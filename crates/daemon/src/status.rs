@@ -383,6 +383,15 @@ impl fmt::Display for Status {
             number("map", "hits"),
             number("map", "misses")
         )?;
+        if number("read_cache", "memory_bytes") > 0 {
+            writeln!(
+                f,
+                "  reads      {} by the threads of clients ({} of memory), {} looked up in vain",
+                number("read_cache", "hits"),
+                Size(number("read_cache", "memory_bytes")),
+                number("read_cache", "misses")
+            )?;
+        }
         writeln!(
             f,
             "  log        {} flushes answered by {} of the device, {} checkpoints, {} damaged blocks",

@@ -187,13 +187,15 @@ impl Store {
             }
         };
         let device = wrap(device);
+        let defaults = coulter::OpenOptions::default();
         let options = coulter::OpenOptions {
             map_memory: opening.map_memory,
             read_only: opening.read_only,
             trim: trims(opening.trim, &path),
             tuning: opening.tuning(),
             acknowledge: opening.acknowledge.into(),
-            ..coulter::OpenOptions::default()
+            read_cache: opening.read_cache.unwrap_or(defaults.read_cache),
+            ..defaults
         };
         match Volume::open(device, options) {
             Ok(volume) => Ok(OpenStore { path, volume: Arc::new(volume), replica }),

@@ -17,7 +17,7 @@ use super::reply;
 use super::wire::{
     REQUEST_HEADER_SIZE, RequestHeader, command, command_flag as flag, extent_state,
 };
-use crate::net::{Exchange, Malformed, Outgoing, Receiver};
+use crate::net::{Alone, Exchange, Malformed, Outgoing, Receiver};
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{
@@ -81,6 +81,7 @@ pub(super) struct Transmission {
     ended: bool,
     blocked: bool,
     submitted: usize,
+    alone: Alone,
 }
 
 #[derive(Clone, Copy)]
@@ -132,6 +133,7 @@ impl Transmission {
             ended: false,
             blocked: false,
             submitted: 0,
+            alone: Alone::default(),
         }
     }
 
@@ -364,7 +366,11 @@ impl Exchange for Transmission {
         let outcome = self.take_requests();
         if self.submitted > 0 {
             self.submitted = 0;
-            self.session.kick();
+            if self.alone.is_usual(self.session.outstanding() == 1) {
+                self.session.kick_in_place();
+            } else {
+                self.session.kick();
+            }
         }
         outcome
     }

@@ -8,10 +8,12 @@
 //! connection  one thread: socket and exchange, asleep in one poll
 //!   receive, outgoing  bytes and buffers on their way in and out
 //! address, socket      where, and how to wait
+//! alone                whether a client sends one request at a time
 //! ``` A protocol is a `Protocol`, which negotiates, and an `Exchange`, which decodes and encodes
 //! bytes.
 
 mod address;
+mod alone;
 mod connection;
 mod event;
 mod listener;
@@ -23,6 +25,7 @@ mod server;
 pub(crate) mod socket;
 
 pub use address::{Address, AddressError};
+pub(crate) use alone::Alone;
 pub(crate) use connection::{Connection, Exchange};
 pub use event::{CloseReason, Event, Statistics};
 pub(crate) use listener::Listener;

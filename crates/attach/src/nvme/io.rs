@@ -14,6 +14,7 @@ use super::outcome;
 use super::pdus::{IN_CAPSULE_SIZE, Pdu, Pdus};
 use super::subsystem::QueueSeat;
 use super::tally::Counts;
+use crate::net::Alone;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{Completion, Operation, Request, RequestError, Session};
@@ -63,6 +64,7 @@ pub(super) struct Io {
     capsules: BufferPool,
     completions: Vec<Completion>,
     submitted: usize,
+    alone: Alone,
     counts: Counts,
     block_size_log: u8,
     sq_head: u32,
@@ -145,6 +147,7 @@ impl Io {
             capsules,
             completions: Vec::with_capacity(count),
             submitted: 0,
+            alone: Alone::default(),
             counts: Counts::default(),
             sq_head: 0,
             terms,
@@ -194,7 +197,11 @@ impl Io {
     fn kick(&mut self) {
         if self.submitted > 0 {
             self.submitted = 0;
-            self.session.kick();
+            if self.alone.is_usual(self.session.outstanding() == 1) {
+                self.session.kick_in_place();
+            } else {
+                self.session.kick();
+            }
         }
     }
 

@@ -255,6 +255,7 @@ mod tests {
         let opening = OpeningOptions {
             name: Some("a".into()),
             map_memory: Some(Size(12_345_678)),
+            read_cache: Some(Size(23_456_789)),
             device: DeviceChoice::NvmePassthrough,
             trim: Trim::Yes,
             acknowledge: Acknowledge::Buffered,

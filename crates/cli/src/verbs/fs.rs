@@ -297,6 +297,7 @@ impl FsMount {
         let opening = OpeningOptions {
             name: self.name.clone(),
             map_memory: self.map_memory,
+            read_cache: None,
             device: DeviceChoice::Auto,
             trim: Trim::Auto,
             // What a program did not sync may go with the mount, as with any file system.

@@ -228,6 +228,7 @@ impl Mount {
         let options = [
             (opening.name.as_ref().is_some_and(|name| *name != entry.name), "--name"),
             (opening.map_memory.is_some(), "--map-memory"),
+            (opening.read_cache.is_some(), "--read-cache"),
             (opening.trim != Trim::Auto, "--trim"),
             (is_buffered && entry.acknowledge == Acknowledge::Written, "--acknowledge buffered"),
             (opening.metrics.is_some() && opening.metrics != entry.metrics, "--metrics"),

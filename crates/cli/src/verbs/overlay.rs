@@ -391,6 +391,7 @@ impl Attach {
         let opening = OpeningOptions {
             name: Some(self.name.clone().unwrap_or(stem)),
             map_memory: None,
+            read_cache: None,
             device: DeviceChoice::Auto,
             trim: Trim::Auto,
             acknowledge: Acknowledge::Buffered,

@@ -40,7 +40,7 @@ impl World {
     /// Clients may read the store that was opened.
     pub(super) fn admit_clients(&mut self) {
         let geometry = *self.engine().geometry();
-        let slots = (geometry.volume_size / 2).clamp(1, 4096);
+        let slots = (geometry.volume_size / 2).clamp(1, 512);
         let cache = ReadCache::new(
             slots * SLOT_SIZE,
             geometry.volume_size,
