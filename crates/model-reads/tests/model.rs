@@ -262,18 +262,17 @@ fn a_client_sees_nothing_old_and_nothing_foreign() {
 #[test]
 fn each_mistake_is_found() {
     std::panic::set_hook(Box::new(|_| {}));
-    let mistakes: [(&str, Option<Canary>, fn()); 4] = [
-        ("no second look", Some(Canary::CachedReadUnchecked), overwritten),
-        ("readers ignored", Some(Canary::CachedReaderIgnored), overwritten),
-        ("the slot stays", Some(Canary::CacheNotEmptied), overwritten),
-        ("no second look, of a discard", Some(Canary::CachedReadUnchecked), discarded),
-    ];
-    let found: Vec<_> = mistakes.iter().map(|(_, canary, model)| found(*canary, *model)).collect();
+    let of_writes =
+        [Canary::CachedReadUnchecked, Canary::CachedReaderIgnored, Canary::CacheNotEmptied];
+    let mut all: Vec<_> =
+        of_writes.map(|mistake| (mistake, found(Some(mistake), overwritten))).into();
+    let of_discards = Canary::CachedReadUnchecked;
+    all.push((of_discards, found(Some(of_discards), discarded)));
     let too_soon = catch_unwind(|| loom::model(answered_too_soon)).is_err();
     let _ = std::panic::take_hook();
-    for ((name, ..), found) in mistakes.iter().zip(found) {
-        let found = found.unwrap_or_else(|| panic!("{name}: not found"));
-        println!("{name}: {}", found.lines().next().unwrap_or_default());
+    for (mistake, found) in all {
+        let found = found.unwrap_or_else(|| panic!("{mistake:?}: not found"));
+        println!("{mistake:?}: {}", found.lines().next().unwrap_or_default());
     }
     assert!(too_soon, "an answer before the slot is changed: not found");
 }
