@@ -12,11 +12,13 @@
 mod dump;
 mod facts;
 mod finding;
+mod rescue;
 mod walk;
 
 pub use dump::dump;
 pub use facts::Counters;
 pub use finding::Finding;
+pub use rescue::{Named, Rescue, Rescued, rescue};
 
 use coulter_format::Block;
 use coulter_format::files::{Superblock, space};

@@ -1,5 +1,7 @@
 //! `coulter fs`: file systems of Coulter's own, which lie on a volume without a block device between.
 
+mod salvage;
+
 use crate::error::{CliError, Error, MountError};
 use crate::format_store::{self, Target};
 use crate::opening::{CopyOptions, OpeningOptions};
@@ -53,6 +55,7 @@ enum FsVerb {
     Mount(FsMount),
     Check(Check),
     Dump(Dump),
+    Salvage(salvage::Salvage),
 }
 
 /// Make a store with an empty file system.
@@ -226,6 +229,7 @@ impl Fs {
             FsVerb::Mount(mount) => mount.run(&state()?),
             FsVerb::Check(check) => check.run(known),
             FsVerb::Dump(dump) => dump.run(known),
+            FsVerb::Salvage(salvage) => salvage.run(known),
         }
     }
 

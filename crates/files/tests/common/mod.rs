@@ -14,10 +14,10 @@ pub mod sequences;
 
 use coulter::buffer::Buffer;
 use coulter_files::{
-    Attributes, BLOCK_SIZE, Change, Command, CreateOptions, Files, Io, Name, NewNode, Options,
-    ROOT, Reply, Request, Time, create, read_span,
+    Attributes, BLOCK_SIZE, Change, Command, CreateOptions, Files, Io, IoError, Name, NewNode,
+    Options, ROOT, Reply, Request, Time, create, read_span,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 pub type Block = [u8; BLOCK_SIZE];
@@ -144,6 +144,10 @@ pub trait Backend {
     fn submit(&mut self, io: Io);
     /// Something completes; `None` if nothing is out.
     fn complete(&mut self) -> Option<(u32, Buffer)>;
+    /// How that ended.
+    fn result(&self, _io: u32) -> Result<(), IoError> {
+        Ok(())
+    }
 }
 
 /// A volume and the commands that are out.
@@ -151,6 +155,9 @@ pub struct InMemory {
     pub volume: Volume,
     out: Vec<Out>,
     random: Random,
+    /// A block that cannot be read, and the reads of it.
+    damaged: Option<u64>,
+    failed: BTreeSet<u32>,
 }
 
 /// A mounted file system.
@@ -168,7 +175,8 @@ pub fn name(text: &str) -> Name {
 
 impl InMemory {
     pub fn new(volume: Volume, seed: u64) -> InMemory {
-        InMemory { volume, out: Vec::new(), random: Random(seed) }
+        let failed = BTreeSet::new();
+        InMemory { volume, out: Vec::new(), random: Random(seed), damaged: None, failed }
     }
 }
 
@@ -197,6 +205,13 @@ impl Mount {
 
     pub fn of(volume: Volume, cache_blocks: usize, seed: u64) -> Mount {
         Mount::on(InMemory::new(volume, seed), cache_blocks)
+    }
+
+    /// On a volume one block of which is damaged. It may not be open.
+    pub fn damaged(volume: Volume, cache_blocks: usize, damaged: u64) -> Mount {
+        let mut backend = InMemory::new(volume, damaged);
+        backend.damaged = Some(damaged);
+        Mount::opened(backend, cache_blocks)
     }
 
     pub fn volume(&self) -> &Volume {
@@ -240,6 +255,11 @@ impl Backend for InMemory {
             }
         };
         if let Kind::Read(first) = kind {
+            let blocks = first..first + (buffer.len() / BLOCK_SIZE) as u64;
+            self.failed.remove(&id);
+            if self.damaged.is_some_and(|damaged| blocks.contains(&damaged)) {
+                self.failed.insert(id);
+            }
             self.assert_settled(first, (buffer.len() / BLOCK_SIZE) as u64);
         }
         let kind = match kind {
@@ -251,6 +271,10 @@ impl Backend for InMemory {
             kind => kind,
         };
         self.out.push(Out { io: id, buffer, kind });
+    }
+
+    fn result(&self, io: u32) -> Result<(), IoError> {
+        if self.failed.contains(&io) { Err(IoError::Corrupt) } else { Ok(()) }
     }
 
     /// A read completes, or the oldest write.
@@ -299,6 +323,12 @@ impl Backend for InMemory {
 
 impl<B: Backend> Mount<B> {
     pub fn on(backend: B, cache_blocks: usize) -> Mount<B> {
+        let mount = Mount::opened(backend, cache_blocks);
+        assert_eq!(mount.files.is_open(), Ok(true));
+        mount
+    }
+
+    fn opened(backend: B, cache_blocks: usize) -> Mount<B> {
         let options = Options { cache_blocks, read_only: false };
         let mut mount = Mount {
             files: Files::open(options, backend.block_count()),
@@ -308,7 +338,6 @@ impl<B: Backend> Mount<B> {
             answers: BTreeMap::new(),
         };
         mount.settle();
-        assert_eq!(mount.files.is_open(), Ok(true));
         mount
     }
 
@@ -326,7 +355,9 @@ impl<B: Backend> Mount<B> {
         loop {
             self.poll();
             match self.backend.complete() {
-                Some((io, buffer)) => self.files.handle_completion(io, Ok(()), buffer),
+                Some((io, buffer)) => {
+                    self.files.handle_completion(io, self.backend.result(io), buffer)
+                }
                 None => return,
             }
         }
@@ -348,7 +379,7 @@ impl<B: Backend> Mount<B> {
             }
             let completed = self.backend.complete();
             let (io, buffer) = completed.expect("a request is answered");
-            self.files.handle_completion(io, Ok(()), buffer);
+            self.files.handle_completion(io, self.backend.result(io), buffer);
         }
     }
 

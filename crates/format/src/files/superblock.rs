@@ -12,7 +12,8 @@ use crate::files::node::LEVELS_MAX;
 use crate::files::{BLOCK_COUNT_MAX, BLOCK_COUNT_MIN, FILES_VERSION, FIRST_INODE};
 use crate::{BLOCK_SIZE, Block, Corrupt, Reason, Structure};
 
-const MAGIC: [u8; 8] = *b"COULTRFS";
+/// The first bytes of a file system.
+pub const MAGIC: [u8; 8] = *b"COULTRFS";
 /// Numbers of inodes lie below this.
 pub const INODE_LIMIT: u64 = 1 << 48;
 
