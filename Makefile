@@ -105,6 +105,9 @@ programs: ## databases, mail and files on a volume and beside it, on this disk a
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- --held-back $(ARGUMENTS)
 
+million-files: build ## a million files on `coulter fs` and `coulter overlay`: time, and memory of the daemons
+	scripts/million_files.sh $(ARGUMENTS)
+
 power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite, PostgreSQL, `coulter fs`, `coulter overlay`
 	scripts/setup.sh test
 	$(CARGO) build --release --package coulter-cli
@@ -185,4 +188,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills file-suites
+.PHONY: examples file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills million-files file-suites
