@@ -336,6 +336,11 @@ pub enum OpenError {
         /// Bytes needed.
         needed: u64,
     },
+    /// There is not so much memory.
+    Memory {
+        /// Bytes that were asked for, and refused.
+        needed: u64,
+    },
     /// It cannot grow as it should.
     Growth(crate::grow::GrowthError),
 }

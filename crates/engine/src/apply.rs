@@ -3,6 +3,7 @@
 use crate::api::{IoResult, RecordRef};
 use crate::canary::{Canary, sings};
 use crate::map::{IfUnknown, Map};
+use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::Sequence;
 use alloc::vec::Vec;
@@ -20,11 +21,11 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    pub(crate) fn new(record_count: u16) -> Applier {
-        Applier {
-            completed: Vec::with_capacity(usize::from(record_count)),
-            late: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
-        }
+    pub(crate) fn new(record_count: u16) -> Result<Applier, NoMemory> {
+        Ok(Applier {
+            completed: memory::list(usize::from(record_count))?,
+            late: memory::list(PAYLOAD_BLOCKS_MAX)?,
+        })
     }
 
     /// A device command of a record has ended.

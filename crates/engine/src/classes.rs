@@ -7,7 +7,7 @@
 //! - A segment is in one list at most.
 //! - Nothing is allocated once there are as many links as segments.
 
-use alloc::vec::Vec;
+use crate::memory::{NoMemory, Pieces};
 
 /// How many classes there are.
 const COUNT: usize = 256;
@@ -26,7 +26,7 @@ struct Link {
 /// All lists.
 #[derive(Debug)]
 pub(crate) struct Classes {
-    links: Vec<Link>,
+    links: Pieces<Link>,
     first: [u32; COUNT],
     last: [u32; COUNT],
     /// How far a count of valid blocks is shifted to be a class.
@@ -35,15 +35,15 @@ pub(crate) struct Classes {
 
 impl Classes {
     /// For so many segments of `size` blocks, a power of two.
-    pub(crate) fn new(count: usize, size: u32) -> Classes {
+    pub(crate) fn new(count: usize, size: u32) -> Result<Classes, NoMemory> {
         let shift = size.trailing_zeros().saturating_sub(COUNT.trailing_zeros());
         let link = Link { before: NONE, behind: NONE, class: NONE };
-        Classes {
-            links: alloc::vec![link; count],
+        Ok(Classes {
+            links: Pieces::filled(link, count)?,
             first: [NONE; COUNT],
             last: [NONE; COUNT],
             shift,
-        }
+        })
     }
 
     fn class_of(&self, valid: u32) -> u32 {
@@ -114,10 +114,11 @@ impl Classes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn the_emptiest_come_first_and_of_equals_the_one_that_came_first() {
-        let mut classes = Classes::new(5, 1024);
+        let mut classes = Classes::new(5, 1024).expect("there is memory");
         for (segment, valid) in [(3, 1024), (0, 700), (4, 8), (1, 702), (2, 9)] {
             classes.insert(segment, valid);
         }

@@ -7,6 +7,7 @@
 //! follows it in its own record.
 
 use crate::canary::{Canary, sings};
+use crate::memory::{self, NoMemory};
 use crate::units::Stream;
 use alloc::boxed::Box;
 use coulter_format::Lba;
@@ -46,10 +47,10 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new() -> Group {
+    pub(crate) fn new() -> Result<Group, NoMemory> {
         let place = Noted { lba: 0, group: 0, stream: Stream::User };
-        let places = alloc::vec![place; PLACES].into_boxed_slice();
-        Group { number: 1, places, pinned: None, splits: None }
+        let places = memory::filled(place, PLACES)?.into_boxed_slice();
+        Ok(Group { number: 1, places, pinned: None, splits: None })
     }
 
     /// The group was sealed, or is empty: another one begins.
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_address_stays_in_the_record_that_it_went_to_first() {
-        let mut group = Group::new();
+        let mut group = Group::new().expect("there is memory");
         assert!(group.splits(true) && group.splits(false), "the first decides");
         group.note(Lba(10), 4, Stream::User, true);
         group.note(Lba(20), 1, Stream::UserCold, true);
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn nothing_overtakes_a_discard() {
-        let mut group = Group::new();
+        let mut group = Group::new().expect("there is memory");
         group.splits(true);
         group.pin(Stream::UserWarm);
         assert_eq!(group.choice(Lba(7), 1), Choice::Only(Stream::UserWarm));
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_full_group_is_searched_rightly() {
-        let mut group = Group::new();
+        let mut group = Group::new().expect("there is memory");
         for _ in 0..3 {
             group.splits(true);
             let blocks = (Stream::USER.len() * PAYLOAD_BLOCKS_MAX) as u64;

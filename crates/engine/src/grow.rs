@@ -9,11 +9,13 @@
 //! of the old sizes, and leads to a store that knows nothing of the new ones. No segment is written
 //! before a checkpoint has reserved it, so none of the new ones is before that.
 
+use crate::api::OpenError;
 use crate::create::{
     CreateOptions, LayoutError, POINTER_SIZE, Sparse, capacity_alike, map_size_default_of,
     map_size_min_of, plan, spare_percent_min, spare_percent_of,
 };
 use crate::map::directory_size;
+use crate::memory;
 use crate::pacing::{Pacing, Watermarks};
 use crate::shared::Shared;
 use coulter_format::BlockPointer;
@@ -70,12 +72,12 @@ impl Shared {
     /// before its checkpoint, which makes it durable.
     ///
     /// # Errors
-    /// [`GrowthError`]; nothing has changed then.
-    pub(crate) fn grow(&mut self) -> Result<(), GrowthError> {
+    /// [`OpenError::Growth`], and nothing has changed then; or [`OpenError::Memory`].
+    pub(crate) fn grow(&mut self) -> Result<(), OpenError> {
         let Some(growth) = self.config.growth.filter(|_| !self.config.read_only) else {
             return Ok(());
         };
-        let geometry = self.grown_geometry(growth)?;
+        let geometry = self.grown_geometry(growth).map_err(OpenError::Growth)?;
         let old = self.superblock.geometry;
         assert!(geometry.volume_size >= old.volume_size, "no address is lost");
         let held = self.map.holds_addresses_below(geometry.device_size);
@@ -91,15 +93,18 @@ impl Shared {
         budget.map_size = kept.max(needed);
         // The next opening would be refused.
         if self.config.map_size.is_some_and(|allowed| allowed < budget.map_size) {
-            return Err(GrowthError::MapMemory { needed: budget.map_size });
+            let refused = GrowthError::MapMemory { needed: budget.map_size };
+            return Err(OpenError::Growth(refused));
         }
         self.superblock.budget = budget;
         self.superblock.geometry = geometry;
-        self.map.grow(&geometry, self.map_size());
-        self.segments.grow(geometry);
+        self.map.grow(&geometry, self.map_size())?;
+        self.segments.grow(geometry)?;
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
         assert!(pages >= self.lists.table.len(), "no page is given up");
-        self.lists.table.resize(pages, BlockPointer::NOWHERE);
+        while self.lists.table.len() < pages {
+            memory::push(&mut self.lists.table, BlockPointer::NOWHERE)?;
+        }
         let marks = Watermarks::of(&geometry, &self.superblock.budget);
         self.pacing = Pacing::new(marks);
         self.placer = self.placer.renewed(marks.spare);

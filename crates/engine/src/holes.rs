@@ -450,7 +450,8 @@ mod tests {
             first_segment: Pba(SIZE),
             second_superblock: Pba(SIZE / 2),
             third_superblock: Pba::NOWHERE,
-        });
+        })
+        .expect("there is memory");
         segments.restore(SEGMENT, counted.len() as u32, State::Closed, 0, 0, 0);
         segments
     }

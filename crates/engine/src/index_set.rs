@@ -6,6 +6,7 @@
 //! - A bit of a level is set if, and only if, the word below it is not zero.
 //! - All memory is there from the start.
 
+use crate::memory::{self, NoMemory};
 use alloc::vec::Vec;
 
 const BITS: usize = u64::BITS as usize;
@@ -20,13 +21,13 @@ pub(crate) struct IndexSet {
 
 impl IndexSet {
     /// An empty set of numbers below this one.
-    pub(crate) fn new(capacity: usize) -> IndexSet {
-        let mut levels = Vec::with_capacity(6);
+    pub(crate) fn new(capacity: usize) -> Result<IndexSet, NoMemory> {
+        let mut levels = memory::list(6)?;
         let mut words = capacity.div_ceil(BITS).max(1);
         loop {
-            levels.push(alloc::vec![0; words]);
+            memory::push(&mut levels, memory::filled(0, words)?)?;
             if words == 1 {
-                return IndexSet { levels, count: 0 };
+                return Ok(IndexSet { levels, count: 0 });
             }
             words = words.div_ceil(BITS);
         }
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn it_holds_what_an_ordered_set_holds() {
         for capacity in [1, 63, 64, 65, 4096, 4097, 300_000] {
-            let mut set = IndexSet::new(capacity);
+            let mut set = IndexSet::new(capacity).expect("there is memory");
             let mut expected = BTreeSet::new();
             let mut state = capacity as u64 + 5;
             for _ in 0..2000 {

@@ -8,6 +8,7 @@
 //! - One command of the background may always be out, so who waits for it gets on.
 
 use crate::api::{Command, Io, IoId, RecordRef};
+use crate::memory::{self, NoMemory};
 use crate::units::SegmentIndex;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -74,17 +75,17 @@ pub(crate) struct Ios {
 }
 
 impl Ios {
-    pub(crate) fn new(capacity: usize) -> Ios {
+    pub(crate) fn new(capacity: usize) -> Result<Ios, NoMemory> {
         let slot = |_| IoSlot { purpose: None, background: 0, expected: Vec::new() };
-        Ios {
-            slots: (0..capacity).map(slot).collect(),
-            free: (0..capacity as u32).rev().map(IoId).collect(),
-            queue: VecDeque::with_capacity(capacity),
-            background: VecDeque::with_capacity(capacity),
+        Ok(Ios {
+            slots: memory::listed((0..capacity).map(slot))?,
+            free: memory::listed((0..capacity as u32).rev().map(IoId))?,
+            queue: memory::queue(capacity)?,
+            background: memory::queue(capacity)?,
             background_out: 0,
             background_max: u32::MAX,
             out: 0,
-        }
+        })
     }
 
     /// Queues a command.
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_the_cleaner_reads_waits_behind_all_others_and_only_so_much_is_out() {
-        let mut ios = Ios::new(8);
+        let mut ios = Ios::new(8).expect("there is memory");
         ios.limit_background(128);
         let cleaning: Vec<IoId> =
             [64, 64, 64].map(|count| ios.start(Purpose::Clean(0), read(count))).into();
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn one_command_of_the_cleaner_may_always_be_out() {
-        let mut ios = Ios::new(8);
+        let mut ios = Ios::new(8).expect("there is memory");
         ios.limit_background(0);
         let large = ios.start(Purpose::Clean(0), read(256));
         let next = ios.start(Purpose::Clean(1), read(1));

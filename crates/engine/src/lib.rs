@@ -61,6 +61,7 @@ mod loads;
 mod log;
 pub mod many;
 mod map;
+mod memory;
 pub mod named;
 pub mod occupancy;
 mod pacing;
@@ -126,24 +127,27 @@ pub struct Engine {
 impl Engine {
     /// Begins to open the store on a device of `device_size` blocks.
     ///
+    /// # Errors
+    /// [`OpenError::Memory`], if there is not enough of it.
+    ///
     /// # Panics
     /// If `config` is below its own minima.
-    pub fn open(config: Config, device_size: u64) -> Engine {
+    pub fn open(config: Config, device_size: u64) -> Result<Engine, OpenError> {
         assert!(config.record_count >= Config::RECORD_COUNT_MIN, "too few record buffers");
         assert!(config.page_count >= Config::PAGE_COUNT_MIN, "too few page buffers");
         assert!(config.batch_depth >= 1, "one record must be able to go out");
-        Engine {
+        Ok(Engine {
             reads: Reads::new(),
-            writes: Writes::new(),
-            applier: Applier::new(config.record_count),
+            writes: Writes::new()?,
+            applier: Applier::new(config.record_count)?,
             flusher: Flusher::default(),
             sweeper: Sweeper::default(),
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
             checkpointer: Checkpointer::default(),
-            recovery: Some(Recovery::new(config.record_count)),
-            shared: Shared::new(config, device_size),
-        }
+            recovery: Some(Recovery::new(config.record_count)?),
+            shared: Shared::new(config, device_size)?,
+        })
     }
 
     /// Takes a request. `Busy` is no failure: offer it again after the next completion.

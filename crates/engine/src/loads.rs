@@ -3,6 +3,7 @@
 use crate::api::{Buffers, Command, IoResult, PageRef, Target};
 use crate::ios::Purpose;
 use crate::map::{LoadPurpose, LoadStep};
+use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::SegmentIndex;
 use alloc::vec::Vec;
@@ -59,14 +60,14 @@ pub(crate) struct Woken {
 }
 
 impl Loads {
-    pub(crate) fn new(page_count: u16) -> Loads {
-        Loads {
-            slots: alloc::vec![None; usize::from(page_count)],
-            waiters: Vec::with_capacity(64),
-            starved: Vec::with_capacity(64),
+    pub(crate) fn new(page_count: u16) -> Result<Loads, NoMemory> {
+        Ok(Loads {
+            slots: memory::filled(None, usize::from(page_count))?,
+            waiters: memory::list(64)?,
+            starved: memory::list(64)?,
             failures: 0,
-            woken: Vec::with_capacity(64),
-        }
+            woken: memory::list(64)?,
+        })
     }
 
     /// Someone who must try again later.

@@ -19,6 +19,7 @@ mod record;
 mod verify;
 
 use crate::api::{Buffers, RecordRef};
+use crate::memory::{self, NoMemory};
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
@@ -71,12 +72,15 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(record_count: u16, reclaim: Reclaim) -> Log {
-        let records: Vec<_> = (0..record_count).map(|_| Record::new()).collect();
-        Log {
-            idle: (0..record_count).rev().map(RecordRef).collect(),
-            order: VecDeque::with_capacity(records.len()),
-            opened: VecDeque::with_capacity(64),
+    pub(crate) fn new(record_count: u16, reclaim: Reclaim) -> Result<Log, NoMemory> {
+        let mut records = memory::list(usize::from(record_count))?;
+        for _ in 0..record_count {
+            records.push(Record::new()?);
+        }
+        Ok(Log {
+            idle: memory::listed((0..record_count).rev().map(RecordRef))?,
+            order: memory::queue(records.len())?,
+            opened: memory::queue(64)?,
             records,
             heads: [None; Stream::COUNT],
             patches: Patches::new(reclaim),
@@ -92,7 +96,7 @@ impl Log {
             appended_blocks: 0,
             blocks_since_cut: 0,
             user_record_length: 0,
-        }
+        })
     }
 
     pub(crate) fn record(&self, record: RecordRef) -> &Record {

@@ -32,6 +32,7 @@
 
 use crate::canary::{Canary, sings};
 use crate::map::Map;
+use crate::memory::{self, NoMemory};
 use crate::segments::{Segments, State};
 use alloc::vec::Vec;
 use coulter_format::Pba;
@@ -56,11 +57,16 @@ pub(crate) struct References {
 
 impl References {
     /// None yet; `found` are those of the checkpoint that recovery begins with.
-    pub(crate) fn new(budget: &RecoveryBudget, found: Vec<Reference>) -> References {
+    pub(crate) fn new(
+        budget: &RecoveryBudget,
+        found: impl Iterator<Item = Reference>,
+    ) -> Result<References, NoMemory> {
         let limit = count_max(budget);
-        let mut all = found;
-        all.reserve_exact(limit.saturating_sub(all.len()));
-        References { all, limit }
+        let mut all = memory::list(limit)?;
+        for reference in found {
+            memory::push(&mut all, reference)?;
+        }
+        Ok(References { all, limit })
     }
 
     pub(crate) fn count(&self) -> usize {

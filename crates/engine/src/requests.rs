@@ -1,6 +1,7 @@
 //! Requests that were accepted and not yet answered.
 
 use crate::api::{BufferRef, Failure, RequestId, Response};
+use crate::memory::{self, NoMemory};
 use crate::units::Sequence;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -50,15 +51,15 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(capacity: u32) -> Requests {
-        Requests {
-            slots: alloc::vec![None; capacity as usize],
-            free: (0..capacity).rev().collect(),
-            responses: VecDeque::with_capacity(capacity as usize),
-            waiting: VecDeque::with_capacity(capacity as usize),
+    pub(crate) fn new(capacity: u32) -> Result<Requests, NoMemory> {
+        Ok(Requests {
+            slots: memory::filled(None, capacity as usize)?,
+            free: memory::listed((0..capacity).rev())?,
+            responses: memory::queue(capacity as usize)?,
+            waiting: memory::queue(capacity as usize)?,
             discard_under_way: false,
             shutdown: None,
-        }
+        })
     }
 
     /// A slot for a request; `None` when all are taken.

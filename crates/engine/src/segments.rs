@@ -21,12 +21,12 @@ mod verify;
 use crate::classes::Classes;
 use crate::holes::Holes;
 use crate::index_set::IndexSet;
+use crate::memory::{self, NoMemory, Pieces};
 use crate::prepare::{Readiness, ReadyQueue};
 use crate::read_cache::ReadCache;
 use crate::units::{SegmentIndex, Sequence, Stream, mean, segment_of};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use coulter_format::Pba;
 use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 use coulter_format::superblock::Geometry;
@@ -104,7 +104,7 @@ pub(crate) struct Lives {
 /// All segments.
 pub(crate) struct Segments {
     geometry: Geometry,
-    table: Vec<Segment>,
+    table: Pieces<Segment>,
     queue: VecDeque<SegmentIndex>,
     /// How many at the front of the queue are listed by the durable checkpoint.
     usable: usize,
@@ -142,7 +142,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    pub(crate) fn new(geometry: Geometry) -> Segments {
+    pub(crate) fn new(geometry: Geometry) -> Result<Segments, NoMemory> {
         let free = Segment {
             valid: 0,
             listed: 0,
@@ -162,27 +162,27 @@ impl Segments {
             search_up_to: u32::MAX,
             readiness: Readiness::default(),
         };
-        let table = alloc::vec![free; geometry.segment_count as usize];
+        let table = Pieces::filled(free, geometry.segment_count as usize)?;
         let none = || IndexSet::new(table.len());
-        let mut free = none();
+        let mut free = none()?;
         (0..table.len()).for_each(|index| {
             free.insert(index);
         });
-        Segments {
+        Ok(Segments {
             geometry,
             free,
-            freed: none(),
-            to_be_trimmed: none(),
-            exhausted: none(),
-            gone_through: none(),
-            changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE)),
-            classes: Classes::new(table.len(), geometry.segment_blocks),
+            freed: none()?,
+            to_be_trimmed: none()?,
+            exhausted: none()?,
+            gone_through: none()?,
+            changed_pages: IndexSet::new(table.len().div_ceil(SEGMENTS_PER_PAGE))?,
+            classes: Classes::new(table.len(), geometry.segment_blocks)?,
             closed_count: 0,
             closed_clocks: 0,
             valid_count: 0,
             listed_blocks: 0,
             patched_count: 0,
-            queue: VecDeque::with_capacity(table.len()),
+            queue: memory::queue(table.len())?,
             table,
             usable: 0,
             miscounted: false,
@@ -192,16 +192,18 @@ impl Segments {
             holes: Holes::default(),
             ready: ReadyQueue::default(),
             clients: None,
-        }
+        })
     }
 
     /// More segments come behind those that there are, all of them free. Before anything is written.
-    pub(crate) fn grow(&mut self, geometry: Geometry) {
+    pub(crate) fn grow(&mut self, geometry: Geometry) -> Result<(), NoMemory> {
         let before = self.table.len();
-        let mut grown = Segments::new(geometry);
+        let mut grown = Segments::new(geometry)?;
         assert!(grown.table.len() >= before, "no segment is given up");
         assert_eq!(self.to_be_trimmed.count(), 0, "nothing is trimmed while a store is opened");
-        grown.table[..before].copy_from_slice(&self.table);
+        for (index, segment) in self.table.iter().enumerate() {
+            grown.table[index] = *segment;
+        }
         (0..before).filter(|index| !self.free.contains(*index)).for_each(|index| {
             grown.free.remove(index);
         });
@@ -222,6 +224,7 @@ impl Segments {
             grown.changed_pages.insert(page);
         });
         *self = grown;
+        Ok(())
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
@@ -383,7 +386,7 @@ impl Segments {
     ) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
         let first = page * SEGMENTS_PER_PAGE;
         let indices = (first as u32..).map(SegmentIndex);
-        indices.zip(self.table[first..].iter().take(SEGMENTS_PER_PAGE))
+        indices.zip(self.table.iter_from(first).take(SEGMENTS_PER_PAGE))
     }
 
     /// The segment of a block that is known to lie in the log.

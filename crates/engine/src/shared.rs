@@ -14,6 +14,7 @@ use crate::ios::Ios;
 use crate::loads::Loads;
 use crate::log::Log;
 use crate::map::{EntryWidth, Map};
+use crate::memory::NoMemory;
 use crate::pacing::Pacing;
 use crate::placement::Placer;
 use crate::read_cache::ReadCache;
@@ -126,21 +127,25 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Of a store of which nothing is known yet.
-    pub(crate) fn new(config: Config, device_size: u64) -> Shared {
+    pub(crate) fn new(config: Config, device_size: u64) -> Result<Shared, NoMemory> {
         let superblock = crate::create::placeholder();
         let width = EntryWidth::MAX;
-        let map = Map::new(&superblock.geometry, u64::from(u16::MAX) * 8, width, superblock.budget);
-        Shared {
+        let map =
+            Map::new(&superblock.geometry, u64::from(u16::MAX) * 8, width, superblock.budget)?;
+        // A recovery has as many reads out as there are record buffers, and the superblocks.
+        let io_count =
+            (config.request_count as usize * 2).max(usize::from(config.record_count) + 16);
+        Ok(Shared {
             phase: Phase::Opening,
             poisoned: None,
             device_size,
-            segments: Segments::new(superblock.geometry),
+            segments: Segments::new(superblock.geometry)?,
             map: map.expect("the placeholder is small"),
-            log: Log::new(config.record_count, config.reclaim),
-            group: Group::new(),
-            ios: Ios::new(config.request_count as usize * 2),
-            requests: Requests::new(config.request_count),
-            loads: Loads::new(config.page_count),
+            log: Log::new(config.record_count, config.reclaim)?,
+            group: Group::new()?,
+            ios: Ios::new(io_count)?,
+            requests: Requests::new(config.request_count)?,
+            loads: Loads::new(config.page_count)?,
             lists: Lists::default(),
             pacing: Pacing::default(),
             placer: Placer::new(config.placement, 0),
@@ -150,7 +155,7 @@ impl Shared {
             statistics: Statistics::default(),
             superblock,
             config,
-        }
+        })
     }
 
     /// Bytes that the map may occupy.

@@ -2,6 +2,7 @@
 
 use crate::api::{BufferRef, Buffers, Busy, Failure, Phase, RecordRef, RequestId};
 use crate::group::Choice;
+use crate::memory::{self, NoMemory};
 use crate::placement::Placement;
 use crate::requests::Work;
 use crate::room::Admission;
@@ -36,11 +37,11 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    pub(crate) fn new() -> Writes {
-        Writes {
+    pub(crate) fn new() -> Result<Writes, NoMemory> {
+        Ok(Writes {
             checksums: [0; ATOMIC_BLOCKS_MAX],
-            extents: Vec::with_capacity(crate::many::EXTENTS_MAX),
-        }
+            extents: memory::list(crate::many::EXTENTS_MAX)?,
+        })
     }
 
     #[inline]

@@ -166,7 +166,7 @@ struct Run {
 impl Run {
     fn begin(scene: &Scene, memory: Memory, has_space: bool) -> Run {
         Run {
-            engine: Engine::open(config(has_space), scene.device.size()),
+            engine: Engine::open(config(has_space), scene.device.size()).expect("there is memory"),
             room: (!has_space).then_some(0),
             refusals: 0,
             memory,

@@ -70,7 +70,7 @@ impl Hand {
     /// Begins to open.
     pub fn begin(device: Device, config: Config) -> Hand {
         Hand {
-            engine: Engine::open(config, device.size()),
+            engine: Engine::open(config, device.size()).expect("there is memory"),
             memory: Memory::new(config.record_count, config.page_count),
             device,
             out: vec![],

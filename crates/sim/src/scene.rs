@@ -66,7 +66,7 @@ impl Scene {
     pub fn try_open(device: Device, fail_at: Option<usize>) -> Scene {
         let config = Config { record_count: 12, page_count: 16, ..Config::default() };
         let mut scene = Scene {
-            engine: Engine::open(config, device.size()),
+            engine: Engine::open(config, device.size()).expect("there is memory"),
             memory: Memory::new(config.record_count, config.page_count),
             device,
             commands: Vec::new(),

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn engine() -> Engine {
-        Engine::open(coulter_engine::Config::default(), 1 << 20)
+        Engine::open(coulter_engine::Config::default(), 1 << 20).expect("there is memory")
     }
 
     fn tuned(engine: &mut Engine, retuning: Retuning) -> Governor {

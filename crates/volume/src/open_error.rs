@@ -124,6 +124,10 @@ impl OpenErrorKind {
             engine::OpenError::FirstSuperblocksLost => OpenErrorKind::FirstSuperblocksLost,
             engine::OpenError::Device(errno) => OpenErrorKind::Device { errno },
             engine::OpenError::MapMemory { needed } => OpenErrorKind::MapMemory { needed },
+            engine::OpenError::Memory { needed } => {
+                let refused = format!("{} of memory were asked for, and refused", Bytes(needed));
+                OpenErrorKind::Resources(io::Error::new(io::ErrorKind::OutOfMemory, refused))
+            }
             engine::OpenError::Growth(error) => {
                 OpenErrorKind::Growth { reason: reason_not_to_grow(error) }
             }

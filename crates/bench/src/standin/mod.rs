@@ -237,7 +237,7 @@ impl Rig {
     pub(crate) fn begin_to_open(config: Config, device: StandinDevice, depth: u32) -> Rig {
         assert!(depth <= config.request_count, "the engine takes so many");
         Rig {
-            engine: Engine::open(config, device.size),
+            engine: Engine::open(config, device.size).expect("there is memory"),
             device,
             memory: Memory::new(config.record_count, config.page_count),
             done: Vec::with_capacity(2 * config.request_count as usize),

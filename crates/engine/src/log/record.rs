@@ -1,6 +1,7 @@
 //! A record buffer and what is in it.
 
 use super::place::Place;
+use crate::memory::{self, NoMemory};
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::Pba;
@@ -58,8 +59,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(super) fn new() -> Record {
-        Record {
+    pub(super) fn new() -> Result<Record, NoMemory> {
+        Ok(Record {
             state: RecordState::Idle,
             origin: Origin::User,
             stream: Stream::User,
@@ -68,10 +69,10 @@ impl Record {
             header_pba: Pba::NOWHERE,
             header_checksum: 0,
             sequence: 0,
-            extents: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
-            words: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
+            extents: memory::list(PAYLOAD_BLOCKS_MAX)?,
+            words: memory::list(PAYLOAD_BLOCKS_MAX)?,
             payload: 0,
-            requests: Vec::with_capacity(PAYLOAD_BLOCKS_MAX),
+            requests: memory::list(PAYLOAD_BLOCKS_MAX)?,
             reserved: 0,
             promised: 0,
             discards: false,
@@ -84,7 +85,7 @@ impl Record {
             capacity: 0,
             cost: Cost::default(),
             room: HeaderRoom::Short,
-        }
+        })
     }
 
     /// Blocks of payload that use up empty segments: none if it lies in holes.

@@ -15,8 +15,9 @@ fn a_segment_that_was_opened_for_nothing_is_listed_once() {
         first_segment: Pba(256),
         second_superblock: Pba(128),
         third_superblock: Pba::NOWHERE,
-    });
-    let mut log = Log::new(12, Reclaim::CopyOut);
+    })
+    .expect("there is memory");
+    let mut log = Log::new(12, Reclaim::CopyOut).expect("there is memory");
     segments.fill_queue(8, 0);
     segments.queue_is_durable();
     let record = log.begin(&mut segments, Stream::UserWarm, Origin::User, 1, 0);

@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn updates_are_found_changed_listed_and_released() {
-        let mut frames = Frames::new(3, EntryWidth::MAX);
+        let mut frames = Frames::new(3, EntryWidth::MAX).expect("there is memory");
         let mut chain = CellIndex::NONE;
         for index in 0..512 {
             frames.chain_add(&mut chain, update(index));

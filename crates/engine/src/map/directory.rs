@@ -4,6 +4,7 @@
 //! made when something is written there. Its table of leaves is allocated when it is first needed.
 
 use super::frames::{CellIndex, FrameIndex};
+use crate::memory::{self, NoMemory};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
@@ -177,16 +178,20 @@ pub(crate) const LEAF_TABLE_SIZE: usize = core::mem::size_of::<[Leaf; ENTRIES_PE
 
 impl Directory {
     /// With roots of the keys below `dense` from the start.
-    pub(crate) fn new(dense: u64) -> Directory {
-        Directory { roots: (0..dense).map(Root::empty).collect(), dense, leaf_tables: 0 }
+    pub(crate) fn new(dense: u64) -> Result<Directory, NoMemory> {
+        let mut roots = memory::list(dense as usize)?;
+        roots.extend((0..dense).map(Root::empty));
+        Ok(Directory { roots, dense, leaf_tables: 0 })
     }
 
     /// There are roots of the keys below `dense` from now on.
-    pub(crate) fn grow(&mut self, dense: u64) {
-        let grown = Directory::new(dense);
+    pub(crate) fn grow(&mut self, dense: u64) -> Result<(), NoMemory> {
         assert_eq!(self.roots.len() as u64, self.dense, "there are no roots behind the volume");
-        self.roots.extend(grown.roots.into_iter().skip(self.dense as usize));
-        self.dense = grown.dense;
+        for key in self.dense..dense {
+            memory::push(&mut self.roots, Root::empty(key))?;
+        }
+        self.dense = self.dense.max(dense);
+        Ok(())
     }
 
     pub(crate) fn roots(&self) -> &[Root] {
@@ -218,6 +223,14 @@ impl Directory {
         }
     }
 
+    /// The same, if there is memory.
+    pub(crate) fn try_root_index(&mut self, key: u64) -> Result<usize, NoMemory> {
+        if key >= self.dense {
+            memory::reserve(&mut self.roots)?;
+        }
+        Ok(self.root_index(key))
+    }
+
     /// Whether there is a root that says nothing.
     pub(crate) fn has_empty(&self) -> bool {
         self.roots.iter().any(|root| root.key >= self.dense && root.is_empty())
@@ -244,15 +257,22 @@ impl Directory {
 
     /// The place of a leaf, made if it is not there.
     pub(crate) fn place(&mut self, leaf: u64) -> LeafPlace {
-        let root = self.root_index(leaf / ENTRIES_PER_PAGE as u64);
+        self.try_place(leaf).expect("there is memory for a table of leaves")
+    }
+
+    /// The same, if there is memory.
+    pub(crate) fn try_place(&mut self, leaf: u64) -> Result<LeafPlace, NoMemory> {
+        let root = self.try_root_index(leaf / ENTRIES_PER_PAGE as u64)?;
         if self.roots[root].leaves.is_none() {
             // Made where it stays: 12 KiB are more than a kernel's stack has to give.
-            let leaves = alloc::vec![Leaf::EMPTY; ENTRIES_PER_PAGE].into_boxed_slice();
-            let leaves = leaves.try_into().expect("a table has this many leaves");
+            let leaves = memory::filled(Leaf::EMPTY, ENTRIES_PER_PAGE)?.into_boxed_slice();
+            let Ok(leaves) = leaves.try_into() else {
+                unreachable!("a table has this many leaves")
+            };
             self.roots[root].leaves = Some(leaves);
             self.leaf_tables += 1;
         }
-        LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize }
+        Ok(LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize })
     }
 
     pub(crate) fn leaf(&self, place: LeafPlace) -> &Leaf {

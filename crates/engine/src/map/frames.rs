@@ -9,6 +9,7 @@
 //! - A pinned frame is never given away.
 
 use super::entries::EntryWidth;
+use crate::memory::{self, NoMemory, PIECE_SIZE, Pieces};
 use alloc::vec::Vec;
 use coulter_format::map_page::{self, ENTRIES_PER_PAGE};
 pub(super) use coulter_format::map_page::{pack, unpack};
@@ -18,7 +19,7 @@ use coulter_format::{Block, BlockPointer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameIndex(u32);
 
-/// A cell's number: its frame × cells in a frame + its place.
+/// A cell's number: its frame × 64 + its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CellIndex(u32);
 
@@ -39,6 +40,22 @@ impl CellIndex {
         self != CellIndex::NONE
     }
 
+    fn new(frame: FrameIndex, place: u32) -> CellIndex {
+        assert!(
+            place < CELLS_MAX && frame.0 < u32::MAX / CELLS_MAX,
+            "a cell lies inside its frame"
+        );
+        CellIndex(frame.0 * CELLS_MAX + place)
+    }
+
+    fn frame(self) -> FrameIndex {
+        FrameIndex(self.0 / CELLS_MAX)
+    }
+
+    fn place(self) -> u32 {
+        self.0 % CELLS_MAX
+    }
+
     pub(super) fn to_bits(self) -> u32 {
         self.0
     }
@@ -47,6 +64,15 @@ impl CellIndex {
         CellIndex(bits)
     }
 }
+
+/// Cells of a frame at most: of the widest entries.
+const CELLS_MAX: u32 = u64::BITS;
+/// Frames whose memory is asked for at once.
+const FRAMES_PER_PIECE: usize = 256;
+const _: () = {
+    let frame = EntryWidth::MAX.words_per_leaf() * size_of::<u64>();
+    assert!(FRAMES_PER_PIECE * frame <= PIECE_SIZE, "and no more than may be");
+};
 
 /// Eight-byte words in a cell.
 pub(super) const CELL_WORDS: usize = 8;
@@ -78,8 +104,10 @@ enum FrameUse {
 /// The pool.
 pub(crate) struct Frames {
     width: EntryWidth,
-    words: Vec<u64>,
-    uses: Vec<FrameUse>,
+    /// The memory is there from the start, but nothing was written to that of frames which were never
+    /// used: so the system need not have given it yet.
+    pieces: Vec<Vec<u64>>,
+    uses: Pieces<FrameUse>,
     free: Vec<FrameIndex>,
     /// Cell frames with room.
     partial: Vec<FrameIndex>,
@@ -92,19 +120,39 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new(count: usize, width: EntryWidth) -> Frames {
-        Frames {
+    pub(crate) fn new(count: usize, width: EntryWidth) -> Result<Frames, NoMemory> {
+        let mut pieces = memory::list(count.div_ceil(FRAMES_PER_PIECE))?;
+        for first in (0..count).step_by(FRAMES_PER_PIECE) {
+            let frames = (count - first).min(FRAMES_PER_PIECE);
+            pieces.push(memory::list(frames * width.words_per_leaf())?);
+        }
+        let mut free = memory::list(count)?;
+        free.extend((0..count as u32).rev().map(FrameIndex));
+        Ok(Frames {
             width,
-            words: alloc::vec![0; count * width.words_per_leaf()],
-            uses: alloc::vec![FrameUse::Free; count],
-            free: (0..count as u32).rev().map(FrameIndex).collect(),
-            partial: Vec::with_capacity(count),
+            pieces,
+            uses: Pieces::filled(FrameUse::Free, count)?,
+            free,
+            partial: memory::list(count)?,
             free_cells: 0,
             leaf_count: 0,
             pinned_count: 0,
             hand: 0,
             retired_count: 0,
+        })
+    }
+
+    /// Takes a free frame, in which anything may stand.
+    fn take(&mut self) -> Option<FrameIndex> {
+        let frame = self.free.pop()?;
+        assert_eq!(self.uses[frame.0 as usize], FrameUse::Free, "a free frame is nobody's");
+        let end = (frame.0 as usize % FRAMES_PER_PIECE + 1) * self.width.words_per_leaf();
+        let piece = &mut self.pieces[frame.0 as usize / FRAMES_PER_PIECE];
+        if piece.len() < end {
+            assert!(piece.capacity() >= end, "its memory was asked for when the store was opened");
+            piece.resize(end, 0);
         }
+        Some(frame)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -144,7 +192,7 @@ impl Frames {
 
     /// A zeroed, pinned frame for a leaf, if one is free.
     pub(crate) fn take_free(&mut self, key: u64) -> Option<FrameIndex> {
-        let frame = self.free.pop()?;
+        let frame = self.take()?;
         self.array_mut(frame).fill(0);
         self.uses[frame.0 as usize] = FrameUse::Leaf { key, pinned: true, referenced: true };
         self.leaf_count += 1;
@@ -197,19 +245,26 @@ impl Frames {
 
     fn array_mut(&mut self, frame: FrameIndex) -> &mut [u64] {
         let words = self.width.words_per_leaf();
-        &mut self.words[frame.0 as usize * words..][..words]
+        let piece = &mut self.pieces[frame.0 as usize / FRAMES_PER_PIECE];
+        &mut piece[frame.0 as usize % FRAMES_PER_PIECE * words..][..words]
     }
 
-    /// An entry's number among those of all frames.
+    /// The words of a frame's piece, and an entry's number among all of that piece.
+    #[inline]
+    fn entries(&self, frame: FrameIndex, index: usize) -> (&[u64], usize) {
+        let number = Frames::entry_number(frame, index);
+        (&self.pieces[frame.0 as usize / FRAMES_PER_PIECE], number)
+    }
+
     #[inline]
     fn entry_number(frame: FrameIndex, index: usize) -> usize {
         assert!(index < ENTRIES_PER_PAGE, "an entry lies inside its frame");
-        frame.0 as usize * ENTRIES_PER_PAGE + index
+        frame.0 as usize % FRAMES_PER_PIECE * ENTRIES_PER_PAGE + index
     }
 
     #[inline]
     pub(crate) fn entry(&self, frame: FrameIndex, index: usize) -> BlockPointer {
-        unpack(self.width.entry(&self.words, Frames::entry_number(frame, index)))
+        unpack(self.warm(frame, index))
     }
 
     /// The entry, and remembers that the frame was used.
@@ -224,13 +279,15 @@ impl Frames {
     /// Touches what an entry lies in. The result is of no meaning.
     #[inline]
     pub(super) fn warm(&self, frame: FrameIndex, index: usize) -> u64 {
-        self.width.entry(&self.words, Frames::entry_number(frame, index))
+        let (words, number) = self.entries(frame, index);
+        self.width.entry(words, number)
     }
 
     #[inline]
     pub(crate) fn set_entry(&mut self, frame: FrameIndex, index: usize, pointer: BlockPointer) {
         let number = Frames::entry_number(frame, index);
-        self.width.set_entry(&mut self.words, number, pack(pointer));
+        let words = &mut self.pieces[frame.0 as usize / FRAMES_PER_PIECE];
+        self.width.set_entry(words, number, pack(pointer));
     }
 
     /// Fills a leaf's array from its page.
@@ -244,8 +301,9 @@ impl Frames {
     /// Makes a leaf's page of its array. Returns whether any entry points somewhere.
     pub(super) fn make_page(&self, frame: FrameIndex, page: &mut Block) -> bool {
         let mut entries = [0; ENTRIES_PER_PAGE];
-        let start = frame.0 as usize * self.width.words_per_leaf();
-        self.width.unpack_all(&self.words[start..], &mut entries);
+        let start = frame.0 as usize % FRAMES_PER_PIECE * self.width.words_per_leaf();
+        let piece = &self.pieces[frame.0 as usize / FRAMES_PER_PIECE];
+        self.width.unpack_all(&piece[start..], &mut entries);
         map_page::encode_packed(&entries, page)
     }
 
@@ -262,7 +320,7 @@ impl Frames {
             self.partial.pop();
         }
         self.free_cells -= 1;
-        let cell = CellIndex(frame.0 * self.cells_per_frame() as u32 + place);
+        let cell = CellIndex::new(frame, place);
         *self.cell_mut(cell) = [0; CELL_WORDS];
         Some(cell)
     }
@@ -270,8 +328,7 @@ impl Frames {
     /// Gives a cell back; the last one of a frame gives the frame back.
     pub(super) fn release_cell(&mut self, cell: CellIndex) {
         let cells_per_frame = self.cells_per_frame();
-        let frame = FrameIndex(cell.0 / cells_per_frame as u32);
-        let place = cell.0 % cells_per_frame as u32;
+        let (frame, place) = (cell.frame(), cell.place());
         let FrameUse::Cells { used, listed } = &mut self.uses[frame.0 as usize] else {
             panic!("a cell lies in a cell frame")
         };
@@ -294,7 +351,7 @@ impl Frames {
 
     /// Turns a free frame into cells; false if none is free.
     pub(crate) fn grow_cells(&mut self) -> bool {
-        let Some(frame) = self.free.pop() else { return false };
+        let Some(frame) = self.take() else { return false };
         self.uses[frame.0 as usize] = FrameUse::Cells { used: 0, listed: true };
         // At the front, so that cells come from the frames that are used already.
         self.partial.insert(0, frame);
@@ -312,15 +369,22 @@ impl Frames {
         cell_frames * self.cells_per_frame() - self.free_cells
     }
 
-    /// Cells lie one behind the other, over all frames.
+    /// A cell's piece, and where it begins in there.
+    #[inline]
+    fn cell_place(&self, cell: CellIndex) -> (usize, usize) {
+        let frame = cell.frame().0 as usize;
+        let start = frame % FRAMES_PER_PIECE * self.width.words_per_leaf();
+        (frame / FRAMES_PER_PIECE, start + cell.place() as usize * CELL_WORDS)
+    }
+
     pub(super) fn cell(&self, cell: CellIndex) -> &[u64; CELL_WORDS] {
-        let words = &self.words[cell.0 as usize * CELL_WORDS..];
-        words.first_chunk().expect("a cell lies inside its frame")
+        let (piece, start) = self.cell_place(cell);
+        self.pieces[piece][start..].first_chunk().expect("a cell lies inside its frame")
     }
 
     pub(super) fn cell_mut(&mut self, cell: CellIndex) -> &mut [u64; CELL_WORDS] {
-        let words = &mut self.words[cell.0 as usize * CELL_WORDS..];
-        words.first_chunk_mut().expect("a cell lies inside its frame")
+        let (piece, start) = self.cell_place(cell);
+        self.pieces[piece][start..].first_chunk_mut().expect("a cell lies inside its frame")
     }
 }
 
@@ -340,7 +404,7 @@ impl Frames {
     /// If the pool's counters contradict the frames, or what leaves hold of them.
     pub(super) fn assert_invariants(&self, arrays: usize, pinned: usize, cells: usize) {
         let (mut free, mut leaves, mut used, mut frames, mut listed) = (0, 0, 0, 0, 0);
-        for state in &self.uses {
+        for state in self.uses.iter() {
             match state {
                 FrameUse::Free => free += 1,
                 FrameUse::Leaf { .. } => leaves += 1,
@@ -373,7 +437,7 @@ mod tests {
     #[test]
     fn cells_give_their_frame_back_when_the_last_one_goes() {
         for width in widths() {
-            let mut frames = Frames::new(2, width);
+            let mut frames = Frames::new(2, width).expect("there is memory");
             assert!(frames.take_cell().is_none());
             assert!(frames.grow_cells());
             let cells: Vec<_> = (0..width.bits()).map(|_| frames.take_cell().unwrap()).collect();
@@ -395,7 +459,7 @@ mod tests {
                 pba: coulter_format::Pba((width.mask() >> 32) as u32 - i as u32 % 2),
                 checksum: u32::MAX - i as u32,
             };
-            let mut frames = Frames::new(3, width);
+            let mut frames = Frames::new(3, width).expect("there is memory");
             let before = frames.take_free(0).unwrap();
             assert!(frames.grow_cells());
             let behind = frames.take_free(1).unwrap();
@@ -424,7 +488,7 @@ mod tests {
 
     #[test]
     fn a_pinned_frame_is_never_evicted_and_a_used_one_gets_a_second_chance() {
-        let mut frames = Frames::new(3, EntryWidth::MAX);
+        let mut frames = Frames::new(3, EntryWidth::MAX).expect("there is memory");
         let [a, b, c] = [10, 20, 30].map(|key| frames.take_free(key).unwrap());
         assert_eq!(frames.evict_candidate(), None);
         for frame in [a, b, c] {

@@ -8,6 +8,7 @@ use super::directory::{Flag, LeafPlace, RootState, split};
 use super::frames::CellIndex;
 use super::{ENTRIES_PER_PAGE, Map, Update};
 use crate::canary::{Canary, sings};
+use crate::memory::NoMemory;
 use crate::segments::Segments;
 use crate::units::Sequence;
 use alloc::vec::Vec;
@@ -278,12 +279,13 @@ impl Map {
     }
 
     /// Sets where a root page lies, at recovery.
-    pub(crate) fn restore_root(&mut self, key: u64, pointer: BlockPointer) {
-        let index = self.directory.root_index(key);
+    pub(crate) fn restore_root(&mut self, key: u64, pointer: BlockPointer) -> Result<(), NoMemory> {
+        let index = self.directory.try_root_index(key)?;
         let root = &mut self.directory.roots_mut()[index];
         root.disk = pointer;
         root.state = RootState::OnDevice;
         self.root_page_count += 1;
+        Ok(())
     }
 
     /// Takes the images of all root pages that changed, for a checkpoint. One that leads nowhere any more
@@ -388,11 +390,11 @@ mod tests {
             third_superblock: Pba::NOWHERE,
         };
         let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
-        let mut segments = Segments::new(geometry);
+        let mut segments = Segments::new(geometry).expect("there is memory");
         segments.restore(SegmentIndex(0), 0, State::Open, 0, 0, 0);
         let width = EntryWidth::of_addresses_below(geometry.device_size);
         let map = Map::new(&geometry, 1 << 20, width, budget);
-        (map.expect("it fits"), segments)
+        (map.expect("there is memory").expect("it fits"), segments)
     }
 
     fn pointer(number: u32) -> BlockPointer {
@@ -434,7 +436,7 @@ mod tests {
     fn of_a_discarded_leaf_without_page_a_run_says_that_all_else_is_unmapped() {
         let (mut map, mut segments) = map_and_segments();
         let start = 3 * ENTRIES_PER_PAGE as u64;
-        map.restore_root(0, pointer(1));
+        map.restore_root(0, pointer(1)).expect("there is memory");
         map.discard_leaf(&mut segments, 3, 1);
         map.update(&mut segments, Lba(start + 8), pointer(2), 1);
         assert_eq!(map.load_step(3, LoadPurpose::Clean), LoadStep::ReadRoot(0, pointer(1)));

@@ -204,9 +204,12 @@ mod tests {
         for root_page in [Some(&[0; BLOCK_SIZE]), None] {
             let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
             let map = Map::new(&GEOMETRY, 1 << 20, EntryWidth::MAX, budget);
-            let (mut map, mut segments) = (map.expect("it fits"), Segments::new(GEOMETRY));
+            let (mut map, mut segments) = (
+                map.expect("there is memory").expect("it fits"),
+                Segments::new(GEOMETRY).expect("there is memory"),
+            );
             let on_device = BlockPointer { pba: Pba(300), checksum: 1 };
-            map.restore_root(0, on_device);
+            map.restore_root(0, on_device).expect("there is memory");
             map.discard_leaf(&mut segments, 3, 1);
             let lba = Lba(3 * ENTRIES_PER_PAGE as u64 + 5);
 

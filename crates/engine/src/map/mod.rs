@@ -42,6 +42,7 @@ mod update;
 #[cfg(feature = "verify")]
 mod verify;
 
+use crate::memory::{NoMemory, list};
 use crate::units::Sequence;
 use alloc::vec::Vec;
 use chain::{UPDATES_PER_CELL, Update};
@@ -146,22 +147,23 @@ impl Map {
         map_size: u64,
         width: EntryWidth,
         budget: RecoveryBudget,
-    ) -> Option<Map> {
+    ) -> Result<Option<Map>, NoMemory> {
         // An array for each leaf, and a chain of all its addresses besides: more is of no use, and
         // what a damaged superblock asks for is not taken on trust.
         let leaf_count_max = leaf_count_max(geometry);
         let roots_max = geometry.roots_max();
         let useful = (3 * leaf_count_max + 1024) * FRAME_SIZE_MAX;
-        let size = map_size.checked_sub(directory_size(roots_max))?.min(useful);
+        let Some(left) = map_size.checked_sub(directory_size(roots_max)) else { return Ok(None) };
+        let size = left.min(useful);
         if size / FRAME_SIZE_MAX < FRAME_COUNT_MIN {
-            return None;
+            return Ok(None);
         }
         let frame_count = size / frame_size(width);
         let budget_size = budget.map_size.saturating_sub(directory_size(roots_max)).min(size);
         // Three times the size between cuts, and replay may have to take two intervals in one.
         let journal_capacity = 8 * budget.journal_size as usize;
-        Some(Map {
-            directory: Directory::new(dense_roots(geometry)),
+        Ok(Some(Map {
+            directory: Directory::new(dense_roots(geometry))?,
             volume_size: geometry.volume_size,
             volume_leaves: geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64),
             leaf_count_max: leaf_count_max as usize,
@@ -170,9 +172,9 @@ impl Map {
             roots_held: 0,
             root_page_count: 0,
             pageless: 0,
-            frames: Frames::new(frame_count as usize, width),
-            journal: Vec::with_capacity(journal_capacity),
-            journal_spare: Vec::with_capacity(journal_capacity),
+            frames: Frames::new(frame_count as usize, width)?,
+            journal: list(journal_capacity)?,
+            journal_spare: list(journal_capacity)?,
             referred: 0,
             budget,
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
@@ -181,24 +183,25 @@ impl Map {
             relocating: 0,
             sweep: SweepPosition::default(),
             statistics: MapStatistics::default(),
-        })
+        }))
     }
 
     /// The volume is larger from now on, before anything is written to it. Its directory takes memory that
     /// frames had. They are free: the new size is one that recovery could do with, directory and all, and
     /// all that was restored was let in by the old one.
-    pub(crate) fn grow(&mut self, geometry: &Geometry, map_size: u64) {
+    pub(crate) fn grow(&mut self, geometry: &Geometry, map_size: u64) -> Result<(), NoMemory> {
         let width = self.frames.width();
         let directory = directory_size(geometry.roots_max());
         let frames = map_size.saturating_sub(directory) / frame_size(width);
         self.frames.retire_down_to(frames as usize);
         if !geometry.is_sparse() {
-            self.directory.grow(dense_roots(geometry));
+            self.directory.grow(dense_roots(geometry))?;
         }
         self.volume_size = geometry.volume_size;
         self.volume_leaves = geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64);
         self.leaf_count_max = leaf_count_max(geometry) as usize;
         self.roots_max = geometry.roots_max();
+        Ok(())
     }
 
     /// Whether arrays have room for every address below this one.
@@ -232,6 +235,19 @@ impl Map {
     /// Whether anything may be mapped in this root: it is in use.
     pub(crate) fn has_root(&self, key: u64) -> bool {
         self.directory.find_root(key).is_some()
+    }
+
+    /// While a store is opened: there is memory for what is known of each leaf that may be mapped among so
+    /// many blocks.
+    pub(crate) fn make_leaves(&mut self, lba: Lba, count: u64) -> Result<(), NoMemory> {
+        let (first, last) = (split(lba).0, split(Lba(lba.0 + count.max(1) - 1)).0);
+        for leaf in first..=last {
+            let in_use = self.has_root(leaf / ENTRIES_PER_PAGE as u64) || count == 1;
+            if in_use {
+                self.directory.try_place(leaf)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes a root into use.

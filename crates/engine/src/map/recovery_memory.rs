@@ -234,7 +234,7 @@ mod tests {
             second_superblock: Pba(128),
             third_superblock: Pba::NOWHERE,
         };
-        Map::new(&geometry, map_size, width, budget).expect("it fits")
+        Map::new(&geometry, map_size, width, budget).expect("there is memory").expect("it fits")
     }
 
     /// Frames of 4 KiB lent themselves to counting, and stores were written by engines that did.

@@ -4,6 +4,7 @@ use super::{Item, JobKind, Recovery, damaged};
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, RecordRef, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::map::Map;
+use crate::memory::{self, NoMemory};
 use crate::references::References;
 use crate::segments::State;
 use crate::shared::Shared;
@@ -17,6 +18,27 @@ use coulter_format::segment_table::{self, SegmentState};
 use coulter_format::{
     Block, BlockPointer, Lba, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
 };
+
+/// Why the lists of a checkpoint are not taken over.
+enum WrongBody {
+    Field(&'static str),
+    Memory(NoMemory),
+}
+
+impl WrongBody {
+    fn at(self, pba: Pba) -> OpenError {
+        match self {
+            WrongBody::Field(name) => damaged(Structure::Checkpoint, Reason::Field(name), pba),
+            WrongBody::Memory(refused) => refused.into(),
+        }
+    }
+}
+
+impl From<NoMemory> for WrongBody {
+    fn from(refused: NoMemory) -> WrongBody {
+        WrongBody::Memory(refused)
+    }
+}
 
 impl Recovery {
     pub(super) fn read_body(
@@ -52,8 +74,7 @@ impl Recovery {
             },
         };
         shared.statistics.body_copies_used += u64::from(self.body_error.is_some());
-        self.take_body(shared, &body, job.count)
-            .map_err(|name| damaged(Structure::Checkpoint, Reason::Field(name), job.pba))?;
+        self.take_body(shared, &body, job.count).map_err(|wrong| wrong.at(job.pba))?;
         shared.log.give_back(buffer);
         Ok(true)
     }
@@ -69,18 +90,21 @@ impl Recovery {
         shared: &mut Shared,
         body: &BodyView<'_>,
         body_blocks: u32,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), WrongBody> {
         let geometry = shared.superblock.geometry;
         let inside = |pointer: &BlockPointer| segment_of(&geometry, pointer.pba).is_some();
         let header = body.header();
-        let check = |holds: bool, name| if holds { Ok(()) } else { Err(name) };
+        let check = |holds: bool, name| if holds { Ok(()) } else { Err(WrongBody::Field(name)) };
         check(header.sequence == shared.superblock.checkpoint.sequence, "sequence")?;
-        self.heads = body.heads().collect();
+        self.heads = memory::list(Stream::COUNT)?;
+        for head in body.heads() {
+            memory::push(&mut self.heads, head)?;
+        }
         // A store that was last written when there were fewer streams has no heads for the others.
         check((Stream::COUNT_MIN..=Stream::COUNT).contains(&self.heads.len()), "stream_count")?;
         self.heads.resize(Stream::COUNT, None);
         // No segment is listed twice: two streams would write to one place.
-        let mut listed = alloc::vec![false; geometry.segment_count as usize];
+        let mut listed = memory::filled(false, geometry.segment_count as usize)?;
         let mut is_new = |segment: u32| {
             let entry = listed.get_mut(segment as usize);
             entry.is_some_and(|entry| !core::mem::replace(entry, true))
@@ -89,29 +113,33 @@ impl Recovery {
             check(is_new(head.segment) && head.offset <= geometry.segment_blocks, "head")?;
         }
         check(body.reserved().chain(body.reserved_holes()).all(is_new), "reserved")?;
-        self.reserved = body.reserved().map(SegmentIndex).collect();
-        self.holes = body.reserved_holes().map(SegmentIndex).collect();
+        self.reserved = memory::listed(body.reserved().map(SegmentIndex))?;
+        self.holes = memory::listed(body.reserved_holes().map(SegmentIndex))?;
         // Each has 12 KiB of directory: more than the volume can have would be more than was allowed.
         let root_count = shared.map.root_key_limit();
         check(body.roots().all(|(key, p)| key < root_count && inside(&p)), "root")?;
         check(body.counts().roots as u64 <= shared.map.roots_max(), "root_count")?;
-        body.roots().for_each(|(key, pointer)| shared.map.restore_root(key, pointer));
-        let table: Vec<_> = body.table().collect();
+        for (key, pointer) in body.roots() {
+            shared.map.restore_root(key, pointer)?;
+        }
+        let table = memory::listed(body.table())?;
         let pages = (geometry.segment_count as usize).div_ceil(segment_table::SEGMENTS_PER_PAGE);
         check(table.len() == pages && table.iter().all(inside), "table")?;
         for (index, pointer) in table.iter().enumerate() {
-            self.items.push(Item::TablePage { key: index as u64, pointer: *pointer });
+            let item = Item::TablePage { key: index as u64, pointer: *pointer };
+            memory::push(&mut self.items, item)?;
         }
         let mut runs: Vec<Run> = Vec::new();
         for (header, blocks) in body.runs() {
-            let blocks: Vec<_> = blocks.iter().collect();
+            let blocks = memory::listed(blocks.iter())?;
             let rising = runs.last().is_none_or(|run| run.number < header.number);
             check(rising && blocks.iter().all(inside), "run")?;
-            runs.push(Run { number: header.number, sweep: header.sweep, blocks });
+            let run = Run { number: header.number, sweep: header.sweep, blocks };
+            memory::push(&mut runs, run)?;
         }
         check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
-        let references: Vec<_> = body.references().collect();
-        check(references.iter().all(|r| segment_of(&geometry, r.pba).is_some()), "reference")?;
+        let mut references = body.references();
+        check(references.all(|r| segment_of(&geometry, r.pba).is_some()), "reference")?;
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
         check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
         check(header.write_clock < NUMBER_LIMIT, "write_clock")?;
@@ -123,7 +151,7 @@ impl Recovery {
         assert!(shared.lists.runs.is_empty(), "lists are taken over once");
         assert_eq!(table.len(), pages, "a page for so many segments");
         shared.lists.runs = runs;
-        shared.lists.references = References::new(&shared.superblock.budget, references);
+        shared.lists.references = References::new(&shared.superblock.budget, body.references())?;
         shared.lists.table = table;
         shared.lists.next_run = header.next_run;
         shared.lists.body = (shared.superblock.checkpoint.pba, body_blocks);
@@ -226,7 +254,11 @@ impl Recovery {
             if entry.count as usize > coulter_format::map_page::ENTRIES_PER_PAGE {
                 return Err(damaged(Structure::Run, Reason::Field("count"), pba));
             }
-            if is_live(&entry) && !shared.map.restore_update(&entry) {
+            if !is_live(&entry) {
+                continue;
+            }
+            shared.map.make_leaves(entry.lba, u64::from(entry.count))?;
+            if !shared.map.restore_update(&entry) {
                 return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
             }
         }
@@ -278,7 +310,11 @@ impl Recovery {
             }
             let pointer = BlockPointer { pba: entry.pba, checksum: entry.word.checksum };
             let update = RunEntry { lba: Lba(entry.key), count: 1, pointer, released: true };
-            if is_live(&entry) && !shared.map.restore_update(&update) {
+            if !is_live(&entry) {
+                continue;
+            }
+            shared.map.make_leaves(update.lba, 1)?;
+            if !shared.map.restore_update(&update) {
                 return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
             }
         }
@@ -327,7 +363,7 @@ impl Recovery {
 
     /// Counts the blocks that the checkpoint lists: its table does not.
     pub(super) fn count_listed(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
-        let listed: Vec<_> = shared.lists.listed(&shared.map).collect();
+        let listed = memory::listed(shared.lists.listed(&shared.map))?;
         for pba in listed {
             let segment = shared.segments.of(pba);
             let state = shared.segments.segment(segment).state;
@@ -343,20 +379,21 @@ impl Recovery {
 
     /// Lists the blocks of the runs, oldest first, each behind the headers of the records that were
     /// referred to before it.
-    pub(super) fn list_runs(&mut self, shared: &mut Shared) {
+    pub(super) fn list_runs(&mut self, shared: &mut Shared) -> Result<(), NoMemory> {
         let references = &shared.lists.references;
         let mut headers = references.first(references.count()).iter().copied().peekable();
         for (run, Run { number, blocks, .. }) in shared.lists.runs.iter().enumerate() {
             while let Some(reference) = headers.next_if(|reference| reference.run <= *number) {
-                self.items.push(Item::Header(reference));
+                memory::push(&mut self.items, Item::Header(reference))?;
             }
-            let keyed = blocks.iter().enumerate();
-            self.items.extend(keyed.map(|(index, pointer)| Item::RunBlock {
-                key: number << RUN_KEY_SHIFT | index as u64,
-                pointer: *pointer,
-                run,
-            }));
+            for (index, pointer) in blocks.iter().enumerate() {
+                let key = number << RUN_KEY_SHIFT | index as u64;
+                memory::push(&mut self.items, Item::RunBlock { key, pointer: *pointer, run })?;
+            }
         }
-        self.items.extend(headers.map(Item::Header));
+        for reference in headers {
+            memory::push(&mut self.items, Item::Header(reference))?;
+        }
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::{Recovery, Walk};
 use crate::api::OpenError;
 use crate::canary::{Canary, sings};
 use crate::holes::Headers;
+use crate::memory::{self, NoMemory};
 use crate::segments::State;
 use crate::shared::Shared;
 use crate::units::{Sequence, Stream, segment_start};
@@ -23,7 +24,8 @@ impl Recovery {
             if entry.state != State::Closed || !entry.headers().lie_anywhere() {
                 return Err(self.wrong_list(shared, "reserved"));
             }
-            self.walks.push(Walk { headers: Headers::Anywhere, ..Walk::new(*segment, latest) });
+            let walk = Walk { headers: Headers::Anywhere, ..Walk::new(*segment, latest) };
+            memory::push(&mut self.walks, walk)?;
         }
         Ok(())
     }
@@ -31,7 +33,12 @@ impl Recovery {
     /// Collects the scattered records of a stretch of a patched segment, wherever their headers are. The
     /// next stretch begins with the first that is not wholly in this one: a span is no longer than a
     /// stretch.
-    pub(super) fn search_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
+    pub(super) fn search_on(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        stretch: &[Block],
+    ) -> Result<(), NoMemory> {
         let count = stretch.len() as u32;
         let size = shared.superblock.geometry.segment_blocks;
         let (epoch, cut) = (shared.superblock.epoch, shared.superblock.checkpoint.sequence);
@@ -55,7 +62,7 @@ impl Recovery {
                 if end > count {
                     break;
                 }
-                self.take_record(&view, &walk, end, &stretch[at as usize..]);
+                self.take_record(&view, &walk, end, &stretch[at as usize..])?;
             }
             at += 1;
         }
@@ -64,5 +71,6 @@ impl Recovery {
         if offset < size {
             self.walks_waiting.push_back(index);
         }
+        Ok(())
     }
 }

@@ -4,10 +4,10 @@ use super::{Found, JobKind, Recovery, Walk, damaged};
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
 use crate::holes::Headers;
+use crate::memory::{self, NoMemory};
 use crate::segments::{State, Trim};
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
-use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
 use coulter_format::record::{RecordHeader, RecordView};
 use coulter_format::{Block, NUMBER_LIMIT_AT_OPENING, Reason, Structure, checksum};
@@ -40,7 +40,7 @@ impl Recovery {
         walk: &Walk,
         end: u32,
         blocks: &[Block],
-    ) {
+    ) -> Result<(), NoMemory> {
         let header = view.header();
         self.durable = self.durable.max(header.durable_sequence);
         let first_entry = self.entries.len();
@@ -58,10 +58,10 @@ impl Recovery {
                 }
                 intact &= matches || entry.relocated || sings(Canary::TornRecordAccepted);
             }
-            self.entries.push(entry);
+            memory::push(&mut self.entries, entry)?;
         }
         assert!(end as usize <= RECORD_BLOCKS + 1, "a record ends in its stretch");
-        self.found.push(Found {
+        let found = Found {
             sequence: header.sequence,
             stream: header.stream,
             pba: header.pba,
@@ -73,7 +73,8 @@ impl Recovery {
             goes_on: header.goes_on,
             first_entry,
             entry_count: self.entries.len() - first_entry,
-        });
+        };
+        memory::push(&mut self.found, found)
     }
 }
 
@@ -105,8 +106,8 @@ impl Recovery {
             result.map_err(OpenError::Device)?;
             let stretch = &buffers.record(buffer)[..job.count as usize];
             match self.walks[walk] {
-                Walk { headers: Headers::Anywhere, .. } => self.search_on(shared, walk, stretch),
-                Walk { probe: 0, .. } => self.walk_on(shared, walk, stretch),
+                Walk { headers: Headers::Anywhere, .. } => self.search_on(shared, walk, stretch)?,
+                Walk { probe: 0, .. } => self.walk_on(shared, walk, stretch)?,
                 _ => self.probe_on(shared, walk, stretch),
             }
             shared.log.give_back(buffer);
@@ -121,7 +122,7 @@ impl Recovery {
             if head.offset < size {
                 let segment = SegmentIndex(head.segment);
                 let walk = Walk { offset: head.offset, ..Walk::new(segment, latest) };
-                self.walks.push(walk);
+                memory::push(&mut self.walks, walk)?;
             }
             if shared.segments.segment(SegmentIndex(head.segment)).headers() != Headers::InARow {
                 return Err(self.wrong_list(shared, "head"));
@@ -132,8 +133,10 @@ impl Recovery {
             if !shared.segments.restore_queued(*segment) {
                 return Err(self.wrong_list(shared, "reserved"));
             }
-            self.walks.push(Walk { step: 1, ..Walk::new(*segment, latest) });
+            let walk = Walk { step: 1, ..Walk::new(*segment, latest) };
+            memory::push(&mut self.walks, walk)?;
         }
+        self.walks_waiting = memory::queue(self.walks.len())?;
         self.walks_waiting.extend(0..self.walks.len());
         // The checkpoint's own records lie behind it and were durable before the superblock was.
         self.durable = latest.max(shared.superblock.durable_sequence);
@@ -145,7 +148,12 @@ impl Recovery {
     }
 
     /// Collects the records of a stretch; queues the walk again if there may be more.
-    fn walk_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
+    fn walk_on(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        stretch: &[Block],
+    ) -> Result<(), NoMemory> {
         let count = stretch.len() as u32;
         let store = shared.superblock.store;
         let epoch = shared.superblock.epoch;
@@ -175,14 +183,14 @@ impl Recovery {
                 break true;
             }
             latest = header.sequence;
-            self.take_record(&view, &walk, end, &stretch[at as usize..]);
+            self.take_record(&view, &walk, end, &stretch[at as usize..])?;
             at = end;
         };
         let step = RECORD_BLOCKS as u32;
         let offset = walk.offset + at;
         self.walks[index] = Walk { offset, latest, step, met, ..walk };
         if offset == size {
-            return;
+            return Ok(());
         }
         if goes_on {
             self.walks_waiting.push_back(index);
@@ -190,6 +198,7 @@ impl Recovery {
             self.walks[index].probe = PROBE_BLOCKS;
             self.probe_on(shared, index, &stretch[at as usize..]);
         }
+        Ok(())
     }
 
     /// Whether a reserved segment without a first record could have been a stream's next one: they
@@ -280,7 +289,7 @@ impl Recovery {
     /// In a segment that is not patched all records that count are of one stream. Were they not, the
     /// segment would be the head of two.
     fn check_streams(&self, shared: &Shared) -> Result<(), OpenError> {
-        let mut streams = alloc::vec![None; shared.superblock.geometry.segment_count as usize];
+        let mut streams = memory::filled(None, shared.superblock.geometry.segment_count as usize)?;
         for (stream, head) in (0..).zip(&self.heads) {
             if let Some(head) = head {
                 streams[head.segment as usize] = Some(stream);
@@ -307,7 +316,7 @@ impl Recovery {
     }
 
     fn restore_heads(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
-        let queued: Vec<_> = shared.segments.queue().collect();
+        let queued = memory::listed(shared.segments.queue())?;
         let clock = shared.log.write_clock;
         self.check_streams(shared)?;
         self.check_long_records(shared)?;

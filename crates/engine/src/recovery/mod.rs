@@ -29,6 +29,7 @@ mod superblocks;
 use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
 use crate::holes::Headers;
 use crate::ios::Purpose;
+use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence};
 use alloc::collections::VecDeque;
@@ -129,6 +130,9 @@ struct Found {
     entry_count: usize,
 }
 
+/// Superblocks that are read at once, at most.
+const SUPERBLOCK_READS_MAX: usize = 16;
+
 /// Recovery's state; gone once the engine runs.
 pub(crate) struct Recovery {
     stage: RecoveryStage,
@@ -170,15 +174,16 @@ enum SuperblockError {
 }
 
 impl Recovery {
-    pub(crate) fn new(record_count: u16) -> Recovery {
-        Recovery {
+    pub(crate) fn new(record_count: u16) -> Result<Recovery, NoMemory> {
+        let jobs_max = usize::from(record_count).max(SUPERBLOCK_READS_MAX);
+        Ok(Recovery {
             stage: RecoveryStage::Superblocks,
             begun: false,
             third_is_sought: false,
-            jobs: Vec::with_capacity(usize::from(record_count)),
-            in_order: VecDeque::new(),
+            jobs: memory::list(jobs_max)?,
+            in_order: memory::queue(jobs_max)?,
             newest: None,
-            superblock_errors: Vec::new(),
+            superblock_errors: memory::list(2 * SUPERBLOCK_READS_MAX)?,
             body_error: None,
             heads: Vec::new(),
             reserved: Vec::new(),
@@ -194,7 +199,7 @@ impl Recovery {
             epoch: 0,
             epoch_pba: Pba::NOWHERE,
             accepted: 0,
-        }
+        })
     }
 
     fn jobs_out(&self) -> bool {
@@ -220,7 +225,7 @@ impl Recovery {
         let result = self.recover(shared, buffers).and_then(|is_done| {
             if is_done {
                 finish(shared);
-                shared.grow().map_err(OpenError::Growth)?;
+                shared.grow()?;
             }
             Ok(is_done)
         });
@@ -268,7 +273,7 @@ impl Recovery {
                 RecoveryStage::Table => RecoveryStage::Discover,
                 RecoveryStage::Discover => {
                     self.settle_log(shared)?;
-                    self.list_runs(shared);
+                    self.list_runs(shared)?;
                     RecoveryStage::Runs
                 }
                 RecoveryStage::Runs => RecoveryStage::Replay,
@@ -290,6 +295,7 @@ impl Recovery {
         let index = match self.jobs.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
+                assert!(self.jobs.len() < self.jobs.capacity(), "each read has a buffer");
                 self.jobs.push(None);
                 self.jobs.len() - 1
             }

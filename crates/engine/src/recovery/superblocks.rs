@@ -115,9 +115,9 @@ impl Recovery {
         // A store that grows has addresses up to the end of the device as soon as it is opened.
         let grows = shared.config.growth.is_some() && !shared.config.read_only;
         let width = EntryWidth::of_addresses_below(if grows { shared.device_size } else { end });
-        let map = Map::new(&geometry, map_size, width, superblock.budget);
+        let map = Map::new(&geometry, map_size, width, superblock.budget)?;
         shared.map = map.ok_or(too_small)?;
-        shared.segments = Segments::new(geometry);
+        shared.segments = Segments::new(geometry)?;
         if shared.config.prepare == Prepare::Space {
             shared.segments.need_space();
         }

@@ -98,7 +98,8 @@ impl World {
     fn begin_to_open(&mut self) {
         self.device.forget_doomed();
         self.forgotten = false;
-        self.engine = Some(Engine::open(self.config, self.device.size()));
+        let engine = Engine::open(self.config, self.device.size());
+        self.engine = Some(engine.expect("there is memory"));
     }
 
     /// Opens the store and compares what it holds.

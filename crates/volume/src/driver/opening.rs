@@ -50,7 +50,7 @@ impl Driver {
         let queue_depth = properties.queue_depth;
         let request_count = config.request_count;
         Ok(Driver {
-            engine: Engine::open(config, device_size),
+            engine: Engine::open(config, device_size).map_err(OpenErrorKind::of)?,
             device,
             pool,
             jobs: Jobs::default(),
