@@ -339,10 +339,39 @@ fn a_lower_file_that_others_changed_gives_an_error_and_never_a_mixture() {
     let lines = String::from_utf8(output.stdout).expect("it is text");
     assert_eq!(lines.matches("changed while nothing was mounted").count(), 2, "{lines}");
     assert_eq!(lines.matches("its file is not there any more").count(), 2, "{lines}");
-    // What can come home does; the store stays for what cannot.
-    overlaid.sandbox.ok(&["overlay", "detach", "data"]);
+    // What can come home does; the store stays for what cannot, and that is told.
+    let error = overlaid.sandbox.fails(1, &["overlay", "detach", "data"]);
+    assert!(error.contains("could not be brought home"), "{error}");
+    assert!(mounts_below(&overlaid.directory).is_empty());
     assert_holds(&open(&overlaid.path("sound")), &expected[4]);
     assert!(overlaid.path(".coulter/store").exists());
+}
+
+#[test]
+fn a_copy_of_a_file_has_its_mark_and_is_not_taken_for_it() {
+    let Some(_right) = can_mount("a copy of a file has its mark") else { return };
+    let mut overlaid = Overlaid::new();
+    let (file, expected) = overlaid.scattered("file", 1);
+    drop(file);
+    send(overlaid.pid, "KILL");
+    overlaid.sandbox.ok(&["umount", "data"]);
+    // The plain file, without what is in the store.
+    let plain = fs::read(overlaid.path("file")).expect("it is there");
+    assert!(plain != expected);
+    let [from, to] = ["file", "copy"].map(|name| overlaid.path(name).display().to_string());
+    tool(&["cp", "-a", &from, &to]);
+    overlaid.pid = put_over(&overlaid.sandbox, "data", &[]);
+    assert_holds(&open(&overlaid.path("file")), &expected);
+    assert_holds(&open(&overlaid.path("copy")), &plain);
+    open(&overlaid.path("copy"))
+        .write_all_at(&[9; BLOCK], 5 * BLOCK as u64)
+        .expect("it is writable");
+    assert_holds(&open(&overlaid.path("file")), &expected);
+    overlaid.sandbox.ok(&["overlay", "check", "data"]);
+    overlaid.detach();
+    assert_holds(&open(&overlaid.path("file")), &expected);
+    let copy = fs::read(overlaid.path("copy")).expect("it is there");
+    assert!(copy[5 * BLOCK..6 * BLOCK] == [9; BLOCK] && copy[6 * BLOCK..] == plain[6 * BLOCK..]);
 }
 
 #[test]

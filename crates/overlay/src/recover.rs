@@ -166,6 +166,7 @@ impl<L: Lower> Overlay<L> {
         let mark = self.lower.xattr(&found.handle, MARK.as_bytes());
         let is_it = match (&status, &mark) {
             (Ok(_), Ok(mark)) => *mark == found.id || crate::is_broken("R1"),
+            (Ok(_), Err(_)) => crate::is_broken("R9"),
             _ => false,
         };
         match found.state {

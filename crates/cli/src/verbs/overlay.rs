@@ -636,11 +636,13 @@ impl Detach {
             return Ok(());
         }
         if stored != Some(0) || faults != Some(0) {
-            terminal::note(
-                "the store stays, with blocks that could not be brought home; `coulter overlay` on the \
-                 directory goes on with it",
+            let why = "blocks of some files could not be brought home; the store stays, with them"
+                .to_owned();
+            let help = format!(
+                "`coulter overlay {}` goes on with it; `coulter overlay check` then tells why",
+                directory.display()
             );
-            return Ok(());
+            return Err(told_with_help("detached, but not all of", &directory, why, help));
         }
         Hidden::of(&directory).remove(&entry.store)
     }
