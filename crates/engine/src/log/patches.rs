@@ -22,6 +22,7 @@ impl Patches {
     }
 
     /// The stream's, if it has one.
+    #[cfg(feature = "verify")]
     pub(super) fn head(&self, stream: Stream) -> Option<Head> {
         self.heads[stream.index()]
     }
