@@ -26,8 +26,10 @@
 //! `write_amplification` says how rare.
 
 mod depths;
+mod threads;
 
 pub use depths::{ReadDepth, WriteDepth};
+pub use threads::ReadThreads;
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
@@ -153,6 +155,8 @@ pub struct Report {
     pub depths: Vec<WriteDepth>,
     /// Random reads at several queue depths.
     pub read_depths: Vec<ReadDepth>,
+    /// Random reads by one thread and by two.
+    pub read_threads: Vec<ReadThreads>,
     /// Blocks compared with what was written last, on both sides.
     pub verified_blocks: u64,
     /// Blocks that differed.
@@ -226,6 +230,7 @@ impl Report {
             });
         self.metadata_fractions.add_to(&mut table);
         depths::add_to(&mut table, &self.depths, &self.read_depths);
+        threads::add_to(&mut table, &self.read_threads);
         table
             .row("map memory per block", format!("{:.2} B", self.map_bytes_per_block), {
                 format!("{} mapped", bytes(self.size_bytes))
@@ -284,6 +289,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     let deep_shares = WrittenShares::between(&shallow.written, &after.written);
     let turn = options.seconds / (2 * ROUNDS) as f64;
     let depths = depths::measure(&mut bench, turn, &options.progress)?;
+    let read_threads = threads::measure(&bench, turn)?;
     let mismatches = bench.verify(&options.progress)?;
     let blocks = bench.volume_versions.count();
     let of = |figure: fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
@@ -318,6 +324,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         map_bytes_per_block: after.map.memory_peak_bytes as f64 / blocks as f64,
         depths: depths.writes,
         read_depths: depths.reads,
+        read_threads,
         verified_blocks: blocks + bench.raw_versions.count(),
         mismatches,
         size_bytes: blocks * BLOCK_SIZE as u64,
@@ -564,6 +571,9 @@ mod tests {
             assert!(depth.ceiling_iops > 0.0 && depth.ratio_to_ceiling > 0.0, "{depth:?}");
         }
         assert_eq!((report.depths.len(), report.read_depths.len()), (4, 4));
+        assert!(report.read_threads.iter().all(|threads| threads.volume_iops > 0.0));
+        let by_threads = report.read_depths.iter().all(|depth| depth.cache_hit_fraction > 0.9);
+        assert!(by_threads || report.device != "io_uring, O_DIRECT", "{report:?}");
         let [shallow, deep] = [&report.depths[0], &report.depths[3]];
         assert!(shallow.piece_blocks < deep.piece_blocks, "{report:?}");
         assert!(report.read_depths.iter().all(|depth| depth.local_ratio_to_raw > 0.0));

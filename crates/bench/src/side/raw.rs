@@ -4,7 +4,7 @@
 
 use super::{Access, Side};
 use crate::error::BenchError;
-use coulter_device::{AlignedMemory, Command, Completion, Device, Region, Wait};
+use coulter_device::{AlignedMemory, Command, Completion, Device, ReadSource, Region, Wait};
 
 const FLUSH_TAG: u64 = u64::MAX;
 
@@ -47,6 +47,11 @@ impl RawSide {
             .map_err(|source| BenchError::System { doing: "registering memory", source })?;
         self.slots = slots;
         Ok(())
+    }
+
+    /// What other threads may read it with.
+    pub(crate) fn read_source(&self) -> Option<ReadSource> {
+        self.device.read_source()
     }
 
     fn poll(&mut self) -> Result<(), BenchError> {

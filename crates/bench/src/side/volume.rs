@@ -71,6 +71,11 @@ impl VolumeSide {
         }
     }
 
+    /// Another session.
+    pub(crate) fn connect(&self) -> Box<dyn Session + Send> {
+        self.volume.connect()
+    }
+
     /// What the volume has done.
     pub(crate) fn statistics(&self) -> Statistics {
         self.volume.statistics()

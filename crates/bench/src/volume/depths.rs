@@ -64,6 +64,12 @@ pub struct ReadDepth {
     pub ratio_to_raw: f64,
     /// The same on the volume's own thread.
     pub local_ratio_to_raw: f64,
+    /// Of the reads from another thread, those that this thread carried out itself, from 0 to 1.
+    pub cache_hit_fraction: f64,
+    /// Microseconds of CPU time of the process for each read through the volume.
+    pub volume_cpu_us: f64,
+    /// The same straight from the file.
+    pub raw_cpu_us: f64,
 }
 
 /// What all depths came to.
@@ -196,12 +202,18 @@ fn write_pieces(bench: &mut Bench, load: &Load, pieces: Pieces) -> Result<Outcom
 
 fn measure_reads(bench: &mut Bench, load: &Load) -> Result<ReadDepth, BenchError> {
     let mut rates = [vec![], vec![], vec![]];
+    let (mut volume_cpu, mut raw_cpu) = (vec![], vec![]);
+    let before = bench.volume.statistics().read_cache;
     for round in 0..ROUNDS {
         let outcomes = bench.turns(round, load)?;
+        volume_cpu.push(outcomes[0].cpu_us());
+        raw_cpu.push(outcomes[2].cpu_us());
         for (rates, outcome) in rates.iter_mut().zip(outcomes) {
             rates.push(outcome.per_second());
         }
     }
+    let after = bench.volume.statistics().read_cache;
+    let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
     let [volume, local, raw] = &rates;
     let ratio = |rates: &[f64]| {
         median(&rates.iter().zip(raw).map(|(rate, raw)| rate / raw).collect::<Vec<_>>())
@@ -213,6 +225,9 @@ fn measure_reads(bench: &mut Bench, load: &Load) -> Result<ReadDepth, BenchError
         raw_random_iops: median(raw),
         ratio_to_raw: ratio(volume),
         local_ratio_to_raw: ratio(local),
+        cache_hit_fraction: hits as f64 / (hits + misses).max(1) as f64,
+        volume_cpu_us: median(&volume_cpu),
+        raw_cpu_us: median(&raw_cpu),
     })
 }
 
