@@ -108,7 +108,8 @@ impl Miss {
 
 impl ReadCache {
     /// A cache of at most `size` bytes, and four for each segment, for a volume of `volume_size` blocks.
-    /// `None` if the size is less than a slot, or the volume has more addresses than a key can tell apart.
+    /// `None` if the size is less than a slot, the volume has more addresses than a key can tell apart, or
+    /// there is no such memory: then the loop looks everything up.
     pub fn new(
         size: u64,
         volume_size: u64,
@@ -123,8 +124,11 @@ impl ReadCache {
         }
         let count = 1_u64 << wanted.ilog2();
         let empty = || Slot { key: AtomicU64::new(0), value: AtomicU64::new(0) };
-        let slots: Vec<Slot> = (0..count).map(|_| empty()).collect();
-        let readers: Vec<AtomicU32> = (0..segments).map(|_| AtomicU32::new(0)).collect();
+        let (mut slots, mut readers) = (Vec::new(), Vec::new());
+        slots.try_reserve_exact(count as usize).ok()?;
+        slots.extend((0..count).map(|_| empty()));
+        readers.try_reserve_exact(segments as usize).ok()?;
+        readers.extend((0..segments).map(|_| AtomicU32::new(0)));
         Some(ReadCache {
             slots: slots.into_boxed_slice(),
             readers: readers.into_boxed_slice(),
