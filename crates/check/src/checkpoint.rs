@@ -1,5 +1,6 @@
 //! The checkpoint's body, read and compared with the geometry.
 
+use crate::copies::{self, Copied};
 use crate::finding::{BodyFault, Finding};
 use crate::referred::References;
 use crate::report::Report;
@@ -49,6 +50,8 @@ pub(crate) struct Checkpoint {
     pub(crate) table: Vec<BlockPointer>,
     pub(crate) runs: Vec<Run>,
     pub(crate) references: References,
+    /// Second copies of all of it but the body.
+    pub(crate) copies: Vec<Copied>,
 }
 
 /// Reads the body that a superblock names. `None`, with a finding, if it is damaged; contradictions
@@ -69,7 +72,7 @@ pub(crate) fn read(
             return None;
         }
     };
-    let references = view.references().collect();
+    let references: Vec<_> = view.references().collect();
     let body = (0u32..).zip(blocks).map(|(index, block)| BlockPointer {
         pba: pba.plus(index),
         checksum: checksum::block(Kind::Checkpoint, u64::from(index), block),
@@ -87,9 +90,13 @@ pub(crate) fn read(
             .map(|(header, blocks)| Run { header, blocks: blocks.iter().collect() })
             .collect(),
         references: References::default(),
+        copies: Vec::new(),
     };
+    let Checkpoint { roots, table, runs, .. } = &checkpoint;
+    let copies = copies::listed(&view, roots, table, runs, &references);
+    copies::verify(window, superblock, &copies, report);
     let references = References::read(window, superblock, references, report);
-    let checkpoint = Checkpoint { references, ..checkpoint };
+    let checkpoint = Checkpoint { references, copies, ..checkpoint };
     Some(Verifier { superblock, pba, report }.verify(checkpoint))
 }
 

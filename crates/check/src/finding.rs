@@ -79,9 +79,10 @@ impl Owner {
     /// The structure that such a block is.
     pub(crate) fn structure(&self) -> Structure {
         match self.kind {
-            Kind::Leaf | Kind::Root => Structure::MapPage,
-            Kind::SegmentTable => Structure::SegmentTable,
-            Kind::Run => Structure::Run,
+            Kind::Leaf | Kind::Root | Kind::RootCopy => Structure::MapPage,
+            Kind::SegmentTable | Kind::TableCopy => Structure::SegmentTable,
+            Kind::Run | Kind::RunCopy => Structure::Run,
+            Kind::HeaderCopy => Structure::RecordHeader,
             Kind::Checkpoint => Structure::Checkpoint,
             Kind::Data | Kind::Discard => Structure::Data,
         }
@@ -101,6 +102,12 @@ impl fmt::Display for Owner {
             Kind::SegmentTable => write!(f, "segment table page {key}"),
             Kind::Run => write!(f, "block {} of run {}", key & 0xf_ffff, key >> 20),
             Kind::Checkpoint => write!(f, "block {key} of the checkpoint's body"),
+            Kind::RootCopy => write!(f, "the second copy of root page {key}"),
+            Kind::TableCopy => write!(f, "the second copy of segment table page {key}"),
+            Kind::RunCopy => {
+                write!(f, "the second copy of block {} of run {}", key & 0xf_ffff, key >> 20)
+            }
+            Kind::HeaderCopy => write!(f, "the second copy of the header at block {key}"),
             Kind::Data | Kind::Discard => write!(f, "host block {key}"),
         }
     }
@@ -125,6 +132,10 @@ pub(crate) fn kind_name(kind: Kind) -> &'static str {
         Kind::SegmentTable => "segment_table",
         Kind::Run => "run",
         Kind::Checkpoint => "checkpoint",
+        Kind::RootCopy => "root_copy",
+        Kind::TableCopy => "table_copy",
+        Kind::RunCopy => "run_copy",
+        Kind::HeaderCopy => "header_copy",
     }
 }
 
@@ -256,6 +267,20 @@ pub enum Finding {
         /// The first block of the copy that is whole.
         #[serde(serialize_with = "as_block")]
         whole: Pba,
+        /// What is wrong with the damaged one.
+        #[serde(serialize_with = "as_text")]
+        fault: BodyFault,
+    },
+    /// One of the two copies is damaged of a block that the checkpoint lists.
+    CopyDamaged {
+        /// The second copy.
+        owner: Owner,
+        /// The damaged block: of the first copy or of the second.
+        #[serde(serialize_with = "as_block")]
+        pba: Pba,
+        /// The block of the copy that is whole, if one is.
+        #[serde(serialize_with = "as_optional_block")]
+        whole: Option<Pba>,
         /// What is wrong with the damaged one.
         #[serde(serialize_with = "as_text")]
         fault: BodyFault,
@@ -498,6 +523,7 @@ impl Finding {
             F::SuperblockMissing { .. }
             | F::SuperblockDamaged { .. }
             | F::CheckpointCopyDamaged { .. }
+            | F::CopyDamaged { .. }
             | F::OutsideVolume { .. }
             | F::BlocksLost { .. }
             | F::ValidTooHigh { .. }
@@ -528,7 +554,7 @@ impl Finding {
             | F::CheckpointCopyDamaged { .. }
             | F::CheckpointContradicts { .. } => Structure::Checkpoint,
             F::Unreadable { structure, .. } | F::NumberSpent { structure, .. } => *structure,
-            F::MetadataDamaged { owner, .. } => owner.structure(),
+            F::MetadataDamaged { owner, .. } | F::CopyDamaged { owner, .. } => owner.structure(),
             F::RunUnsorted { .. } => Structure::Run,
             F::ReferenceDamaged { .. } => Structure::RecordHeader,
             F::PointerOutside { .. }
@@ -561,6 +587,7 @@ impl Finding {
             | F::Unreadable { pba, .. }
             | F::CheckpointDamaged { pba, .. }
             | F::CheckpointCopyDamaged { pba, .. }
+            | F::CopyDamaged { pba, .. }
             | F::CheckpointContradicts { pba, .. }
             | F::MetadataDamaged { pba, .. }
             | F::ReferenceDamaged { pba, .. }

@@ -34,6 +34,7 @@
 mod blocks;
 mod check;
 mod checkpoint;
+mod copies;
 mod detail;
 pub mod dump;
 pub mod files;

@@ -40,6 +40,9 @@ pub(crate) fn listed(checkpoint: &Checkpoint, mut take: impl FnMut(Reference)) {
             list(Kind::Run, run.key(index), *pointer);
         }
     }
+    for copied in &checkpoint.copies {
+        list(copied.owner.kind, copied.owner.key, copied.pointer);
+    }
 }
 
 /// Hands every pointer of a leaf to `take`, each block once.

@@ -22,6 +22,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         Finding::Unreadable { .. }
         | Finding::CheckpointDamaged { .. }
         | Finding::CheckpointCopyDamaged { .. }
+        | Finding::CopyDamaged { .. }
         | Finding::CheckpointContradicts { .. }
         | Finding::MetadataDamaged { .. }
         | Finding::RunUnsorted { .. }
@@ -142,6 +143,15 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
              is whole: nothing is lost, and the next checkpoint writes both anew",
             pba.0, whole.0,
         ),
+        Finding::CopyDamaged { owner, pba, whole: Some(whole), fault } => write!(
+            f,
+            "block {} is damaged ({fault}): it, or {owner}; the other copy, at block {}, is whole: nothing is \
+             lost, and opening the store for writing or a scrub mends what can be mended",
+            pba.0, whole.0,
+        ),
+        Finding::CopyDamaged { owner, pba, whole: None, fault } => {
+            write!(f, "{owner} at block {} is damaged ({fault}), and so is the first copy", pba.0,)
+        }
         Finding::CheckpointContradicts { pba, field, value } => write!(
             f,
             "the checkpoint's body at block {} says {value} for `{field}`, which cannot be in \
@@ -203,6 +213,9 @@ fn consequence(owner: &Owner) -> &'static str {
              restore it from a backup"
         }
         Kind::Checkpoint => "the store cannot be opened; salvage it, or restore it from a backup",
+        Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderCopy => {
+            "nothing is lost while the first copy is whole"
+        }
         Kind::Data | Kind::Discard => {
             "its content is lost, and reading it gives an I/O error until it is written again; \
              restore what uses it from a backup"

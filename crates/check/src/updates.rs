@@ -38,7 +38,7 @@ impl UpdatesBuilder {
         let pointer = match entry.kind {
             Kind::Data => BlockPointer { pba: entry.pba, checksum: entry.word.checksum },
             Kind::Discard => BlockPointer::NOWHERE,
-            Kind::Leaf | Kind::Root | Kind::SegmentTable | Kind::Run | Kind::Checkpoint => return,
+            _ => return,
         };
         let source = entry.relocated.then_some(entry.word.address);
         let mut first = entry.key;

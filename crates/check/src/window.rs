@@ -2,6 +2,7 @@
 
 use crate::blocks::{ReadBlocks, ReadError};
 use coulter_format::{BLOCK_SIZE, Block, Pba};
+use std::collections::BTreeMap;
 
 /// Blocks that one request reads at most: room for any record, and for looking ahead.
 const WINDOW_BLOCKS_MAX: u32 = 512;
@@ -17,12 +18,22 @@ pub(crate) struct Window<'a> {
     start: u64,
     count: u32,
     ahead: u32,
+    /// Blocks that are damaged, and where their second copies lie.
+    redirected: BTreeMap<Pba, Pba>,
 }
 
 impl<'a> Window<'a> {
     pub(crate) fn new(blocks: &'a mut dyn ReadBlocks) -> Window<'a> {
         let size_blocks = blocks.size_blocks();
-        Window { blocks, size_blocks, buffer: Vec::new(), start: 0, count: 0, ahead: 1 }
+        Window {
+            blocks,
+            size_blocks,
+            buffer: Vec::new(),
+            start: 0,
+            count: 0,
+            ahead: 1,
+            redirected: BTreeMap::new(),
+        }
     }
 
     /// Whole blocks on the device.
@@ -30,8 +41,14 @@ impl<'a> Window<'a> {
         self.size_blocks
     }
 
+    /// Whoever asks for this block alone is given the other one from now on.
+    pub(crate) fn redirect(&mut self, pba: Pba, copy: Pba) {
+        self.redirected.insert(pba, copy);
+    }
+
     /// One block, without looking ahead.
     pub(crate) fn block(&mut self, pba: Pba) -> Result<&Block, ReadError> {
+        let pba = self.redirected.get(&pba).copied().unwrap_or(pba);
         self.read(pba, 1, 1).and_then(|blocks| blocks.first().ok_or(ReadError::PastEnd))
     }
 

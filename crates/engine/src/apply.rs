@@ -1,6 +1,6 @@
 //! Completed records take effect, in order of sequence.
 
-use crate::api::{IoResult, RecordRef};
+use crate::api::{Buffers, IoResult, RecordRef};
 use crate::canary::{Canary, sings};
 use crate::map::{IfUnknown, Map};
 use crate::memory::{self, NoMemory};
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::Reference;
 use coulter_format::checksum::Kind;
 use coulter_format::record::{BlockWord, Extent, PAYLOAD_BLOCKS_MAX};
-use coulter_format::{BlockPointer, Lba};
+use coulter_format::{Block, BlockPointer, Lba};
 
 /// Applies records.
 pub(crate) struct Applier {
@@ -42,7 +42,7 @@ impl Applier {
     }
 
     /// Applies every record that has completed together with all before it.
-    pub(crate) fn step(&mut self, shared: &mut Shared) {
+    pub(crate) fn step(&mut self, shared: &mut Shared, buffers: &impl Buffers) {
         let mut group = core::mem::take(&mut self.completed);
         while let Some(outcome) = shared.log.take_completed(&mut group) {
             if let Err(errno) = outcome {
@@ -50,7 +50,7 @@ impl Applier {
             }
             for record in &group {
                 match shared.poisoned {
-                    None => self.apply(shared, *record),
+                    None => self.apply(shared, *record, buffers),
                     // Also for a record that was written: an earlier one, or one of its group, is
                     // missing, so this one would be dropped after a crash.
                     Some(errno) => shared.give_up(*record, errno),
@@ -63,7 +63,7 @@ impl Applier {
         shared.placer.judge_skew(shared.superblock.geometry.capacity);
     }
 
-    fn apply(&mut self, shared: &mut Shared, record_ref: RecordRef) {
+    fn apply(&mut self, shared: &mut Shared, record_ref: RecordRef, buffers: &impl Buffers) {
         let record = shared.log.record_mut(record_ref);
         let sequence = record.sequence;
         let extents = core::mem::take(&mut record.extents);
@@ -101,7 +101,8 @@ impl Applier {
             }
         }
         if settled || sings(Canary::ReferenceUnfounded) {
-            self.refer(shared, record_ref, &extents, noted);
+            let header = &buffers.record(record_ref)[0];
+            self.refer(shared, record_ref, &extents, noted, header);
         }
         let is_first_late = self.late.len() as u64 == shared.statistics.relocations_dropped;
         let is_kept = is_first_late && !self.late.is_empty() && sings(Canary::PromiseKept);
@@ -130,13 +131,15 @@ impl Applier {
         record_ref: RecordRef,
         extents: &[Extent],
         noted: usize,
+        header: &Block,
     ) {
         let record = shared.log.record(record_ref);
         assert!(self.late.len() <= record.payload as usize, "only its blocks came too late");
         assert!(noted <= shared.map.run_length(), "the journal only grew meanwhile");
         let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
         let worth = record.payload >= shared.config.reference_blocks && record.place.is_appended();
-        if !only_data || !worth || !shared.lists.references.have_room() {
+        let have_room = shared.lists.references.have_room() && shared.header_copies.have_room();
+        if !only_data || !worth || !have_room {
             return;
         }
         let changed = record.payload as usize - self.late.len();
@@ -149,6 +152,8 @@ impl Applier {
             sweep: shared.map.sweep_position(),
             run: shared.lists.next_run,
         });
+        let pba = record.header_pba;
+        shared.header_copies.take(pba, header);
         shared.statistics.records_referred += 1;
         let now = record.sequence;
         for lba in self.late.iter().filter(|_| !sings(Canary::ReferenceUnfounded)) {

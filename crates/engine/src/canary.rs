@@ -86,11 +86,15 @@ pub enum Canary {
     CachedReaderIgnored,
     /// The superblock names a second copy of the checkpoint's body that nobody has written.
     BodyCopyMissing,
+    /// The body names the place of the first copy for the second one as well.
+    CopyInPlace,
+    /// What is damaged is not read from its second copy.
+    CopyUnused,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 36] = [
+    pub const ALL: [Canary; 38] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -127,6 +131,8 @@ impl Canary {
         Canary::CachedReadUnchecked,
         Canary::CacheNotEmptied,
         Canary::CachedReaderIgnored,
+        Canary::CopyInPlace,
+        Canary::CopyUnused,
     ];
 }
 

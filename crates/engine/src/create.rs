@@ -369,11 +369,15 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     let start = segment_start(&geometry, SegmentIndex(0));
     let mut log = FirstRecords { store: options.store, next: start, sequence: 1 };
     let pages = table_pages(geometry.segment_count);
-    let mut table = Vec::new();
-    for (index, chunk) in pages.chunks(SHORT_BLOCKS_MAX).enumerate() {
-        let first = (index * SHORT_BLOCKS_MAX) as u64;
-        table.extend(log.append(Kind::SegmentTable, first, chunk, &mut blocks));
-    }
+    let mut append = |kind| {
+        let mut places = Vec::new();
+        for (index, chunk) in pages.chunks(SHORT_BLOCKS_MAX).enumerate() {
+            let first = (index * SHORT_BLOCKS_MAX) as u64;
+            places.extend(log.append(kind, first, chunk, &mut blocks));
+        }
+        places
+    };
+    let (table, copies) = (append(Kind::SegmentTable), append(Kind::TableCopy));
     let marks = Watermarks::of(&geometry, &budget);
     let queue = (marks.high + 4).min(geometry.segment_count - 1).min(RESERVED_MAX as u32);
     let mut body = alloc::vec![0; checkpoint::BODY_SIZE_MAX as usize];
@@ -387,12 +391,14 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         streams: Stream::COUNT as u16,
         reserved: queue,
         table: table.len() as u32,
+        copies: true,
         ..Counts::default()
     };
     let mut writer = BodyWriter::new(&header, &counts, &mut body);
     (0..Stream::COUNT).for_each(|_| writer.head(None));
     (1..=queue).for_each(|segment| writer.reserved(segment));
     table.iter().for_each(|pointer| writer.pointer(*pointer));
+    copies.iter().for_each(|pointer| writer.copy(pointer.pba));
     let size = writer.finish().expect("the lists of an empty store fit");
     let (body_blocks, _) = body[..size.next_multiple_of(BLOCK_SIZE)].as_chunks::<BLOCK_SIZE>();
     let placed = log.append(Kind::Checkpoint, 0, body_blocks, &mut blocks);

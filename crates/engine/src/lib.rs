@@ -52,6 +52,7 @@ pub mod create;
 mod flush;
 mod group;
 pub mod grow;
+mod header_copies;
 mod holes;
 mod index_set;
 #[cfg(feature = "verify")]
@@ -268,7 +269,7 @@ impl Engine {
         if !self.is_recovered(buffers) {
             return Outcome::Rests;
         }
-        self.applier.step(&mut self.shared);
+        self.applier.step(&mut self.shared, buffers);
         self.shared.loads.wake_starved();
         self.wake(buffers);
         let shared = &mut self.shared;
@@ -289,7 +290,8 @@ impl Engine {
             self.preparer.step(shared, outcome);
         }
         self.flusher.step(shared);
-        self.applier.step(shared);
+        self.applier.step(shared, buffers);
+        shared.write_header_copies(buffers);
         shared.statistics.map_bytes_peak = shared.statistics.map_bytes_peak.max(shared.map.size());
         outcome
     }

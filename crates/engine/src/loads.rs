@@ -1,6 +1,7 @@
 //! Map pages on their way into memory, and who waits for them.
 
 use crate::api::{Buffers, Command, IoResult, PageRef, Target};
+use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
 use crate::map::{LoadPurpose, LoadStep};
 use crate::memory::{self, NoMemory};
@@ -37,6 +38,8 @@ struct Load {
     for_host: bool,
     /// It is read a second time, because it did not match its checksum.
     again: bool,
+    /// It is read from its second copy.
+    is_copy: bool,
 }
 
 /// The table of loads; one for each page buffer.
@@ -186,7 +189,7 @@ impl Shared {
         let segment = self.segments.of(pointer.pba);
         self.segments.begin_read(segment);
         let (for_host, again) = (purpose.is_lookup(), false);
-        let load = Load { kind, key, pointer, segment, for_host, again };
+        let load = Load { kind, key, pointer, segment, for_host, again, is_copy: false };
         assert!(pointer.is_mapped() && !pointer.is_lost(), "a page that is loaded is somewhere");
         assert!(self.loads.find(kind, key).is_none(), "a page is loaded once");
         assert!(self.loads.slots[usize::from(slot)].is_none(), "a page buffer is for one load");
@@ -200,6 +203,9 @@ impl Shared {
         let load = self.loads.slots[usize::from(slot)].take().expect("a load completes once");
         self.segments.end_read(load.segment);
         if let Err(errno) = result {
+            if self.load_copy(load, slot) {
+                return;
+            }
             self.load_failed(load, slot, errno);
             return;
         }
@@ -215,13 +221,40 @@ impl Shared {
             self.ios.start(Purpose::Load(slot), read);
             return;
         }
+        if !intact && self.load_copy(load, slot) {
+            return;
+        }
         let page = intact.then_some(page);
         let now = self.log.now();
         match load.kind {
-            Kind::Root => self.map.finish_root(load.key, page, &self.superblock.geometry),
+            Kind::Root => {
+                self.map.finish_root(load.key, page, &self.superblock.geometry);
+                if load.is_copy && intact {
+                    // The next checkpoint writes both anew.
+                    self.map.root_is_to_be_written(load.key);
+                    self.statistics.metadata_copies_used += 1;
+                }
+            }
             _ => self.map.finish_leaf(&mut self.segments, load.key, page, now),
         }
         self.loads.wake(slot, None);
+    }
+
+    /// Reads a root page from its second copy, if that was not tried.
+    fn load_copy(&mut self, load: Load, slot: u16) -> bool {
+        let copy = self.lists.copies.pointer(Kind::RootCopy, load.key);
+        let (Some(copy), Kind::Root, false) = (copy, load.kind, load.is_copy) else { return false };
+        if sings(Canary::CopyUnused) {
+            return false;
+        }
+        assert_ne!(copy.pba, load.pointer.pba, "the copies lie apart");
+        let segment = self.segments.of(copy.pba);
+        self.segments.begin_read(segment);
+        self.loads.slots[usize::from(slot)] =
+            Some(Load { segment, again: true, is_copy: true, ..load });
+        let read = Command::Read { pba: copy.pba, count: 1, target: Target::Page(PageRef(slot)) };
+        self.ios.start(Purpose::Load(slot), read);
+        true
     }
 
     /// A page could not be read. The reads that wait for it fail; the sweep and the cleaner try again,

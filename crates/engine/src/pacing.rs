@@ -16,7 +16,7 @@
 use crate::placement::SPARE_SEGMENTS_MIN;
 use crate::references;
 use crate::units::Stream;
-use coulter_format::checkpoint::REFERENCE_SIZE;
+use coulter_format::checkpoint::{COPY_SIZE, HEADER_COPY_SIZE, REFERENCE_SIZE};
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
@@ -59,15 +59,23 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let changed = 2 * u64::from(budget.journal_size) + 256;
     let roots = geometry.roots_max().min(changed.max(metadata_roots(geometry.capacity)));
     let table = u64::from(geometry.segment_count).div_ceil(256);
-    let runs = u64::from(budget.run_count_limit) * (32 + 8 * run);
-    let references = (REFERENCE_SIZE * references::count_max(budget)) as u64;
+    let copy = COPY_SIZE as u64;
+    let runs = u64::from(budget.run_count_limit) * (32 + (8 + copy) * run);
+    let references = ((REFERENCE_SIZE + HEADER_COPY_SIZE) * references::count_max(budget)) as u64;
     let reserved = 4 * u64::from(geometry.segment_count).min(256);
-    let body =
-        (256 + reserved + 16 * geometry.roots_max() + 8 * table + runs + references).div_ceil(4096);
+    let body = 256
+        + reserved
+        + (16 + copy) * geometry.roots_max()
+        + (8 + copy) * table
+        + runs
+        + references;
+    let body = body.div_ceil(4096);
     let leaves = geometry.capacity.div_ceil(per_page) as usize;
     let updates = Updates { in_run: 2 * budget.journal_size as usize, referred: 0 };
     let swept = sweep_quota(leaves, updates, budget) as u64;
-    let blocks = run + roots + table + body + swept;
+    // Two copies of each, and of the headers referred to those that still wait.
+    let blocks =
+        2 * (run + roots + table) + crate::header_copies::WAITING_MAX as u64 + body + swept;
     blocks + blocks.div_ceil(200) + 2
 }
 

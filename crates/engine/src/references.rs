@@ -91,12 +91,22 @@ impl References {
     }
 
     /// At a cut, when holes were reserved and given up: forgets those of which nothing counts any more.
-    pub(crate) fn drop_dead(&mut self, segments: &Segments, position: SweepPosition) {
+    /// `dropped` is told of each.
+    pub(crate) fn drop_dead(
+        &mut self,
+        segments: &Segments,
+        position: SweepPosition,
+        mut dropped: impl FnMut(Pba),
+    ) {
         self.all.retain(|reference| {
             let state = segments.segment(segments.of(reference.pba)).state;
             let in_use = matches!(state, State::Open | State::Closed | State::Patching);
             let in_use = in_use || sings(Canary::ReferenceOutlives);
-            in_use && !Map::run_is_dead(reference.sweep, position)
+            let lives = in_use && !Map::run_is_dead(reference.sweep, position);
+            if !lives {
+                dropped(reference.pba);
+            }
+            lives
         });
     }
 

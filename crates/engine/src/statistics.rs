@@ -38,6 +38,10 @@ pub struct Statistics {
     pub table_blocks: u64,
     /// Blocks of runs written.
     pub run_blocks: u64,
+    /// Second copies written of root pages, pages of the segment table and blocks of runs.
+    pub copy_blocks: u64,
+    /// Second copies written of headers that checkpoints refer to.
+    pub header_copy_blocks: u64,
     /// Blocks of checkpoint bodies written, and superblocks.
     pub checkpoint_blocks: u64,
     /// Host blocks by the stream that they went to: short, longer and longest lives expected.
@@ -85,6 +89,9 @@ pub struct Statistics {
     pub references_followed: u64,
     /// 1 if this opening found the checkpoint's body damaged, and used its second copy.
     pub body_copies_used: u64,
+    /// Root pages, pages of the segment table, blocks of runs and headers referred to that were damaged or could not
+    /// be read, and were read from their second copies.
+    pub metadata_copies_used: u64,
     /// Records that recovery applied.
     pub records_replayed: u64,
     /// Of these, the long ones.
@@ -140,6 +147,8 @@ impl Statistics {
             + self.root_blocks
             + self.table_blocks
             + self.run_blocks
+            + self.copy_blocks
+            + self.header_copy_blocks
             + self.checkpoint_blocks
             + self.relocated_metadata_blocks
     }

@@ -20,8 +20,8 @@
 //!     52    4 root_count
 //!     56    4 table_count
 //!     60    4 run_count
-//!     64    4 reference_count in version 2 only; what follows begins at 64 in version 1
-//!     68    4 zero            in version 2 only
+//!     64    4 reference_count from version 2 on; what follows begins at 64 in version 1
+//!     68    4 zero            from version 2 on
 //!      …      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
 //!      …      reserved        × reserved_count  segment u32, in the order of opening; with bit 31, one
 //!                                               into whose holes records may be written
@@ -32,9 +32,11 @@
 //!                                               block_count × (pba u32, checksum u32)
 //!      …      reference       × reference_count pba u32, checksum u32, sweep_position u64,
 //!                                               sweep_cycles u16, runs u16
+//!      …      copy            version 3 only: pba u32 for each root page, table page and block of a run, in
+//!                             that order; then pba u32, checksum u32 for each reference
 //! ```
 //!
-//! A body without references is of version 1.
+//! A body without second copies is of version 2 if it has references, else of version 1.
 
 use crate::bytes::{Reader, Writer};
 use crate::{BlockPointer, Corrupt, Pba, Reason, Structure};
@@ -42,9 +44,16 @@ use crate::{BlockPointer, Corrupt, Pba, Reason, Structure};
 const MAGIC: [u8; 4] = *b"CCKP";
 const VERSION: u16 = 1;
 const VERSION_WITH_REFERENCES: u16 = 2;
+const VERSION_WITH_COPIES: u16 = 3;
 
 /// Bytes of a reference.
 pub const REFERENCE_SIZE: usize = 20;
+
+/// Bytes in which a body says where the second copy of a page or of a run's block lies.
+pub const COPY_SIZE: usize = 4;
+
+/// Bytes in which a body says where the second copy of a header lies.
+pub const HEADER_COPY_SIZE: usize = 8;
 
 /// Streams at most.
 pub const STREAM_COUNT_MAX: usize = 16;
@@ -113,7 +122,7 @@ pub struct Reference {
 }
 
 /// Writes a body piece by piece. The pieces must come in the order of the format: heads, reserved
-/// segments, roots, table pages, runs, references.
+/// segments, roots, table pages, runs, references, second copies.
 #[derive(Debug)]
 pub struct BodyWriter<'a> {
     bytes: Writer<'a>,
@@ -137,6 +146,8 @@ pub struct Counts {
     pub runs: u32,
     /// Records referred to.
     pub references: u32,
+    /// Whether the second copies are listed.
+    pub copies: bool,
 }
 
 impl<'a> BodyWriter<'a> {
@@ -144,8 +155,12 @@ impl<'a> BodyWriter<'a> {
     pub fn new(header: &CheckpointHeader, counts: &Counts, out: &'a mut [u8]) -> BodyWriter<'a> {
         let mut bytes = Writer::new(out);
         bytes.put(&MAGIC);
-        let has_references = counts.references > 0;
-        bytes.u16(if has_references { VERSION_WITH_REFERENCES } else { VERSION });
+        let has_references = counts.references > 0 || counts.copies;
+        bytes.u16(match (counts.copies, has_references) {
+            (true, _) => VERSION_WITH_COPIES,
+            (false, true) => VERSION_WITH_REFERENCES,
+            (false, false) => VERSION,
+        });
         bytes.u16(counts.streams);
         bytes.u64(header.sequence);
         bytes.u64(header.write_clock);
@@ -213,6 +228,16 @@ impl<'a> BodyWriter<'a> {
         self.bytes.u16(runs.unwrap_or(0));
     }
 
+    /// Where the second copy of a root page, a table page or a block of a run lies, or nowhere.
+    pub fn copy(&mut self, pba: Pba) {
+        self.bytes.u32(pba.0);
+    }
+
+    /// Where the second copy of a header that is referred to lies, and its checksum there; or nowhere.
+    pub fn header_copy(&mut self, pointer: BlockPointer) {
+        self.pointer(pointer);
+    }
+
     /// Bytes of the body, or `None` if they did not fit, or a reference was of too long ago.
     pub fn finish(self) -> Option<usize> {
         self.bytes.finish().filter(|_| self.complete)
@@ -235,6 +260,8 @@ pub struct BodyView<'a> {
     table: &'a [u8],
     runs: &'a [u8],
     references: &'a [u8],
+    copies: &'a [u8],
+    header_copies: &'a [u8],
 }
 
 impl<'a> BodyView<'a> {
@@ -248,13 +275,14 @@ impl<'a> BodyView<'a> {
         if reader.take() != Some(MAGIC) {
             return Err(corrupt(Reason::Magic));
         }
-        let has_references = match reader.u16() {
-            Some(VERSION) => false,
-            Some(VERSION_WITH_REFERENCES) => true,
+        let (has_references, has_copies) = match reader.u16() {
+            Some(VERSION) => (false, false),
+            Some(VERSION_WITH_REFERENCES) => (true, false),
+            Some(VERSION_WITH_COPIES) => (true, true),
             other => return Err(corrupt(Reason::Version(other.unwrap_or(0).into()))),
         };
-        let view =
-            Self::decode_pieces(reader, has_references).ok_or(corrupt(Reason::Field("size")))?;
+        let view = Self::decode_pieces(reader, has_references, has_copies)
+            .ok_or(corrupt(Reason::Field("size")))?;
         if usize::from(view.counts.streams) > STREAM_COUNT_MAX {
             return Err(corrupt(Reason::Field("stream_count")));
         }
@@ -275,7 +303,11 @@ impl<'a> BodyView<'a> {
         Ok(view)
     }
 
-    fn decode_pieces(mut reader: Reader<'a>, has_references: bool) -> Option<BodyView<'a>> {
+    fn decode_pieces(
+        mut reader: Reader<'a>,
+        has_references: bool,
+        has_copies: bool,
+    ) -> Option<BodyView<'a>> {
         let streams = reader.u16()?;
         let sequence = reader.u64()?;
         let write_clock = reader.u64()?;
@@ -289,6 +321,7 @@ impl<'a> BodyView<'a> {
             table: reader.u32()?,
             runs: reader.u32()?,
             references: 0,
+            copies: has_copies,
         };
         if has_references {
             counts.references = reader.u32()?;
@@ -302,14 +335,36 @@ impl<'a> BodyView<'a> {
         let table = reader.take_slice((counts.table as usize).checked_mul(8)?)?;
         let rest = reader.rest();
         let mut probe = Reader::new(rest);
-        let mut length = 0usize;
+        let (mut length, mut run_blocks) = (0usize, 0usize);
         for _ in 0..counts.runs {
             let (_, blocks) = read_run(&mut probe)?;
             length = length.checked_add(RUN_HEADER_SIZE)?.checked_add(blocks.len())?;
+            run_blocks = run_blocks.checked_add(blocks.len() / 8)?;
         }
         let (runs, rest) = rest.split_at_checked(length)?;
-        let references = rest.get(..(counts.references as usize).checked_mul(REFERENCE_SIZE)?)?;
-        Some(BodyView { header, counts, heads, reserved, roots, table, runs, references })
+        let references = (counts.references as usize).checked_mul(REFERENCE_SIZE)?;
+        let (references, after) = rest.split_at_checked(references)?;
+        let (mut copies, mut header_copies) = (&[][..], &[][..]);
+        if has_copies {
+            let pages = (counts.roots as usize).checked_add(counts.table as usize)?;
+            let count = pages.checked_add(run_blocks)?;
+            let rest;
+            (copies, rest) = after.split_at_checked(count.checked_mul(COPY_SIZE)?)?;
+            header_copies =
+                rest.get(..(counts.references as usize).checked_mul(HEADER_COPY_SIZE)?)?;
+        }
+        Some(BodyView {
+            header,
+            counts,
+            heads,
+            reserved,
+            roots,
+            table,
+            runs,
+            references,
+            copies,
+            header_copies,
+        })
     }
 
     /// The fixed part.
@@ -367,6 +422,18 @@ impl<'a> BodyView<'a> {
             let sweep = SweepPosition { cycle, leaf };
             Some(Reference { pba, checksum, sweep, run })
         })
+    }
+
+    /// Where the second copies lie of the root pages, the table pages and the blocks of the runs, in that order;
+    /// nowhere if there is none. Empty if the body lists none.
+    pub fn copies(&self) -> impl Iterator<Item = Pba> + use<'a> {
+        self.copies.as_chunks::<COPY_SIZE>().0.iter().map(|bytes| Pba(u32::from_le_bytes(*bytes)))
+    }
+
+    /// The second copies of the headers that are referred to, in the order of the references; nowhere if there is
+    /// none. Empty if the body lists none.
+    pub fn header_copies(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        pairs(self.header_copies).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
     }
 
     /// The runs, oldest first, each with its blocks.
@@ -441,7 +508,15 @@ mod tests {
             sweep: SweepPosition { cycle: 3, leaf: 44 },
             next_run: 9,
         };
-        let counts = Counts { streams: 2, reserved: 4, roots: 2, table: 1, runs: 2, references: 2 };
+        let counts = Counts {
+            streams: 2,
+            reserved: 4,
+            roots: 2,
+            table: 1,
+            runs: 2,
+            references: 2,
+            copies: true,
+        };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         writer.head(Some(Head { segment: 4, offset: 17 }));
         writer.head(None);
@@ -455,6 +530,8 @@ mod tests {
             (0..block_count).for_each(|i| writer.pointer(pointer(200 + i)));
         }
         references().iter().for_each(|reference| writer.reference(reference));
+        (300..306).for_each(|pba| writer.copy(Pba(pba)));
+        [pointer(400), BlockPointer::NOWHERE].into_iter().for_each(|copy| writer.header_copy(copy));
         writer.finish().unwrap()
     }
 
@@ -483,6 +560,12 @@ mod tests {
             view.runs().map(|(run, blocks)| (run.number, blocks.iter().count())).collect();
         assert_eq!(runs, [(7, 3), (8, 0)]);
         assert_eq!(view.references().collect::<Vec<_>>(), references());
+        assert_eq!(
+            view.copies().map(|pba| pba.0).collect::<Vec<_>>(),
+            [300, 301, 302, 303, 304, 305]
+        );
+        let headers: Vec<_> = view.header_copies().collect();
+        assert_eq!(headers, [pointer(400), BlockPointer::NOWHERE]);
     }
 
     /// Older programs read it.
@@ -496,6 +579,7 @@ mod tests {
         assert_eq!((size, bytes[4], bytes[64]), (72, 1, 4));
         let view = BodyView::decode(&bytes[..size]).unwrap();
         assert_eq!(view.references().count(), 0);
+        assert_eq!(view.copies().count() + view.header_copies().count(), 0);
     }
 
     #[test]

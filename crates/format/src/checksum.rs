@@ -25,6 +25,14 @@ pub enum Kind {
     Run = 6,
     /// A block of a checkpoint's body; the key is its index.
     Checkpoint = 7,
+    /// The second copy of a root page; the key is the page's.
+    RootCopy = 8,
+    /// The second copy of a page of the segment table; the key is the page's.
+    TableCopy = 9,
+    /// The second copy of a block of a run; the key is the block's.
+    RunCopy = 10,
+    /// The second copy of a record's header; the key is the header's place.
+    HeaderCopy = 11,
 }
 
 impl Kind {
@@ -38,8 +46,27 @@ impl Kind {
             5 => Kind::SegmentTable,
             6 => Kind::Run,
             7 => Kind::Checkpoint,
+            8 => Kind::RootCopy,
+            9 => Kind::TableCopy,
+            10 => Kind::RunCopy,
+            11 => Kind::HeaderCopy,
             _ => return None,
         })
+    }
+
+    /// The kind that second copies of blocks of this kind have; `None` if there are none of them.
+    pub const fn of_copy(self) -> Option<Kind> {
+        match self {
+            Kind::Root => Some(Kind::RootCopy),
+            Kind::SegmentTable => Some(Kind::TableCopy),
+            Kind::Run => Some(Kind::RunCopy),
+            _ => None,
+        }
+    }
+
+    /// Whether blocks of this kind are second copies.
+    pub const fn is_copy(self) -> bool {
+        matches!(self, Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderCopy)
     }
 
     /// Whether entries of this kind occupy blocks in their record's payload.
@@ -65,9 +92,14 @@ pub fn block(kind: Kind, key: u64, content: &Block) -> u32 {
     crc32c(content) ^ binding(kind, key)
 }
 
+/// The checksum that a block of this checksum has as another kind, under the same key.
+pub const fn rebound(checksum: u32, key: u64, from: Kind, to: Kind) -> u32 {
+    checksum ^ binding(from, key) ^ binding(to, key)
+}
+
 /// A 32-bit mix of kind and key (SplitMix64's finaliser). XOR with it is as strong as hashing the
 /// key in front of the content, since a CRC is linear, and it leaves the inner loop alone.
-fn binding(kind: Kind, key: u64) -> u32 {
+const fn binding(kind: Kind, key: u64) -> u32 {
     let mut mixed = key ^ ((kind as u64) << 56) ^ 0x9e37_79b9_7f4a_7c15;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -86,6 +118,17 @@ pub(crate) fn sealed<const FIELD: usize>(content: &Block, salt: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_checksum_of_a_copy_follows_from_that_of_the_block() {
+        let content = [7; crate::BLOCK_SIZE];
+        for kind in [Kind::Root, Kind::SegmentTable, Kind::Run] {
+            let copy = kind.of_copy().expect("there are copies of it");
+            let rebound = rebound(block(kind, 77, &content), 77, kind, copy);
+            assert_eq!(rebound, block(copy, 77, &content));
+            assert!(copy.is_copy() && !kind.is_copy() && copy.of_copy().is_none());
+        }
+    }
 
     #[test]
     fn crc32c_matches_the_published_check_value() {

@@ -337,7 +337,15 @@ fn body_part() -> Part {
         sweep: SweepPosition { cycle: 4, leaf: 60 },
         next_run: 18,
     };
-    let counts = Counts { streams: 3, reserved: 3, roots: 1, table: 1, runs: 1, references: 1 };
+    let counts = Counts {
+        streams: 3,
+        reserved: 3,
+        roots: 1,
+        table: 1,
+        runs: 1,
+        references: 1,
+        copies: true,
+    };
     let mut bytes = vec![0; BLOCK_SIZE];
     let mut writer = BodyWriter::new(&header, &counts, &mut bytes);
     writer.head(Some(Head { segment: 1, offset: 88 }));
@@ -352,11 +360,13 @@ fn body_part() -> Part {
     writer.pointer(BlockPointer { pba: Pba(292), checksum: 0xc3 });
     let sweep = SweepPosition { cycle: 4, leaf: 20 };
     writer.reference(&Reference { pba: Pba(600), checksum: 0x2573_823b, sweep, run: 17 });
+    (310..313).for_each(|pba| writer.copy(Pba(pba)));
+    writer.header_copy(BlockPointer { pba: Pba(313), checksum: 0xd4 });
     let size = writer.finish().expect("it fits");
     bytes.truncate(size);
     let mut of = Fields { table: "body", start: 0, fields: Vec::new() };
     of.add("magic", 0, b"CCKP", "\"CCKP\"");
-    of.u16("version", 4, 2);
+    of.u16("version", 4, 3);
     of.u16("stream_count", 6, 3);
     of.u64("sequence", 8, 41);
     of.u64("write_clock", 16, 99_100);
@@ -395,7 +405,11 @@ fn body_part() -> Part {
     of.u64("record sweep_position", 180, 20);
     of.u16("record sweep_cycles", 188, 0);
     of.u16("record runs", 190, 1);
-    assert_eq!(size, 192, "every byte of the body is told of");
+    of.u32("copy of root page", 192, 310);
+    of.u32("copy of table page", 196, 311);
+    of.u32("copy of run block", 200, 312);
+    of.add("copy of header", 204, &[0x39, 1, 0, 0, 0xd4, 0, 0, 0], "block 313, checksum 0xd4");
+    assert_eq!(size, 212, "every byte of the body is told of");
     Part { title: "Checkpoint body", bytes, fields: of.fields }
 }
 

@@ -107,7 +107,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
 const _: () = assert!(LABEL_SIZE == 64, "the strategy makes labels of two halves");
 
 fn extent() -> impl Strategy<Value = Extent> {
-    let kind = (1u8..=7).prop_map(|code| Kind::from_code(code).expect("codes 1 to 7 are kinds"));
+    let kind = (1u8..=11).prop_map(|code| Kind::from_code(code).expect("codes 1 to 11 are kinds"));
     (0..LBA_LIMIT - 70_000, 1u16..40, kind, any::<bool>()).prop_map(
         |(key, count, kind, relocated)| {
             let relocated = relocated && kind.has_payload();
@@ -228,6 +228,18 @@ struct Lists {
     table: Vec<BlockPointer>,
     runs: Vec<(RunHeader, Vec<BlockPointer>)>,
     references: Vec<Reference>,
+    copies: bool,
+}
+
+/// Places for the second copies of all that is listed.
+fn copies_of(lists: &Lists) -> Vec<Pba> {
+    let blocks: usize = lists.runs.iter().map(|(_, blocks)| blocks.len()).sum();
+    (0..lists.roots.len() + lists.table.len() + blocks).map(|i| Pba(7 * i as u32)).collect()
+}
+
+fn header_copies_of(lists: &Lists) -> Vec<BlockPointer> {
+    let copy = |reference: &Reference| BlockPointer { pba: Pba(!reference.pba.0), checksum: 5 };
+    lists.references.iter().map(copy).collect()
 }
 
 fn lists() -> impl Strategy<Value = Lists> {
@@ -256,6 +268,7 @@ fn lists() -> impl Strategy<Value = Lists> {
         references.sort_by_key(|reference| reference.run);
         Lists {
             references,
+            copies: sequence % 2 == 1,
             header: CheckpointHeader { sequence, write_clock, sweep, next_run },
             heads,
             reserved: reserved.into_iter().map(|segment| segment >> 1).collect(),
@@ -275,6 +288,7 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
         table: lists.table.len() as u32,
         runs: lists.runs.len() as u32,
         references: lists.references.len() as u32,
+        copies: lists.copies,
     };
     let mut writer = BodyWriter::new(&lists.header, &counts, &mut bytes);
     lists.heads.iter().for_each(|head| writer.head(*head));
@@ -286,6 +300,10 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
         blocks.iter().for_each(|pointer| writer.pointer(*pointer));
     }
     lists.references.iter().for_each(|reference| writer.reference(reference));
+    if lists.copies {
+        copies_of(lists).into_iter().for_each(|pba| writer.copy(pba));
+        header_copies_of(lists).into_iter().for_each(|pointer| writer.header_copy(pointer));
+    }
     let size = writer.finish().expect("the lists fit into 64 KiB");
     bytes.truncate(size);
     bytes
@@ -547,6 +565,10 @@ proptest! {
     fn a_body_comes_back(lists in lists()) {
         let bytes = encode_lists(&lists);
         let view = BodyView::decode(&bytes).unwrap();
+        let (copies, headers) = match lists.copies {
+            true => (copies_of(&lists), header_copies_of(&lists)),
+            false => (vec![], vec![]),
+        };
         prop_assert_eq!(view.header(), lists.header);
         prop_assert_eq!(view.heads().collect::<Vec<_>>(), lists.heads);
         prop_assert_eq!(view.reserved().collect::<Vec<_>>(), lists.reserved);
@@ -554,6 +576,8 @@ proptest! {
         prop_assert_eq!(view.table().collect::<Vec<_>>(), lists.table);
         let runs = view.runs().map(|(run, blocks)| (run, blocks.iter().collect::<Vec<_>>()));
         prop_assert_eq!(runs.collect::<Vec<_>>(), lists.runs);
+        prop_assert_eq!(view.copies().collect::<Vec<_>>(), copies);
+        prop_assert_eq!(view.header_copies().collect::<Vec<_>>(), headers);
         prop_assert_eq!(view.references().collect::<Vec<_>>(), lists.references);
     }
 

@@ -194,8 +194,8 @@ impl Crafted {
             }
             2 => {
                 // Anything in the lists.
-                let words = self.body.len() / 4 - 16;
-                let field = (64 + 4 * input.below(words as u64) as usize, 4);
+                let words = self.body.len() / 4 - 18;
+                let field = (72 + 4 * input.below(words as u64) as usize, 4);
                 self.set_in_body(field, input);
             }
             3 => self.change_page(Kind::SegmentTable, input, |input, geometry| {
@@ -386,7 +386,7 @@ fn pick(input: &mut Input<'_>, fields: &[Field]) -> Field {
 /// Every page that a body lists.
 fn listed(body: &[u8]) -> Vec<Listed> {
     let view = BodyView::decode(body).expect("the engine wrote it");
-    let roots = 64 + 8 * view.heads().count() + 4 * view.counts().reserved as usize;
+    let roots = 72 + 8 * view.heads().count() + 4 * view.counts().reserved as usize;
     let table = roots + 16 * view.roots().count();
     let runs = table + 8 * view.table().count();
     let mut listed = Vec::new();

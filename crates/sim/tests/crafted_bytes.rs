@@ -74,6 +74,9 @@ fn change_table(device: &mut Device, superblock: &Superblock, change: impl Fn(&m
     change_page(device, superblock, (Kind::SegmentTable, 0), at, change);
 }
 
+/// Where the lists begin in a body that lists second copies.
+const LISTS: usize = 72;
+
 /// Where the lists of a body begin.
 struct Lists {
     reserved: usize,
@@ -85,7 +88,7 @@ struct Lists {
 impl Lists {
     fn of(body: &[u8]) -> Lists {
         let view = BodyView::decode(body).expect("intact");
-        let reserved = 64 + 8 * view.heads().count();
+        let reserved = LISTS + 8 * view.heads().count();
         let roots = reserved + 4 * view.counts().reserved as usize;
         let table = roots + 16 * view.roots().count();
         Lists { reserved, roots, table, runs: table + 8 * view.table().count() }
@@ -222,8 +225,8 @@ fn a_segment_that_is_listed_twice_is_refused() {
     // The heads of the host and of the cleaner, or of metadata.
     let mut heads = device.clone();
     change_body(&mut heads, &superblock, |body| {
-        let head = body[64..72].to_vec();
-        put(body, 72, &head);
+        let head = body[LISTS..LISTS + 8].to_vec();
+        put(body, LISTS + 8, &head);
     });
     assert_refused(&heads, Structure::Checkpoint, "head");
     for mark in [0, 1u32 << 31] {
@@ -256,6 +259,9 @@ fn a_checkpoint_of_which_a_part_rotted_is_refused() {
     let (device, superblock) = shut_down();
     let body = body(&device, &superblock);
     let lists = Lists::of(&body);
+    let view = BodyView::decode(&body).expect("intact");
+    assert_eq!((view.roots().count(), view.table().count()), (1, 1));
+    let copies: Vec<Pba> = view.copies().collect();
     let parts = [
         // The clock, which could be any number.
         (superblock.checkpoint.pba, 16, Structure::Checkpoint),
@@ -265,8 +271,10 @@ fn a_checkpoint_of_which_a_part_rotted_is_refused() {
     for (pba, byte, structure) in parts {
         let mut device = device.clone();
         device.corrupt(pba, byte);
-        if structure == Structure::Checkpoint {
-            device.corrupt(superblock.checkpoint.copy, byte);
+        match structure {
+            Structure::Checkpoint => device.corrupt(superblock.checkpoint.copy, byte),
+            Structure::SegmentTable => device.corrupt(copies[1], byte),
+            _ => device.corrupt(copies[2], byte),
         }
         let phase = Hand::open(device, small()).engine.phase();
         let Phase::Failed(OpenError::Damaged { corrupt, pba: place }) = phase else {
@@ -310,7 +318,7 @@ fn a_checkpoint_that_contradicts_its_table_is_refused() {
     let lists = Lists::of(&body);
     let mut head = device.clone();
     let beyond = geometry.segment_blocks + 1;
-    change_body(&mut head, &superblock, |body| put(body, 68, &beyond.to_le_bytes()));
+    change_body(&mut head, &superblock, |body| put(body, LISTS + 4, &beyond.to_le_bytes()));
     assert_refused(&head, Structure::Checkpoint, "head");
 
     let mut run = device.clone();

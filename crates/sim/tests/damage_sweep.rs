@@ -334,6 +334,7 @@ fn a_damaged_header_is_named_and_the_data_that_it_told_of_are_not_called_lost() 
                         Finding::RecordMissing { .. }
                             | Finding::ChainBroken { .. }
                             | Finding::ReferenceDamaged { .. }
+                            | Finding::CopyDamaged { .. }
                     );
                 assert!(is_named, "{:?} header {pba} zeroed: {finding}", sample.life);
                 named[sample.life.config.reclaim as usize] += 1;

@@ -4,6 +4,7 @@ use coulter_check::{Finding, dump};
 use coulter_engine::reclaim::Reclaim;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{Config, OpenError, Phase, Request};
+use coulter_format::checksum::Kind;
 use coulter_format::{Pba, Structure};
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store};
@@ -45,6 +46,15 @@ fn assert_holds(hand: &mut Hand, expected: &[u8]) {
 fn headers(device: &Device) -> Vec<Pba> {
     let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
     dumped.references.iter().map(|reference| Pba(reference.header.block)).collect()
+}
+
+/// Where the second copy of a header lies.
+fn copy_of(device: &Device, header: Pba) -> Pba {
+    let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
+    let is_it = |copy: &&dump::CopyDump| {
+        copy.owner.kind == Kind::HeaderCopy && copy.owner.key == u64::from(header.0)
+    };
+    Pba(dumped.second_copies.iter().find(is_it).expect("there is a copy").block)
 }
 
 #[test]
@@ -91,6 +101,26 @@ fn what_lay_in_a_segment_that_was_emptied_is_referred_to_no_more() {
     (0..size / 4).for_each(|lba| assert_eq!(again.read(lba), Some(Ok(59)), "host block {lba}"));
 }
 
+/// A header that is damaged in its place is read from its second copy.
+#[test]
+fn a_store_with_a_damaged_header_that_is_referred_to_is_opened_and_whole() {
+    let (mut hand, expected) = written(referring(), 1);
+    shut_down(&mut hand);
+    let headers = headers(&hand.device);
+    for header in [headers[0], headers[headers.len() / 2], headers[headers.len() - 1]] {
+        let mut device = hand.device.clone();
+        device.corrupt(header, 44);
+        let report = device.report(false);
+        let is_it = |finding: &Finding| matches!(finding, Finding::CopyDamaged { pba, whole: Some(_), .. } if *pba == header);
+        assert!(report.findings.iter().any(is_it) && report.complete, "{report:?}");
+        for read_only in [true, false] {
+            let mut again = Hand::open(device.clone(), Config { read_only, ..referring() });
+            assert_eq!(again.engine.statistics().metadata_copies_used, 1);
+            assert_holds(&mut again, &expected);
+        }
+    }
+}
+
 /// As of a run: nothing else tells where the blocks belong.
 #[test]
 fn a_store_with_a_damaged_header_that_is_referred_to_is_not_opened_and_the_checker_says_why() {
@@ -102,6 +132,7 @@ fn a_store_with_a_damaged_header_that_is_referred_to_is_not_opened_and_the_check
         for byte in [3, 44, 97] {
             let mut device = hand.device.clone();
             device.corrupt(header, byte);
+            device.corrupt(copy_of(&hand.device, header), byte);
             let report = device.report(false);
             let is_it = |finding: &Finding| matches!(finding, Finding::ReferenceDamaged { pba, .. } if *pba == header);
             assert!(report.findings.iter().any(is_it), "{report:?}");
@@ -132,6 +163,7 @@ fn a_header_that_took_the_place_of_the_one_referred_to_is_not_believed() {
     fresh.device.read(header, &mut blocks);
     let mut device = hand.device.clone();
     device.write(header, &blocks);
+    device.corrupt(copy_of(&hand.device, header), 3);
     device.flush_all();
     let report = device.report(false);
     let is_it = |finding: &Finding| matches!(finding, Finding::ReferenceDamaged { pba, .. } if *pba == header);

@@ -34,6 +34,8 @@ pub struct CheckpointDump {
     pub runs: Vec<RunDump>,
     /// Records whose headers say what changed, in order.
     pub references: Vec<ReferenceDump>,
+    /// Second copies of what is listed above, in the same order.
+    pub second_copies: Vec<CopyDump>,
     /// What is to be replayed after it.
     pub recovery: crate::report::Recovery,
 }
@@ -93,6 +95,16 @@ pub struct ReferenceDump {
     pub run: u64,
 }
 
+/// The second copy of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CopyDump {
+    /// What it is a copy of, as record headers call it.
+    #[serde(flatten)]
+    pub owner: crate::finding::Owner,
+    /// Where it lies.
+    pub block: u32,
+}
+
 impl From<BlockPointer> for PlaceDump {
     fn from(pointer: BlockPointer) -> PlaceDump {
         PlaceDump { block: pointer.pba.0, checksum: pointer.checksum }
@@ -141,6 +153,11 @@ fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
         table: checkpoint.table.iter().map(|pointer| (*pointer).into()).collect(),
         runs: runs.collect(),
         references: references.collect(),
+        second_copies: checkpoint
+            .copies
+            .iter()
+            .map(|copied| CopyDump { owner: copied.owner, block: copied.pointer.pba.0 })
+            .collect(),
         recovery,
     }
 }
@@ -192,6 +209,9 @@ impl fmt::Display for CheckpointDump {
                 f,
                 "  record at {header}, before run {run}, at cycle {sweep_cycle}, leaf {sweep_leaf}"
             )?;
+        }
+        for CopyDump { owner, block } in &self.second_copies {
+            writeln!(f, "  {owner}: block {block}")?;
         }
         let recovery = &self.recovery;
         writeln!(

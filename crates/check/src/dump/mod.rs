@@ -11,7 +11,9 @@ mod records;
 mod segments;
 mod superblock;
 
-pub use checkpoint::{CheckpointDump, HeadDump, PlaceDump, RootDump, RunDump, checkpoint};
+pub use checkpoint::{
+    CheckpointDump, CopyDump, HeadDump, PlaceDump, RootDump, RunDump, checkpoint,
+};
 pub use map::{MapRange, MapRow, map};
 pub use records::{EntryDump, RecordRow, RecordState, records};
 pub use segments::{SegmentRow, segments};

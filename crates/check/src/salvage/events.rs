@@ -76,7 +76,7 @@ impl Events {
                 let effect = Effect::Page { moved: entry.relocated };
                 return self.push(entry.key, (0, 0), sequence, pointer, effect, wanted);
             }
-            Kind::Root | Kind::SegmentTable | Kind::Run | Kind::Checkpoint => return,
+            _ => return,
         };
         let pointer = if entry.kind == Kind::Discard { BlockPointer::NOWHERE } else { pointer };
         let (mut first, mut left) = (entry.key, u64::from(entry.count));

@@ -7,6 +7,7 @@ use crate::pacing::Updates;
 use crate::segments::Segments;
 use crate::shared::Shared;
 use crate::units::{Origin, SegmentIndex};
+use alloc::vec::Vec;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::segment_table::{self, CoarseAge, SegmentEntry};
@@ -20,16 +21,24 @@ impl Checkpointer {
         assert!(shared.log.is_quiet(Origin::Metadata), "and no leaf page");
         let position = shared.map.sweep_position();
         let dead = |run: &mut Run| Map::run_is_dead(run.sweep, position);
-        for run in shared.lists.runs.extract_if(.., dead) {
+        let dead: Vec<_> = shared.lists.runs.extract_if(.., dead).collect();
+        for run in dead {
             let written = run.blocks.iter().filter(|pointer| pointer.is_mapped());
             written.for_each(|pointer| shared.segments.release_listed(pointer.pba, sequence));
+            for index in 0..run.blocks.len() as u64 {
+                release_copy(shared, Kind::RunCopy, run.number << RUN_KEY_SHIFT | index);
+            }
         }
         let updates = self.cut_run(shared, position);
+        self.cut_repairs(shared);
         let (images, image_keys) = (&mut self.images, &mut self.image_keys);
         shared.map.cut_roots(&mut shared.segments, sequence, |key, page| {
             images.push(page);
             image_keys.push((Kind::Root, key));
         });
+        let is_gone = |key: &u64| shared.map.root_page(*key).is_none_or(|page| !page.is_mapped());
+        let gone: Vec<_> = shared.lists.copies.keys_of(Kind::RootCopy).filter(is_gone).collect();
+        gone.into_iter().for_each(|key| release_copy(shared, Kind::RootCopy, key));
         if shared.promises.blocks == 0 {
             shared.map.drop_empty_roots();
         }
@@ -42,7 +51,7 @@ impl Checkpointer {
         }
         shared.cut_holes();
         // Only now is it certain which segments this checkpoint calls free.
-        shared.lists.references.drop_dead(&shared.segments, position);
+        drop_dead_references(shared, position);
         let (heads, opened) = shared.log.cut_heads(&shared.segments);
         let queued = shared.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
@@ -90,6 +99,17 @@ impl Checkpointer {
         updates
     }
 
+    /// Blocks of which one copy was damaged are written anew, both of them.
+    fn cut_repairs(&mut self, shared: &mut Shared) {
+        for (kind, key, content) in shared.lists.copies.take_repairs() {
+            // A run may have died since.
+            if shared.lists.pointer(kind, key).is_some() {
+                self.images.push(content);
+                self.image_keys.push((kind, key));
+            }
+        }
+    }
+
     /// See [`crate::segments::Segments::forgive`]: only if map pages were damaged once is there anything to forgive.
     fn forgive_lost_references(&mut self, shared: &mut Shared) {
         if shared.segments.gone_through_count() == 0 {
@@ -121,6 +141,25 @@ impl Checkpointer {
                 self.images.pop();
             }
         });
+    }
+}
+
+fn release_copy(shared: &mut Shared, kind: Kind, key: u64) {
+    let now = shared.log.now();
+    shared.lists.release_copy(&mut shared.segments, kind, key, now);
+}
+
+/// Forgets references of which nothing counts any more, and the copies of their headers. A segment may be emptied by
+/// that, in which another header lies.
+fn drop_dead_references(shared: &mut Shared, position: SweepPosition) {
+    loop {
+        let mut dropped = Vec::new();
+        let references = &mut shared.lists.references;
+        references.drop_dead(&shared.segments, position, |pba| dropped.push(pba));
+        if dropped.is_empty() {
+            return;
+        }
+        dropped.into_iter().for_each(|pba| release_copy(shared, Kind::HeaderCopy, pba.0.into()));
     }
 }
 

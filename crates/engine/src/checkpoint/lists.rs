@@ -1,5 +1,6 @@
 //! What the newest checkpoint lists, and where all of it lies.
 
+use super::copies::Copies;
 use crate::map::Map;
 use crate::references::References;
 use crate::segments::Segments;
@@ -25,6 +26,8 @@ pub(crate) struct Run {
 pub(crate) struct Lists {
     pub(crate) runs: Vec<Run>,
     pub(crate) references: References,
+    /// Second copies of all of it.
+    pub(crate) copies: Copies,
     /// Where the pages of the segment table lie.
     pub(crate) table: Vec<BlockPointer>,
     pub(crate) next_run: u64,
@@ -48,6 +51,7 @@ impl Lists {
                 let run = self.runs.iter().find(|run| run.number == number)?;
                 run.blocks.get(index).copied()
             }
+            kind if kind.is_copy() => self.copies.pointer(kind, key),
             _ => None,
         }
     }
@@ -83,6 +87,17 @@ impl Lists {
             self.new_body = (first, key as u32 + 1);
             return true;
         }
+        if kind.is_copy() {
+            let current = self.copies.pointer(kind, key);
+            if source.is_some_and(|source| current.is_none_or(|copy| copy.pba != source)) {
+                return false;
+            }
+            segments.retain_listed(pointer.pba);
+            if let Some(old) = self.copies.put(kind, key, pointer) {
+                segments.release_listed(old.pba, now);
+            }
+            return true;
+        }
         let Some(slot) = self.pointer_mut(kind, key) else { return false };
         if source.is_some_and(|source| slot.pba != source) {
             return false;
@@ -95,13 +110,27 @@ impl Lists {
         true
     }
 
+    /// What this was a copy of is listed no more.
+    pub(crate) fn release_copy(
+        &mut self,
+        segments: &mut Segments,
+        kind: Kind,
+        key: u64,
+        now: Sequence,
+    ) {
+        if let Some(old) = self.copies.remove(kind, key) {
+            segments.release_listed(old.pba, now);
+        }
+    }
+
     /// Every block that the checkpoint lists, its own body included.
     pub(crate) fn listed<'a>(&'a self, map: &'a Map) -> impl Iterator<Item = Pba> + 'a {
         let table = self.table.iter().map(|pointer| pointer.pba);
         let runs = self.runs.iter().flat_map(|run| run.blocks.iter().map(|pointer| pointer.pba));
         let roots = map.root_pages().map(|(_, pointer)| pointer.pba);
         let body = (0..self.body.1).map(|offset| self.body.0.plus(offset));
-        table.chain(runs).chain(roots).chain(body).filter(|pba| *pba != Pba::NOWHERE)
+        let copies = self.copies.iter().map(|pointer| pointer.pba);
+        table.chain(runs).chain(roots).chain(body).chain(copies).filter(|pba| *pba != Pba::NOWHERE)
     }
 }
 

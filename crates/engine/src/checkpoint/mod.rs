@@ -20,6 +20,7 @@
 //! The second copy of the body has two places, taken in turn: the copy that the older superblock names is
 //! not overwritten either.
 
+mod copies;
 mod cut;
 mod due;
 mod lists;
@@ -37,7 +38,7 @@ use coulter_format::checkpoint::{
 use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::record::{BlockWord, Extent};
 use coulter_format::superblock::{CheckpointLocation, Superblock};
-use coulter_format::{BLOCK_SIZE, Block, Pba};
+use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba};
 pub(crate) use lists::{Lists, RUN_KEY_SHIFT, Run};
 
 /// Error number when the lists do not fit into a body (ENOSPC); see `create` for why they do.
@@ -177,28 +178,39 @@ impl Checkpointer {
     }
 
     fn quiesce(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
+        shared.put_header_copies(buffers);
         for origin in [Origin::Cleaning, Origin::Metadata] {
             shared.seal_all_of(origin, buffers);
         }
-        if shared.log.is_quiet(Origin::Cleaning) && shared.log.is_quiet(Origin::Metadata) {
+        let are_quiet =
+            [Origin::Cleaning, Origin::Metadata].iter().all(|o| shared.log.is_quiet(*o));
+        if are_quiet && shared.header_copies.is_empty() {
             self.cut(shared);
             self.enter(shared, CutStage::Images);
         }
     }
 
     fn write_images(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        while let Some((kind, key)) = self.image_keys.get(self.next_image).copied() {
+        // First all of them, then their second copies: in other records, behind the first.
+        let count = self.images.len();
+        while self.next_image < 2 * count {
+            let (index, is_copy) = (self.next_image % count, self.next_image >= count);
+            let (kind, key) = self.image_keys[index];
+            let kind = match is_copy {
+                true => kind.of_copy().expect("of all that is imaged there are copies"),
+                false => kind,
+            };
             let extent = Extent { key, count: 1, kind, relocated: false };
             let Some(record) = shared.metadata_record(&extent, buffers) else { return };
             let place = 1 + shared.log.record(record).payload as usize;
             assert!(place < crate::api::RECORD_BLOCKS, "a record that takes it has room");
-            let image = &self.images[self.next_image];
+            let image = &self.images[index];
             let checksum = checksum::block(kind, key, image);
             buffers.record_mut(record)[place] = *image;
             shared.push_metadata(record, extent, checksum);
-            assert!(self.next_image < self.images.len(), "an image for each key");
             self.next_image += 1;
             *match kind {
+                kind if kind.is_copy() => &mut shared.statistics.copy_blocks,
                 Kind::Run => &mut shared.statistics.run_blocks,
                 Kind::Root => &mut shared.statistics.root_blocks,
                 _ => &mut shared.statistics.table_blocks,
@@ -308,7 +320,7 @@ impl Checkpointer {
     }
 
     fn encode_body(&self, shared: &Shared, bytes: &mut [u8]) -> Option<usize> {
-        let Lists { runs, references, table, next_run, .. } = &shared.lists;
+        let Lists { runs, references, table, next_run, copies, .. } = &shared.lists;
         let cut = &self.cut;
         let references = references.first(cut.references);
         let header = CheckpointHeader {
@@ -324,6 +336,7 @@ impl Checkpointer {
             table: table.len() as u32,
             runs: runs.len() as u32,
             references: references.len() as u32,
+            copies: true,
         };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
         cut.heads.iter().for_each(|head| writer.head(*head));
@@ -338,6 +351,25 @@ impl Checkpointer {
             blocks.iter().for_each(|pointer| writer.pointer(*pointer));
         }
         references.iter().for_each(|reference| writer.reference(reference));
+        let copy = |kind, key| copies.pointer(kind, key).unwrap_or(BlockPointer::NOWHERE);
+        let place = |kind, key, first: BlockPointer| match sings(Canary::CopyInPlace) {
+            true => first.pba,
+            false => copy(kind, key).pba,
+        };
+        for (key, page) in shared.map.root_pages() {
+            writer.copy(place(Kind::RootCopy, key, page));
+        }
+        for (key, page) in (0..).zip(table) {
+            writer.copy(place(Kind::TableCopy, key, *page));
+        }
+        for Run { number, blocks, .. } in runs {
+            for (index, block) in (0..).zip(blocks) {
+                writer.copy(place(Kind::RunCopy, number << RUN_KEY_SHIFT | index, *block));
+            }
+        }
+        for reference in references {
+            writer.header_copy(copy(Kind::HeaderCopy, reference.pba.0.into()));
+        }
         writer.finish()
     }
 
@@ -540,7 +572,7 @@ impl Checkpointer {
             "a checkpoint waits for one flush, or for copies of a superblock or of its body"
         );
         assert!(self.superblock_writes <= 2, "one of A and B is left alone");
-        assert!(self.next_image <= self.images.len(), "no more images than were taken");
+        assert!(self.next_image <= 2 * self.images.len(), "no more images than were taken");
         assert_eq!(self.images.len(), self.image_keys.len(), "each image has its key");
     }
 }

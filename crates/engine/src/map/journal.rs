@@ -315,6 +315,13 @@ impl Map {
         }
     }
 
+    /// The next checkpoint writes this root page anew.
+    pub(crate) fn root_is_to_be_written(&mut self, key: u64) {
+        let index = self.directory.root_index(key);
+        let root = &mut self.directory.roots_mut()[index];
+        root.changed |= root.leaves.is_some();
+    }
+
     /// A root page is on the device.
     pub(crate) fn root_written(
         &mut self,

@@ -1,7 +1,7 @@
 //! What the checkpoint says: its lists, the segment table, and the runs.
 
 use super::{Item, JobKind, Recovery, damaged};
-use crate::api::{Buffers, OpenError, RECORD_BLOCKS, RecordRef, Target};
+use crate::api::{Buffers, OpenError, RecordRef, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
 use crate::map::Map;
 use crate::memory::{self, NoMemory};
@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::units::{SegmentIndex, Stream, segment_of, segment_start};
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{BodyView, Reference};
-use coulter_format::checksum::{self, Kind, crc32c};
+use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::record::{Entry, RecordView};
 use coulter_format::run::RunEntry;
 use coulter_format::segment_table::{self, SegmentState};
@@ -140,6 +140,7 @@ impl Recovery {
         check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
         let mut references = body.references();
         check(references.all(|r| segment_of(&geometry, r.pba).is_some()), "reference")?;
+        self.take_copies(shared, body).map_err(WrongBody::Field)?;
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
         check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
         check(header.write_clock < NUMBER_LIMIT, "write_clock")?;
@@ -160,64 +161,20 @@ impl Recovery {
         Ok(())
     }
 
-    pub(super) fn fetch_items(
-        &mut self,
-        shared: &mut Shared,
-        buffers: &mut impl Buffers,
-    ) -> Result<bool, OpenError> {
-        loop {
-            while self.next_item < self.items.len() {
-                let Some(buffer) = shared.log.lend() else { break };
-                let first = self.next_item;
-                let start = self.items[first].pba();
-                let contiguous = self.items[first..].iter().take(RECORD_BLOCKS).enumerate();
-                let count =
-                    contiguous.take_while(|(i, item)| item.pba() == start.plus(*i as u32)).count();
-                self.next_item += count;
-                assert!(count > 0, "a read is for something");
-                let kind = JobKind::Items { first, count };
-                self.start_job(shared, kind, start, count as u32, Target::Record(buffer));
-            }
-            let Some((job, result)) = self.take_job() else { break };
-            let (JobKind::Items { first, count }, Target::Record(buffer)) = (job.kind, job.target)
-            else {
-                unreachable!("items are read into records")
-            };
-            result.map_err(OpenError::Device)?;
-            for index in 0..count {
-                let item = self.items[first + index];
-                self.take_item(shared, &item, &buffers.record(buffer)[index])?;
-            }
-            shared.log.give_back(buffer);
-        }
-        let done = self.next_item == self.items.len() && !self.jobs_out();
-        if done {
-            self.items.clear();
-            self.next_item = 0;
-        }
-        Ok(done)
-    }
-
-    fn take_item(
+    pub(super) fn take_item(
         &mut self,
         shared: &mut Shared,
         item: &Item,
         block: &Block,
     ) -> Result<(), OpenError> {
-        let (kind, key, pointer, structure) = match *item {
+        match *item {
             Item::TablePage { key, pointer } => {
-                (Kind::SegmentTable, key, pointer, Structure::SegmentTable)
+                self.take_table_page(shared, key, block, pointer.pba)
             }
-            Item::RunBlock { key, pointer, .. } => (Kind::Run, key, pointer, Structure::Run),
-            Item::Header(reference) => return self.take_header(shared, &reference, block),
-        };
-        let pba = pointer.pba;
-        if checksum::block(kind, key, block) != pointer.checksum {
-            return Err(damaged(structure, Reason::Checksum, pba));
-        }
-        match item {
-            Item::RunBlock { run, .. } => self.take_run_block(shared, *run, block, pba),
-            _ => self.take_table_page(shared, key, block, pba),
+            Item::RunBlock { run, pointer, .. } => {
+                self.take_run_block(shared, run, block, pointer.pba)
+            }
+            Item::Header(reference) => self.take_header(shared, &reference, block),
         }
     }
 
@@ -276,9 +233,6 @@ impl Recovery {
         let wrong = |name| damaged(Structure::RecordHeader, Reason::Field(name), pba);
         let view = RecordView::decode(block, &shared.superblock.store, pba)
             .map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
-        if view.checksum() != reference.checksum {
-            return Err(damaged(Structure::RecordHeader, Reason::Checksum, pba));
-        }
         let header = view.header();
         let segment = shared.segments.of(pba);
         let geometry = shared.superblock.geometry;

@@ -21,6 +21,7 @@
 //! the store is not opened.
 
 mod checkpoint;
+mod fetch;
 mod holes;
 mod log;
 mod replay;
@@ -59,6 +60,13 @@ enum JobKind {
     Items {
         first: usize,
         count: usize,
+    },
+    /// Items `next..end` of the fetch list, one by one, because something was wrong with them; the copy of the first
+    /// if `is_copy`.
+    OneByOne {
+        next: usize,
+        end: usize,
+        is_copy: bool,
     },
     /// A piece of a walk.
     Walk {
@@ -146,6 +154,8 @@ pub(crate) struct Recovery {
     superblock_errors: Vec<SuperblockError>,
     /// Why the first copy of the body could not be used.
     body_error: Option<OpenError>,
+    /// What was wrong with the first copy of the item in hand.
+    item_error: Option<OpenError>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
     /// Segments of which the holes are reserved.
@@ -185,6 +195,7 @@ impl Recovery {
             newest: None,
             superblock_errors: memory::list(2 * SUPERBLOCK_READS_MAX)?,
             body_error: None,
+            item_error: None,
             heads: Vec::new(),
             reserved: Vec::new(),
             holes: Vec::new(),
@@ -303,6 +314,12 @@ impl Recovery {
         self.jobs[index] = Some(job);
         self.in_order.push_back(index as u32);
         shared.ios.start(Purpose::Recover(index as u32), Command::Read { pba, count, target });
+    }
+
+    /// The newest job is the one that comes next.
+    fn hurry_newest(&mut self) {
+        let newest = self.in_order.pop_back().expect("a job was begun");
+        self.in_order.push_front(newest);
     }
 
     /// The oldest job, if it has completed.
