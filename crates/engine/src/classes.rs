@@ -7,7 +7,8 @@
 //! - A segment is in one list at most.
 //! - Nothing is allocated once there are as many links as segments.
 
-use crate::memory::{NoMemory, Pieces};
+use crate::memory::{self, NoMemory, Pieces};
+use alloc::vec::Vec;
 
 /// How many classes there are.
 const COUNT: usize = 256;
@@ -27,8 +28,9 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Classes {
     links: Pieces<Link>,
-    first: [u32; COUNT],
-    last: [u32; COUNT],
+    /// Of each class. Not in place: they are more than a kernel's stack has to give.
+    first: Vec<u32>,
+    last: Vec<u32>,
     /// How far a count of valid blocks is shifted to be a class.
     shift: u32,
 }
@@ -40,8 +42,8 @@ impl Classes {
         let link = Link { before: NONE, behind: NONE, class: NONE };
         Ok(Classes {
             links: Pieces::filled(link, count)?,
-            first: [NONE; COUNT],
-            last: [NONE; COUNT],
+            first: memory::filled(NONE, COUNT)?,
+            last: memory::filled(NONE, COUNT)?,
             shift,
         })
     }
@@ -114,7 +116,6 @@ impl Classes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     #[test]
     fn the_emptiest_come_first_and_of_equals_the_one_that_came_first() {
