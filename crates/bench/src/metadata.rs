@@ -16,7 +16,7 @@ pub struct MetadataShares {
     pub runs: f64,
     /// Pages of the segment table.
     pub table_pages: f64,
-    /// Checkpoint bodies and superblocks.
+    /// Checkpoint bodies and superblocks, and second copies of what they list.
     pub checkpoints: f64,
     /// Headers of records of metadata.
     pub metadata_headers: f64,
@@ -39,7 +39,7 @@ impl MetadataShares {
             root_pages: share(|s| s.root_blocks),
             runs: share(|s| s.run_blocks),
             table_pages: share(|s| s.table_blocks),
-            checkpoints: share(|s| s.checkpoint_blocks),
+            checkpoints: share(|s| s.checkpoint_blocks + s.copy_blocks + s.header_copy_blocks),
             metadata_headers: share(|s| s.metadata_header_blocks),
             cleaning_headers: share(|s| s.cleaning_header_blocks),
             relocated: share(|s| s.relocated_metadata_blocks),

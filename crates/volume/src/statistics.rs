@@ -300,7 +300,12 @@ pub(crate) fn gather(
             header_bytes: bytes(headers),
             map_bytes: bytes(engine.leaf_blocks + engine.root_blocks),
             run_bytes: bytes(engine.run_blocks),
-            checkpoint_bytes: bytes(engine.table_blocks + engine.checkpoint_blocks),
+            checkpoint_bytes: bytes(
+                engine.table_blocks
+                    + engine.checkpoint_blocks
+                    + engine.copy_blocks
+                    + engine.header_copy_blocks,
+            ),
         },
         space: Space {
             segment_size_bytes: bytes(engine.segment_blocks),
