@@ -1,8 +1,10 @@
 //! How a store is opened: the options that `attach`, `mount` and `serve` share.
 
 use crate::choices::named;
+use crate::error::{CliError, CopyError};
 use clap::Args;
 use coulter_daemon::Opening;
+use coulter_daemon::cache::{self, Caching};
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::replication::Replication;
 use coulter_daemon::setting::{self, Setting};
@@ -10,6 +12,7 @@ use coulter_object::{Ack, Url};
 use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How to open a store. None of it changes what is stored.
@@ -66,22 +69,35 @@ pub struct OpeningOptions {
 pub struct CopyOptions {
     /// Keep a copy at s3://BUCKET/VOLUME or file:///DIRECTORY/VOLUME. The copy is always a prefix
     /// of the writes. `coulter restore` restores it
-    #[arg(long, value_name = "URL", help_heading = "Replication")]
+    #[arg(long, value_name = "URL", group = "copied", help_heading = "Replication")]
     pub replicate: Option<Url>,
+
+    /// Attach the volume of a copy, whose URL stands in place of a store: this file keeps what was read or
+    /// written, and is filled behind. Commits go to the copy as with --replicate
+    #[arg(long, value_name = "FILE", group = "copied", help_heading = "Replication")]
+    pub cache: Option<PathBuf>,
+
+    /// Fence the host that has the volume, whether it still runs or not
+    #[arg(long, requires = "copied", help_heading = "Replication")]
+    pub take_over: bool,
+
+    /// The store is a cache, which was prepared
+    #[arg(long, hide = true, requires = "replicate")]
+    pub cached: bool,
 
     /// When to acknowledge a flush: local, after the store's device; remote, after the copy has
     /// everything before it, too
-    #[arg(long, value_name = "WHERE", default_value = "local", requires = "replicate")]
+    #[arg(long, value_name = "WHERE", default_value = "local", requires = "copied")]
     #[arg(value_parser = named(&ACKS), help_heading = "Replication")]
     pub ack: Ack,
 
     /// Time between two commits to the copy while the store changes, such as 200ms or 5s
-    #[arg(long, value_name = "TIME", default_value = "1s", requires = "replicate")]
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "copied")]
     #[arg(value_parser = parse_every, help_heading = "Replication")]
     pub every: Duration,
 
     /// Limit of bytes that wait to be shipped; at the limit writers wait
-    #[arg(long, value_name = "SIZE", default_value = "1G", requires = "replicate")]
+    #[arg(long, value_name = "SIZE", default_value = "1G", requires = "copied")]
     #[arg(help_heading = "Replication")]
     pub lag_max: Size,
 
@@ -95,6 +111,9 @@ impl Default for CopyOptions {
     fn default() -> CopyOptions {
         CopyOptions {
             replicate: None,
+            cache: None,
+            take_over: false,
+            cached: false,
             ack: Ack::Local,
             every: Duration::from_secs(1),
             lag_max: Size(1 << 30),
@@ -117,7 +136,8 @@ impl CopyOptions {
     fn replication(&self) -> Option<Replication> {
         let url = self.replicate.clone()?;
         let (every, lag_max, reseed) = (self.every, self.lag_max.0, self.reseed);
-        Some(Replication { url, ack: self.ack, every, lag_max, reseed })
+        let cache = self.cached.then_some(Caching { take_over: self.take_over });
+        Some(Replication { url, ack: self.ack, every, lag_max, reseed, cache })
     }
 
     /// The words that make its replication.
@@ -132,10 +152,49 @@ impl CopyOptions {
         if replication.reseed {
             words.push("--reseed".into());
         }
+        if self.cached {
+            words.push("--cached".into());
+        }
+        if self.take_over {
+            words.push("--take-over".into());
+        }
     }
 }
 
 impl OpeningOptions {
+    /// The store that `path` stands for, and how it is opened: in place of a store it may name a copy, whose cache is
+    /// made here if it is not there.
+    ///
+    /// # Errors
+    /// A URL without `--cache`, `--cache` without a URL, and what [`cache::prepare`] refuses.
+    pub fn located(&self, path: &Path) -> Result<(PathBuf, OpeningOptions), CliError> {
+        let text =
+            path.to_str().filter(|text| ["s3://", "file://"].iter().any(|it| text.starts_with(it)));
+        let file = match (text, &self.copy.cache) {
+            (None, None) => return Ok((path.to_owned(), self.clone())),
+            (None, Some(_)) => return Err(CopyError::CacheOfStore { path: path.to_owned() }.into()),
+            (Some(url), None) => return Err(CopyError::NoCache { url: url.to_owned() }.into()),
+            (Some(_), Some(file)) => file,
+        };
+        let text = text.expect("it was matched above");
+        let refused = |reason: String| CopyError::NotAttached { url: text.to_owned(), reason };
+        let url: Url = text
+            .parse()
+            .map_err(|error: coulter_object::url::UrlError| refused(error.to_string()))?;
+        if self.read_only {
+            return Err(
+                refused("a cache is written to, if only with what it fetches".to_owned()).into()
+            );
+        }
+        let file = std::path::absolute(file).map_err(|error| CliError::io("find", file, error))?;
+        cache::prepare(&url, &file)?;
+        let mut opening = self.clone();
+        opening.copy.cache = None;
+        opening.copy.cached = true;
+        opening.copy.replicate = Some(url);
+        Ok((file, opening))
+    }
+
     /// What they ask for.
     pub fn opening(&self) -> Opening {
         Opening {

@@ -2,8 +2,14 @@
 
 mod sandbox;
 
-use sandbox::Sandbox;
+use coulter_object::bucket::MemoryBucket;
+use coulter_object::service::{Proxy, Service, Weather};
+use sandbox::{Sandbox, wait_until};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A store with a copy, which `ship` brings up to date.
 fn with_copy() -> (Sandbox, String) {
@@ -94,4 +100,155 @@ fn a_rollback_waits_for_no_host_that_may_write_and_refuses_its_store_afterwards(
     sandbox.fails(2, &["snapshot", "rollback", &url]);
     sandbox.ok(&["restore", &url, "back.img", "--take-over"]);
     sandbox.ok(&["check", "back.img", "--data"]);
+}
+
+fn content(seed: u8) -> Vec<u8> {
+    (0..24_u32 << 20).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed).collect()
+}
+
+fn nbdcopy(sandbox: &Sandbox, words: &[&str]) {
+    // A volume that does not answer must be a failure here, not a test without an end.
+    let mut copy = Command::new("timeout");
+    let output = copy.args(["100", "nbdcopy"]).args(words).current_dir(sandbox.path(".")).output();
+    let output = output.expect("libnbd's programs are installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Writes content to the start of a volume and flushes it.
+fn write(sandbox: &Sandbox, uri: &str, seed: u8) {
+    fs::write(sandbox.path("written"), content(seed)).expect("there is room");
+    nbdcopy(sandbox, &["--flush", "written", uri]);
+}
+
+/// Whether a volume begins with content.
+fn holds(sandbox: &Sandbox, uri: &str, seed: u8) -> bool {
+    nbdcopy(sandbox, &[uri, "read"]);
+    fs::read(sandbox.path("read")).expect("it was read").starts_with(&content(seed))
+}
+
+/// Attaches the volume of a copy as `name` and returns its URI.
+fn attach_copy(sandbox: &Sandbox, url: &str, cache: &str, more: &[&str]) -> String {
+    let words = ["attach", url, "--cache", cache, "--via", "nbd-server", "--ack", "remote"];
+    sandbox.ok(&[&words[..], more].concat()).trim_end().to_owned()
+}
+
+/// Kills the only daemon, as the loss of its host does.
+fn kill(sandbox: &Sandbox) {
+    let status = sandbox.json(&["status", "--json"]);
+    let pid = status[0]["pid"].as_i64().expect("a process");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+}
+
+/// A bucket of S3 behind a proxy, which the sandbox's commands use.
+fn with_s3(sandbox: &mut Sandbox) -> (Service, Proxy) {
+    let service = Service::start("bucket", Arc::new(MemoryBucket::new())).expect("a free port");
+    let proxy = Proxy::start(service.address(), 1).expect("a free port");
+    sandbox.set_variable("AWS_ENDPOINT_URL", &proxy.endpoint());
+    sandbox.set_variable("AWS_ACCESS_KEY_ID", "key");
+    sandbox.set_variable("AWS_SECRET_ACCESS_KEY", "secret");
+    (service, proxy)
+}
+
+/// A copy of a volume that holds content, of a store that is gone.
+fn ship_content(sandbox: &Sandbox, url: &str, seed: u8) {
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", url];
+    let uri = sandbox.ok(&[&words[..], &["--ack", "remote"]].concat()).trim_end().to_owned();
+    write(sandbox, &uri, seed);
+    kill(sandbox);
+    fs::remove_file(sandbox.path("disk.img")).expect("it is ours");
+}
+
+#[test]
+fn a_volume_is_attached_straight_from_its_copy_and_goes_on_there() {
+    let (sandbox, url) = with_copy();
+    ship_content(&sandbox, &url, 1);
+    let uri = attach_copy(&sandbox, &url, "cache.img", &[]);
+    assert!(holds(&sandbox, &uri, 1), "all that was flushed is there");
+    write(&sandbox, &uri, 2);
+    let whole = || sandbox.json(&["status", "--json"])[0]["replica"]["missing_bytes"] == 0;
+    wait_until("the cache is whole", whole);
+    assert!(!sandbox.path("cache.img.missing").exists(), "it is an ordinary store now");
+    sandbox.ok(&["detach", "cache"]);
+    sandbox.ok(&["check", "cache.img", "--data"]);
+    let uri = attach_copy(&sandbox, &url, "cache.img", &[]);
+    assert!(holds(&sandbox, &uri, 2), "the cache is used again");
+    sandbox.ok(&["detach", "cache"]);
+    sandbox.ok(&["restore", &url, "back.img"]);
+    let back = sandbox.ok(&["attach", "back.img", "--via", "nbd-server"]).trim_end().to_owned();
+    assert!(holds(&sandbox, &back, 2), "the copy has what was written to the cache");
+}
+
+#[test]
+fn a_cache_that_is_not_whole_goes_on_after_a_kill_and_is_no_store_by_itself() {
+    let (mut sandbox, _) = with_copy();
+    let (_service, proxy) = with_s3(&mut sandbox);
+    let url = "s3://bucket/vol";
+    ship_content(&sandbox, url, 1);
+    let get_latency = Duration::from_millis(300);
+    let bandwidth = Some(8 << 20);
+    proxy.set_weather(Weather { get_latency, bandwidth, ..Weather::default() });
+    let words = ["attach", url, "--cache", "cache.img", "--via", "nbd-server", "--foreground"];
+    let mut host = sandbox.command(&words).spawn().expect("it runs");
+    let filled = || sandbox.path("cache.img").metadata().is_ok_and(|file| file.blocks() > 0);
+    wait_until("something is in the cache", filled);
+    host.kill().expect("it runs");
+    host.wait().expect("it ends");
+    assert!(sandbox.path("cache.img.missing").exists(), "something is missing in it");
+    let error = sandbox.fails(1, &["attach", "cache.img", "--via", "nbd-server"]);
+    assert!(error.contains("still missing") && error.contains("--cache"), "{error}");
+    let words = ["attach", "cache.img", "--via", "nbd-server", "--replicate", url];
+    assert!(sandbox.fails(1, &words).contains("still missing"));
+    proxy.set_weather(Weather::default());
+    let uri = attach_copy(&sandbox, url, "cache.img", &[]);
+    assert!(holds(&sandbox, &uri, 1), "nothing is lost");
+    write(&sandbox, &uri, 2);
+    kill(&sandbox);
+    // Another host's cache takes over; this one's is of the past then.
+    let words = ["attach", url, "--cache", "other.img", "--via", "nbd-server"];
+    let uri = sandbox.ok(&words).trim_end().to_owned();
+    assert!(holds(&sandbox, &uri, 2), "what was flushed is there");
+    write(&sandbox, &uri, 3);
+    sandbox.ok(&["detach", "other"]);
+    let words = ["attach", url, "--cache", "cache.img", "--via", "nbd-server"];
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("another host has written since"), "{error}");
+}
+
+#[test]
+fn a_cache_of_something_else_and_a_host_that_may_write_are_refused() {
+    let (sandbox, url) = with_copy();
+    let is_told = |code: i32, words: &[&str], what: &str| {
+        let error = sandbox.fails(code, words);
+        assert!(error.contains(what), "{words:?}: {error}");
+    };
+    let attach = ["attach", &url, "--via", "nbd-server"];
+    let with = |words: &[&'static str]| [&attach[..], words].concat();
+    is_told(2, &attach, "--cache FILE");
+    is_told(2, &["attach", "disk.img", "--cache", "x.img"], "belongs to the URL");
+    is_told(2, &with(&["--cache", "x.img", "--read-only"]), "written to");
+    is_told(2, &["attach", "file://x/y", "--cache", "x.img"], "not absolute");
+    is_told(1, &with(&["--cache", "nowhere/x.img"]), "nowhere");
+    is_told(1, &["attach", "file:///nowhere/at/all", "--cache", "x.img"], "No such file");
+    fs::write(sandbox.path("text"), "text").expect("there is room");
+    is_told(1, &with(&["--cache", "text"]), "no cache");
+    // The cache of another volume.
+    let other = format!("file://{}", sandbox.path("bucket/other").display());
+    sandbox.ok(&["create", "b.img", "--store-size", "96M", "--segment-size", "2M"]);
+    sandbox.ok(&["attach", "b.img", "--via", "nbd-server", "--replicate", &other]);
+    sandbox.ok(&["detach", "b"]);
+    attach_copy(&sandbox, &other, "x.img", &[]);
+    sandbox.ok(&["detach", "x"]);
+    is_told(1, &with(&["--cache", "x.img"]), "of another volume");
+    // A host that may write.
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url];
+    let old = sandbox.ok(&words).trim_end().to_owned();
+    is_told(1, &with(&["--cache", "y.img"]), "--take-over");
+    let uri = attach_copy(&sandbox, &url, "y.img", &["--take-over"]);
+    write(&sandbox, &uri, 1);
+    let mut refused = Command::new("nbdcopy");
+    let refused = refused.args(["--flush", "written", &old]).current_dir(sandbox.path("."));
+    let refused = refused.output().expect("libnbd's programs are installed");
+    assert!(!refused.status.success(), "the other host is fenced");
+    assert!(holds(&sandbox, &uri, 1));
 }

@@ -23,6 +23,7 @@
 
 pub mod attach_point;
 pub mod backing;
+pub mod cache;
 mod claim;
 pub mod control;
 pub mod detach;

@@ -100,6 +100,9 @@ impl Opening {
     pub fn has_begun(&mut self) {
         if let Some(replication) = &mut self.replicate {
             replication.reseed = false;
+            if let Some(caching) = &mut replication.cache {
+                caching.take_over = false;
+            }
         }
     }
 

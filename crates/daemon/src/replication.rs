@@ -4,12 +4,14 @@
 //! for a disk in `/var/lib/coulter`. Without it everything counts as different, and a copy that exists is
 //! refused rather than guessed to be of this store.
 
+use crate::cache::{self, Caching};
 use crate::error::{Error, OpenError};
 use coulter_device::Device;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block};
 use coulter_object::bucket::BucketErrorKind;
 use coulter_object::device::Opening;
+use coulter_object::fill::Fill;
 use coulter_object::marks::Marks;
 use coulter_object::probe;
 use coulter_object::ranges::RangeSet;
@@ -42,6 +44,17 @@ pub struct Replication {
     pub lag_max: u64,
     /// Ship everything anew: the local store counts, whatever the copy holds.
     pub reseed: bool,
+    /// The store is a cache that is filled from the copy.
+    pub cache: Option<Caching>,
+}
+
+/// Handles on a store that is shipped.
+#[derive(Clone, Debug)]
+pub struct Shipped {
+    /// How the copy stands.
+    pub replica: Replica,
+    /// How the cache stands, if something was missing in it at the opening.
+    pub fill: Option<Fill>,
 }
 
 /// What a daemon tells of a copy.
@@ -71,6 +84,12 @@ pub struct ReplicaFacts {
     pub outage: Option<String>,
     /// Another host has taken the volume over.
     pub is_fenced: bool,
+    /// Bytes that the cache has still to fetch; 0 of a store that is whole.
+    #[serde(default)]
+    pub missing_bytes: u64,
+    /// Why some of them could not be fetched.
+    #[serde(default)]
+    pub fill_error: Option<String>,
 }
 
 impl Replication {
@@ -82,13 +101,17 @@ impl Replication {
         &self,
         path: &Path,
         device: Box<dyn Device>,
-    ) -> Result<(Box<dyn Device>, Replica), Error> {
+    ) -> Result<(Box<dyn Device>, Shipped), Error> {
         let refused = |reason: String| OpenError::NotReplicated {
             path: path.to_owned(),
             url: self.url.to_string(),
             reason,
         };
-        let bucket = self.url.open(true).map_err(|error| refused(error.to_string()))?;
+        if self.cache.is_none() {
+            cache::refuse_incomplete(path)?;
+        }
+        let is_filled = !cache::is_incomplete(path);
+        let bucket = self.url.open(is_filled).map_err(|error| refused(error.to_string()))?;
         let is_new =
             match coulter_object::history::record(&*bucket, &coulter_object::publish::Briefly) {
                 Ok(_) => false,
@@ -103,8 +126,11 @@ impl Replication {
                 if !is_new && error.kind == BucketErrorKind::Busy => {}
             other => other.map_err(|error| refused(error.to_string()))?,
         }
-        let store =
-            uuid_of(path).ok_or_else(|| refused("the store has no superblock".to_string()))?;
+        let store = match self.cache {
+            // The copy says it.
+            Some(_) if !is_filled => [0; 16],
+            _ => uuid_of(path).ok_or_else(|| refused("the store has no superblock".to_string()))?,
+        };
         let marks = marks_path(path, &store);
         let marks = Marks::open(&marks)
             .map_err(|error| refused(format!("{}: {error}", marks.display())))?;
@@ -118,9 +144,12 @@ impl Replication {
             content: content_of(path, size),
             reseed: self.reseed,
         };
+        if let Some(caching) = self.cache.filter(|_| !is_filled) {
+            return cache::wrap(path, caching, device, opening).map_err(|why| refused(why).into());
+        }
         let (device, replica) =
             ShippedDevice::open(device, opening).map_err(|error| refused(error.to_string()))?;
-        Ok((Box::new(device), replica))
+        Ok((Box::new(device), Shipped { replica, fill: None }))
     }
 
     fn settings(&self) -> Settings {
@@ -129,8 +158,9 @@ impl Replication {
     }
 
     /// What to tell of the copy now.
-    pub fn facts(&self, replica: &Replica) -> ReplicaFacts {
-        let status = replica.status();
+    pub fn facts(&self, shipped: &Shipped) -> ReplicaFacts {
+        let status = shipped.replica.status();
+        let fill = shipped.fill.as_ref().map(Fill::status).unwrap_or_default();
         ReplicaFacts {
             url: self.url.to_string(),
             ack: match self.ack {
@@ -151,6 +181,8 @@ impl Replication {
                 error => error.map(|error| error.to_string()),
             },
             is_fenced: status.is_fenced,
+            missing_bytes: fill.missing_bytes,
+            fill_error: fill.error,
         }
     }
 }
@@ -179,8 +211,14 @@ fn marks_path(path: &Path, uuid: &[u8; 16]) -> PathBuf {
         let _ = std::fs::create_dir_all(MARKS_DIRECTORY);
         return Path::new(MARKS_DIRECTORY).join(format!("{uuid}.marks"));
     }
+    beside(path, "marks")
+}
+
+/// The file that is called like the one at `path`, with another ending behind its name.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".marks");
+    name.push(".");
+    name.push(ending);
     PathBuf::from(name)
 }
 

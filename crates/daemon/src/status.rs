@@ -316,6 +316,13 @@ fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Res
             "  fenced     another host has taken the volume over; this one serves nothing"
         )?;
     }
+    if replica.missing_bytes > 0 {
+        write!(f, "  cache      {} are still to be fetched", Size(replica.missing_bytes))?;
+        match &replica.fill_error {
+            Some(error) => writeln!(f, "; some cannot be: {error}")?,
+            None => writeln!(f)?,
+        }
+    }
     if let (Some(seconds), Some(outage)) = (replica.outage_seconds, &replica.outage) {
         writeln!(f, "  outage     for {}: {outage}", Age(seconds as u64))?;
     }

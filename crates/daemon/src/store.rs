@@ -1,9 +1,10 @@
 //! Stores at a path: found, locked, opened, served, closed.
 
 use crate::backing::{Backing, Source};
+use crate::cache;
 use crate::error::{Error, OpenError};
 use crate::opening::{DeviceChoice, Opening, Trim};
-use crate::replication::{self, Replication};
+use crate::replication::{self, Replication, Shipped};
 use crate::signatures;
 use crate::state::{Entry, StateDirectory, name_of_store};
 use crate::status::{Facts, Status, facts_of};
@@ -11,7 +12,6 @@ use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, Engine, OpenOptions};
-use coulter_object::Replica;
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -180,6 +180,7 @@ impl Store {
                 (device, Some((replication, replica)))
             }
             None => {
+                cache::refuse_incomplete(&path)?;
                 if !opening.read_only {
                     replication::has_gone_on_alone(&path)?;
                 }
@@ -226,7 +227,7 @@ impl Source for Store {
 pub struct OpenStore {
     path: PathBuf,
     volume: Arc<Volume>,
-    replica: Option<(Replication, Replica)>,
+    replica: Option<(Replication, Shipped)>,
 }
 
 impl Backing for OpenStore {

@@ -134,7 +134,9 @@ impl<D: Device> ShippedDevice<D> {
         Ok(ShippedDevice::start(inner, opening, claim, RangeSet::new()))
     }
 
-    fn start(
+    /// Ships `inner`, of which `claim` is what it was shipped as, except for what `unsure` says may differ: what
+    /// [`begin`] returns.
+    pub fn start(
         inner: D,
         opening: Opening,
         claim: Claim,

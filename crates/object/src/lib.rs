@@ -10,6 +10,7 @@
 //! - [`layout`], [`names`], [`pieces`]: the objects. `docs/objects.md` has their bytes.
 //! - [`shipper`]: what goes where and when; a state machine without I/O.
 //! - [`device`]: a device that ships, around a device that stores.
+//! - [`fill`]: a device whose content comes from the bucket while it is in use.
 //! - [`clerk`]: the volume's record, and what is deleted.
 //! - [`history`], [`takeover`], [`restore`], [`snapshot`], [`rollback`]: the way back.
 //! - [`mod@verify`]: reads all of it and names what is damaged.
@@ -28,6 +29,7 @@ pub mod bucket;
 pub mod clerk;
 mod courier;
 pub mod device;
+pub mod fill;
 pub mod history;
 pub mod layout;
 pub mod marks;

@@ -143,6 +143,14 @@ impl Marks {
         self.write(chunks)
     }
 
+    /// Makes durable what was taken off, for marks to which that matters.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), File::sync_data)
+    }
+
     fn write(&self, chunks: &[u64]) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         for chunk in chunks {

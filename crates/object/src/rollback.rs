@@ -94,8 +94,12 @@ pub fn rollback(
     Ok(RolledBack { pin, given_up, epoch: start.epoch })
 }
 
-/// Whether no host can commit: the newest epoch was ended by a fence, or has only claimed the volume.
-fn is_ended(
+/// Whether no host can commit: the newest epoch was ended by a fence. One that has only claimed the volume may still
+/// begin.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn is_ended(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     patience: &dyn Patience,

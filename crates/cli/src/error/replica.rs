@@ -19,6 +19,12 @@ pub enum CopyError {
     Faulty { url: String, faults: usize },
     /// States of two copies cannot be compared.
     OtherCopy { one: String, other: String },
+    /// The URL of a copy in place of a store, without a cache.
+    NoCache { url: String },
+    /// A cache of what is no copy.
+    CacheOfStore { path: PathBuf },
+    /// A copy cannot be attached as it was asked for.
+    NotAttached { url: String, reason: String },
     /// A snapshot cannot be taken over.
     TakesOverSnapshot { url: String },
 }
@@ -67,6 +73,17 @@ impl CopyError {
                 usage(format!("cannot compare {one} with {other}"))
                     .why("they are states of two copies")
                     .help("name two states of one copy: `URL@A URL@B`")
+            }
+            CopyError::NoCache { url } => usage(format!("cannot attach {url}"))
+                .why("a volume that is attached from its copy needs a local file as cache")
+                .help("add `--cache FILE`"),
+            CopyError::CacheOfStore { path } => {
+                usage(format!("cannot attach {} with a cache", path.display()))
+                    .why("it is a store itself, and `--cache` belongs to the URL of a copy")
+                    .help("leave `--cache` away, or name s3://BUCKET/VOLUME or file:///DIRECTORY/VOLUME")
+            }
+            CopyError::NotAttached { url, reason } => {
+                usage(format!("cannot attach {url}")).why(reason.as_str())
             }
             CopyError::TakesOverSnapshot { url } => usage(format!("cannot take over {url}"))
                 .why("a snapshot is of the past, and only the newest state can go on")

@@ -25,9 +25,10 @@ Examples:
   coulter attach disk.img                  prints, for instance, /dev/ublkb0
   coulter attach /dev/sdb --name fast
   coulter attach disk.img --recover        continues after a killed daemon
+  coulter attach s3://bucket/vol --cache disk.img
   coulter attach disk.img --via nbd-server prints an nbd+unix:// URI; needs no root")]
 pub(crate) struct Attach {
-    /// Store to attach
+    /// Store to attach; or, with --cache, the URL of a copy
     #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
@@ -211,6 +212,12 @@ fn choose(is_buffered: bool) -> (ViaChoice, String) {
 
 impl Attach {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let (path, opening) = self.options.opening.located(&self.path)?;
+        let options = Options { opening, ..self.options.clone() };
+        Attach { path, options, ..*self }.run_located(state)
+    }
+
+    fn run_located(&self, state: &StateDirectory) -> Result<(), CliError> {
         let (options, why) = self.options.resolved()?;
         // Before the note, so that what is wrong stands alone.
         let job = options.job(&self.path)?;
@@ -270,6 +277,9 @@ mod tests {
                 every: std::time::Duration::from_millis(1234),
                 lag_max: Size(123_456_789),
                 reseed: true,
+                cache: None,
+                take_over: true,
+                cached: true,
             },
         };
         let options = Options { via: ViaChoice::Nbd, recover: true, opening };

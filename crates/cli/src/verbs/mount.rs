@@ -33,14 +33,14 @@ use std::path::{Path, PathBuf};
 /// Attaches the store first if necessary. --mkfs makes a file system if the volume is blank.
 /// --create makes the store if the file does not exist or is blank. `coulter umount` unmounts and
 /// detaches.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   coulter mount disk.img /mnt --create --size 10G --mkfs ext4   a new store and file system
   coulter mount disk.img /mnt                          the same one again
   coulter mount /dev/sdb /srv --options noatime,discard")]
 pub(crate) struct Mount {
-    /// Store with the volume to mount
+    /// Store with the volume to mount; or, with --cache, the URL of a copy
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
@@ -73,6 +73,11 @@ pub(crate) struct Mount {
 
 impl Mount {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let (path, opening) = self.opening.located(&self.path)?;
+        Mount { path, opening, ..self.clone() }.run_located(state)
+    }
+
+    fn run_located(&self, state: &StateDirectory) -> Result<(), CliError> {
         let directory = self.mount_point()?;
         if !nix::unistd::Uid::effective().is_root() {
             let help = "run it with sudo, or use `coulter serve`, which needs no root";

@@ -31,7 +31,7 @@ Examples:
   coulter serve disk.img --nvme tcp:192.0.2.7:4420 --nvme-keys /etc/coulter.keys
   qemu-system-x86_64 -drive file=nbd:unix:/run/disk.sock,format=raw,if=virtio …")]
 pub(crate) struct Serve {
-    /// Store to serve
+    /// Store to serve; or, with --cache, the URL of a copy
     #[arg(value_parser = named_store::parser())]
     pub path: PathBuf,
 
@@ -145,14 +145,15 @@ impl Serve {
 
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
         let point = self.point()?;
+        let (path, opening) = self.opening.located(&self.path)?;
         let job = Job {
-            source: Box::new(Store::at(crate::store::existing_to_serve(&self.path)?)),
+            source: Box::new(Store::at(crate::store::existing_to_serve(&path)?)),
             point: point.absolute(),
-            opening: self.opening.opening(),
+            opening: opening.opening(),
             recover: false,
         };
         if !self.opening.read_only {
-            room::note_if_short(&self.path);
+            room::note_if_short(&path);
         }
         service::run(state, job, &mut |entry| {
             match self.json {

@@ -28,6 +28,10 @@ pub enum OpenError {
     Empty { path: PathBuf },
     /// Its copy cannot be kept.
     NotReplicated { path: PathBuf, url: String, reason: String },
+    /// A file that is, or would be, the cache of a copy's volume cannot be.
+    NotCached { path: PathBuf, url: String, reason: String, help: &'static str },
+    /// A cache in which something is still missing.
+    CacheIncomplete { path: PathBuf },
     /// A volume did not end in order.
     NotClosed { path: PathBuf, reason: String },
 }
@@ -85,6 +89,17 @@ impl OpenError {
                 "`coulter restore` brings the copy here; if this store is the one that counts, \
                          `--reseed` ships it anew",
             ),
+            OpenError::NotCached { path, url, reason, help } => {
+                fault(format!("cannot attach {url} with the cache {}", path.display()))
+                    .why(reason.as_str())
+                    .help(*help)
+            }
+            OpenError::CacheIncomplete { path } => fault(format!("cannot open {}", path.display()))
+                .why("it is a cache in which a part of its volume is still missing")
+                .help(format!(
+                    "attach the volume with it: `coulter attach URL --cache {}`",
+                    path.display()
+                )),
             OpenError::NotClosed { path, reason } => {
                 fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
             }

@@ -1,0 +1,246 @@
+//! Fetches chunks on threads of its own, and records which are present.
+//!
+//! # Invariants
+//! - Every object is compared with its checksum as a whole, so it is read as a whole. Those read last are kept:
+//!   one object may hold parts of several chunks.
+//! - A request is tried until it has an outcome or the fetcher ends: an outage stalls, it does not fail.
+//! - Every report is followed by a wake.
+
+use crate::bucket::{Bucket, BucketError};
+use crate::history::ReplicaError;
+use crate::layout::VolumeRecord;
+use crate::marks::Marks;
+use crate::names::Source;
+use crate::pieces::PieceMap;
+use crate::publish::Patience;
+use crate::restore;
+use coulter_device::{AlignedMemory, Waker};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::chunk_range;
+
+/// Chunks that are fetched at once.
+pub(super) const THREADS: usize = 4;
+
+/// Objects that are kept for the next chunk.
+const KEPT: usize = 8;
+
+/// The longest time between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What was fetched of a chunk.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    /// The chunk, zeros where no piece is.
+    pub(super) memory: AlignedMemory,
+    /// Where the pieces are, in bytes of the device.
+    pub(super) ranges: Vec<Range<u64>>,
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub(super) enum Report {
+    Fetched(u64, Result<Fetched, ReplicaError>),
+    Recorded(Vec<u64>, io::Result<()>),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_over: bool,
+    /// Chunks to fetch; commands wait for the first ones.
+    wanted: VecDeque<u64>,
+    kept: VecDeque<(Source, Arc<Vec<u8>>)>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    bucket: Arc<dyn Bucket>,
+    record: VolumeRecord,
+    pieces: PieceMap,
+    waker: Waker,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fetch(&self, chunk: u64) -> Result<Fetched, ReplicaError> {
+        let whole = chunk_range(chunk);
+        let mut memory = AlignedMemory::zeroed((whole.end - whole.start) as usize);
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (start, piece) in self.pieces.within(&whole) {
+            let payload = self.payload(piece.source)?;
+            let from = piece.offset as usize;
+            let part = payload.get(from..from + piece.length as usize);
+            let part = part.ok_or_else(|| restore::too_short(piece.source))?;
+            let offset = (start - whole.start) as usize;
+            memory[offset..offset + part.len()].copy_from_slice(part);
+            let range = start..start + u64::from(piece.length);
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        Ok(Fetched { memory, ranges })
+    }
+
+    fn payload(&self, source: Source) -> Result<Arc<Vec<u8>>, ReplicaError> {
+        let found = |state: &State| {
+            let found = state.kept.iter().find(|(of, _)| *of == source);
+            found.map(|(_, bytes)| bytes.clone())
+        };
+        if let Some(bytes) = found(&self.lock()) {
+            return Ok(bytes);
+        }
+        let bytes =
+            Arc::new(restore::payload(&*self.bucket, self.record.volume, source, &Waiting(self))?);
+        let mut state = self.lock();
+        if state.kept.len() == KEPT {
+            state.kept.pop_front();
+        }
+        state.kept.push_back((source, bytes.clone()));
+        Ok(bytes)
+    }
+}
+
+/// Tries for ever, later and later, until the fetcher ends.
+struct Waiting<'a>(&'a Shared);
+
+impl Patience for Waiting<'_> {
+    fn wait(&self, tries: u32, _: &BucketError) -> bool {
+        let pause = Duration::from_millis(20 << tries.min(10)).min(PAUSE_MAX);
+        let state = self.0.lock();
+        let waits = |state: &mut State| !state.is_over;
+        let waited = self.0.changed.wait_timeout_while(state, pause, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.is_over
+    }
+}
+
+/// See the [module](self).
+pub(super) struct Fetcher {
+    shared: Arc<Shared>,
+    record: Option<Sender<Vec<u64>>>,
+    reports: Receiver<Report>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Fetcher {
+    /// Starts its threads. The marks are of what is missing; `is_whole` is called when none is left.
+    pub(super) fn start(
+        bucket: Arc<dyn Bucket>,
+        record: VolumeRecord,
+        pieces: PieceMap,
+        (marks, is_whole, is_whole_now): (Marks, Box<dyn FnOnce() + Send>, bool),
+        waker: Waker,
+    ) -> Fetcher {
+        let state = Mutex::default();
+        let changed = Condvar::new();
+        let shared = Arc::new(Shared { state, changed, bucket, record, pieces, waker });
+        let (report, reports) = channel();
+        let (sender, work) = channel();
+        let mut threads = Vec::new();
+        let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
+            threads.push(thread.expect("the system starts threads"));
+        };
+        if is_whole_now {
+            is_whole();
+        } else {
+            for _ in 0..THREADS {
+                let (shared, report) = (shared.clone(), report.clone());
+                spawn("coulter-fetch", Box::new(move || fetch_chunks(&shared, &report)));
+            }
+            let shared = shared.clone();
+            let keep = move || keep_record(marks, is_whole, &work, &shared, &report);
+            spawn("coulter-fill", Box::new(keep));
+        }
+        Fetcher { shared, record: Some(sender), reports, threads }
+    }
+
+    /// Asks for a chunk, behind those that were asked for.
+    pub(super) fn fetch(&self, chunk: u64) {
+        self.shared.lock().wanted.push_back(chunk);
+        self.shared.changed.notify_all();
+    }
+
+    /// A command waits for a chunk that was asked for.
+    pub(super) fn hurry(&self, chunk: u64) {
+        let mut state = self.shared.lock();
+        if let Some(index) = state.wanted.iter().position(|one| *one == chunk) {
+            state.wanted.remove(index);
+            state.wanted.push_front(chunk);
+        }
+    }
+
+    /// Records chunks as present, durably.
+    pub(super) fn record(&self, chunks: Vec<u64>) {
+        let _ = self.record.as_ref().map(|record| record.send(chunks));
+    }
+
+    /// The next thing that has happened.
+    pub(super) fn report(&self) -> Option<Report> {
+        self.reports.try_recv().ok()
+    }
+}
+
+impl Drop for Fetcher {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_all();
+        drop(self.record.take());
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn fetch_chunks(shared: &Shared, report: &Sender<Report>) {
+    loop {
+        let chunk = {
+            let waits = |state: &mut State| !state.is_over && state.wanted.is_empty();
+            let state = shared.changed.wait_while(shared.lock(), waits);
+            let mut state = state.unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
+                return;
+            }
+            state.wanted.pop_front().expect("one is wanted")
+        };
+        let fetched = shared.fetch(chunk);
+        if shared.lock().is_over || report.send(Report::Fetched(chunk, fetched)).is_err() {
+            return;
+        }
+        shared.waker.wake();
+    }
+}
+
+fn keep_record(
+    mut marks: Marks,
+    is_whole: Box<dyn FnOnce() + Send>,
+    work: &Receiver<Vec<u64>>,
+    shared: &Shared,
+    report: &Sender<Report>,
+) {
+    let mut is_whole = Some(is_whole);
+    while let Ok(chunks) = work.recv() {
+        let recorded = marks.clear(&chunks).and_then(|()| marks.sync());
+        if recorded.is_ok()
+            && marks.iter().next().is_none()
+            && let Some(is_whole) = is_whole.take()
+        {
+            is_whole();
+        }
+        if report.send(Report::Recorded(chunks, recorded)).is_err() {
+            return;
+        }
+        shared.waker.wake();
+    }
+}
