@@ -78,6 +78,8 @@ pub(crate) enum Verb {
     Snapshot(verbs::snapshot::Snapshot),
     Replica(verbs::replica::Replica),
     Diff(verbs::diff::Diff),
+    Clone(verbs::clone::Clone),
+    Move(verbs::move_volume::Move),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
     #[command(hide = true)]

@@ -112,6 +112,8 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Snapshot(verb) => verb.run(),
         Verb::Replica(verb) => verb.run(),
         Verb::Diff(verb) => verb.run(),
+        Verb::Clone(verb) => verb.run(),
+        Verb::Move(verb) => verb.run(&state()?),
         Verb::Daemon(verb) => verb.run(&state()?),
         Verb::Export(verb) => verb.run(known_state().as_ref()),
         Verb::Generate(verb) => verb.run(&CommandLine::command),

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod check;
+pub(crate) mod clone;
 pub mod create;
 pub(crate) mod daemon;
 pub(crate) mod detach;
@@ -13,6 +14,7 @@ pub mod generate;
 pub(crate) mod grow;
 pub(crate) mod list;
 pub(crate) mod mount;
+pub(crate) mod move_volume;
 pub(crate) mod overlay;
 pub(crate) mod replica;
 pub(crate) mod restart;

@@ -252,3 +252,71 @@ fn a_cache_of_something_else_and_a_host_that_may_write_are_refused() {
     assert!(!refused.status.success(), "the other host is fenced");
     assert!(holds(&sandbox, &uri, 1));
 }
+
+/// A snapshot, two clones of it, one of the newest state; each goes on.
+fn clones_go_on(sandbox: &Sandbox, base: &str) {
+    let at = |name: &str| format!("{base}/{name}");
+    ship_content(sandbox, &at("vol"), 1);
+    let one = format!("{}@one", at("vol"));
+    sandbox.ok(&["snapshot", "create", &one]);
+    let told = sandbox.ok(&["clone", &one, &at("b")]);
+    assert!(told.contains("is a clone of"), "{told}");
+    let uri = attach_copy(sandbox, &at("b"), "b.img", &[]);
+    assert!(holds(sandbox, &uri, 1), "it begins with the snapshot");
+    write(sandbox, &uri, 2);
+    sandbox.ok(&["detach", "b"]);
+    sandbox.ok(&["clone", &at("vol"), &at("c")]);
+    let uri = attach_copy(sandbox, &at("vol"), "vol.img", &["--take-over"]);
+    assert!(holds(sandbox, &uri, 1), "the volume is what it was");
+    write(sandbox, &uri, 3);
+    sandbox.ok(&["detach", "vol"]);
+    for (name, seed) in [("b", 2), ("c", 1), ("vol", 3)] {
+        assert!(sandbox.ok(&["replica", "verify", &at(name)]).contains("sound"), "{name}");
+        let file = format!("{name}.back");
+        sandbox.ok(&["restore", &at(name), &file]);
+        let uri = sandbox.ok(&["attach", &file, "--via", "nbd-server"]).trim_end().to_owned();
+        assert!(holds(sandbox, &uri, seed), "{name}");
+    }
+    let error = sandbox.fails(1, &["snapshot", "delete", &one]);
+    assert!(error.contains("cloned from") && error.contains("delete the clones"), "{error}");
+    let error = sandbox.fails(1, &["clone", &one, &at("b")]);
+    assert!(error.contains("a volume already"), "{error}");
+    sandbox.fails(1, &["clone", &format!("{}@none", at("vol")), &at("d")]);
+}
+
+#[test]
+fn clones_of_a_directory_go_on_by_themselves() {
+    let (sandbox, url) = with_copy();
+    let base = url.strip_suffix("/vol").expect("its name").to_owned();
+    clones_go_on(&sandbox, &base);
+    let error = sandbox.fails(1, &["clone", &url, "s3://bucket/x"]);
+    assert!(error.contains("AWS") || error.contains("in the bucket"), "{error}");
+}
+
+#[test]
+fn clones_in_a_bucket_go_on_by_themselves() {
+    let (mut sandbox, _) = with_copy();
+    let (_service, _proxy) = with_s3(&mut sandbox);
+    clones_go_on(&sandbox, "s3://bucket");
+}
+
+#[test]
+fn a_volume_is_moved_to_another_host_without_a_take_over() {
+    let (sandbox, url) = with_copy();
+    let words = ["attach", "disk.img", "--via", "nbd-server", "--replicate", &url];
+    let uri = sandbox.ok(&words).trim_end().to_owned();
+    write(&sandbox, &uri, 1);
+    sandbox.fails(1, &["move", "disk.img", "file:///nowhere/at/all"]);
+    let told = sandbox.ok(&["move", "disk.img", &url]);
+    assert!(told.contains("no host"), "{told}");
+    let status = sandbox.json(&["replica", "status", &url, "--json"]);
+    assert_eq!(status["is_ended"], true, "{status}");
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("what was shipped last"), "{error}");
+    let uri = attach_copy(&sandbox, &url, "there.img", &[]);
+    assert!(holds(&sandbox, &uri, 1), "all of it is there");
+    write(&sandbox, &uri, 2);
+    sandbox.ok(&["move", "there.img", &url]);
+    let uri = attach_copy(&sandbox, &url, "back.img", &[]);
+    assert!(holds(&sandbox, &uri, 2), "a cache is moved as well");
+}

@@ -12,7 +12,7 @@ use coulter_object::fill::FillingDevice;
 use coulter_object::marks::{Marks, Owner};
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
-use coulter_object::{ReplicaError, ShippedDevice, Url, history, rollback, takeover};
+use coulter_object::{ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,8 @@ pub fn prepare(url: &Url, path: &Path) -> Result<(), Error> {
     };
     let of_copy =
         |error: ReplicaError| refused(error.to_string(), "`coulter replica status URL` shows it");
-    let bucket = url.open(false).map_err(|error| of_copy(error.into()))?;
+    let bucket = lineage::open(url, false, &Briefly);
+    let bucket = bucket.map_err(|error| of_copy(error.into()))?;
     let (record, history) = history::newest(&*bucket, &Briefly).map_err(of_copy)?;
     let io = |action, path: &Path| {
         let path = path.to_owned();

@@ -44,6 +44,7 @@ pub mod left_over;
 mod liveness;
 pub mod logging;
 mod metrics;
+pub mod moving;
 mod notify;
 mod nvme;
 pub mod opening;

@@ -14,6 +14,7 @@ use coulter_object::device::Opening;
 use coulter_object::fill::Fill;
 use coulter_object::marks::Marks;
 use coulter_object::probe;
+use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
 use serde::{Deserialize, Serialize};
@@ -111,13 +112,13 @@ impl Replication {
             cache::refuse_incomplete(path)?;
         }
         let is_filled = !cache::is_incomplete(path);
-        let bucket = self.url.open(is_filled).map_err(|error| refused(error.to_string()))?;
-        let is_new =
-            match coulter_object::history::record(&*bucket, &coulter_object::publish::Briefly) {
-                Ok(_) => false,
-                Err(ReplicaError::NoVolume) => true,
-                Err(error) => return Err(refused(error.to_string()).into()),
-            };
+        let bucket = coulter_object::lineage::open(&self.url, is_filled, &Briefly)
+            .map_err(|error| refused(error.to_string()))?;
+        let is_new = match coulter_object::history::record(&*bucket, &Briefly) {
+            Ok(_) => false,
+            Err(ReplicaError::NoVolume) => true,
+            Err(error) => return Err(refused(error.to_string()).into()),
+        };
         let probed = if is_new { probe::race(&*bucket) } else { probe::sequence(&*bucket) };
         match probed {
             // A bucket that does not answer now is waited for later, as in every outage; a new copy needs
@@ -260,6 +261,21 @@ pub fn adopt_marks(
     let marks = marks_path(path, &claim.record.store);
     let mut marks = Marks::open(&marks).map_err(ReplicaError::File)?;
     coulter_object::device::adopt(&mut marks, claim, claim.record.device_size, false)
+}
+
+/// Removes the marks of the store at `path`: it is refused as a replica from then on, unless it is shipped anew.
+///
+/// # Errors
+/// When they cannot be removed.
+pub fn forget(path: &Path) -> Result<(), Error> {
+    let marks = match uuid_of(path) {
+        Some(store) => marks_path(path, &store),
+        None => beside(path, "marks"),
+    };
+    std::fs::remove_file(&marks).or_else(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(Error::io("remove", &marks, error)),
+    })
 }
 
 /// The store at `path` is about to change without being shipped: if it ever was, all of it may differ from its

@@ -524,6 +524,7 @@ impl<D: Device> ShippedDevice<D> {
             weather: Weather::default(),
             is_fenced: self.shipper.is_fenced(),
             has_stopped: self.has_stopped,
+            is_idle: self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty(),
         };
     }
 

@@ -37,6 +37,12 @@ pub enum ReplicaError {
     Collected,
     /// Volumes were cloned from it, and are still there.
     HasClones(String),
+    /// There is a volume already.
+    Taken,
+    /// A clone and its volume must be in one bucket.
+    OtherBucket,
+    /// A clone of a clone, too often.
+    TooManyAncestors,
     /// A host has the volume and may be writing to it: who.
     InUse(String),
     /// The local file failed.
@@ -64,6 +70,13 @@ impl fmt::Display for ReplicaError {
             }
             ReplicaError::HasClones(name) => {
                 write!(f, "volumes were cloned from the snapshot '{name}'")
+            }
+            ReplicaError::Taken => write!(f, "there is a volume already"),
+            ReplicaError::OtherBucket => {
+                write!(f, "a clone is made in the bucket of its volume, or both are directories")
+            }
+            ReplicaError::TooManyAncestors => {
+                write!(f, "it is a clone of a clone too often; restore it and ship that instead")
             }
             ReplicaError::InUse(owner) => {
                 write!(f, "{owner} has the volume and may be writing to it")

@@ -12,6 +12,7 @@
 //! - [`device`]: a device that ships, around a device that stores.
 //! - [`fill`]: a device whose content comes from the bucket while it is in use.
 //! - [`clerk`]: the volume's record, and what is deleted.
+//! - [`lineage`]: clones, which share the objects of a snapshot.
 //! - [`history`], [`takeover`], [`restore`], [`snapshot`], [`rollback`]: the way back.
 //! - [`mod@verify`]: reads all of it and names what is damaged.
 //!
@@ -23,7 +24,7 @@
 //! - Nothing is listed but by a scrub.
 //!
 //! # Does not
-//! compress, encrypt, or share data between volumes.
+//! compress or encrypt, or share data between volumes save those of clones.
 
 pub mod bucket;
 pub mod clerk;
@@ -32,6 +33,7 @@ pub mod device;
 pub mod fill;
 pub mod history;
 pub mod layout;
+pub mod lineage;
 pub mod marks;
 pub mod names;
 pub mod pieces;

@@ -56,7 +56,7 @@ pub fn payload(
     let damaged = |corrupt| ReplicaError::Damaged(name.clone(), corrupt);
     match source {
         Source::Commit(id) => {
-            Commit::decode(&bytes, volume, id).map_err(damaged)?;
+            Commit::decode(&bytes, bucket.volume_of(volume, id.epoch), id).map_err(damaged)?;
         }
         Source::Data { .. } => {
             let structure = "data";

@@ -6,6 +6,7 @@
 
 use crate::bucket::{Bucket, Tag};
 use crate::history::{self, History, ReplicaError};
+use crate::layout::pins::CloneLine;
 use crate::layout::{Manifest, Pin, Pins, VolumeRecord, nonce};
 use crate::names::{CommitId, ManifestId, PINS, Source};
 use crate::publish::{self, Outcome, Patience};
@@ -72,13 +73,26 @@ pub fn create(
     Ok(pin)
 }
 
-/// Gives a snapshot up.
+/// Gives a snapshot up. Every clone counts as there: see [`delete_unless_cloned`].
 ///
 /// # Errors
 /// [`ReplicaError::NoPin`], and [`ReplicaError::HasClones`] if volumes were cloned from it.
 pub fn delete(
     bucket: &dyn Bucket,
     name: &str,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    delete_unless_cloned(bucket, name, &|_| Ok(true), patience)
+}
+
+/// Gives a snapshot up, and the lines of clones of it that are not there, as `is_there` tells.
+///
+/// # Errors
+/// [`ReplicaError::NoPin`], and [`ReplicaError::HasClones`] if a clone of it is there.
+pub fn delete_unless_cloned(
+    bucket: &dyn Bucket,
+    name: &str,
+    is_there: &dyn Fn(&CloneLine) -> Result<bool, ReplicaError>,
     patience: &dyn Patience,
 ) -> Result<(), ReplicaError> {
     let (record, _) = history::record(bucket, patience)?;
@@ -91,11 +105,59 @@ pub fn delete(
             // An earlier try has done it, and its answer was lost. What has the name now is another.
             (_, Some(_)) => return Ok(Edit::Needless),
         }
-        if pins.clones.iter().any(|(_, of)| of == name) {
-            return Err(ReplicaError::HasClones(name.to_string()));
+        for line in pins.clones.iter().filter(|line| line.pin == name) {
+            if is_there(line)? {
+                return Err(ReplicaError::HasClones(name.to_string()));
+            }
         }
+        pins.clones.retain(|line| line.pin != name);
         pins.pins.retain(|pin| pin.name != name);
         Ok(Edit::Done)
+    })
+}
+
+/// Clones of a volume at most.
+const CLONE_COUNT_MAX: usize = 4096;
+
+/// Adds the line of a clone that is about to be made: the snapshot stays from then on.
+///
+/// # Errors
+/// [`ReplicaError::NoPin`], and others.
+pub(crate) fn add_clone(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    line: &CloneLine,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    change(bucket, record, patience, |pins| {
+        if pins.clones.contains(line) {
+            return Ok(Edit::Needless);
+        }
+        if pins.find(&line.pin).is_none() {
+            return Err(ReplicaError::NoPin(line.pin.clone()));
+        }
+        if pins.clones.len() >= CLONE_COUNT_MAX {
+            return Err(ReplicaError::HasClones(line.pin.clone()));
+        }
+        pins.clones.push(line.clone());
+        Ok(Edit::Done)
+    })
+}
+
+/// Makes sure that the line of a clone is there, by a swap: a deletion of the snapshot that had begun before the clone
+/// was there is refused.
+///
+/// # Errors
+/// [`ReplicaError::Collected`] if it is not.
+pub(crate) fn confirm_clone(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    line: &CloneLine,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    change(bucket, record, patience, |pins| match pins.clones.contains(line) {
+        true => Ok(Edit::Done),
+        false => Err(ReplicaError::Collected),
     })
 }
 

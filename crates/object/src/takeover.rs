@@ -71,6 +71,7 @@ pub fn create(
         epochs: vec![Epoch { epoch: 1, stage: Stage::Begun, after }],
         owner: new.owner.clone(),
         seen,
+        ancestors: Vec::new(),
     };
     let Outcome::Ours(tag) = publish::create(bucket, VOLUME, &record.encode(), patience)? else {
         return Err(ReplicaError::TakenOver);
@@ -163,6 +164,24 @@ pub(crate) fn begin(
     record.owner = owner.to_string();
     record.seen = seen;
     swap_record(bucket, record, &ended.tag, patience)
+}
+
+/// Ends this host's own epoch by a fence: no host has the volume then. Returns the last commit.
+///
+/// # Errors
+/// [`ReplicaError::TakenOver`] if another host has the volume.
+pub fn give_up(
+    bucket: &dyn Bucket,
+    epoch: u64,
+    patience: &dyn Patience,
+) -> Result<CommitId, ReplicaError> {
+    let (record, mut history) = history::newest(bucket, patience)?;
+    let is_ours = record.newest().is_some_and(|newest| newest.epoch == epoch);
+    if !is_ours || history.last.epoch != epoch {
+        return Err(ReplicaError::TakenOver);
+    }
+    end_epoch(bucket, &record, &mut history, patience)?;
+    Ok(history.newest_commit)
 }
 
 /// Replaces the record by what it is now; returns the new version's tag.

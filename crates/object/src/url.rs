@@ -79,6 +79,59 @@ impl fmt::Display for Url {
 }
 
 impl Url {
+    /// The parts of its path; of a bucket these are behind its name.
+    fn parts(&self) -> Option<Vec<&str>> {
+        let path = match self {
+            Url::Directory(path) => path.to_str()?,
+            Url::S3 { prefix, .. } => prefix,
+        };
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        // These lead elsewhere than they seem to.
+        (!parts.iter().any(|part| [".", ".."].contains(part))).then_some(parts)
+    }
+
+    /// The path of this URL as seen from `base`, such as `../vol`; `None` if it is in another bucket, or too long.
+    pub fn path_beside(&self, base: &Url) -> Option<String> {
+        match (self, base) {
+            (Url::Directory(_), Url::Directory(_)) => {}
+            (Url::S3 { bucket: one, .. }, Url::S3 { bucket: other, .. }) if one == other => {}
+            _ => return None,
+        }
+        let (own, from) = (self.parts()?, base.parts()?);
+        let common = own.iter().zip(&from).take_while(|(one, other)| one == other).count();
+        let up = std::iter::repeat_n("..", from.len() - common);
+        let path: Vec<&str> = up.chain(own[common..].iter().copied()).collect();
+        let path = path.join("/");
+        (path.len() <= 255).then_some(path)
+    }
+
+    /// The URL to which a path leads from this one.
+    ///
+    /// # Errors
+    /// When it leads nowhere.
+    pub fn beside(&self, path: &str) -> Result<Url, BucketError> {
+        let nowhere = || {
+            let message = format!("the path '{path}' leads nowhere from {self}");
+            BucketError::new(BucketErrorKind::NoBucket, message)
+        };
+        let mut parts = self.parts().ok_or_else(nowhere)?;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            if part == ".." {
+                parts.pop().ok_or_else(nowhere)?;
+            } else {
+                parts.push(part);
+            }
+        }
+        if parts.is_empty() {
+            return Err(nowhere());
+        }
+        let path = parts.join("/");
+        Ok(match self {
+            Url::Directory(_) => Url::Directory(format!("/{path}").into()),
+            Url::S3 { bucket, .. } => Url::S3 { bucket: bucket.clone(), prefix: path },
+        })
+    }
+
     /// Opens it. A directory that is not there is made if `create`; the one that it lies in must be.
     ///
     /// # Errors
@@ -112,6 +165,27 @@ impl Url {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_leads_from_one_url_to_another() {
+        let url = |text: &str| text.parse::<Url>().expect("a URL");
+        for (one, other, path) in [
+            ("s3://one/a/vol", "s3://one/a/new", Some("../vol")),
+            ("s3://one/vol", "s3://one/a/b/new", Some("../../../vol")),
+            ("file:///mnt/a/vol", "file:///mnt/b", Some("../a/vol")),
+            ("s3://one/vol", "s3://two/new", None),
+            ("s3://one/vol", "file:///one/new", None),
+            ("file:///mnt/a/../vol", "file:///mnt/new", None),
+        ] {
+            let (one, other) = (url(one), url(other));
+            let found = one.path_beside(&other);
+            assert_eq!(found.as_deref(), path, "{one} from {other}");
+            if let Some(path) = found {
+                assert_eq!(other.beside(&path).expect("it leads there"), one);
+            }
+        }
+        url("s3://one/vol").beside("../..").expect_err("it leads nowhere");
+    }
 
     #[test]
     fn what_is_no_url_is_said_to_be_none() {

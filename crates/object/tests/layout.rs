@@ -4,6 +4,7 @@
 //! versions read them. `COULTER_WRITE_GOLDEN=1 cargo test -p coulter-object --test layout` writes them anew.
 
 use coulter_object::layout::commit::{Content, Inline};
+use coulter_object::layout::pins::CloneLine;
 use coulter_object::layout::{
     Commit, Corrupt, Entry, Epoch, Manifest, Pin, Pins, Stage, VolumeId, VolumeRecord, checksum,
 };
@@ -35,6 +36,7 @@ fn record() -> VolumeRecord {
         ],
         owner: "host process 7".to_string(),
         seen: 1_700_000_000,
+        ancestors: Vec::new(),
     }
 }
 
@@ -46,7 +48,11 @@ fn pins() -> Pins {
         counter: 6,
         horizon: CommitId { epoch: 2, number: 4 },
         pins: vec![pin],
-        clones: vec![(VolumeId([0x66; 16]), "monday".to_string())],
+        clones: vec![CloneLine {
+            volume: VolumeId([0x66; 16]),
+            pin: "monday".to_string(),
+            path: "../new".to_string(),
+        }],
     }
 }
 

@@ -51,6 +51,7 @@ impl CopyError {
                     ),
                     ReplicaError::TakenOver => report.help("try again: somebody else was first"),
                     ReplicaError::Collected => report.help("try again"),
+                    ReplicaError::HasClones(_) => report.help("delete the clones first: all objects below their URLs"),
                     ReplicaError::Missing(_) | ReplicaError::Damaged(..) => report.help(
                         "restore an older snapshot, or ship the store anew with `--replicate URL --reseed`",
                     ),

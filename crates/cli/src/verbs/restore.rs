@@ -8,7 +8,7 @@ use coulter_object::bucket::Bucket;
 use coulter_object::layout::VolumeId;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
-use coulter_object::{ReplicaError, Url, history, restore, snapshot, takeover};
+use coulter_object::{ReplicaError, Url, history, lineage, restore, snapshot, takeover};
 use coulter_terminal::Size;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ impl CopyName {
 
     /// Opens the bucket.
     pub(crate) fn open(&self) -> Result<std::sync::Arc<dyn Bucket>, CliError> {
-        self.url.open(false).map_err(|error| self.failed("open", error.into()))
+        lineage::open(&self.url, false, &Briefly).map_err(|error| self.failed("open", error.into()))
     }
 
     /// An error about it.

@@ -6,8 +6,9 @@ use crate::terminal::{self, BOLD};
 use clap::{Args, Subcommand};
 use coulter_daemon::replication;
 use coulter_object::layout::VolumeRecord;
+use coulter_object::layout::pins::CloneLine;
 use coulter_object::publish::Briefly;
-use coulter_object::{ReplicaError, history, rollback, snapshot};
+use coulter_object::{ReplicaError, history, lineage, rollback, snapshot};
 use coulter_terminal::Size;
 use serde::Serialize;
 
@@ -88,7 +89,8 @@ impl Snapshot {
             Action::Delete { copy } => {
                 let name = name_of(copy)?;
                 let bucket = copy.open()?;
-                snapshot::delete(&*bucket, name, &Briefly)
+                let is_there = |line: &CloneLine| lineage::is_there(&copy.url, line, &Briefly);
+                snapshot::delete_unless_cloned(&*bucket, name, &is_there, &Briefly)
                     .map_err(|error| copy.failed("delete the snapshot", error))?;
                 terminal::print(&format!("{BOLD}{copy}{BOLD:#} is given up"))
             }

@@ -23,6 +23,7 @@ pub use memory::MemoryBucket;
 #[cfg(feature = "s3")]
 pub use s3::{S3Bucket, S3Options};
 
+use crate::layout::VolumeId;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,6 +86,11 @@ pub trait Bucket: Send + Sync {
 
     /// The URL, for people.
     fn url(&self) -> String;
+
+    /// Whose the objects of an epoch are: those of the volume `own`, or of one that it was cloned from.
+    fn volume_of(&self, own: VolumeId, _epoch: u64) -> VolumeId {
+        own
+    }
 }
 
 impl<B: Bucket + ?Sized> Bucket for Arc<B> {
@@ -105,6 +111,9 @@ impl<B: Bucket + ?Sized> Bucket for Arc<B> {
     }
     fn url(&self) -> String {
         (**self).url()
+    }
+    fn volume_of(&self, own: VolumeId, epoch: u64) -> VolumeId {
+        (**self).volume_of(own, epoch)
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Status {
     pub is_fenced: bool,
     /// The device cannot be read back any more, so nothing is shipped: the copy stays what it was.
     pub has_stopped: bool,
+    /// All that completed is in a commit.
+    pub is_idle: bool,
 }
 
 /// A handle on a [`ShippedDevice`](super::ShippedDevice), from any thread.

@@ -6,7 +6,7 @@
 //! offset bytes
 //!  0      8    magic: "CLTRVOLU", "CLTRPINS", "CLTRCOMM", "CLTRMANI"
 //!  8      4    version: 1
-//! 12      4    incompatible features: 0; an unknown bit is refused
+//! 12      4    incompatible features: of `volume` bit 0, a clone; an unknown bit is refused
 //! 16     16    the volume
 //! 32     16    nonce: no two objects have the same
 //! 48           fields of the kind
@@ -113,10 +113,15 @@ impl std::error::Error for Corrupt {}
 
 /// The first bytes of an object.
 fn header(magic: &[u8; 8], volume: VolumeId, nonce: &Nonce) -> Writer {
+    header_with(magic, 0, volume, nonce)
+}
+
+/// The same of an object that uses incompatible features.
+fn header_with(magic: &[u8; 8], features: u32, volume: VolumeId, nonce: &Nonce) -> Writer {
     let mut writer = Writer::default();
     writer.bytes(magic);
     writer.u32(VERSION);
-    writer.u32(0);
+    writer.u32(features);
     writer.bytes(&volume.0);
     writer.bytes(nonce);
     writer
@@ -135,6 +140,17 @@ fn open<'a>(
     magic: &[u8; 8],
     bytes: &'a [u8],
 ) -> Result<(Reader<'a>, VolumeId, Nonce), Corrupt> {
+    let (reader, _, volume, nonce) = open_with(structure, magic, 0, bytes)?;
+    Ok((reader, volume, nonce))
+}
+
+/// The same of an object that may use the features `known`; returns those that it uses, too.
+fn open_with<'a>(
+    structure: &'static str,
+    magic: &[u8; 8],
+    known: u32,
+    bytes: &'a [u8],
+) -> Result<(Reader<'a>, u32, VolumeId, Nonce), Corrupt> {
     let (rest, sum) =
         bytes.split_last_chunk::<4>().ok_or(Corrupt { structure, reason: Reason::Short })?;
     let mut reader = Reader { structure, rest };
@@ -150,12 +166,12 @@ fn open<'a>(
         return Err(reader.corrupt(Reason::Checksum));
     }
     let features = reader.u32()?;
-    if features != 0 {
-        return Err(reader.corrupt(Reason::Features(features)));
+    if features & !known != 0 {
+        return Err(reader.corrupt(Reason::Features(features & !known)));
     }
     let volume = VolumeId(reader.array()?);
     let nonce = reader.array()?;
-    Ok((reader, volume, nonce))
+    Ok((reader, features, volume, nonce))
 }
 
 /// CRC-32C.

@@ -13,7 +13,7 @@
 //! 56     16  horizon: epoch, number
 //! 72     4   number of pins, then each:
 //!            1+n name; 16 commit: epoch, number; 24 manifest: epoch, number, nonce; 8 time
-//!        4   number of clones, then each: 16 volume; 1+n the pin's name
+//!        4   number of clones, then each: 16 volume; 1+n the pin's name; 1+n path
 //! ```
 
 use super::{Corrupt, Nonce, VolumeId, header, open, seal};
@@ -38,6 +38,17 @@ pub struct Pin {
     pub time: u64,
 }
 
+/// A volume that was cloned from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloneLine {
+    /// The clone.
+    pub volume: VolumeId,
+    /// The snapshot.
+    pub pin: String,
+    /// Where the clone is, as seen from this volume: `../new`.
+    pub path: String,
+}
+
 /// The object `pins`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pins {
@@ -52,7 +63,7 @@ pub struct Pins {
     /// The snapshots, in the order in which they were made.
     pub pins: Vec<Pin>,
     /// Volumes that were cloned from a pin, which cannot be deleted while they are there.
-    pub clones: Vec<(VolumeId, String)>,
+    pub clones: Vec<CloneLine>,
 }
 
 impl Pins {
@@ -79,9 +90,10 @@ impl Pins {
             writer.u64(pin.time);
         }
         writer.u32(self.clones.len() as u32);
-        for (volume, name) in &self.clones {
-            writer.bytes(&volume.0);
-            writer.text(name);
+        for line in &self.clones {
+            writer.bytes(&line.volume.0);
+            writer.text(&line.pin);
+            writer.text(&line.path);
         }
         seal(writer)
     }
@@ -110,10 +122,11 @@ impl Pins {
             }
             pins.push(Pin { name, commit, manifest, time });
         }
-        let count = reader.count(17, "clone_count")?;
+        let count = reader.count(18, "clone_count")?;
         let mut clones = Vec::with_capacity(count);
         for _ in 0..count {
-            clones.push((VolumeId(reader.array()?), reader.text("pin")?));
+            let volume = VolumeId(reader.array()?);
+            clones.push(CloneLine { volume, pin: reader.text("pin")?, path: reader.text("path")? });
         }
         reader.end()?;
         Ok(Pins { volume, nonce, counter, horizon, pins, clones })

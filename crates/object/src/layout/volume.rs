@@ -11,9 +11,11 @@
 //!            8 epoch, 1 stage, 8 predecessor's epoch, 8 predecessor's last number
 //!        1+n owner: the host's name and process, for people
 //!        8   time of the owner's last sign of life in seconds since 1970, for people
+//!        4   of a clone only (incompatible feature 0): number of ancestors, at least 1, then each:
+//!            8 last epoch, 16 volume, 1+n path
 //! ```
 
-use super::{Corrupt, Nonce, Reason, VolumeId, header, open, seal};
+use super::{Corrupt, Nonce, Reason, VolumeId, header_with, open_with, seal};
 use crate::layout::bytes::{Reader, Writer};
 use crate::names::{CommitId, ManifestId};
 
@@ -43,6 +45,20 @@ pub struct Epoch {
     pub after: CommitId,
 }
 
+/// The record has ancestors.
+const CLONE: u32 = 1;
+
+/// A volume whose objects a clone shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancestor {
+    /// The largest epoch of its objects that the clone shares; those of smaller ones may be an older ancestor's.
+    pub last_epoch: u64,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Where it is, as seen from the clone: `../vol`.
+    pub path: String,
+}
+
 /// The object `volume`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRecord {
@@ -66,6 +82,8 @@ pub struct VolumeRecord {
     pub owner: String,
     /// When the owner last said so, in seconds since 1970, for people. Nothing depends on it.
     pub seen: u64,
+    /// Of a clone: the volumes whose objects it shares, the oldest first.
+    pub ancestors: Vec<Ancestor>,
 }
 
 impl VolumeRecord {
@@ -78,7 +96,8 @@ impl VolumeRecord {
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.epochs.len() <= EPOCH_COUNT_MAX, "old epochs are dropped");
         assert!(self.epochs.is_sorted_by(|a, b| a.epoch < b.epoch), "epochs ascend");
-        let mut writer = header(MAGIC, self.volume, &self.nonce);
+        let features = if self.ancestors.is_empty() { 0 } else { CLONE };
+        let mut writer = header_with(MAGIC, features, self.volume, &self.nonce);
         writer.u64(self.counter);
         writer.bytes(&self.store);
         writer.u64(self.device_size);
@@ -96,6 +115,14 @@ impl VolumeRecord {
         }
         writer.text(&self.owner);
         writer.u64(self.seen);
+        if !self.ancestors.is_empty() {
+            writer.u32(self.ancestors.len() as u32);
+        }
+        for ancestor in &self.ancestors {
+            writer.u64(ancestor.last_epoch);
+            writer.bytes(&ancestor.volume.0);
+            writer.text(&ancestor.path);
+        }
         seal(writer)
     }
 
@@ -104,7 +131,7 @@ impl VolumeRecord {
     /// # Errors
     /// [`Corrupt`].
     pub fn decode(bytes: &[u8]) -> Result<VolumeRecord, Corrupt> {
-        let (mut reader, volume, nonce) = open(STRUCTURE, MAGIC, bytes)?;
+        let (mut reader, features, volume, nonce) = open_with(STRUCTURE, MAGIC, CLONE, bytes)?;
         let counter = reader.u64()?;
         let store = reader.array()?;
         let device_size = reader.u64()?;
@@ -133,6 +160,12 @@ impl VolumeRecord {
         }
         let owner = reader.text("owner")?;
         let seen = reader.u64()?;
+        let ancestors = if features & CLONE == 0 { Vec::new() } else { ancestors(&mut reader)? };
+        // An object's epoch tells whose it is.
+        let last = ancestors.last().map_or(0, |ancestor| ancestor.last_epoch);
+        if !ancestors.is_empty() && epochs.first().is_none_or(|first| first.epoch <= last) {
+            return Err(reader.field("last_epoch"));
+        }
         reader.end()?;
         Ok(VolumeRecord {
             volume,
@@ -145,8 +178,24 @@ impl VolumeRecord {
             epochs,
             owner,
             seen,
+            ancestors,
         })
     }
+}
+
+fn ancestors(reader: &mut Reader<'_>) -> Result<Vec<Ancestor>, Corrupt> {
+    let count = reader.count(25, "ancestor_count")?;
+    let mut ancestors: Vec<Ancestor> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let last_epoch = reader.u64()?;
+        let volume = VolumeId(reader.array()?);
+        let path = reader.text("path")?;
+        if ancestors.last().is_some_and(|before| before.last_epoch >= last_epoch) {
+            return Err(reader.field("last_epoch"));
+        }
+        ancestors.push(Ancestor { last_epoch, volume, path });
+    }
+    if ancestors.is_empty() { Err(reader.field("ancestor_count")) } else { Ok(ancestors) }
 }
 
 pub(super) fn write_manifest_id(writer: &mut Writer, manifest: Option<ManifestId>) {

@@ -1,0 +1,52 @@
+//! `coulter move`: a volume goes from this host to another one.
+
+use super::restore::CopyName;
+use crate::error::{CliError, Error, StateError};
+use crate::terminal::{self, BOLD};
+use clap::Args;
+use coulter_daemon::detach::detach;
+use coulter_daemon::moving;
+use coulter_daemon::state::StateDirectory;
+use std::path::{Path, PathBuf};
+
+/// Hand a volume over to another host: detach it, ship what is left, and fence this host.
+///
+/// Afterwards `coulter attach URL --cache FILE` continues on any host, without --take-over. This host's store
+/// is refused as a replica from then on. If the bucket does not respond, nothing is handed over, and the
+/// store stays the valid one.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  coulter move disk.img s3://bucket/vol
+  coulter attach s3://bucket/vol --cache disk.img        on the other host")]
+pub(crate) struct Move {
+    /// Store, or cache, of the volume on this host
+    #[arg(value_name = "STORE")]
+    pub(crate) path: PathBuf,
+
+    /// The volume's copy
+    #[arg(value_name = "URL", value_parser = CopyName::parse_newest)]
+    pub(crate) copy: CopyName,
+}
+
+impl Move {
+    pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        let path = crate::store::existing(&self.path)?;
+        match state.find(&path.to_string_lossy()) {
+            Ok(entry) => detach(state, &entry, false)?,
+            Err(Error::State(StateError::NotAttached { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let commit = moving::hand_over(&path, &self.copy.url)?;
+        self.tell(&path, &commit)
+    }
+
+    fn tell(&self, path: &Path, commit: &str) -> Result<(), CliError> {
+        let url = &self.copy.url;
+        terminal::print(&format!(
+            "{BOLD}{url}{BOLD:#} has all of it, commit {commit}, and no host"
+        ))?;
+        terminal::print(&format!("On the other host: coulter attach {url} --cache FILE"))?;
+        terminal::print(&format!("Here, {} is not needed any more", terminal::path(path)))
+    }
+}

@@ -1,0 +1,70 @@
+//! A volume is handed over to whichever host attaches it next.
+
+use crate::error::{Error, OpenError};
+use crate::replication::{self, Replication};
+use crate::{cache, store};
+use coulter_device::Wait;
+use coulter_object::publish::Briefly;
+use coulter_object::{Ack, Settings, Url, lineage, takeover};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the bucket may fail meanwhile.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
+
+/// Ships what is left of the store at `path`, which nobody serves, and ends this host's epoch by a fence. Returns the
+/// last commit.
+///
+/// # Errors
+/// [`OpenError::NotReplicated`]; then the store is still the one that counts, unless another host has taken over.
+pub fn hand_over(path: &Path, url: &Url) -> Result<String, Error> {
+    let refused = |reason: String| {
+        let (path, url) = (path.to_owned(), url.to_string());
+        Error::from(OpenError::NotReplicated { path, url, reason })
+    };
+    // A copy is made by attaching, not in passing.
+    let bucket = lineage::open(url, false, &Briefly).map_err(|error| refused(error.to_string()))?;
+    coulter_object::history::record(&*bucket, &Briefly)
+        .map_err(|error| refused(error.to_string()))?;
+    let replication = Replication {
+        url: url.clone(),
+        ack: Ack::Remote,
+        every: Settings::DEFAULT.every,
+        lag_max: Settings::DEFAULT.lag_max,
+        reseed: false,
+        cache: cache::is_incomplete(path).then_some(cache::Caching { take_over: false }),
+    };
+    let device = store::open_device(path, false)?;
+    let (mut device, shipped) = replication.wrap(path, device)?;
+    let mut outage = None;
+    loop {
+        shipped.replica.commit();
+        let polled = device.poll(&mut Vec::new(), Wait::For(Duration::from_millis(10)));
+        polled.map_err(|error| refused(error.to_string()))?;
+        let status = shipped.replica.status();
+        if status.is_fenced {
+            return Err(refused("another host has taken the volume over".to_owned()));
+        }
+        if status.has_stopped {
+            return Err(refused("the store cannot be read".to_owned()));
+        }
+        if status.is_idle {
+            break;
+        }
+        match status.weather.error {
+            None => outage = None,
+            Some(error) => {
+                if outage.get_or_insert_with(Instant::now).elapsed() > OUTAGE_MAX {
+                    return Err(refused(error.to_string()));
+                }
+            }
+        }
+    }
+    let epoch = shipped.replica.status().last.map_or(0, |last| last.epoch);
+    drop(device);
+    let ended = takeover::give_up(&*bucket, epoch, &Briefly);
+    let last = ended.map_err(|error| refused(error.to_string()))?;
+    // Without its marks the store is refused as a replica.
+    replication::forget(path)?;
+    Ok(last.to_string())
+}
