@@ -19,6 +19,7 @@ use coulter_attach::loop_device::{LoopDevice, LoopOptions};
 use coulter_attach::nbd::{Address, Export, Server, ServerOptions};
 use coulter_attach::point::{AttachPoint, Detach};
 use coulter_attach::ublk::{Copy, Rehearsal};
+use coulter_workload::Random;
 use std::error::Error;
 use std::io::BufRead;
 use std::path::Path;
@@ -114,17 +115,13 @@ fn load(point: &str, volume: &Volume, count: u64) -> Outcome<u64> {
 fn write(mut session: Box<dyn Session>, size: u64, count: u64) -> u64 {
     let mut idle: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::zeroed(BLOCK as usize)).collect();
     let mut completions = Vec::with_capacity(usize::from(DEPTH));
-    let (mut state, mut submitted) = (0x9e37_79b9_7f4a_7c15_u64, 0);
+    let (mut random, mut submitted) = (Random::new(1), 0);
     await_order();
     loop {
         while submitted < count
             && let Some(buffer) = idle.pop()
         {
-            // Marsaglia's xorshift.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let offset = state % (size / BLOCK) * BLOCK;
+            let offset = random.below(size / BLOCK) * BLOCK;
             let operation = Operation::Write { fua: false };
             session.submit(Request { tag: 0, operation, offset, length: BLOCK, buffer });
             submitted += 1;

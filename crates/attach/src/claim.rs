@@ -1,7 +1,7 @@
 //! Makes sure that a block device is unused, and stays unused, before it is removed.
 
-use crate::holders;
 use crate::point::DetachError;
+use coulter_system::holders;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;

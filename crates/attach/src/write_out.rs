@@ -9,8 +9,8 @@
 //! - No step holds up the end for longer than [`STEP_PATIENCE`].
 
 use crate::apart;
-use crate::holders;
-use crate::mounts::{self, DeviceNumber, Mount};
+use coulter_system::holders;
+use coulter_system::mounts::{self, DeviceNumber, Mount};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CString;

@@ -14,6 +14,7 @@ use coulter_nvme::fabrics::{self, CNTLID_ANY, Connect, ConnectData, property};
 use coulter_nvme::opcode::{admin, fabrics as kind};
 use coulter_nvme::tcp::Digests;
 use coulter_nvme::{IDENTIFY_SIZE, Sqe, Status};
+use coulter_workload::Random;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -227,10 +228,10 @@ fn messages_that_make_no_sense_or_come_out_of_turn_end_the_connection() {
     let size = auth::success2(9, &mut out);
     let out_of_turn = Some(Reason::IncorrectMessage as u8);
     assert_eq!(reason_for(&served, &out[..size]), out_of_turn);
-    let mut random = numbers(7);
+    let mut random = Random::new(7);
     for _ in 0..100 {
-        let size = 1 + random() as usize % 300;
-        let noise: Vec<u8> = (0..size).map(|_| random() as u8).collect();
+        let size = 1 + random.bits() as usize % 300;
+        let noise: Vec<u8> = (0..size).map(|_| random.bits() as u8).collect();
         assert!(reason_for(&served, &noise).is_some(), "{noise:?}");
     }
     assert_works(served.connect(right()).expect("others go on"));
@@ -245,14 +246,5 @@ fn lengths_that_disagree_are_refused() {
     for (length, room) in [(4096, 2048), (16, 16), (2048, 4096)] {
         let outcome = channel.fetch(auth::command(kind::AUTH_RECEIVE, length), room).map(drop);
         assert!(outcome.is_err(), "{length} bytes asked for, with room for {room}");
-    }
-}
-
-/// A sequence of numbers that is the same each time.
-fn numbers(mut state: u64) -> impl FnMut() -> u64 {
-    move || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state >> 33
     }
 }

@@ -17,11 +17,11 @@
 //! `standin`.
 
 use crate::error::BenchError;
+use crate::figures::{Figures, bytes, percent, rate};
 use crate::least_size::too_small;
 use crate::metadata::{MetadataShares, write_amplification};
 use crate::progress::Progress;
 use crate::standin::{Data, Rig, StandinDevice};
-use crate::table::{Table, bytes, percent, rate};
 use crate::timing::{CpuClock, median};
 use coulter_engine::create::{CreateOptions, create, segment_blocks_default};
 use coulter_engine::{Config, Statistics};
@@ -118,7 +118,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         let per_block = |rate: f64| format!("{:.0} ns each", 1e9 / rate);
         table
             .row("4 KiB random writes", rate(self.writes_per_second), {

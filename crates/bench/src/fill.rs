@@ -22,11 +22,11 @@
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::figures::{Figures, bytes, percent};
 use crate::least_size::too_small;
 use crate::limits::Limits;
 use crate::progress::Progress;
 use crate::side::{self, Access, Data, Limit, Load, Outcome, Versions, VolumeSide};
-use crate::table::{Table, bytes, percent};
 use crate::timing::{Latencies, median};
 use crate::written::WrittenShares;
 use coulter::statistics::WrittenBytes;
@@ -176,7 +176,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         let rate = |iops: f64| format!("{iops:.0} /s");
         let paused = match self.paused_iops.as_slice() {
             [] => "no room".to_owned(),

@@ -6,12 +6,12 @@
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::figures::{Figures, bytes};
 use crate::least_size::too_small;
 use crate::progress::Progress;
 use crate::side::{
     self, Access, Data, LARGE_SLOTS, Limit, Load, REQUEST_SIZE_MAX, Versions, VolumeSide,
 };
-use crate::table::{Table, bytes};
 use coulter::tuning::Retuning;
 use coulter::{CreateOptions, OpenOptions, Volume, check_create, create};
 use coulter_engine::create::segment_blocks_default;
@@ -100,7 +100,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         let readings = [
             ("written in order", self.written_in_order),
             ("overwritten at random", self.overwritten),

@@ -2,7 +2,7 @@
 //! large it is, and below some size the spare space that was asked for is less than these.
 
 use crate::error::BenchError;
-use crate::table::bytes;
+use crate::figures::bytes;
 
 const MIB: u64 = 1 << 20;
 

@@ -45,11 +45,11 @@ impl fmt::Display for Limits {
         let Limits(model) = self;
         write!(f, "latency {} ms", model.latency.as_secs_f64() * 1e3)?;
         if let Some(rate) = model.operations_per_second {
-            let size = crate::table::bytes(model.operation_size);
+            let size = crate::figures::bytes(model.operation_size);
             write!(f, ", {rate} operations of up to {size} a second")?;
         }
         match model.bytes_per_second {
-            Some(rate) => write!(f, ", {} a second", crate::table::bytes(rate)),
+            Some(rate) => write!(f, ", {} a second", crate::figures::bytes(rate)),
             None => Ok(()),
         }
     }

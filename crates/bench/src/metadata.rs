@@ -59,7 +59,7 @@ impl MetadataShares {
             + self.relocated
     }
 
-    pub(crate) fn add_to(&self, table: &mut crate::table::Table) {
+    pub(crate) fn add_to(&self, table: &mut crate::figures::Figures) {
         let rows = [
             ("  headers of user records", self.user_headers),
             ("  leaf pages", self.leaf_pages),
@@ -72,7 +72,7 @@ impl MetadataShares {
             ("  metadata relocated", self.relocated),
         ];
         for (name, share) in rows {
-            table.row(name, crate::table::percent(share), "");
+            table.row(name, crate::figures::percent(share), "");
         }
     }
 }

@@ -16,10 +16,10 @@
 //! and with waiting. So the figure holds for a plain SSD, whatever else this machine is doing.
 
 use crate::error::BenchError;
+use crate::figures::{Figures, bytes, percent, rate};
 use crate::metadata::{MetadataShares, write_amplification};
 use crate::progress::Progress;
 use crate::standin::{Data, DeviceModel, Rig, StandinDevice};
-use crate::table::{Table, bytes, percent, rate};
 use crate::timing::CpuClock;
 use coulter_engine::create::{CreateOptions, create, map_size_min};
 use coulter_engine::{Config, Phase, Statistics};
@@ -128,7 +128,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         let milliseconds = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
         table
             .row("mapped", bytes(self.mapped_bytes), {

@@ -8,9 +8,9 @@
 //! size makes them; segments are written only as far as the host writes.
 
 use crate::error::BenchError;
+use crate::figures::Figures;
 use crate::progress::Progress;
 use crate::standin::{Rig, StandinDevice};
-use crate::table::Table;
 use crate::timing::Took;
 use coulter_engine::Config;
 use coulter_engine::create::{CreateOptions, create, map_size_min, segment_blocks_default};
@@ -67,7 +67,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         let us = |value: f64| format!("{value:.0} us");
         table
             .row("calls into the engine", self.turns.to_string(), {

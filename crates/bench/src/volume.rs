@@ -33,10 +33,10 @@ pub use threads::ReadThreads;
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
+use crate::figures::{Figures, bytes, percent};
 use crate::limits::Limits;
 use crate::progress::Progress;
 use crate::side::{self, Access, Data, Limit, Load, Outcome, RawSide, Versions, VolumeSide};
-use crate::table::{Table, bytes, percent};
 use crate::timing::median;
 use crate::written::WrittenShares;
 use coulter::{Acknowledge, CreateOptions, OpenOptions, Volume, create};
@@ -176,7 +176,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         let iops = |rate: f64| format!("{rate:.0} /s");
         let cpu = |microseconds: f64| format!("{microseconds:.2} µs of CPU each");
         table
@@ -241,7 +241,7 @@ impl Report {
         table.text()
     }
 
-    fn add_ratios(&self, table: &mut Table) {
+    fn add_ratios(&self, table: &mut Figures) {
         let own_thread = |ratio: f64| format!("{ratio:.2} on the volume's own thread");
         table
             .row(

@@ -1,6 +1,6 @@
 //! What a volume wrote to its device, per byte that the host wrote.
 
-use crate::table::{Table, percent};
+use crate::figures::{Figures, percent};
 use coulter::statistics::WrittenBytes;
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ impl WrittenShares {
         1.0 + self.relocated + self.metadata()
     }
 
-    pub(crate) fn add_to(&self, table: &mut Table) {
+    pub(crate) fn add_to(&self, table: &mut Figures) {
         let rows = [
             ("  data relocated", self.relocated),
             ("  metadata relocated", self.relocated_metadata),

@@ -11,21 +11,16 @@ mod model;
 use coulter_check::dump::{self, MapRange};
 use coulter_check::{Options, Report, Severity, check, salvage};
 use coulter_format::{BLOCK_SIZE, Pba};
+use coulter_workload::Random;
 use model::rich::Class;
 use model::{Image, Model};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-/// A small generator, so that a run can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % limit as u64) as usize
-    }
+/// An index below `limit`.
+fn below(random: &mut Random, limit: usize) -> usize {
+    random.below(limit as u64) as usize
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,17 +47,17 @@ fn damage(
 ) -> bool {
     let before = image.block(pba.0);
     let mut block = before;
-    let other = image.block(others[random.below(others.len())].0);
+    let other = image.block(others[below(random, others.len())].0);
     match damage {
-        Damage::Bit => block[random.below(BLOCK_SIZE)] ^= 1 << random.below(8),
+        Damage::Bit => block[below(random, BLOCK_SIZE)] ^= 1 << below(random, 8),
         Damage::Sector => {
-            let start = random.below(8) * 512;
+            let start = below(random, 8) * 512;
             block[start..start + 512].iter_mut().for_each(|byte| *byte ^= 0xa5);
         }
         Damage::Zeros => block.fill(0),
         Damage::Misdirected => block = other,
         Damage::Torn => {
-            let sectors = 1 + random.below(7);
+            let sectors = 1 + below(random, 7);
             block[sectors * 512..].copy_from_slice(&other[sectors * 512..]);
         }
     }
@@ -99,7 +94,7 @@ fn the_rich_store_is_sound_and_has_everything() {
 fn damage_to_every_structure_is_found() {
     const TRIALS: usize = 60;
     let model = Model::rich();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut table = BTreeMap::new();
     let places_of = |class: &Class| model.blocks_of(*class).into_iter().map(|(_, _, pba)| pba);
     let others: Vec<_> = Class::ALL.iter().flat_map(|class| places_of(class).take(40)).collect();
@@ -109,7 +104,7 @@ fn damage_to_every_structure_is_found() {
             let (mut damaged, mut found) = (0, 0);
             for trial in 0..TRIALS {
                 let mut image = model.image.clone();
-                let pba = places[(trial + random.below(places.len())) % places.len()];
+                let pba = places[(trial + below(&mut random, places.len())) % places.len()];
                 if !damage(&mut image, pba, &others, kind, &mut random) {
                     continue;
                 }
@@ -274,13 +269,13 @@ proptest! {
 
 #[test]
 fn devices_of_every_small_size_and_of_random_bytes_never_panic() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for size_blocks in [0, 1, 2, 127, 128, 129, 256, 257, 600] {
         let mut image = Image { size_blocks, ..Image::default() };
         look_at_everything(&image);
         for pba in 0..size_blocks as u32 {
             let mut block = [0; BLOCK_SIZE];
-            block.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+            block.iter_mut().for_each(|byte| *byte = below(&mut random, 256) as u8);
             image.put(pba, block);
         }
         look_at_everything(&image);

@@ -10,6 +10,7 @@
 use crate::error::{CliError, OpenError, StoreError};
 use crate::image::Image;
 use crate::interrupt::Interrupt;
+use crate::store::refused;
 use crate::terminal;
 use coulter::service::{BLOCK_SIZE, RequestError};
 use coulter::{OpenOptions, Volume};
@@ -79,9 +80,8 @@ impl Origin {
         device: Box<dyn Device>,
         interrupt: &Interrupt,
     ) -> Result<(), CliError> {
-        let volume = Volume::open(device, OpenOptions::default()).map_err(|error| {
-            OpenError::Refused { path: store.to_owned(), reason: error.kind.to_string() }
-        })?;
+        let volume = Volume::open(device, OpenOptions::default())
+            .map_err(|error| refused(store.to_owned(), &error.kind))?;
         let copied = self.copy_to(&volume, store, interrupt);
         let closed = volume.close().map_err(|error| {
             let reason = error.to_string();

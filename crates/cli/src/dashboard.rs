@@ -208,9 +208,9 @@ impl Drop for Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coulter_daemon::process::Process;
     use coulter_daemon::state::Entry;
     use coulter_daemon::status::facts_of;
+    use coulter_system::process::Process;
     use std::time::Duration;
 
     fn rates(writes: f64) -> Rates {

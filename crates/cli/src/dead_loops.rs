@@ -7,7 +7,7 @@
 //! This explains a failure; it takes nothing away, since the devices may be anybody's.
 
 use coulter_attach::loop_device;
-use coulter_attach::mounts;
+use coulter_system::mounts;
 use nix::errno::Errno;
 use std::fmt;
 use std::fs;

@@ -2,11 +2,11 @@
 
 use crate::dead_loops;
 use crate::error::{CliError, MountError};
-use crate::holders;
 use crate::tool;
 use clap::ValueEnum;
-use coulter_attach::mounts;
 use coulter_daemon::signatures::{self, Signature};
+use coulter_system::holders;
+use coulter_system::mounts;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use std::ffi::OsStr;
@@ -100,7 +100,7 @@ pub fn unmount(directory: &Path) -> Result<(), CliError> {
             Ok(())
         }
         Err(Errno::EBUSY) => {
-            let holders = holders::holders_of_mount(directory).unwrap_or_default();
+            let holders = holders::of_directory(directory);
             Err(MountError::MountBusy { directory: directory.to_owned(), holders }.into())
         }
         Err(errno) => Err(CliError::io("unmount", directory, errno.into())),

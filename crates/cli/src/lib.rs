@@ -20,7 +20,6 @@ pub mod error;
 pub mod file_size;
 pub mod file_system;
 pub mod format_store;
-mod holders;
 mod image;
 pub mod interrupt;
 mod man_page;

@@ -5,6 +5,7 @@
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
+use coulter_system::mounts;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -72,15 +73,11 @@ fn is_served(device: &Path) -> bool {
         return true;
     }
     let backing = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let fuse = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (point, kind) = (fields.next()?, fields.next()?);
-        kind.starts_with("fuse").then_some(point)
-    });
+    let mounts = mounts::mounts().unwrap_or_default().into_iter();
+    let mut fuse = mounts.filter(|mount| mount.kind.starts_with("fuse"));
     // The file of a daemon is called so, whichever namespace its mount is in.
     backing.trim_end().ends_with(".mount/volume")
-        || fuse.into_iter().any(|point| Path::new(backing.trim_end()).starts_with(point))
+        || fuse.any(|mount| Path::new(backing.trim_end()).starts_with(mount.mount_point))
 }
 
 fn holds(disk: &Path, wanted: &Wanted<'_>) -> bool {

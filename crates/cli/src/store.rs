@@ -2,7 +2,7 @@
 
 pub use coulter_daemon::store::{
     existing, existing_to_serve, is_blank, lock_file, missing, naming_volume, open_device,
-    open_locked_device, refuse_attached,
+    open_locked_device, refuse_attached, refused,
 };
 
 use crate::error::{CliError, StoreError};

@@ -2,6 +2,8 @@
 
 mod sandbox;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sandbox::{Sandbox, is_running, send, skipped, wait_until};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -36,6 +38,29 @@ fn a_volume_is_listed_from_attach_to_detach() {
     sandbox.ok(&["detach", "disk"]);
     assert!(!is_running(pid), "detach came back before the daemon was gone");
     assert_eq!(sandbox.listed(), Value::Array(Vec::new()));
+}
+
+/// `kill` comes back before the kernel has closed what the daemon had.
+#[test]
+fn a_daemon_that_was_killed_just_now_is_not_said_to_live() {
+    let sandbox = with_store();
+    for round in 0..15 {
+        sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+        let pid = Pid::from_raw(sandbox.pid_of("disk").cast_signed());
+        let verb = if round % 3 == 0 { "status" } else { "list" };
+        let listing = {
+            let mut command = sandbox.command(&[verb, "--json"]);
+            kill(pid, Signal::SIGKILL).expect("it runs");
+            command.output().expect("it can be started")
+        };
+        let (shown, told) = [listing.stdout, listing.stderr]
+            .map(|it| String::from_utf8_lossy(&it).into_owned())
+            .into();
+        assert_eq!(listing.status.code(), Some(1), "{round}: {shown}{told}");
+        assert!(told.contains("'disk' was killed"), "{round}: {shown}{told}");
+        assert!(verb == "status" || shown.contains("\"killed\": true"), "{round}: {shown}{told}");
+    }
+    sandbox.ok(&["detach", "disk"]);
 }
 
 #[test]

@@ -259,7 +259,7 @@ fn a_daemon_that_is_killed_while_it_writes_out_its_own_file_system_ends() {
             detach.wait().expect("it ends, too");
         }
         wait_until("the dead file system is unmounted", || {
-            !mounts_below(&directory).iter().any(|mount| mount.point == directory)
+            !mounts_below(&directory).iter().any(|mount| mount.mount_point == directory)
                 || Command::new("umount").arg(&directory).output().is_ok_and(|o| o.status.success())
         });
         sandbox.ok(&["mount", "disk.img", "mnt"]);

@@ -130,6 +130,88 @@ const OFFLINE: &[Wrong] = &[
     ("--state-directory /proc/no attach present.img", 1, &["/proc/no"]),
 ];
 
+const FILES: &[Wrong] = &[
+    ("fs create", 2, &["<PATH>"]),
+    ("fs create new.img", 2, &["cannot make new.img", "no size is given", "--size 10G"]),
+    ("fs create new.img --size 0", 2, &["new.img", "volume size", "not zero"]),
+    ("fs create text.img --size 1G", 1, &["text.img", "holds data", "--force"]),
+    ("fs create present.img", 1, &["present.img", "holds a Coulter store", "--force"]),
+    ("fs mount missing.img directory", 1, &["missing.img", "no such file", "coulter create"]),
+    ("fs mount text.img directory", 1, &["text.img", "no store here"]),
+    ("fs mount present.img directory", 1, &["no file system of Coulter", "coulter fs create"]),
+    ("fs mount present.img nodirectory", 2, &["no such directory", "name a directory"]),
+    ("fs mount present.img text.img", 2, &["text.img", "not a directory"]),
+    ("fs mount present.img directory --cache sideways", 2, &["sideways", "through, back"]),
+    ("fs check missing.img", 1, &["missing.img", "no such file", "coulter create"]),
+    ("fs check text.img", 1, &["text.img", "no store here", "path is right"]),
+    ("fs check disk.img", 1, &["disk.img", "in use", "coulter detach disk"]),
+    ("fs dump missing.img", 1, &["missing.img", "no such file"]),
+    ("sync directory", 1, &["directory", "no Coulter file system", "coulter fs mount"]),
+    ("sync nodirectory", 1, &["nodirectory", "no such file or directory", "check the path"]),
+    ("overlay", 2, &["<DIR>"]),
+    ("overlay nodirectory", 1, &["nodirectory", "no such file or directory", "check the path"]),
+    ("overlay text.img", 1, &["text.img", "not a directory", "name a directory"]),
+    ("overlay directory --remap some", 2, &["some", "--remap", "random, all, off"]),
+    ("overlay directory --settle later", 2, &["later", "--settle", "idle, unmount, never"]),
+    ("overlay directory --store-size 1K", 2, &["1 KiB", "needs", "larger device"]),
+    ("overlay directory --store no/such/store", 1, &["no/such", "mkdir -p"]),
+    ("overlay status directory", 1, &["directory", "no overlay is over it", "coulter overlay"]),
+    ("overlay settle directory", 1, &["directory", "no overlay is over it", "coulter overlay"]),
+    ("overlay check directory", 1, &["directory", "no overlay is over it", "coulter overlay"]),
+    ("overlay remap directory off", 1, &["directory", "no overlay is over it"]),
+    ("overlay remap directory", 2, &["<WHAT>"]),
+    ("overlay detach nodirectory", 1, &["nodirectory", "no such file or directory"]),
+];
+
+const COPIES: &[Wrong] = &[
+    ("attach present.img --replicate ftp://host/vol", 2, &["--replicate", "s3://", "file:///"]),
+    ("attach present.img --replicate file://relative", 2, &["not absolute", "file:///DIRECTORY"]),
+    ("attach present.img --replicate s3://", 2, &["--replicate", "3 to 63 letters"]),
+    ("attach present.img --ack remote", 2, &["--replicate <URL>"]),
+    ("attach present.img --replicate file:///x/v --every 5", 2, &["--every", "5sec"]),
+    (
+        "attach present.img --via nbd-server --replicate file:///no/such/vol",
+        1,
+        &["file:///no/such/vol", "no such bucket", "check the URL"],
+    ),
+    ("restore", 2, &["<URL[@SNAPSHOT]>"]),
+    ("restore file:///no/vol new.img", 1, &["file:///no/vol", "no such bucket", "check the URL"]),
+    ("restore file:///no/vol@monday new.img", 1, &["file:///no/vol@monday", "no such bucket"]),
+    ("restore file:///no/vol present.img", 2, &["present.img", "there already", "not there yet"]),
+    ("restore file:///no/vol@ new.img", 2, &["snapshot's name", "1 to 255 bytes"]),
+    ("restore file:///no/vol@x new.img --take-over", 2, &["take over", "past", "--take-over"]),
+    ("restore present.img new.img", 2, &["present.img", "s3://", "file:///"]),
+    ("snapshot create file:///no/vol", 2, &["which snapshot", "the copy alone", "URL@NAME"]),
+    ("snapshot create file:///no/vol@a/b", 2, &["a/b", "must not hold"]),
+    ("snapshot create file:///no/vol@monday", 1, &["no such bucket", "check the URL"]),
+    ("snapshot list file:///no/vol", 1, &["file:///no/vol", "no such bucket", "check the URL"]),
+    ("snapshot list present.img", 2, &["present.img", "s3://"]),
+    ("snapshot delete file:///no/vol", 2, &["which snapshot", "URL@NAME"]),
+    ("snapshot delete file:///no/vol@monday", 1, &["no such bucket", "check the URL"]),
+    ("snapshot rollback file:///no/vol", 2, &["which snapshot", "URL@NAME"]),
+    ("snapshot rollback file:///no/vol@monday", 1, &["no such bucket", "check the URL"]),
+    ("replica status disk", 2, &["'disk'", "s3://"]),
+    ("replica status file:///no/vol", 1, &["no such bucket", "check the URL"]),
+    ("replica verify file:///no/vol", 1, &["no such bucket", "check the URL"]),
+    ("diff file:///no/vol", 2, &["<URL[@NAME]>"]),
+    ("diff file:///no/vol@a file:///no/vol", 1, &["no such bucket", "check the URL"]),
+    ("diff file:///a/vol@a file:///b/vol", 2, &["two copies", "URL@A URL@B"]),
+    ("diff present.img disk.img", 2, &["present.img", "s3://"]),
+    ("export missing.img out.img", 1, &["missing.img", "no such file"]),
+    ("export present.img present.img", 2, &["the store itself", "name another"]),
+    ("export present.img text.img", 1, &["text.img", "something", "--force"]),
+    ("export disk.img out.img", 1, &["disk.img", "in use", "coulter detach disk"]),
+    ("export present.img no/out.img", 1, &["no/out.img", "no such file or directory", "mkdir -p"]),
+    ("create new.img --from missing.img", 1, &["missing.img", "no such file", "check the path"]),
+    ("create new.img --from directory", 2, &["directory", "neither a regular file", "image"]),
+    ("create new.img --from empty.img", 2, &["empty.img", "it is empty"]),
+    ("salvage zeros.img out.img", 1, &["zeros.img", "no superblock"]),
+    ("check zeros.img", 1, &["zeros.img is not sound", "1 fault, 0 warnings"]),
+    ("check disk.img", 1, &["disk.img", "in use", "coulter detach disk"]),
+    ("serve disk.img --nbd unix:s", 1, &["already attached", "coulter detach disk"]),
+    ("tune disk nosuch=1", 2, &["nosuch", "cleaning-rate"]),
+];
+
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     let store = ["--store-size", "128M", "--segment-size", "2M"];
@@ -193,7 +275,8 @@ fn faults_of(wrong: &Wrong, code: Option<i32>, message: &str) -> Vec<String> {
     if !from_parser && !message.contains("\n  why: ") {
         faults.push("does not say why".to_owned());
     }
-    if message.contains("panicked") || message.contains("Os {") || message.contains("ErrorKind") {
+    let of_the_program = ["panicked", "Os {", "ErrorKind", "os error"];
+    if of_the_program.iter().any(|word| message.contains(word)) {
         faults.push("speaks of the program, not of the world".to_owned());
     }
     faults
@@ -206,10 +289,10 @@ fn each_wrong_command_says_what_where_why_and_what_to_do_and_changes_nothing() {
     let long = "x".repeat(65);
     let is_root = nix_is_root();
     let mut poor = Vec::new();
-    let all = [CREATE, ATTACH, VOLUME, OFFLINE].concat();
-    assert!(all.len() >= 70);
+    let all = [CREATE, ATTACH, VOLUME, OFFLINE, FILES, COPIES].concat();
+    assert!(all.len() >= 150);
     for wrong in all {
-        if !is_root && wrong.0.contains("mount") {
+        if !is_root && ["mount", "overlay"].iter().any(|it| wrong.0.contains(it)) {
             continue;
         }
         let words: Vec<&str> = wrong

@@ -9,9 +9,9 @@ use crate::file_identity::FileIdentity;
 use crate::job::{Job, Point};
 use crate::liveness::{self, Liveness};
 use crate::opening::Acknowledge;
-use crate::process::Process;
 use crate::reclaim;
 use crate::state::{Entry, LOCK, StateDirectory, StateLock};
+use coulter_system::process::Process;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -271,7 +271,7 @@ pub fn read_line<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
+    use coulter_system::process::Process;
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::Receiver;
 

@@ -2,8 +2,8 @@
 
 use crate::file_identity::FileIdentity;
 use crate::opening::Acknowledge;
-use crate::process::Process;
 use coulter::{ReadOnlyReason, State};
+use coulter_system::process::Process;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -18,8 +18,8 @@
 
 use crate::error::{DaemonError, Error};
 use crate::file_identity::FileIdentity;
-use crate::process::Process;
 use crate::state::Entry;
+use coulter_system::process::Process;
 use coulter_terminal as terminal;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

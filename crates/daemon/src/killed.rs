@@ -5,7 +5,7 @@
 use crate::attach_point;
 use crate::error::DaemonError;
 use crate::state::{Entry, StateDirectory, Via};
-use coulter_attach::mounts;
+use coulter_system::mounts;
 use coulter_terminal as terminal;
 use std::fmt;
 use std::path::Path;

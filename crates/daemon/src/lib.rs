@@ -49,7 +49,6 @@ mod notify;
 mod nvme;
 pub mod opening;
 mod outside;
-pub mod process;
 mod protect;
 pub mod reclaim;
 pub mod replication;

@@ -156,9 +156,9 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
     use crate::status::{Status, facts_of};
     use coulter::{ReadOnlyReason, State};
+    use coulter_system::process::Process;
     use std::collections::BTreeSet;
     use std::path::PathBuf;
     use std::time::Duration;

@@ -10,7 +10,7 @@ use crate::attach_point;
 use crate::device_link;
 use crate::error::Error;
 use crate::state::{Entry, StateDirectory, StateLock};
-use coulter_attach::mounts;
+use coulter_system::mounts;
 
 /// Removes everything of `entry`, whose process has ended, a device that waits included; nothing if somebody
 /// did so since the entry was read, when it may be another daemon's by now.
@@ -37,7 +37,7 @@ pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
+    use coulter_system::process::Process;
 
     #[test]
     fn what_another_daemon_has_by_now_is_left_to_it() {

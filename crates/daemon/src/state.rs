@@ -37,6 +37,9 @@ pub const SOCKET_PATH_SIZE_MAX: usize = 107;
 /// How often is looked whether the lock is free, of those who do not wait for as long as it takes.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
+/// How long is waited for killed daemons to end before it is told which are alive.
+const DEATH_PATIENCE: Duration = Duration::from_secs(3);
+
 /// What the user wrote, as the path that the kernel knows it by; of a file that is gone, as the path
 /// that it had.
 fn path_of(text: &str) -> Option<PathBuf> {
@@ -200,6 +203,19 @@ impl StateDirectory {
             thread::sleep(LOCK_PAUSE);
         }
         true
+    }
+
+    /// Waits for daemons that were killed or exit, and have not ended yet; shortly, since the kernel may
+    /// hold one up. For whoever then tells which are alive.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::entries`].
+    pub fn await_dying(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + DEATH_PATIENCE;
+        for entry in self.entries()?.into_iter().filter(|entry| entry.process.is_dying()) {
+            self.wait_for_end(&entry, deadline.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
     }
 
     /// The entries whose daemons run and serve.
@@ -400,7 +416,7 @@ pub fn name_of_store(store: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
+    use coulter_system::process::Process;
     use tempfile::TempDir;
 
     fn directory() -> (TempDir, StateDirectory) {

@@ -470,7 +470,7 @@ impl fmt::Display for Age {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
+    use coulter_system::process::Process;
     use serde_json::json;
     use std::path::PathBuf;
 

@@ -285,8 +285,8 @@ impl Backing for OpenStore {
     }
 }
 
-/// Why a store is not opened; what there is instead, if there is no store.
-fn refused(path: PathBuf, kind: &OpenErrorKind) -> OpenError {
+/// Why the library did not open the store at `path`; of what is no store with what it is instead.
+pub fn refused(path: PathBuf, kind: &OpenErrorKind) -> OpenError {
     let reason = kind.to_string();
     if !matches!(kind, OpenErrorKind::NotAStore) {
         return OpenError::Refused { path, reason };

@@ -2,8 +2,8 @@
 //! daemon has it open, it is there, whatever was done to its path.
 
 use crate::file_identity::FileIdentity;
-use crate::process::Process;
 use crate::state::Entry;
+use coulter_system::process::Process;
 use serde::Serialize;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;

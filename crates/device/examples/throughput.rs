@@ -11,6 +11,7 @@
 use coulter_device::{
     AlignedMemory, Command, Device, Engine, OpenOptions, Region, Wait, blocking, open_path,
 };
+use coulter_workload::Random;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -314,11 +315,5 @@ fn filename(path: &Path) -> String {
 }
 
 fn fill(memory: &mut AlignedMemory) {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    for word in memory.chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
-    }
+    Random::new(1).fill(memory);
 }

@@ -26,7 +26,7 @@ impl Exerciser {
         let file = mount.create("file").unwrap();
         let other = mount.create("other").unwrap();
         let (content, other_content) = (Vec::new(), Vec::new());
-        Exerciser { mount, random: Random(seed ^ 77), file, other, content, other_content }
+        Exerciser { mount, random: Random::new(seed ^ 77), file, other, content, other_content }
     }
 
     fn range(&mut self) -> (u64, u64) {
@@ -241,7 +241,7 @@ fn compare(mount: &mut Mount, model: &Model, number: u64, at: u64) {
 #[test]
 fn names_are_those_of_the_model_whatever_is_made_moved_and_removed() {
     for seed in 0..20u64 {
-        let mut random = Random(seed * 31 + 5);
+        let mut random = Random::new(seed * 31 + 5);
         let mut model = Model::default();
         let mut mount = Mount::new(4096, if seed % 2 == 0 { 6 } else { 500 }, seed);
         for step in 0..600 {
@@ -335,7 +335,7 @@ fn a_full_file_system_says_so_and_can_be_emptied() {
 fn many_writes_at_once_land_where_they_belong() {
     for seed in 0..10 {
         let mut mount = Mount::new(4096, 20, seed);
-        let mut random = Random(seed + 100);
+        let mut random = Random::new(seed + 100);
         let file = mount.create("f").unwrap();
         let mut model = vec![0u8; 1 << 20];
         mount.write(file, 0, &model).unwrap();

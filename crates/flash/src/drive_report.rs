@@ -3,8 +3,9 @@
 use crate::counters::{FtlCounters, NandCounters};
 use crate::drive::{Drive, DriveCounters};
 use crate::ftl::MapMemory;
-use crate::latency::{Histogram, Latency};
+use crate::latency::Latency;
 use crate::units::{BLOCK_SIZE, EraseBlock, Ns};
+use coulter_workload::Histogram;
 use serde::Serialize;
 
 /// Wear of the erase blocks over the drive's whole life.
@@ -136,10 +137,10 @@ impl DriveReport {
             ),
             write_command_bytes_mean: ratio(written, commands.writes),
             latency: LatencyByCommand {
-                read: latencies.read.summary(),
-                write: latencies.write.summary(),
-                trim: latencies.trim.summary(),
-                flush: latencies.flush.summary(),
+                read: Latency::from(&latencies.read),
+                write: Latency::from(&latencies.write),
+                trim: Latency::from(&latencies.trim),
+                flush: Latency::from(&latencies.flush),
             },
             die_busy_ns,
             channel_busy_ns,

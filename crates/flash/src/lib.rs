@@ -60,7 +60,7 @@ pub use geometry::Geometry;
 pub use host::{
     Cleaning, FileOperation, Host, HostCounters, HostError, HostKind, LogOptions, RemapOptions,
 };
-pub use latency::{Histogram, Latency};
+pub use latency::Latency;
 pub use nand::{Done, Label, Nand, Oob, PowerCut};
 pub use profile::{PROFILES, Profile, ProfileError};
 pub use run::{Run, RunError, RunReport, run};

@@ -12,10 +12,11 @@ use crate::drive::{Blocks, CommandError, Drive, DriveCounters, WriteOptions};
 use crate::drive_report::{Wear, ratio};
 use crate::ftl::{FtlError, FtlKind, FtlOptions, MapMemory};
 use crate::host::{Host, HostCounters, HostError, HostKind, LogOptions, RemapOptions};
-use crate::latency::{Histogram, Latency};
+use crate::latency::Latency;
 use crate::profile::Profile;
 use crate::units::{BLOCK_SIZE, Ns};
 use crate::workload::{FileLoad, Workload};
+use coulter_workload::Histogram;
 use coulter_workload::Random;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -523,7 +524,7 @@ fn report(
     let user_bytes = host.user_blocks_written * block;
     let device_bytes = commands.blocks_written * block;
     let programmed = nand.programs.total() * u64::from(geometry.page_size);
-    let latency = latency.summary();
+    let latency = Latency::from(&latency);
     let per_second =
         |count: u64| (u128::from(count) * 1_000_000_000 / u128::from(virtual_ns.max(1))) as u64;
     let files = run.workload.is_of_files();

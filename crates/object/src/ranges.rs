@@ -155,13 +155,8 @@ mod tests {
 
     #[test]
     fn a_set_agrees_with_one_flag_per_byte() {
-        let mut state = 1_u64;
-        let mut next = |bound: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % bound
-        };
+        let mut random = coulter_workload::Random::new(1);
+        let mut next = |bound: u64| random.below(bound);
         let (mut set, mut model) = (RangeSet::new(), Model([false; 64]));
         for _ in 0..20_000 {
             let start = next(64);

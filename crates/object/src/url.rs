@@ -1,6 +1,6 @@
 //! Where a copy is kept, as a person writes it: `s3://bucket/prefix` or `file:///directory/prefix`.
 
-use crate::bucket::{Bucket, BucketError, BucketErrorKind, DirectoryBucket};
+use crate::bucket::{Bucket, BucketError, BucketErrorKind, DirectoryBucket, in_words};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -143,7 +143,7 @@ impl Url {
                     && !path.is_dir()
                     && let Err(error) = std::fs::create_dir(path)
                 {
-                    let message = format!("{}: {error}", path.display());
+                    let message = format!("{}: {}", path.display(), in_words(&error));
                     return Err(BucketError::new(BucketErrorKind::NoBucket, message));
                 }
                 Ok(Arc::new(DirectoryBucket::open(path)?))

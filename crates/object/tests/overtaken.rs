@@ -53,7 +53,7 @@ fn a_manifest_that_is_collected_under_a_reader_is_followed_by_a_newer_one() {
     let store = new_store();
     let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
     let volume = open(device);
-    let (mut oracle, mut random) = (Oracle::default(), Random(1));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(1));
     let record = || bucket.read("volume", None).expect("it answers").expect("there is a volume");
     let manifest = || history::record(&*bucket, &Briefly).expect("there is a volume").0.manifest;
     while manifest().is_none() {

@@ -32,7 +32,7 @@ impl Copy {
         let store = new_store();
         let inner = store.open().expect("it is free");
         let volume = open(ship(inner, &bucket, BUSY, Marks::in_memory()).0);
-        let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+        let (mut oracle, mut random) = (Oracle::default(), Random::new(seed));
         oracle.write(&volume, &mut random, 600).expect("nothing fails");
         volume.flush().expect("nothing fails");
         let kept = oracle.blocks.len() as u64;
@@ -73,7 +73,7 @@ fn the_volume_goes_on_from_the_snapshot_and_the_old_store_is_refused() {
     let store = new_store();
     let inner = store.open().expect("it is free");
     let volume = open(ship(inner, &bucket, BUSY, marks(folder.path())).0);
-    let (mut oracle, mut random) = (Oracle::default(), Random(3));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(3));
     oracle.write(&volume, &mut random, 500).expect("nothing fails");
     volume.flush().expect("nothing fails");
     let kept = oracle.blocks.len();

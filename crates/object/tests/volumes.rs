@@ -36,7 +36,7 @@ fn the_copy_is_a_prefix(seed: u64) {
     let store = new_store();
     let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
     let volume = open(device);
-    let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(seed));
     let mut last = 0;
     for _ in 0..4 {
         oracle.write(&volume, &mut random, 700).expect("nothing fails");
@@ -65,7 +65,7 @@ fn a_host_that_was_taken_over_acknowledges_nothing_and_nothing_flushed_is_lost()
             let (volume, oracle, flushed) = (&volume, &oracle, &flushed);
             // The old host goes on until it is refused.
             let old = scope.spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 loop {
                     let mut own = oracle.lock().expect("nobody panicked");
                     if own.write(volume, &mut random, 20).is_err() {
@@ -93,7 +93,7 @@ fn a_host_that_was_taken_over_acknowledges_nothing_and_nothing_flushed_is_lost()
             // What the old host sent late changes nothing.
             faulty.carry_out_late();
             let mut next = Oracle { blocks: own.blocks[..count as usize].to_vec(), flushed: count };
-            next.write(&other, &mut Random(seed + 100), 200).expect("nothing fails");
+            next.write(&other, &mut Random::new(seed + 100), 200).expect("nothing fails");
             other.flush().expect("nothing fails");
             other.close().expect("it is closed in order");
             next.assert_prefix(&open_copy(&copy(&*bucket)), next.blocks.len() as u64);
@@ -114,7 +114,7 @@ fn after_a_power_cut_the_local_store_goes_on_and_the_copy_follows_it() {
         let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
         let folder = tempfile::tempdir().expect("a folder");
         let store = new_store();
-        let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+        let (mut oracle, mut random) = (Oracle::default(), Random::new(seed));
         // The copy may be ahead of what the local device kept.
         let settings = Settings { ack: Ack::Local, ..BUSY };
         for life in 0..4 {
@@ -162,7 +162,7 @@ fn a_device_that_is_gone_leaves_the_copy_what_it_was() {
         lag_max: STORE_SIZE,
         ..BUSY
     };
-    let (mut oracle, mut random) = (Oracle::default(), Random(1));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(1));
     let (device, _) =
         ship(store.open().expect("it is free"), &bucket, settings, marks(folder.path()));
     let volume = open(device);
@@ -249,7 +249,7 @@ fn snapshots_keep_their_state_and_what_nothing_needs_is_deleted() {
     let (device, replica) =
         ship(store.open().expect("it is free"), &bucket, BUSY, Marks::in_memory());
     let volume = open(device);
-    let (mut oracle, mut random) = (Oracle::default(), Random(5));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(5));
     let mut kept = Vec::new();
     for round in 0..4 {
         oracle.write(&volume, &mut random, 900).expect("nothing fails");

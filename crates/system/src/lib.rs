@@ -1,5 +1,12 @@
-//! The Linux system calls that Coulter's programs share, behind safe functions.
+//! What Coulter's programs ask Linux: files, mounts, loop devices and processes, behind safe functions.
 //!
-//! It knows files, mounts and processes, and nothing of volumes.
+//! It knows nothing of volumes. What `/proc` and `/sys` say is for explaining and for finding; a caller that
+//! must be sure asks the kernel by taking a lock or a claim.
 
+mod further_devices;
+pub mod holders;
+pub mod loop_devices;
+pub mod mounts;
+pub mod process;
+pub mod processes;
 pub mod sparse;

@@ -5,6 +5,7 @@
 //! ends when no directory is left, or after a while with those that are.
 
 use crate::scratch;
+use coulter_system::processes::pids;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -63,12 +64,14 @@ fn end(signal: i32) -> ! {
 /// Ends the processes that this one has begun.
 fn end_children() {
     let own = rustix::process::getpid();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let pids = numbers.filter_map(Pid::from_raw);
-    for pid in pids.filter(|pid| parent_of(*pid) == Some(own)) {
+    for pid in processes().filter(|pid| parent_of(*pid) == Some(own)) {
         let _ = kill_process(pid, Signal::KILL);
     }
+}
+
+/// All that run.
+pub(crate) fn processes() -> impl Iterator<Item = Pid> {
+    pids().filter_map(|pid| Pid::from_raw(pid.cast_signed()))
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {

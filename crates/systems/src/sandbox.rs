@@ -7,6 +7,8 @@ pub use crate::requirement::skipped;
 use crate::Scratch;
 use crate::diagnosis;
 use crate::requirement::{Need, has};
+use coulter_system::mounts::{self, Mount};
+use coulter_system::process::{Process, command_of};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -231,7 +233,7 @@ impl Drop for Sandbox {
         // The files of the attach points go last, with what lies on them.
         let on_volumes = mounts_below(below).into_iter().filter(|m| m.kind != "fuse.coulter");
         for mount in on_volumes {
-            let _ = Command::new("umount").arg("--lazy").arg(mount.point).output();
+            let _ = Command::new("umount").arg("--lazy").arg(mount.mount_point).output();
         }
         let list = self.run(&["list", "--json"]).stdout;
         let entries: Vec<Value> = serde_json::from_slice(&list).unwrap_or_default();
@@ -251,18 +253,9 @@ impl Drop for Sandbox {
             let _ = self.run(&["detach", &name]);
         }
         for mount in mounts_below(below) {
-            let _ = Command::new("umount").arg("--lazy").arg(mount.point).output();
+            let _ = Command::new("umount").arg("--lazy").arg(mount.mount_point).output();
         }
     }
-}
-
-/// A mounted file system.
-#[derive(Debug)]
-pub struct Mount {
-    /// Where.
-    pub point: PathBuf,
-    /// What file system.
-    pub kind: String,
 }
 
 /// Sends a signal by its name.
@@ -273,16 +266,11 @@ pub fn send(pid: u32, signal: &str) {
 
 /// Whether there is such a process, and it has not ended.
 pub fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The first thread may be gone long before the last, which closes what the process had.
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let has_threads = tasks.is_ok_and(|tasks| tasks.count() > 1);
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z') || has_threads)
+    Process::with_pid(pid).is_some()
 }
 
 fn is_coulter(pid: u32) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.starts_with("coulter")
+    command_of(pid).starts_with("coulter")
 }
 
 /// Waits for something that should come to be so within [`PATIENCE`].
@@ -297,12 +285,8 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// What is mounted below `directory`.
 pub fn mounts_below(directory: &Path) -> Vec<Mount> {
-    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mounts = table.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        Some(Mount { point: fields.next()?.into(), kind: fields.next()?.to_owned() })
-    });
-    mounts.filter(|mount| mount.point.starts_with(directory)).collect()
+    let mounts = mounts::mounts().unwrap_or_default().into_iter();
+    mounts.filter(|mount| mount.mount_point.starts_with(directory)).collect()
 }
 
 /// Held by the one test that mounts.

@@ -11,8 +11,10 @@
 
 use crate::error::SystemsError;
 use crate::interrupted;
+use crate::interrupted::processes;
 use coulter_attach::fuse::FILE_NAME;
 use coulter_attach::loop_device::{self, cleanup_stale};
+use coulter_system::mounts::mounts;
 use rustix::fs::FlockOperation;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
@@ -179,9 +181,7 @@ fn daemons_of(directory: &Path) -> Vec<Pid> {
         let below = |value| Path::new(std::ffi::OsStr::from_bytes(value)).starts_with(directory);
         variable.starts_with(b"COULTER_") && value.is_some_and(below)
     };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let pids = numbers.filter_map(Pid::from_raw).filter(|pid| {
+    let pids = processes().filter(|pid| {
         // One that has ended and is not waited for yet has no environment any more.
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
         *pid != rustix::process::getpid()
@@ -211,8 +211,7 @@ fn is_dead(point: &Path) -> bool {
 
 /// Mount points below `directory`, in the order of mounting.
 fn mounts_below(directory: &Path) -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    let points = mounts().unwrap_or_default().into_iter().map(|mount| mount.mount_point);
     points.filter(|point| point.starts_with(directory)).collect()
 }
 

@@ -14,7 +14,8 @@ pub use size::{Size, SizeError};
 pub use table::Table;
 
 use anstyle::{AnsiColor, Style};
-use indicatif::{ProgressBar, ProgressStyle};
+pub use indicatif::ProgressBar;
+use indicatif::ProgressStyle;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;

@@ -101,14 +101,33 @@ pub fn help_on(error: &io::Error, path: &Path) -> Option<String> {
                 .to_owned(),
         ),
         libc::EROFS => Some("it is on a file system that is mounted read-only".to_owned()),
+        libc::ENOENT => Some(match missing_parent(path) {
+            Some(parent) => format!("make the directory first: `mkdir -p {}`", parent.display()),
+            None => "check the path".to_owned(),
+        }),
         libc::EBUSY => Some("something else uses it; unmount or detach it first".to_owned()),
         _ => None,
     }
 }
 
+/// The directory that `path` should be in, if that is not there.
+fn missing_parent(path: &Path) -> Option<&Path> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty())?;
+    let is_missing = parent.metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    is_missing.then_some(parent)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_leads_nowhere_names_the_directory_that_is_missing() {
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        let help = |path: &str| help_on(&error, Path::new(path)).expect("there is advice");
+        assert!(help("/proc/no/such/file").contains("`mkdir -p /proc/no/such`"));
+        assert_eq!(["/proc/none", "none"].map(help), ["check the path", "check the path"]);
+    }
 
     #[test]
     fn system_errors_lose_their_numbers() {

@@ -3,15 +3,14 @@
 use super::hosts::{NbdHost, PathHost};
 use super::{Harness, Host, Traits};
 use crate::fuse::{FuseFile, FuseOptions};
-use crate::holders;
 use crate::loop_device::{LoopDevice, LoopOptions};
-use crate::mounts;
 use crate::nbd::{Address, Client, ClientOptions, Export, Server, ServerOptions};
 use crate::nbd_device::{NbdDevice, NbdDeviceOptions};
 use crate::point::AttachPoint;
 use crate::ublk::{Copy, UblkDevice, UblkOptions};
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, REQUEST_SIZE_MAX, Request, Session};
+use coulter_system::mounts;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -187,8 +186,10 @@ impl Harness for LoopHarness {
 
     fn assert_nothing_left(&self) {
         let of_ours = |file: &Path| file.starts_with(&self.directory);
-        let left: Vec<_> =
-            holders::loop_devices().into_iter().filter(|(_, file)| of_ours(file)).collect();
+        let left: Vec<_> = coulter_system::loop_devices::all()
+            .into_iter()
+            .filter(|(_, file)| of_ours(file))
+            .collect();
         assert!(left.is_empty(), "loop devices are left: {left:?}");
         assert_no_mount(&self.directory);
     }

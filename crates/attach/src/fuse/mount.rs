@@ -2,10 +2,10 @@
 
 use super::node::Nodes;
 use super::pump::Pump;
-use crate::holders;
 use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::service::BlockService;
+use coulter_system::holders;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

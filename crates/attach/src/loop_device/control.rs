@@ -1,6 +1,7 @@
 //! The loop driver's own calls, as far as they are needed here.
 
 use crate::apart;
+use coulter_system::loop_devices::path_below;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
@@ -127,14 +128,6 @@ pub(super) fn clear(device: &OwnedFd) -> rustix::io::Result<()> {
 /// Whether the device is set up.
 pub(super) fn is_configured(device: &Path) -> bool {
     path_below(device).is_some()
-}
-
-/// The path of the file below a loop device, as the kernel sees it, if the device is set up.
-pub fn path_below(device: &Path) -> Option<PathBuf> {
-    let name = device.file_name()?;
-    let file = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let path = std::fs::read_to_string(file).ok()?;
-    Some(PathBuf::from(path.trim_end_matches('\n')))
 }
 
 /// Whether the device was set up by us over the file `name`.

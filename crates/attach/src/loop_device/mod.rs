@@ -24,13 +24,9 @@
 mod control;
 mod stale;
 
-pub use control::{name_of, path_below};
+pub use control::name_of;
+pub use coulter_system::loop_devices::{all, path_below};
 pub use stale::{Stale, cleanup_stale};
-
-/// All loop devices that are set up, with the paths of the files below them as the kernel names them.
-pub fn all() -> Vec<(PathBuf, PathBuf)> {
-    holders::loop_devices()
-}
 
 /// Whether `file`, which some process has mounted as a [`FuseFile`], lies below the loop device.
 /// It asks that process, so it waits while the process lives and does not answer.
@@ -47,10 +43,10 @@ pub fn lies_over(device: &Path, file: &Path) -> bool {
 use crate::apart;
 use crate::claim::{claim, open};
 use crate::fuse::{FuseError, FuseFile, FuseOptions};
-use crate::holders;
 use crate::point::{AttachPoint, Detach, DetachError};
 use control::{BackingFile, LoopSetup, clear, configure, is_named};
 use coulter::service::BlockService;
+use coulter_system::holders;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fmt;

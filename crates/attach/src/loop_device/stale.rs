@@ -7,8 +7,7 @@ use super::control::{clear, is_configured, is_named};
 use crate::claim::open;
 use crate::fuse::FILE_NAME;
 use crate::fuse::mount::{FILE_SYSTEM_TYPE, FuseError, require_root};
-use crate::holders;
-use crate::mounts;
+use coulter_system::mounts;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -71,7 +70,7 @@ fn is_dead(mount_point: &Path) -> bool {
 
 /// Clears the loop devices over `file`: those that went, and those that somebody uses.
 fn clear_devices(file: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let candidates = holders::loop_devices().into_iter();
+    let candidates = coulter_system::loop_devices::all().into_iter();
     let devices = candidates.filter(|(device, backing)| backing == file || is_named(device, file));
     let (mut cleared, mut lingering) = (Vec::new(), Vec::new());
     for (device, _) in devices {

@@ -9,6 +9,7 @@ use coulter::buffer::Buffer;
 use coulter::service::{
     Completion, Extent, Operation, REQUEST_SIZE_MAX, Request, RequestError, SECTOR_SIZE, Session,
 };
+use coulter_workload::Random;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -30,7 +31,7 @@ pub(super) struct MemorySession {
     waiting: VecDeque<Waiting>,
     timer: OwnedFd,
     timer_armed: Cell<bool>,
-    random: Option<u64>,
+    random: Option<Random>,
 }
 
 struct Waiting {
@@ -44,7 +45,7 @@ impl MemorySession {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .expect("a process that may open no descriptor cannot test anything");
-        let random = shared.options.shuffle_seed;
+        let random = shared.options.shuffle_seed.map(Random::new);
         MemorySession {
             shared,
             waiting: VecDeque::new(),
@@ -85,8 +86,8 @@ impl MemorySession {
             completion.result = self.shared.result_at_completion(completion.result);
             out.push(completion);
         }
-        if let Some(state) = &mut self.random {
-            shuffle(state, &mut out[start..]);
+        if let Some(random) = &mut self.random {
+            shuffle(random, &mut out[start..]);
         }
     }
 
@@ -210,14 +211,10 @@ fn check(request: &Request, size: u64) -> Result<(), RequestError> {
     }
 }
 
-/// Fisher and Yates' shuffle over xorshift: deterministic for a seed.
-fn shuffle(state: &mut u64, completions: &mut [Completion]) {
+/// Fisher and Yates' shuffle.
+fn shuffle(random: &mut Random, completions: &mut [Completion]) {
     for i in (1..completions.len()).rev() {
-        *state |= 1;
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        completions.swap(i, (*state % (i as u64 + 1)) as usize);
+        completions.swap(i, random.below(i as u64 + 1) as usize);
     }
 }
 

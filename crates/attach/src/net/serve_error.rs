@@ -30,7 +30,10 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ServeError::Bind { address, source } => {
-                write!(f, "cannot listen on {address}: {source}")
+                // Without the number that the system has for it.
+                let reason = source.to_string();
+                let reason = reason.split(" (os error").next().unwrap_or_default();
+                write!(f, "cannot listen on {address}: {reason}")
             }
             ServeError::Remote { address } => write!(
                 f,

@@ -11,6 +11,7 @@ use super::abi::{IoDescriptor, OP_WRITE, data_position};
 use super::queue::{Descriptors, Lines, Queue, Shape};
 use crate::hosting::{self, Place, ThreadShape};
 use coulter::service::{BLOCK_SIZE, BlockService, Completion, Request, SECTOR_SIZE, Session};
+use coulter_workload::Random;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::cell::Cell;
@@ -127,8 +128,8 @@ struct Requests {
     start: *mut IoDescriptor,
     count: u16,
     block_count: u64,
-    /// Of the generator of addresses.
-    state: u64,
+    /// Chooses the addresses.
+    random: Random,
 }
 
 impl Requests {
@@ -137,8 +138,8 @@ impl Requests {
         let size = usize::from(count) * size_of::<IoDescriptor>();
         // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
         let start = unsafe { mmap(std::ptr::null_mut(), size, access, MapFlags::SHARED, file, 0)? };
-        let state = 0x9e37_79b9_7f4a_7c15;
-        let mut requests = Requests { start: start.cast(), count, block_count, state };
+        let random = Random::new(1);
+        let mut requests = Requests { start: start.cast(), count, block_count, random };
         (0..count).for_each(|tag| requests.renew(tag));
         Ok(requests)
     }
@@ -146,15 +147,11 @@ impl Requests {
     /// Asks for a write of some other block in the slot `tag`.
     fn renew(&mut self, tag: u16) {
         assert!(tag < self.count, "completions name slots that there are");
-        // Marsaglia's xorshift.
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
         let sectors_per_block = BLOCK_SIZE / SECTOR_SIZE;
         let request = IoDescriptor {
             operation_and_flags: OP_WRITE,
             sector_count: sectors_per_block as u32,
-            sector: self.state % self.block_count * sectors_per_block,
+            sector: self.random.below(self.block_count) * sectors_per_block,
             address: 0,
         };
         // SAFETY: the mapping holds `count` descriptors, and the loop reads this one only after

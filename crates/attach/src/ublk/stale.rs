@@ -6,6 +6,7 @@ use super::control::Control;
 use super::error::UblkError;
 use super::{block_path, retry_while_busy};
 use crate::block_device::StepFailed;
+use coulter_system::process::Process;
 use std::path::{Path, PathBuf};
 
 /// A device that waits for a process to serve it.
@@ -90,10 +91,7 @@ pub fn remove(id: u32) -> Result<(), UblkError> {
 
 /// Whether there is such a process that is not a corpse.
 pub(super) fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
-    // `PID (NAME) STATE …`; a name may contain anything.
-    let state = stat.ok().and_then(|stat| Some(stat.rsplit_once(") ")?.1.chars().next()));
-    matches!(state, Some(Some(state)) if !['Z', 'X'].contains(&state))
+    u32::try_from(pid).is_ok_and(|pid| Process::with_pid(pid).is_some())
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! then overwritten at random with little map memory, in full records.
 
 use crate::error::BenchError;
+use crate::figures::{Figures, bytes, percent};
 use crate::metadata::{MetadataShares, write_amplification};
 use crate::recovery::{self, Bench};
-use crate::table::{Table, bytes, percent};
 use coulter_format::BLOCK_SIZE;
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         table
             .row("mapped", bytes(self.mapped_bytes), "in random blocks of 4 KiB")
             .row("map memory", bytes(self.map_limit_bytes), {

@@ -35,9 +35,9 @@ pub use waits::WaitReport;
 pub use written::Written;
 
 use crate::error::BenchError;
+use crate::figures::{Figures, percent};
 use crate::model_store::{DEPTH_DEFAULT, ModelStore};
 use crate::progress::Progress;
-use crate::table::{Table, percent};
 use coulter_engine::named::Named;
 use coulter_workload::{Addresses, Pattern};
 use serde::Serialize;
@@ -161,7 +161,7 @@ pub struct Report {
 impl Report {
     /// The figures as text.
     pub fn table(&self) -> String {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         table
             .row("workload", self.workload.clone(), {
                 let (blocks, size) = (self.blocks, self.segment_blocks);

@@ -1,7 +1,7 @@
 //! What the log holds besides the volume, on average.
 
+use crate::figures::{Figures, percent};
 use crate::standin::HostBlocks;
-use crate::table::{Table, percent};
 use coulter_engine::Engine;
 use coulter_engine::occupancy::Use;
 use serde::Serialize;
@@ -25,7 +25,7 @@ pub struct Room {
 }
 
 impl Room {
-    pub(crate) fn add_to(&self, table: &mut Table) {
+    pub(crate) fn add_to(&self, table: &mut Figures) {
         let rows = [
             ("  garbage", self.garbage, "overwritten host blocks that cleaning has to gain"),
             ("  moved", self.moved, "out of segments that are not empty yet"),

@@ -1,5 +1,6 @@
 //! How long the host waited, in blocks that the device wrote meanwhile.
 
+use coulter_workload::Histogram;
 use serde::Serialize;
 
 /// Waits of the host's writes while the engine took none. There is no time here: a device that
@@ -16,63 +17,30 @@ pub struct WaitReport {
     pub device_blocks_max: u64,
 }
 
-/// Waits by length, in classes of at most 1/16 of their value.
-#[derive(Clone, Debug)]
+/// Waits by length.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
-    classes: Vec<u64>,
-    count: u64,
-    max: u64,
-}
-
-const SUBCLASSES: u64 = 16;
-
-fn class_of(blocks: u64) -> usize {
-    if blocks < SUBCLASSES {
-        return blocks as usize;
-    }
-    let shift = blocks.ilog2() - SUBCLASSES.ilog2();
-    (u64::from(shift) * SUBCLASSES + (blocks >> shift)) as usize
-}
-
-/// The longest wait that falls into a class.
-fn longest(class: usize) -> u64 {
-    let class = class as u64;
-    if class < 2 * SUBCLASSES {
-        return class;
-    }
-    let shift = class / SUBCLASSES - 1;
-    ((class % SUBCLASSES + SUBCLASSES + 1) << shift) - 1
+    /// In blocks, where elsewhere there are nanoseconds.
+    lengths: Histogram,
+    waited: u64,
 }
 
 impl Waits {
     pub(crate) fn new() -> Waits {
-        Waits { classes: vec![0; class_of(u64::MAX) + 1], count: 0, max: 0 }
+        Waits::default()
     }
 
     pub(crate) fn note(&mut self, blocks: u64) {
-        self.classes[class_of(blocks)] += 1;
-        self.count += 1;
-        self.max = self.max.max(blocks);
-    }
-
-    fn quantile(&self, share: f64) -> u64 {
-        let wanted = (self.count as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        for (class, count) in self.classes.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return longest(class).min(self.max);
-            }
-        }
-        self.max
+        self.lengths.record(blocks);
+        self.waited += u64::from(blocks > 0);
     }
 
     pub(crate) fn report(&self) -> WaitReport {
         WaitReport {
-            writes: self.count - self.classes[0],
-            device_blocks_p99: self.quantile(0.99),
-            device_blocks_p999: self.quantile(0.999),
-            device_blocks_max: self.max,
+            writes: self.waited,
+            device_blocks_p99: self.lengths.quantile_ns(990_000),
+            device_blocks_p999: self.lengths.quantile_ns(999_000),
+            device_blocks_max: self.lengths.max_ns(),
         }
     }
 }
@@ -80,15 +48,6 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_wait_is_in_a_class_that_ends_close_above_it() {
-        for blocks in (0..2000).chain([1 << 20, (1 << 40) + 12_345, u64::MAX >> 1]) {
-            let end = longest(class_of(blocks));
-            assert!(end >= blocks, "{blocks}");
-            assert!(end - blocks <= blocks / SUBCLASSES, "{blocks} in a class up to {end}");
-        }
-    }
 
     #[test]
     fn quantiles_count_the_writes_that_did_not_wait() {

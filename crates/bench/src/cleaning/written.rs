@@ -1,7 +1,7 @@
 //! What was written, per block that the host wrote.
 
+use crate::figures::Figures;
 use crate::metadata::MetadataShares;
-use crate::table::Table;
 use coulter_engine::Statistics;
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ impl Written {
         self.user + self.relocated + self.metadata()
     }
 
-    pub(crate) fn add_to(&self, table: &mut Table) {
+    pub(crate) fn add_to(&self, table: &mut Figures) {
         let rows = [
             ("  user", self.user),
             ("  relocated", self.relocated),

@@ -1,7 +1,7 @@
 //! The report as text.
 
 use super::{Advice, Figures, Report, Row, Summary, Worth};
-use crate::table::{bytes, percent};
+use crate::figures::{bytes, percent};
 use std::fmt::Write;
 
 const WRITTEN: &str = "a string takes all text";

@@ -9,9 +9,9 @@
 
 use super::{Bench, DEEP};
 use crate::error::BenchError;
+use crate::figures::Figures;
 use crate::progress::Progress;
 use crate::side::{self, Access, Data, Limit, Load, Outcome, REQUEST_SIZE_MAX};
-use crate::table::Table;
 use crate::timing::median;
 use coulter::Statistics;
 use coulter_workload::{BLOCK_SIZE, Pattern};
@@ -79,7 +79,7 @@ pub(super) struct Depths {
     pub(super) reads: Vec<ReadDepth>,
 }
 
-pub(super) fn add_to(table: &mut Table, writes: &[WriteDepth], reads: &[ReadDepth]) {
+pub(super) fn add_to(table: &mut Figures, writes: &[WriteDepth], reads: &[ReadDepth]) {
     let thousands = |rate: f64| format!("{:.1} k/s", rate / 1e3);
     for depth in writes {
         table.row(

@@ -1,6 +1,7 @@
 //! About copies elsewhere.
 
 use coulter_object::ReplicaError;
+use coulter_object::bucket::{BucketError, BucketErrorKind};
 use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
@@ -49,6 +50,9 @@ impl CopyError {
                     ReplicaError::InUse(_) => report.help(
                         "detach the volume there; or, if that host is lost or to be fenced, add `--take-over`",
                     ),
+                    ReplicaError::Bucket(BucketError { kind: BucketErrorKind::NoBucket, .. }) => {
+                        report.help("check the URL; a directory that serves as the bucket must exist")
+                    }
                     ReplicaError::TakenOver => report.help("try again: somebody else was first"),
                     ReplicaError::Collected => report.help("try again"),
                     ReplicaError::HasClones(_) => report.help("delete the clones first: all objects below their URLs"),
@@ -63,7 +67,8 @@ impl CopyError {
                     .why("something is there already")
                     .help("name a file that is not there yet")
             }
-            CopyError::NoName { url } => usage(format!("which snapshot of {url}?"))
+            CopyError::NoName { url } => usage(format!("cannot tell which snapshot of {url} is meant"))
+                .why("the URL names the copy alone")
                 .help("write its name behind the URL: `URL@NAME`"),
             CopyError::Faulty { url, faults } => {
                 fault(format!("{url} is damaged: {faults} objects are damaged or missing")).help(

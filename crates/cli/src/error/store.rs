@@ -145,8 +145,11 @@ impl StoreError {
                 report.why(reason.as_str())
             }
             StoreError::Faulty { path, faults, warnings, complete } => {
-                let report = fault(format!("{} is not sound", path.display()))
-                    .why(format!("{faults} faults, {warnings} warnings"));
+                let report = fault(format!("{} is not sound", path.display())).why(format!(
+                    "{}, {}",
+                    counted(*faults, "fault"),
+                    counted(*warnings, "warning")
+                ));
                 if *complete {
                     return report;
                 }
@@ -219,4 +222,9 @@ impl StoreError {
             }
         }
     }
+}
+
+/// `1 fault`, `2 faults`.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -7,8 +7,8 @@ use crate::terminal::{self, BAD, BOLD, GREEN};
 use clap::Args;
 use coulter_check::{Finding, Options, Phase, Progress, Report, Severity};
 use coulter_daemon::state::StateDirectory;
+use coulter_terminal::ProgressBar;
 use coulter_terminal::Size;
-use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a block.

@@ -3,11 +3,11 @@
 use crate::error::{CliError, DaemonError, Error, StateError};
 use crate::terminal;
 use clap::Args;
-use coulter_attach::mounts;
 use coulter_daemon::attach_point;
 use coulter_daemon::detach::detach;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_system::mounts;
 use std::time::Duration;
 
 /// How long a daemon that ends may take to be gone.

@@ -1,7 +1,7 @@
 //! `coulter export`: what a volume holds, as an image that needs no Coulter.
 
 use crate::contents;
-use crate::error::{CliError, OpenError};
+use crate::error::CliError;
 use crate::image::Image;
 use crate::interrupt::Interrupt;
 use crate::store;
@@ -56,10 +56,8 @@ impl Export {
             .map_err(|error| store::naming_volume(error, &path, state))?;
         store::refuse_attached(&path, state)?;
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let volume = Volume::open(device, options).map_err(|error| OpenError::Refused {
-            path: path.clone(),
-            reason: error.kind.to_string(),
-        })?;
+        let volume = Volume::open(device, options)
+            .map_err(|error| store::refused(path.clone(), &error.kind))?;
         let size = volume.size();
         let interrupt = Interrupt::take_over()?;
         let mut image = Image::make(&self.image, &path, size, self.force, interrupt)?;

@@ -12,7 +12,6 @@ use crate::verbs::attach::{Options, ViaChoice};
 use crate::verbs::create::Shape;
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
-use coulter_attach::mounts;
 use coulter_check::files::{self, Report};
 use coulter_daemon::job::{FsOptions, Job, Point};
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
@@ -20,6 +19,7 @@ use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory, Via};
 use coulter_daemon::{launch, service};
 use coulter_files::{CreateOptions, Time};
+use coulter_system::mounts;
 use coulter_terminal::{Report as Told, Size};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -381,10 +381,12 @@ impl FsMount {
 /// A volume that is only read.
 fn open(path: &Path, state: Option<&StateDirectory>) -> Result<LocalVolume, CliError> {
     store::refuse_attached(path, state)?;
+    let path = &store::existing(path)?;
     let device =
         store::open_device(path, true).map_err(|error| store::naming_volume(error, path, state))?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    LocalVolume::open(device, options).map_err(|error| told("cannot open", path, error.to_string()))
+    LocalVolume::open(device, options)
+        .map_err(|error| store::refused(path.to_owned(), &error.kind).into())
 }
 
 fn read_block(volume: &LocalVolume, block: u64) -> Result<[u8; BLOCK_SIZE], ()> {

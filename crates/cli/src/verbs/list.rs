@@ -3,12 +3,12 @@
 use crate::error::{CliError, DaemonError, Error};
 use crate::terminal;
 use clap::Args;
-use coulter_attach::mounts;
 use coulter_daemon::attach_point;
 use coulter_daemon::killed::Killed;
 use coulter_daemon::left_over;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
+use coulter_system::mounts;
 use coulter_terminal::Size;
 use coulter_terminal::Table;
 use nix::unistd::Uid;
@@ -72,6 +72,7 @@ fn unseen() -> Option<String> {
 
 impl List {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
+        state.await_dying()?;
         let entries = state.entries()?;
         let dead_mounts = left_over::dead_mounts(state, &entries);
         let listed: Vec<Listed> =

@@ -15,7 +15,6 @@ use crate::verbs::fs::{
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_attach::fuse::files::overlay;
-use coulter_attach::mounts::{self, Mount};
 use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::setting::{self, Setting};
@@ -23,6 +22,7 @@ use coulter_daemon::state::{Entry, StateDirectory, Via};
 use coulter_daemon::{detach, launch, reclaim, service};
 use coulter_format::BLOCK_SIZE;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
+use coulter_system::mounts::{self, Mount};
 use coulter_terminal::Size;
 use hidden::Hidden;
 use nix::fcntl::{Flock, FlockArg};
@@ -294,11 +294,8 @@ impl Attach {
         await_predecessor(state, &real_path(&self.directory).map_err(failed)?)?;
         let directory = self.directory.canonicalize().map_err(failed)?;
         if !directory.is_dir() {
-            return Err(told(
-                "cannot put an overlay over",
-                &directory,
-                "it is no directory".to_owned(),
-            ));
+            let help = "name a directory on ext4, XFS or Btrfs".to_owned();
+            return Err(unfit(&directory, "it is not a directory".to_owned(), help));
         }
         check_free(&directory)?;
         Ok(directory)

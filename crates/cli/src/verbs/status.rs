@@ -8,10 +8,10 @@ use crate::verbs::list::mount_points;
 use clap::Args;
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::killed::Killed;
-use coulter_daemon::process::Process;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::status::{Facts, Rates};
 use coulter_daemon::store_fate::StoreFate;
+use coulter_system::process::Process;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::mem;
@@ -75,6 +75,7 @@ impl StatusOf {
         if self.watch {
             return self.watch(state);
         }
+        state.await_dying()?;
         let Heard { statuses, mut silent } = self.hear(state, Vec::new())?;
         let shown: Vec<Shown<'_>> = statuses.iter().map(Shown::new).collect();
         self.print(&shown, silent.is_empty())?;

@@ -1,8 +1,9 @@
 //! `coulter sync`: what sync(1) does not do for a file system of Coulter's own.
 
-use crate::error::CliError;
+use crate::error::{CliError, Error};
 use clap::Args;
 use coulter_attach::fuse::files;
+use coulter_terminal::fault;
 use std::path::PathBuf;
 
 /// Make durable what was written to a mounted Coulter file system.
@@ -21,6 +22,14 @@ pub(crate) struct Sync {
 
 impl Sync {
     pub(crate) fn run(&self) -> Result<(), CliError> {
-        files::sync(&self.directory).map_err(|source| CliError::io("sync", &self.directory, source))
+        files::sync(&self.directory).map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOTTY) => {
+                let report = fault(format!("cannot sync {}", self.directory.display()))
+                    .why("no Coulter file system is mounted there")
+                    .help("name a directory that `coulter fs mount` has mounted; sync(1) serves others");
+                Error::Told(report).into()
+            }
+            _ => CliError::io("sync", &self.directory, source),
+        })
     }
 }

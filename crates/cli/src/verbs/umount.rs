@@ -3,13 +3,13 @@
 use crate::error::{CliError, DaemonError, Error, MountError, StateError};
 use crate::file_system;
 use clap::Args;
-use coulter_attach::mounts;
 use coulter_daemon::attach_point;
 use coulter_daemon::control::{self, Request};
 use coulter_daemon::detach::detach;
 use coulter_daemon::left_over;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_system::mounts;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -32,6 +32,8 @@ pub enum OpenError {
     NotCached { path: PathBuf, url: String, reason: String, help: &'static str },
     /// A cache in which something is still missing.
     CacheIncomplete { path: PathBuf },
+    /// The bucket for its copy cannot be opened.
+    NoBucket { path: PathBuf, url: String, reason: String },
     /// A volume did not end in order.
     NotClosed { path: PathBuf, reason: String },
 }
@@ -100,6 +102,14 @@ impl OpenError {
                     "attach the volume with it: `coulter attach URL --cache {}`",
                     path.display()
                 )),
+            OpenError::NoBucket { path, url, reason } => fault(format!(
+                "cannot replicate {} to {url}",
+                path.display()
+            ))
+            .why(reason.as_str())
+            .help(
+                "check the URL and the access to it; the last directory of a `file://` URL is made",
+            ),
             OpenError::NotClosed { path, reason } => {
                 fault(format!("{} was not closed in order", path.display())).why(reason.as_str())
             }

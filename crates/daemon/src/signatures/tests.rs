@@ -41,13 +41,8 @@ fn every_row_is_found_where_the_table_puts_it_and_is_gone_once_erased() {
 fn zeros_and_random_bytes_carry_no_signature() {
     let file = image(4 * MIB);
     assert_eq!(kinds(&file), Vec::<&str>::new());
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let noise: Vec<u8> = (0..4 * MIB)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect();
+    let mut noise = vec![0; 4 * MIB as usize];
+    coulter_workload::Random::new(1).fill(&mut noise);
     file.as_file().write_all_at(&noise, 0).expect("the noise can be written");
     assert_eq!(kinds(&file), Vec::<&str>::new());
 }

@@ -23,18 +23,19 @@ use std::rc::Rc;
 pub type Block = [u8; BLOCK_SIZE];
 type Content = BTreeMap<u64, Rc<Block>>;
 
-/// A small generator of numbers.
+/// The workload's random generator, with the choices that these tests make.
 #[derive(Clone)]
-pub struct Random(pub u64);
+pub struct Random(coulter_workload::Random);
 
 impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(coulter_workload::Random::new(seed))
+    }
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let x = self.0 ^ (self.0 >> 33);
-        x.wrapping_mul(0xff51afd7ed558ccd) >> 16
+        self.0.bits()
     }
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.bits() % limit.max(1)
+        self.0.below(limit.max(1))
     }
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
@@ -176,7 +177,7 @@ pub fn name(text: &str) -> Name {
 impl InMemory {
     pub fn new(volume: Volume, seed: u64) -> InMemory {
         let failed = BTreeSet::new();
-        InMemory { volume, out: Vec::new(), random: Random(seed), damaged: None, failed }
+        InMemory { volume, out: Vec::new(), random: Random::new(seed), damaged: None, failed }
     }
 }
 

@@ -13,11 +13,11 @@
 use crate::error::LabError;
 use crate::terminal;
 use coulter_attach::loop_device;
-use coulter_attach::mounts;
 use coulter_cli::tool;
-use coulter_daemon::process::Process;
 use coulter_daemon::reclaim;
 use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_system::mounts;
+use coulter_system::process::Process;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};

@@ -9,9 +9,9 @@ use coulter_bench::{
 };
 use coulter_cli::choices::{by_name, named};
 use coulter_daemon::opening::Acknowledge;
+use coulter_terminal::ProgressBar;
 use coulter_terminal::Size;
 use coulter_workload::Pattern;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::PathBuf;
 

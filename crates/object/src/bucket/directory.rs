@@ -259,6 +259,12 @@ fn is_plain(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/@".contains(&byte))
 }
 
+/// What the system says, without its number.
+pub(crate) fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
 fn error_of(path: &Path, error: &io::Error) -> BucketError {
     let kind = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => BucketErrorKind::Denied,
@@ -267,5 +273,5 @@ fn error_of(path: &Path, error: &io::Error) -> BucketError {
         ErrorKind::Unsupported => BucketErrorKind::Unsupported,
         _ => BucketErrorKind::Busy,
     };
-    BucketError::new(kind, format!("{}: {error}", path.display()))
+    BucketError::new(kind, format!("{}: {}", path.display(), in_words(error)))
 }

@@ -19,6 +19,7 @@ mod memory;
 mod s3;
 
 pub use directory::DirectoryBucket;
+pub(crate) use directory::in_words;
 pub use memory::MemoryBucket;
 #[cfg(feature = "s3")]
 pub use s3::{S3Bucket, S3Options};

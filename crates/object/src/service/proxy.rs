@@ -54,7 +54,7 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
-    weather: Mutex<(Weather, u64)>,
+    weather: Mutex<(Weather, coulter_workload::Random)>,
     request_count: AtomicU64,
     fault_count: AtomicU64,
 }
@@ -67,7 +67,7 @@ impl Proxy {
     pub fn start(upstream: SocketAddr, seed: u64) -> io::Result<Proxy> {
         let shared = Arc::new(Shared {
             upstream,
-            weather: Mutex::new((Weather::default(), seed)),
+            weather: Mutex::new((Weather::default(), coulter_workload::Random::new(seed))),
             request_count: AtomicU64::new(0),
             fault_count: AtomicU64::new(0),
         });
@@ -133,10 +133,8 @@ impl Way {
     /// What happens to this request, and how long it takes.
     fn draw(&self, request: &Message) -> (Option<Fault>, Duration) {
         let mut guard = self.0.weather.lock().unwrap_or_else(PoisonError::into_inner);
-        let (weather, state) = &mut *guard;
-        *state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mut draw = (*state >> 33) as u32 % 1000;
+        let (weather, random) = &mut *guard;
+        let mut draw = random.below(1000) as u32;
         let mut found = None;
         for (fault, rate) in &weather.rates {
             if draw < *rate {

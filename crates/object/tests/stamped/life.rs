@@ -28,7 +28,7 @@ pub(crate) fn live(bucket: &Arc<dyn Bucket>, seed: u64, count: u64) {
     let (device, replica) =
         ship(store.open().expect("it is free"), bucket, BUSY, Marks::in_memory());
     let volume = open(device);
-    let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(seed));
     let mut last = 0;
     for _ in 0..2 {
         oracle.write(&volume, &mut random, count).expect("nothing fails");

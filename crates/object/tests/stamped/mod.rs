@@ -14,6 +14,7 @@ use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
 use coulter_object::restore::restore;
 use coulter_object::{Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice};
+pub(crate) use coulter_workload::Random;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -74,17 +75,6 @@ pub(crate) fn ship<D: Device>(
 
 pub(crate) fn open(device: impl Device + 'static) -> Volume {
     Volume::open(Box::new(device), OpenOptions::default()).expect("the store is intact")
-}
-
-/// Numbers by a seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }
 
 /// What was written so far.

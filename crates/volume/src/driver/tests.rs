@@ -21,6 +21,7 @@ use coulter_device::{
     Waker,
 };
 use coulter_engine::Config;
+use coulter_workload::Random;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -30,18 +31,6 @@ const SECTOR: usize = 512;
 
 /// Sectors that requests are made for: a few blocks.
 const SECTORS: u64 = 24 * 8;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
 
 /// A device that executes its commands one at a time, in an order of its own.
 struct Shuffled<D> {
@@ -202,14 +191,14 @@ impl Scene {
         let open = || store.open().expect("nothing has it open");
         let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
         create(Box::new(open()), &options).expect("it fits");
-        let random = Random(seed ^ 0xdead);
+        let random = Random::new(seed ^ 0xdead);
         let device = Shuffled { inner: open(), waiting: Vec::new(), random };
         // Few places, so that requests have to wait for them.
         let config = Config { request_count: 16, ..Config::default() };
         let driver = Driver::new(Box::new(device), config).and_then(Driver::recover);
         let mut driver = driver.unwrap_or_else(|error| panic!("{error}"));
         driver.acknowledge(acknowledge);
-        let random = Random(seed);
+        let random = Random::new(seed);
         let (oracle, asked) = (Oracle::new(), HashMap::new());
         Scene { driver, oracle, random, asked, next_tag: 1, seed, power: None }
     }
@@ -525,7 +514,7 @@ fn the_same_seed_gives_the_same_commands() {
         let device = Noting(copy.open().expect("free"), std::sync::Arc::clone(&notes));
         let driver = Driver::new(Box::new(device), Config::default()).and_then(Driver::recover);
         let driver = driver.unwrap_or_else(|error| panic!("{error}"));
-        let (oracle, random) = (Oracle::new(), Random(3));
+        let (oracle, random) = (Oracle::new(), Random::new(3));
         let asked = HashMap::new();
         let mut scene = Scene { driver, oracle, random, asked, next_tag: 1, seed: 3, power: None };
         for _ in 0..300 {

@@ -3,7 +3,6 @@
 use super::overlay;
 use super::pump::Pump;
 use crate::fuse::mount::{FILE_SYSTEM_TYPE, require_root};
-use crate::holders;
 use crate::hosting::{self, Hosted, ThreadShape};
 use crate::point::{AttachPoint, Detach, DetachError};
 use coulter::buffer::Buffer;
@@ -11,6 +10,7 @@ use coulter::service::{BLOCK_SIZE, BlockService, Operation, Request, RequestErro
 use coulter_files::{FileService, Files, Options};
 use coulter_format::Corrupt;
 use coulter_format::files::Superblock;
+use coulter_system::holders;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

@@ -2,12 +2,12 @@
 
 use super::message::SETTLE_IOCTL;
 use super::mount::MountError;
-use crate::mounts;
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, BlockService, Completion, Operation, Request, Session};
 use coulter_format::Block;
 use coulter_overlay::{Blocks, Directory, Options, Overlay};
 use coulter_overlay::{REMAP_ATTRIBUTE, Remap, STATUS_ATTRIBUTE};
+use coulter_system::mounts;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::io;
 use std::path::Path;

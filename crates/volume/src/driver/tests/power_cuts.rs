@@ -42,7 +42,7 @@ impl Life {
         let options = CreateOptions { segment_size: Some(2 << 20), ..CreateOptions::default() };
         let device = store.open().expect("nothing has it open");
         create(Box::new(device), &options).expect("it fits");
-        let random = Random(seed ^ 0x000f_f0ff);
+        let random = Random::new(seed ^ 0x000f_f0ff);
         let (oracle, next_tag) = (Oracle::new(), 1);
         Life { store, random, seed, acknowledge, openings: 0, oracle, next_tag }
     }
@@ -63,7 +63,7 @@ impl Life {
         if let Some(commands) = cut_after {
             handle.cut_after(commands, self.policy());
         }
-        let device = Shuffled { inner: device, waiting: Vec::new(), random: Random(!seed) };
+        let device = Shuffled { inner: device, waiting: Vec::new(), random: Random::new(!seed) };
         let config = Config { request_count: 16, ..Config::default() };
         let mut driver = match Driver::new(Box::new(device), config).and_then(Driver::recover) {
             Ok(driver) => driver,
@@ -76,7 +76,7 @@ impl Life {
         let scene = Scene {
             driver,
             oracle: std::mem::replace(&mut self.oracle, Oracle::new()),
-            random: Random(seed),
+            random: Random::new(seed),
             asked: HashMap::new(),
             next_tag: self.next_tag,
             seed: self.seed,

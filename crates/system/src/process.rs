@@ -24,7 +24,7 @@ impl Process {
         let (state, start_ticks) = state_and_start(&stat)?;
         // A zombie holds nothing any more, once its last thread has ended: its files are closed and its
         // locks gone.
-        (state != 'Z' || has_threads(&stat)).then_some(Process { pid, start_ticks })
+        (!matches!(state, 'Z' | 'X') || has_threads(&stat)).then_some(Process { pid, start_ticks })
     }
 
     /// This process.
@@ -45,6 +45,20 @@ impl Process {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let stopped = |(state, start)| matches!(state, 'T' | 't') && start == self.start_ticks;
         state_and_start(&stat).is_some_and(stopped)
+    }
+
+    /// Whether it was killed, or is exiting, and has not ended yet: the kernel closes what it had, which
+    /// takes a moment, after `kill -9` has come back.
+    pub fn is_dying(self) -> bool {
+        // The signal is pending until a thread takes it, and from then on the thread is exiting: looked
+        // at in this order, one of both is seen.
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let exits = |(state, start)| {
+            let is_exiting = matches!(state, 'Z' | 'X') || is_exiting(&stat);
+            start == self.start_ticks && (is_exiting || is_kill_pending(&status))
+        };
+        state_and_start(&stat).is_some_and(exits)
     }
 
     /// Waits until it has ended; `false` if it still runs after `limit`.
@@ -76,6 +90,25 @@ fn has_threads(stat: &str) -> bool {
     count.is_some_and(|count| count > 1)
 }
 
+/// Whether the first thread is exiting: field 9.
+fn is_exiting(stat: &str) -> bool {
+    /// The kernel's flag of a task.
+    const PF_EXITING: u64 = 4;
+    let rest = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+    let flags = rest.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
+/// Whether SIGKILL waits to be taken, by the thread or by the process.
+fn is_kill_pending(status: &str) -> bool {
+    const SIGKILL: u64 = 1 << 8;
+    let sets = status.lines().filter_map(|line| {
+        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    });
+    sets.into_iter().any(|set| set & SIGKILL != 0)
+}
+
 /// The command of a process as `ps` would print it, or `?` if it has just ended.
 pub fn command_of(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
@@ -96,6 +129,25 @@ mod tests {
         assert!(!has_threads(stat) && !has_threads("7 (a"));
         let dying = "7 (a) b) Z 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 4711 0 0";
         assert!(has_threads(dying), "its files are open as long as one of them runs");
+    }
+
+    #[test]
+    fn a_process_that_is_killed_or_exits_is_told_from_one_that_runs() {
+        let running = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 2 0 4711 0 0";
+        let exiting = "7 (a) b) D 1 7 7 0 -1 4194564 1 0 0 0 0 0 0 0 20 0 2 0 4711 0 0";
+        assert!(is_exiting(exiting) && !is_exiting(running) && !is_exiting("7 (a"));
+        let status = |thread, process| format!("Name:\ta\nSigPnd:\t{thread}\nShdPnd:\t{process}\n");
+        let (none, kill, term) = ("0000000000000000", "0000000000000100", "0000000000004000");
+        assert!(is_kill_pending(&status(kill, none)) && is_kill_pending(&status(none, kill)));
+        assert!(!is_kill_pending(&status(none, none)) && !is_kill_pending(&status(term, term)));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it can run");
+        let process = Process::with_pid(child.id()).expect("it runs");
+        assert!(!process.is_dying() && !Process::current().is_dying());
+        child.kill().expect("it is our child");
+        // Nothing waits for it before the first look: at no moment from now on does it seem to run on.
+        let was_seen_to_run = (0..1000).any(|_| process.is_alive() && !process.is_dying());
+        child.wait().expect("the child can be reaped");
+        assert!(!was_seen_to_run && !process.is_dying());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Major and minor number of a device.
-pub(crate) type DeviceNumber = (u64, u64);
+pub type DeviceNumber = (u64, u64);
 
 /// One mounted file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,14 +43,14 @@ impl Mount {
     }
 
     /// The path by which this process reaches what is at `path` where it is mounted.
-    pub(crate) fn path_here(&self, path: &Path) -> PathBuf {
+    pub fn path_here(&self, path: &Path) -> PathBuf {
         let Some(pid) = self.namespace_of else { return path.to_owned() };
         let below = path.strip_prefix("/").unwrap_or(path);
         Path::new("/proc").join(pid.to_string()).join("root").join(below)
     }
 
     /// Where it is mounted, for people, who know that it has to do with `device`.
-    pub(crate) fn place_of(&self, device: &Path) -> String {
+    pub fn place_of(&self, device: &Path) -> String {
         let mut place = format!("mounted on {}", self.mount_point.display());
         if self.source != device && self.source.starts_with("/dev") {
             place += &format!(" from {}", self.source.display());
@@ -62,7 +62,7 @@ impl Mount {
     }
 
     /// The numbers of all devices on which it lies directly, as far as they are known.
-    pub(crate) fn numbers(&self) -> Vec<DeviceNumber> {
+    pub fn numbers(&self) -> Vec<DeviceNumber> {
         let mut numbers = further_devices::of(self);
         numbers.push(self.device_number);
         // Btrfs shows an anonymous number. And only what can be a device is asked, for others may not
@@ -140,7 +140,7 @@ fn lies_on(mount: &Mount, device: &Path, numbers: &[DeviceNumber]) -> bool {
 
 /// The numbers of the block device, its partitions, and all that the kernel has made of them: each
 /// behind one that it is made of.
-pub(crate) fn numbers_on(device: &Path) -> Vec<DeviceNumber> {
+pub fn numbers_on(device: &Path) -> Vec<DeviceNumber> {
     let mut found = Vec::from_iter(block_device_number(device));
     let mut next = 0;
     while let Some(&number) = found.get(next) {
@@ -155,13 +155,13 @@ pub(crate) fn numbers_on(device: &Path) -> Vec<DeviceNumber> {
 }
 
 /// The partitions of a device.
-pub(crate) fn partitions_of(number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
+pub fn partitions_of(number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
     let below = entries(&directory_of(number));
     below.filter(|entry| entry.join("partition").exists()).filter_map(|entry| number_in(&entry))
 }
 
 /// What the kernel has made of a device.
-pub(crate) fn made_of(number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
+pub fn made_of(number: DeviceNumber) -> impl Iterator<Item = DeviceNumber> {
     entries(&directory_of(number).join("holders")).filter_map(|entry| number_in(&entry))
 }
 
@@ -171,16 +171,17 @@ fn directory_of((major, minor): DeviceNumber) -> PathBuf {
 }
 
 /// What is in a directory; nothing if it cannot be read.
-pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// The number of the device that `/sys` describes in `directory`.
-pub(crate) fn number_in(directory: &Path) -> Option<DeviceNumber> {
+pub fn number_in(directory: &Path) -> Option<DeviceNumber> {
     parse_number(fs::read_to_string(directory.join("dev")).ok()?.trim_end())
 }
 
-pub(crate) fn block_device_number(path: &Path) -> Option<DeviceNumber> {
+/// The number of the block device at `path`; `None` if there is none.
+pub fn block_device_number(path: &Path) -> Option<DeviceNumber> {
     let metadata = fs::metadata(path).ok()?;
     let number = metadata.rdev();
     let is_one = metadata.file_type().is_block_device();

@@ -2,8 +2,9 @@
 //!
 //! What cannot be read is left out: the answer explains a refusal, it does not decide one.
 
-use crate::loop_device::path_below;
+use crate::loop_devices;
 use crate::mounts;
+use crate::process::command_of;
 use crate::processes::pids;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -15,7 +16,7 @@ const HOLDERS_MAX: usize = 8;
 
 /// Who uses the block device `device`: mounts in any namespace, devices on top, swap, processes
 /// that have it open. Never empty.
-pub(crate) fn of_block_device(device: &Path) -> Vec<String> {
+pub fn of_block_device(device: &Path) -> Vec<String> {
     let mut holders = Vec::new();
     let Ok(number) = fs::metadata(device).map(|metadata| metadata.st_rdev()) else {
         return vec!["unknown".into()];
@@ -34,7 +35,7 @@ pub(crate) fn of_block_device(device: &Path) -> Vec<String> {
 }
 
 /// Whether the block device is swapped to.
-pub(crate) fn is_swap(device: &Path) -> bool {
+pub fn is_swap(device: &Path) -> bool {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     swaps
         .lines()
@@ -42,10 +43,7 @@ pub(crate) fn is_swap(device: &Path) -> bool {
 }
 
 /// Processes that have the block device open otherwise than by our own descriptor `except`.
-pub(crate) fn openers_of_block_device(
-    device: &Path,
-    except: Option<BorrowedFd<'_>>,
-) -> Vec<String> {
+pub fn openers_of_block_device(device: &Path, except: Option<BorrowedFd<'_>>) -> Vec<String> {
     let except = except.map(|descriptor| descriptor.as_raw_fd());
     match fs::metadata(device).map(|metadata| metadata.st_rdev()) {
         Ok(number) => openers(except, |target| is_device(target, number)),
@@ -53,38 +51,45 @@ pub(crate) fn openers_of_block_device(
     }
 }
 
-/// Who uses the mount on `directory`: processes with files open there, loop devices over them.
-/// Never empty.
-pub(crate) fn of_directory(directory: &Path) -> Vec<String> {
-    let mut holders: Vec<String> = loop_devices()
-        .into_iter()
-        .filter(|(_, file)| file.starts_with(directory))
-        .map(|(device, _)| format!("loop device {}", device.display()))
+/// Who uses the mount on `directory`: mounts below it, loop devices over its files, processes that work
+/// in it, run from it, or have files of it open or mapped. Never empty.
+///
+/// Processes of other users are seen only by root.
+pub fn of_directory(directory: &Path) -> Vec<String> {
+    let mounts = mounts::mounts().unwrap_or_default().into_iter();
+    let below =
+        mounts.filter(|it| it.mount_point != directory && it.mount_point.starts_with(directory));
+    let mut holders: Vec<String> = below
+        .map(|mount| format!("{} is mounted at {}", mount.kind, mount.mount_point.display()))
         .collect();
-    holders.extend(openers(None, |target| target.starts_with(directory)));
+    let over = loop_devices::all().into_iter().filter(|(_, file)| file.starts_with(directory));
+    holders.extend(over.map(|(device, _)| format!("loop device {}", device.display())));
+    for pid in pids() {
+        if let Some(path) = paths_of(pid).into_iter().find(|path| path.starts_with(directory)) {
+            holders.push(format!("process {pid} ({}) uses {}", command_of(pid), path.display()));
+        }
+    }
     summed_up(holders, "something that /proc does not show")
 }
 
+/// The directories, files and mapped files of a process. Of our own only the open files: who started it
+/// works in the same directory, and is what a person can act on.
+fn paths_of(pid: u32) -> Vec<PathBuf> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let is_own = pid == std::process::id();
+    let fixed: &[&str] = if is_own { &[] } else { &["cwd", "root", "exe"] };
+    let listed: &[&str] = if is_own { &["fd"] } else { &["fd", "map_files"] };
+    let listed = listed.iter().flat_map(|name| mounts::entries(&process.join(name)));
+    let links = fixed.iter().map(|name| process.join(name)).chain(listed);
+    links.filter_map(|link| fs::read_link(link).ok()).collect()
+}
+
 /// Processes, of whatever mount namespace, that have files open in the mount on `directory`.
-pub(crate) fn openers_below(directory: &Path) -> Vec<String> {
+pub fn openers_below(directory: &Path) -> Vec<String> {
     match openers(None, |target| target.starts_with(directory)) {
         openers if openers.is_empty() => openers,
         openers => summed_up(openers, ""),
     }
-}
-
-/// All loop devices that are set up, with their backing files as the kernel names them.
-pub(crate) fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
-    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let mut devices: Vec<(PathBuf, PathBuf)> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let device = Path::new("/dev").join(entry.file_name());
-            path_below(&device).map(|file| (device, file))
-        })
-        .collect();
-    devices.sort();
-    devices
 }
 
 fn summed_up(mut holders: Vec<String>, unknown: &str) -> Vec<String> {
@@ -116,8 +121,7 @@ fn openers(except: Option<RawFd>, matches: impl Fn(&Path) -> bool) -> Vec<String
             counts && fs::read_link(entry.path()).is_ok_and(|target| matches(&target))
         };
         if entries.flatten().any(holds) {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            found.push(format!("open in {} (process {pid})", name.trim_end()));
+            found.push(format!("open in {} (process {pid})", command_of(pid)));
         }
     }
     found
@@ -134,5 +138,31 @@ mod tests {
         assert_eq!(summed.len(), HOLDERS_MAX + 1);
         assert_eq!(summed[HOLDERS_MAX], "and 12 more");
         assert_eq!(summed_up(Vec::new(), "?"), ["?"]);
+    }
+
+    #[test]
+    fn a_process_that_works_in_a_directory_is_named() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().canonicalize().expect("it exists");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .current_dir(&path)
+            .spawn()
+            .expect("`sleep` can be run");
+        let holders = of_directory(&path);
+        child.kill().expect("the child can be ended");
+        child.wait().expect("the child can be reaped");
+        let expected = format!("process {} (sleep) uses {}", child.id(), path.display());
+        assert_eq!(holders, [expected]);
+    }
+
+    #[test]
+    fn of_this_process_only_open_files_count() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().canonicalize().expect("it exists");
+        assert_eq!(of_directory(&path), ["something that /proc does not show"]);
+        let _open = fs::File::create(path.join("file")).expect("it is writable");
+        let holders = of_directory(&path);
+        assert!(holders.len() == 1 && holders[0].ends_with("/file"), "{holders:?}");
     }
 }

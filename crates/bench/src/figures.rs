@@ -1,21 +1,22 @@
-//! Two columns of text: what, and how much.
+//! Figures as text, a line each: what, how much, and a remark. It has no heading, and is part of a report
+//! that may go into a file: tables on a terminal are `coulter-terminal`'s.
 
 use std::fmt::Write;
 
-/// Lines of a table.
+/// Named figures.
 #[derive(Default)]
-pub(crate) struct Table {
+pub(crate) struct Figures {
     rows: Vec<(String, String, String)>,
 }
 
-impl Table {
+impl Figures {
     /// Adds a line: name, figure, and a remark which may be empty.
     pub(crate) fn row(
         &mut self,
         name: &str,
         figure: impl Into<String>,
         remark: impl Into<String>,
-    ) -> &mut Table {
+    ) -> &mut Figures {
         self.rows.push((name.to_string(), figure.into(), remark.into()));
         self
     }
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn figures_are_aligned_and_lines_end_without_blanks() {
-        let mut table = Table::default();
+        let mut table = Figures::default();
         table.row("a", "1", "").row("longer", "22.5", "a remark");
         assert_eq!(table.text(), "a          1\nlonger  22.5  a remark\n");
     }
