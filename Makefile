@@ -39,6 +39,8 @@ static: ## one program that needs no library: target/x86_64-unknown-linux-musl/r
 	scripts/setup.sh static
 	scripts/static.sh
 
+# Not a part of `make test`, which builds nothing else optimised: a build for this alone would take a third of
+# its time. `make package` checks the size too, of the program that it packs.
 size: ## the program without debug information is under 8 MB
 	$(CARGO) build --release --package coulter-cli
 	scripts/size.sh
@@ -55,6 +57,10 @@ test: ## everything: format, lints, documentation, packages, bare-metal builds, 
 lint: ## format, lints and documentation only
 	scripts/setup.sh build
 	scripts/test.sh format lint docs
+
+publish-check: ## `cargo publish` of each library crate up to the upload, built from its package
+	scripts/setup.sh build
+	scripts/test.sh publish
 
 examples: ## the example of each library crate
 	scripts/setup.sh build

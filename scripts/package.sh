@@ -7,7 +7,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PATH=$PATH:$HOME/.cargo/bin
-if [[ -z ${PROGRAM:-} ]]; then cargo build --release --package coulter-cli; fi
+if [[ -z ${PROGRAM:-} ]]; then
+  cargo build --release --package coulter-cli
+  scripts/size.sh target/release/coulter
+fi
 export PROGRAM=${PROGRAM:-target/release/coulter}
 version=${VERSION:-$("$PROGRAM" --version | awk '{print $2}')-1}
 architecture=$(dpkg --print-architecture)

@@ -46,10 +46,12 @@ part_bare() {
 # Tests that need root, a loop device, FUSE or a program print `SKIPPED: …` where these are not to
 # be had; the lines are repeated at the end so that nobody takes a skipped test for a passed one. With
 # `COULTER_REQUIRE=root,loop,fuse` a skip for want of one of these is a failure. A test program that fails,
-# or that takes ten minutes, does not keep the others from running.
+# or that takes ten minutes, does not keep the others from running. Twice as many tests run at once as there
+# are processors: most of those that take long wait for daemons and disks.
 part_tests() {
   local log status=0 runner
   log=$(mktemp)
+  export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
   runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
   env "$runner=timeout --kill-after=10 $program_seconds_max" \
     cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
@@ -68,7 +70,14 @@ part_tests() {
 
 # Each library crate has an example that runs in seconds and needs nothing from the machine.
 part_examples() {
-  local path
+  local path manifest
+  for manifest in $(grep -L '^publish = false$' crates/*/Cargo.toml); do
+    # `cli` is the program; its library is for `coulter-lab` alone.
+    [[ $manifest == crates/cli/* ]] || compgen -G "$(dirname "$manifest")/examples/use_*.rs" >/dev/null || {
+      echo "test: $manifest: a library without an example use_….rs" >&2
+      return 1
+    }
+  done
   cargo build --quiet --workspace --examples
   for path in crates/*/examples/use_*.rs; do
     echo "== example $(basename "$path" .rs)"
@@ -83,6 +92,16 @@ part_packages() {
     excluded+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
   done
   cargo package --quiet --offline --no-verify --allow-dirty --workspace "${excluded[@]}"
+}
+
+# `cargo publish` of all that is for others, up to the upload: each crate is built from its own package. Not
+# in the list of `make test`, for it builds every library a second time.
+part_publish() {
+  local manifest excluded=()
+  for manifest in $(grep -l '^publish = false$' crates/*/Cargo.toml); do
+    excluded+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
+  done
+  cargo publish --dry-run --allow-dirty --workspace "${excluded[@]}"
 }
 
 # The short set of scenarios on a real kernel in a virtual machine, with the programs of the tests.

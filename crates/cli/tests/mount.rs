@@ -239,7 +239,7 @@ fn a_mount_waits_for_a_daemon_that_is_ending() {
     sandbox.ok(&["mount", "disk.img", "mnt", "--create", "--size", "512M", "--mkfs", "ext4"]);
     write_and_sync(&directory.join("file"), b"kept");
     sandbox.ok(&["umount", "mnt"]);
-    for delay in [0, 1, 2, 4, 8, 16, 32, 64] {
+    for delay in [0, 2, 8, 32] {
         for is_signal in [true, false] {
             sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
             let ending = match is_signal {

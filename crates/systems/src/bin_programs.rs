@@ -60,11 +60,11 @@ struct Arguments {
 enum Part {
     /// One side's device and attach point
     #[command(hide = true)]
-    Side(Side),
+    Side(SideArguments),
 }
 
 #[derive(Debug, Args)]
-struct Side {
+struct SideArguments {
     #[arg(long)]
     file: PathBuf,
     #[arg(long)]
@@ -78,7 +78,7 @@ struct Side {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.part {
-        Some(Part::Side(Side { file, point, volume, held_back })) => {
+        Some(Part::Side(SideArguments { file, point, volume, held_back })) => {
             let model = held_back.then_some(SlowModel::CLOUD_VOLUME);
             serve_side(&SideOptions { file, point, is_volume: volume, model }).map_err(Into::into)
         }

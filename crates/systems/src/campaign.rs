@@ -122,9 +122,9 @@ struct Campaign<'a> {
 }
 
 /// Takes the file system away when a round ends early, so that its device can go.
-struct Mounted<'a>(&'a PathBuf);
+struct UnmountGuard<'a>(&'a PathBuf);
 
-impl Mounted<'_> {
+impl UnmountGuard<'_> {
     fn unmount(self) -> Result<(), SystemsError> {
         let directory = self.0;
         std::mem::forget(self);
@@ -132,7 +132,7 @@ impl Mounted<'_> {
     }
 }
 
-impl Drop for Mounted<'_> {
+impl Drop for UnmountGuard<'_> {
     fn drop(&mut self) {
         if let Err(error) = FileSystem::unmount(self.0) {
             eprintln!("left behind: {error}");
@@ -167,7 +167,7 @@ impl<'a> Campaign<'a> {
         let running = self.start_for_good()?;
         self.plan.file_system.make(running.device())?;
         self.plan.file_system.mount(running.device(), &self.directory)?;
-        let mounted = Mounted(&self.directory);
+        let mounted = UnmountGuard(&self.directory);
         self.workload.prepare(&self.directory)?;
         mounted.unmount()?;
         running.shut_down()?;
@@ -198,7 +198,7 @@ impl<'a> Campaign<'a> {
             }
             Err(error) => return Err(SystemsError::violation(format!("no mount: {error}"))),
         }
-        let mounted = Mounted(&self.directory);
+        let mounted = UnmountGuard(&self.directory);
         let started = self.workload.start(&self.directory, &running.power());
         let limit = self.random.below(1 + self.plan.work_max.as_millis() as u64);
         if let Err(error) = started
@@ -219,7 +219,7 @@ impl<'a> Campaign<'a> {
         let running = self.start_for_good()?;
         let mounted = self.plan.file_system.mount(running.device(), &self.directory);
         mounted.map_err(|error| SystemsError::violation(format!("no mount: {error}")))?;
-        let mounted = Mounted(&self.directory);
+        let mounted = UnmountGuard(&self.directory);
         let seconds = begin.elapsed().as_secs_f64();
         self.outcome.recovery_seconds_max = self.outcome.recovery_seconds_max.max(seconds);
         let verified = self.workload.verify(&self.directory)?;

@@ -93,11 +93,11 @@ pub fn compare(
     program: Program,
     scratch: &Scratch,
 ) -> Result<Compared, SystemsError> {
-    let mut volume = Side::new(comparison, program, scratch, Kind::Volume, comparison.size)?;
+    let mut volume = Side::new(comparison, program, scratch, Which::Volume, comparison.size)?;
     let size = File::open(&volume.device)
         .and_then(|mut device| device.seek(SeekFrom::End(0)))
         .map_err(|error| SystemsError::io("look at", &volume.device, error))?;
-    let mut plain = Side::new(comparison, program, scratch, Kind::Plain, size)?;
+    let mut plain = Side::new(comparison, program, scratch, Which::Plain, size)?;
     let bytes = volume.room()? * comparison.fill_percent / 100;
     for side in [&mut plain, &mut volume] {
         side.prepare(program, scratch, bytes)?;
@@ -122,7 +122,7 @@ fn write_whole(file: &Path, size: u64) -> io::Result<()> {
 
 /// Which side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Which {
     Plain,
     Volume,
 }
@@ -146,7 +146,7 @@ struct Side {
     process: Process,
     device: PathBuf,
     file: PathBuf,
-    kind: Kind,
+    kind: Which,
     file_system: FileSystem,
     figures: SideFigures,
 }
@@ -156,10 +156,10 @@ impl Side {
         comparison: &Comparison,
         program: Program,
         scratch: &Scratch,
-        kind: Kind,
+        kind: Which,
         size: u64,
     ) -> Result<Side, SystemsError> {
-        let is_volume = kind == Kind::Volume;
+        let is_volume = kind == Which::Volume;
         let name = if is_volume { "volume" } else { "plain" };
         let name = format!("{name}-{program}").replace(':', "-");
         let file = scratch.path(&format!("{name}.img"));
@@ -238,7 +238,7 @@ impl Side {
         self.file_system.check(&self.device)?;
         self.process.ask(SideRequest::End)?;
         drop(self.process);
-        if self.kind == Kind::Volume {
+        if self.kind == Which::Volume {
             check_store(&self.file)?;
         }
         std::fs::remove_file(&self.file)

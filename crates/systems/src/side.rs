@@ -69,7 +69,7 @@ pub(crate) struct Passed {
 /// When nobody listens to the answers, or nothing can be understood.
 pub fn serve_side(options: &SideOptions) -> io::Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
-    let side = match Side::new(options) {
+    let side = match ServedSide::new(options) {
         Ok(side) => side,
         Err(error) => return send(&mut output, &failed(&*error)),
     };
@@ -92,7 +92,7 @@ pub fn serve_side(options: &SideOptions) -> io::Result<()> {
     Ok(())
 }
 
-struct Side {
+struct ServedSide {
     // Goes first, even when it is dropped.
     device: LoopDevice,
     below: Below,
@@ -114,8 +114,8 @@ impl Below {
     }
 }
 
-impl Side {
-    fn new(options: &SideOptions) -> Result<Side, Box<dyn Error>> {
+impl ServedSide {
+    fn new(options: &SideOptions) -> Result<ServedSide, Box<dyn Error>> {
         if options.is_volume {
             create(open(&options.file)?, &CreateOptions::default())?;
         }
@@ -136,7 +136,7 @@ impl Side {
             false => Below::Bare(BareService::new(device)?),
         };
         let device = LoopDevice::attach(below.service(), &options.point, &LoopOptions::default())?;
-        Ok(Side { device, below, limits, counts })
+        Ok(ServedSide { device, below, limits, counts })
     }
 
     fn hold_back(&self, is_held_back: bool) {

@@ -22,11 +22,11 @@ pub(super) struct Database {
     data: PathBuf,
     /// Of the server's socket.
     socket: PathBuf,
-    kind: Kind,
+    kind: Client,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Client {
     Pgbench,
     Sysbench { rows: u64 },
 }
@@ -37,7 +37,7 @@ impl Database {
         outside: &Path,
         bytes: u64,
     ) -> Result<Database, SystemsError> {
-        let database = Database::start(directory, outside, Kind::Pgbench)?;
+        let database = Database::start(directory, outside, Client::Pgbench)?;
         // A half is left for the log and for dead rows.
         let scale = (bytes / 2 / SCALE_BYTES).max(1).to_string();
         let mut pgbench = database.pgbench_command();
@@ -52,14 +52,14 @@ impl Database {
         bytes: u64,
     ) -> Result<Database, SystemsError> {
         let rows = (bytes / 2 / TABLE_COUNT / ROW_BYTES).max(1000);
-        let database = Database::start(directory, outside, Kind::Sysbench { rows })?;
+        let database = Database::start(directory, outside, Client::Sysbench { rows })?;
         // By one thread: with several, sysbench 1.0.20 has died here of a null pointer.
         let mut sysbench = database.sysbench_command(rows);
         tool::run(sysbench.args(["--threads=1", "prepare"]), "sysbench")?;
         Ok(database)
     }
 
-    fn start(directory: &Path, outside: &Path, kind: Kind) -> Result<Database, SystemsError> {
+    fn start(directory: &Path, outside: &Path, kind: Client) -> Result<Database, SystemsError> {
         let missing = || SystemsError::Missing { program: "postgres".to_owned(), package: PACKAGE };
         let mut server = PostgresServer::new(outside.to_owned())?.ok_or_else(missing)?;
         let data = directory.join("data");
@@ -88,13 +88,13 @@ impl Database {
     pub(super) fn run(&mut self, time: Duration) -> Result<f64, SystemsError> {
         let seconds = time.as_secs().max(1);
         match self.kind {
-            Kind::Pgbench => {
+            Client::Pgbench => {
                 let mut pgbench = self.pgbench_command();
                 pgbench.arg(format!("--client={CLIENT_COUNT}")).arg(format!("--time={seconds}"));
                 pgbench.args(["--jobs=2", "--no-vacuum", "--random-seed=7", "postgres"]);
                 number_after(&mut pgbench, "number of transactions actually processed:")
             }
-            Kind::Sysbench { rows } => {
+            Client::Sysbench { rows } => {
                 let mut sysbench = self.sysbench_command(rows);
                 sysbench.arg(format!("--threads={CLIENT_COUNT}"));
                 sysbench.arg(format!("--time={seconds}")).arg("run");

@@ -92,10 +92,10 @@ impl std::str::FromStr for Program {
 
 /// A program at work in a directory.
 #[derive(Debug)]
-pub struct AtWork(Kind);
+pub struct AtWork(Doing);
 
 #[derive(Debug)]
-enum Kind {
+enum Doing {
     Fio(fio::Fio),
     Postmark(postmark::Postmark),
     Database(Database),
@@ -118,17 +118,17 @@ impl AtWork {
         bytes: u64,
     ) -> Result<AtWork, SystemsError> {
         let kind = match program {
-            Program::Fio { direct } => Kind::Fio(fio::Fio::prepare(directory, direct, bytes)?),
+            Program::Fio { direct } => Doing::Fio(fio::Fio::prepare(directory, direct, bytes)?),
             Program::Postmark => {
-                Kind::Postmark(postmark::Postmark::prepare(directory, outside, bytes)?)
+                Doing::Postmark(postmark::Postmark::prepare(directory, outside, bytes)?)
             }
-            Program::Pgbench => Kind::Database(Database::pgbench(directory, outside, bytes)?),
-            Program::Sysbench => Kind::Database(Database::sysbench(directory, outside, bytes)?),
+            Program::Pgbench => Doing::Database(Database::pgbench(directory, outside, bytes)?),
+            Program::Sysbench => Doing::Database(Database::sysbench(directory, outside, bytes)?),
             Program::Generated(name) => {
                 let workload: Workload = name.parse().expect("it is a workload");
                 let replay = Replay::new(directory, workload, bytes, 1);
                 replay.prepare()?;
-                Kind::Generated(replay)
+                Doing::Generated(replay)
             }
         };
         Ok(AtWork(kind))
@@ -140,10 +140,10 @@ impl AtWork {
     /// What it says when it fails.
     pub fn run(&mut self, time: Duration) -> Result<f64, SystemsError> {
         match &mut self.0 {
-            Kind::Fio(fio) => fio.run(time),
-            Kind::Postmark(postmark) => postmark.run(time),
-            Kind::Database(database) => database.run(time),
-            Kind::Generated(replay) => Ok(replay.run(time)?.operations as f64),
+            Doing::Fio(fio) => fio.run(time),
+            Doing::Postmark(postmark) => postmark.run(time),
+            Doing::Database(database) => database.run(time),
+            Doing::Generated(replay) => Ok(replay.run(time)?.operations as f64),
         }
     }
 
@@ -153,8 +153,8 @@ impl AtWork {
     /// When a server does not end in order.
     pub fn end(self) -> Result<(), SystemsError> {
         match self.0 {
-            Kind::Database(database) => database.end(),
-            Kind::Fio(_) | Kind::Postmark(_) | Kind::Generated(_) => Ok(()),
+            Doing::Database(database) => database.end(),
+            Doing::Fio(_) | Doing::Postmark(_) | Doing::Generated(_) => Ok(()),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::image::{Contents, archive_directory, pack};
 use super::kernel::{Kernel, KernelName, make};
-use super::machine::{Accelerator, Heard, Machine, Shape};
+use super::machine::{Accelerator, Guest, GuestShape, Heard};
 use super::power_cut;
-use super::scenario::{Kind, Scenario};
+use super::scenario::{HostRole, Scenario};
 use crate::error::SystemsError;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub fn run(
     make(&options.directory)?;
     let mut lab = Lab::new(options, kernel)?;
     let (scripts, with_cuts): (Vec<_>, Vec<_>) =
-        scenarios.iter().copied().partition(|scenario| scenario.kind == Kind::Script);
+        scenarios.iter().copied().partition(|scenario| scenario.kind == HostRole::Script);
     let mut left = &scripts[..];
     while !left.is_empty() {
         let done = lab.run_some(left, tell)?;
@@ -72,7 +72,9 @@ pub fn run(
         left = &left[done..];
     }
     for scenario in with_cuts {
-        let Kind::PowerCut { cuts } = scenario.kind else { unreachable!("they were told apart") };
+        let HostRole::PowerCut { cuts } = scenario.kind else {
+            unreachable!("they were told apart")
+        };
         let start = Instant::now();
         let outcome = power_cut::run(&mut lab, scenario, cuts);
         let failure = outcome.as_ref().err().cloned();
@@ -131,7 +133,7 @@ impl Lab {
     }
 
     /// Starts a machine that carries out `plan`: a scenario in each line, script and arguments.
-    pub(super) fn start(&mut self, plan: &str, disk: &Path) -> Result<Machine, SystemsError> {
+    pub(super) fn start(&mut self, plan: &str, disk: &Path) -> Result<Guest, SystemsError> {
         self.machine_count += 1;
         let extra = self.directory.join("plan");
         make(&extra.join("etc"))?;
@@ -148,13 +150,13 @@ impl Lab {
         std::io::copy(&mut part, &mut whole).map_err(failed)?;
         let log = self.directory.join(format!("console-{}.log", self.machine_count));
         let (kernel, accelerator) = (&self.kernel, self.accelerator);
-        Machine::start(&Shape { kernel, archive: &archive, disk, log: &log, accelerator })
+        Guest::start(&GuestShape { kernel, archive: &archive, disk, log: &log, accelerator })
     }
 
     /// Starts a machine and waits until it listens. One whose kernel dies before its first process has
     /// said a word is started again, and that is told: nothing of ours has run in it, and under
     /// emulation kernels trip over the breakpoints by which they change their own code.
-    pub(super) fn boot(&mut self, plan: &str, disk: &Path) -> Result<Machine, SystemsError> {
+    pub(super) fn boot(&mut self, plan: &str, disk: &Path) -> Result<Guest, SystemsError> {
         let mut boots = 0;
         loop {
             boots += 1;
@@ -227,7 +229,7 @@ struct HeardOut {
 }
 
 /// Listens until a scenario ends: `figure VALUE NAME`, then `end STATUS`.
-fn hear_out(machine: &Machine, limit: Duration) -> HeardOut {
+fn hear_out(machine: &Guest, limit: Duration) -> HeardOut {
     let deadline = Instant::now() + limit;
     let mut figures = Vec::new();
     let failure = loop {

@@ -35,7 +35,7 @@ impl Accelerator {
 
 /// What a machine is made of.
 #[derive(Clone, Debug)]
-pub(super) struct Shape<'a> {
+pub(super) struct GuestShape<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) archive: &'a Path,
     /// Becomes the guest's NVMe disk.
@@ -46,7 +46,7 @@ pub(super) struct Shape<'a> {
 }
 
 /// A running machine. Dropping it pulls the plug.
-pub(super) struct Machine {
+pub(super) struct Guest {
     process: Child,
     lines: Receiver<String>,
     log: PathBuf,
@@ -63,12 +63,12 @@ pub(super) enum Heard {
     End,
 }
 
-impl Machine {
+impl Guest {
     /// Turns one on.
     ///
     /// # Errors
     /// When QEMU cannot be started.
-    pub(super) fn start(shape: &Shape<'_>) -> Result<Machine, SystemsError> {
+    pub(super) fn start(shape: &GuestShape<'_>) -> Result<Guest, SystemsError> {
         let failed = |source| SystemsError::io("write", shape.log, source);
         File::create(shape.log).map_err(failed)?;
         let mut command = tool::command("qemu-system-x86_64");
@@ -98,7 +98,7 @@ impl Machine {
             // Nobody listens any more once the machine is dropped.
             let _ = text.try_for_each(|line| sender.send(line));
         });
-        Ok(Machine { process, lines, log: shape.log.to_owned() })
+        Ok(Guest { process, lines, log: shape.log.to_owned() })
     }
 
     /// Waits for the next line of the guest's reports.
@@ -130,7 +130,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Guest {
     fn drop(&mut self) {
         self.cut();
     }

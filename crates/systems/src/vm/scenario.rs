@@ -14,7 +14,7 @@ pub enum Set {
 
 /// What the host does meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HostRole {
     /// It waits for the script to end.
     Script,
     /// It pulls the plug while the script writes, and starts again.
@@ -40,7 +40,7 @@ pub struct Scenario {
     /// Seconds that it may take under emulation, on a busy host.
     pub limit_s: u64,
     /// What the host does.
-    pub kind: Kind,
+    pub kind: HostRole,
 }
 
 impl Scenario {
@@ -57,7 +57,7 @@ impl Scenario {
 }
 
 const fn ublk(name: &'static str, script: &'static str, set: Set, limit_s: u64) -> Scenario {
-    let (needs_ublk, needs_atomic_files, kind) = (true, false, Kind::Script);
+    let (needs_ublk, needs_atomic_files, kind) = (true, false, HostRole::Script);
     Scenario { name, script, needs_ublk, needs_atomic_files, set, limit_s, kind }
 }
 
@@ -66,7 +66,7 @@ const fn any(name: &'static str, script: &'static str, set: Set, limit_s: u64) -
 }
 
 const fn cuts(name: &'static str, script: &'static str, set: Set, cuts: u32) -> Scenario {
-    let kind = Kind::PowerCut { cuts };
+    let kind = HostRole::PowerCut { cuts };
     Scenario { kind, ..ublk(name, script, set, 120) }
 }
 
