@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Completions for one session.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OutboxState>,
     /// For a look without the lock.
     ready_count: AtomicUsize,
     delivered: Condvar,
@@ -30,7 +30,7 @@ pub(crate) struct Outbox {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct OutboxState {
     ready: Vec<Completion>,
     /// The session sleeps on the condition.
     is_asleep: bool,
@@ -140,7 +140,7 @@ impl Outbox {
         Some(event.as_fd())
     }
 
-    fn take_locked(&self, waiting: &mut Waiting, out: &mut Vec<Completion>) {
+    fn take_locked(&self, waiting: &mut OutboxState, out: &mut Vec<Completion>) {
         out.append(&mut waiting.ready);
         self.ready_count.store(0, Ordering::Release);
         if waiting.is_signalled && !waiting.is_closed {
@@ -152,7 +152,7 @@ impl Outbox {
         }
     }
 
-    fn signal(&self, waiting: &mut Waiting) {
+    fn signal(&self, waiting: &mut OutboxState) {
         if let Some(Some(event)) = self.event.get()
             && !waiting.is_signalled
         {
@@ -162,7 +162,7 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         // The list is whole whenever the lock is free.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -50,7 +50,7 @@ use coulter_engine::many::ChangesError;
 use coulter_engine::read_cache::ReadCache;
 use coulter_engine::{Engine, Failure, Phase, Request, RequestId, Response};
 use jobs::{Job, JobIndex, Jobs, Stage};
-use space::Space;
+use space::ShortOfSpace;
 use span::Span;
 use std::collections::VecDeque;
 use std::io;
@@ -125,7 +125,7 @@ pub(crate) struct Driver {
     /// Where clients look up what they read themselves.
     cache: Option<Arc<ReadCache>>,
     /// Writes that wait for space.
-    space: Space,
+    space: ShortOfSpace,
     is_shutting_down: bool,
     /// How a shutdown ended.
     ended: Option<Result<(), Failure>>,

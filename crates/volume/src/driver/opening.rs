@@ -1,7 +1,7 @@
 //! From a device to a driver whose store can be read, in two steps: what is decided between them holds
 //! before the engine has done anything.
 
-use super::{Conflicts, Driver, Jobs, Lost, Space};
+use super::{Conflicts, Driver, Jobs, Lost, ShortOfSpace};
 use crate::bounce::BounceBuffers;
 use crate::counters::Counters;
 use crate::open_error::OpenErrorKind;
@@ -70,7 +70,7 @@ impl Driver {
             freed: Vec::new(),
             commands_out: 0,
             cache: None,
-            space: Space::default(),
+            space: ShortOfSpace::default(),
             is_shutting_down: false,
             ended: None,
             counters: Counters::default(),

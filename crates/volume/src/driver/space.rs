@@ -25,7 +25,7 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Writes that wait for space, and when it is asked for next.
 #[derive(Default)]
-pub(super) struct Space {
+pub(super) struct ShortOfSpace {
     /// The newest command of each tag.
     commands: Vec<Option<Command>>,
     /// Writes that found no space. The device does not have them.
@@ -36,7 +36,7 @@ pub(super) struct Space {
     short_since_ns: Option<u64>,
 }
 
-impl Space {
+impl ShortOfSpace {
     /// A command goes to the device.
     #[inline]
     pub(super) fn note(&mut self, command: &Command) {
