@@ -204,7 +204,8 @@ impl Scene {
     }
 
     fn range(&mut self) -> (u64, u64) {
-        let count = 1 + self.random.below([3, 8, 40][self.random.0 as usize % 3]);
+        let most = [3, 8, 40][self.random.below(3) as usize];
+        let count = 1 + self.random.below(most);
         let first = self.random.below(SECTORS - count + 1);
         if self.random.below(2) == 0 { (first, count) } else { (first & !7, (count + 7) & !7) }
     }
