@@ -3,7 +3,7 @@
 
 use super::Bench;
 use crate::error::BenchError;
-use crate::table::Table;
+use crate::figures::Figures;
 use crate::timing::median;
 use coulter::buffer::Buffer;
 use coulter::service::{Operation, Request, Session};
@@ -33,7 +33,7 @@ pub struct ReadThreads {
     pub raw_gain: f64,
 }
 
-pub(super) fn add_to(table: &mut Table, threads: &[ReadThreads]) {
+pub(super) fn add_to(table: &mut Figures, threads: &[ReadThreads]) {
     for measured in threads {
         table.row(
             &format!("reads, {} threads, queue depth 1", measured.threads),
