@@ -49,7 +49,7 @@ fn assert_is(url: &Url, oracle: &Oracle) {
 fn a_clone_shares_objects_and_neither_collects_what_the_other_needs() {
     let folder = tempfile::tempdir().expect("a folder");
     let [first, second, third] = ["a", "b", "c"].map(|name| url(folder.path(), name));
-    let (mut oracle, mut random) = (Oracle::default(), Random(3));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(3));
     let store = new_store();
     let made = first.open(true).expect("the folder is ours");
     let (device, _) = ship(store.open().expect("it is free"), &made, BUSY, Marks::in_memory());
