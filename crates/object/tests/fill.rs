@@ -70,7 +70,7 @@ fn attach<D: Device>(
 /// A copy of a volume with stamps all over, and what was written.
 fn shipped(bucket: &Arc<dyn Bucket>, seed: u64) -> (Oracle, Random) {
     let store = new_store();
-    let (mut oracle, mut random) = (Oracle::default(), Random(seed));
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(seed));
     let (device, _) = ship(store.open().expect("it is free"), bucket, BUSY, Marks::in_memory());
     let volume = open(device);
     oracle.write(&volume, &mut random, 3000).expect("nothing fails");
