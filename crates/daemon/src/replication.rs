@@ -112,11 +112,13 @@ impl Replication {
             cache::refuse_incomplete(path)?;
         }
         let is_filled = !cache::is_incomplete(path);
-        let bucket = coulter_object::lineage::open(&self.url, is_filled, &Briefly)
-            .map_err(|error| OpenError::NoBucket {
-                path: path.to_owned(),
-                url: self.url.to_string(),
-                reason: error.to_string(),
+        let bucket =
+            coulter_object::lineage::open(&self.url, is_filled, &Briefly).map_err(|error| {
+                OpenError::NoBucket {
+                    path: path.to_owned(),
+                    url: self.url.to_string(),
+                    reason: error.to_string(),
+                }
             })?;
         let is_new = match coulter_object::history::record(&*bucket, &Briefly) {
             Ok(_) => false,
