@@ -11,21 +11,21 @@ const WITHIN: f64 = 0.01;
 
 /// Workload, way to reclaim, write amplification.
 const TABLE: [(&str, Reclaim, f64); 15] = [
-    ("uniform", Reclaim::CopyOut, 3.889),
-    ("uniform", Reclaim::HoleFill, 2.035),
-    ("uniform", Reclaim::Threaded, 1.791),
-    ("zipf:0.8", Reclaim::CopyOut, 3.517),
-    ("zipf:0.8", Reclaim::HoleFill, 2.442),
-    ("zipf:0.8", Reclaim::Threaded, 2.049),
-    ("zipf:0.99", Reclaim::CopyOut, 2.843),
-    ("zipf:0.99", Reclaim::HoleFill, 1.917),
-    ("zipf:0.99", Reclaim::Threaded, 1.910),
-    ("zipf:1.2", Reclaim::CopyOut, 2.025),
-    ("zipf:1.2", Reclaim::HoleFill, 1.307),
-    ("zipf:1.2", Reclaim::Threaded, 1.482),
-    ("shift:1", Reclaim::CopyOut, 3.311),
-    ("shift:1", Reclaim::HoleFill, 2.255),
-    ("shift:1", Reclaim::Threaded, 1.879),
+    ("uniform", Reclaim::CopyOut, 4.209),
+    ("uniform", Reclaim::HoleFill, 2.145),
+    ("uniform", Reclaim::Threaded, 1.878),
+    ("zipf:0.8", Reclaim::CopyOut, 3.946),
+    ("zipf:0.8", Reclaim::HoleFill, 2.597),
+    ("zipf:0.8", Reclaim::Threaded, 2.158),
+    ("zipf:0.99", Reclaim::CopyOut, 3.195),
+    ("zipf:0.99", Reclaim::HoleFill, 2.022),
+    ("zipf:0.99", Reclaim::Threaded, 1.986),
+    ("zipf:1.2", Reclaim::CopyOut, 2.160),
+    ("zipf:1.2", Reclaim::HoleFill, 1.362),
+    ("zipf:1.2", Reclaim::Threaded, 1.583),
+    ("shift:1", Reclaim::CopyOut, 3.748),
+    ("shift:1", Reclaim::HoleFill, 2.357),
+    ("shift:1", Reclaim::Threaded, 1.945),
 ];
 
 fn amplification(workload: &str, reclaim: Reclaim) -> f64 {
