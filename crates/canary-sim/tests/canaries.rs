@@ -14,13 +14,14 @@ const KNOWN: [(Canary, &str); 1] =
     [(Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"))];
 
 /// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`,
-/// `recovery_memory.rs` and `superblocks.rs`; of the last one, which takes two threads, the model in
+/// `recovery_memory.rs`, `superblocks.rs` and `copies.rs`; of the last one, which takes two threads, the model in
 /// `crates/model-reads`.
-const BY_SCENARIO: [Canary; 5] = [
+const BY_SCENARIO: [Canary; 6] = [
     Canary::HoleReaderIgnored,
     Canary::StaleHeaderBelieved,
     Canary::SuperblockSingle,
     Canary::RecoveryOverfilled,
+    Canary::CopyUnused,
     Canary::CachedReadUnchecked,
 ];
 

@@ -110,7 +110,7 @@ fn a_path_of_several_lines_is_one_line_of_text() {
     sandbox.ok(&["create", store, "--size", "256M", "--segment-size", "2M"]);
     sandbox.ok(&["attach", store, "--via", "nbd-server", "--name", "disk"]);
     let shown = "/a\\nforged  64 MiB  ublk\\u{1b}[2K.img";
-    for (words, lines) in [(["list"], 2), (["status"], 7)] {
+    for (words, lines) in [(["list"], 2), (["status"], 8)] {
         let text = sandbox.ok(&words);
         assert!(text.contains(shown), "{text}");
         assert_eq!(text.lines().count(), lines, "{text}");

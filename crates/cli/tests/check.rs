@@ -74,7 +74,7 @@ fn rotten_data_is_found_and_never_read() {
     let Some(sandbox) = written() else { return };
     flip(&sandbox, place_of_first_block(&sandbox) + 1000);
     let error = sandbox.fails(1, &["check", "disk.img", "--data"]);
-    assert!(error.contains("1 faults"), "{error}");
+    assert!(error.contains("1 fault,"), "{error}");
     let output = sandbox.run(&["check", "disk.img", "--data", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("the output is JSON");
     assert_eq!(report["counters"]["faults"], 1);
