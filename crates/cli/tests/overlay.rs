@@ -149,7 +149,7 @@ fn what_cannot_be_below_an_overlay_is_refused_with_what_to_do() {
     assert!(error.contains("missing"), "{error}");
     fs::write(sandbox.path("file"), "text").expect("it is writable");
     let error = sandbox.fails(1, &["overlay", "file"]);
-    assert!(error.contains("no directory"), "{error}");
+    assert!(error.contains("not a directory"), "{error}");
 
     sandbox.ok(&["fs", "create", "disk.img", "--size", "64M"]);
     sandbox.make_directory("fuse");
