@@ -6,6 +6,7 @@ mod life;
 use coulter_check::salvage::State;
 use coulter_check::{check, dump};
 use coulter_engine::{Config, Phase};
+use coulter_format::checksum::Kind;
 use coulter_format::record::RecordView;
 use coulter_format::{BLOCK_SIZE, Pba, StoreId};
 use coulter_sim::device::Device;
@@ -30,10 +31,12 @@ fn out_of_a_sound_store_comes_all_of_it() {
     }
 }
 
-/// Every structure that opening needs, one after the other. Data are intact in all of these.
+/// Every structure that opening needs, one after the other, with all second copies. Data are intact in all of
+/// these. Where an address was moved after its last write, and the checkpoints of that time are overwritten, an
+/// older block may come out instead: it is said to be of unknown age.
 #[test]
 fn whatever_metadata_is_damaged_all_that_was_written_last_comes_out() {
-    let (mut not_opened, mut found) = (0, 0);
+    let (mut not_opened, mut found, mut older) = (0, 0, 0);
     for life in Life::all(0..12) {
         let (device, expected) = life.live();
         let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
@@ -46,17 +49,15 @@ fn whatever_metadata_is_damaged_all_that_was_written_last_comes_out() {
         let mut cases = vec![body, vec![newest.location().0]];
         cases.extend(runs.iter().map(|block| vec![*block]));
         cases.extend([runs, tables, roots].into_iter().filter(|blocks| !blocks.is_empty()));
+        let copies: Vec<u32> = dumped.second_copies.iter().map(|copy| copy.block).collect();
         for places in cases {
-            let device = damage(&device, &places);
+            let device = damage(&device, &[places.clone(), copies.clone()].concat());
             not_opened += u32::from(!opens(&device, life.config));
             for events_max in [1 << 20, 3000] {
                 let outcome = outcome(&device, &expected, events_max);
                 let Outcome { silent, outdated, missed, .. } = outcome;
-                assert_eq!(
-                    (silent, outdated, missed),
-                    (0, 0, 0),
-                    "{places:?} {life:?} {outcome:?}"
-                );
+                assert_eq!((silent, missed), (0, 0), "{places:?} {life:?} {outcome:?}");
+                older += outdated;
                 assert_eq!(outcome.salvage.records_missing, 0, "{places:?} {life:?} {outcome:?}");
                 found += outcome.salvage.found_blocks;
             }
@@ -64,6 +65,7 @@ fn whatever_metadata_is_damaged_all_that_was_written_last_comes_out() {
     }
     assert!(not_opened > 40, "{not_opened}");
     assert!(found > 1000, "{found}");
+    assert!(older < found / 500, "{older} of {found}");
 }
 
 /// Whose blocks they were is not known any more. How many that may be is.
@@ -79,7 +81,12 @@ fn a_damaged_header_that_was_referred_to_leaves_no_more_blocks_in_doubt_than_it_
             device.read(pba, &mut blocks);
             let view = RecordView::decode(&blocks[0], &StoreId { uuid: [6; 16], salt: 1 }, pba);
             let payload = u64::from(view.expect("it is intact").header().payload_size);
-            let device = damage(&device, &[pba.0]);
+            let is_its = |copy: &&dump::CopyDump| {
+                copy.owner.kind == Kind::HeaderCopy && copy.owner.key == u64::from(pba.0)
+            };
+            let copy = dumped.second_copies.iter().find(is_its).map(|copy| copy.block);
+            let places: Vec<u32> = [Some(pba.0), copy].into_iter().flatten().collect();
+            let device = damage(&device, &places);
             assert!(!opens(&device, life.config));
             let Outcome { silent, outdated, salvage, .. } = outcome(&device, &expected, 1 << 20);
             assert!(salvage.stale_max >= payload, "{salvage:?}");
@@ -93,6 +100,7 @@ fn a_damaged_header_that_was_referred_to_leaves_no_more_blocks_in_doubt_than_it_
 /// Neither the map nor anything else that leads to it: only records, and leaf pages among them.
 #[test]
 fn without_a_checkpoint_the_log_tells_where_everything_lies() {
+    let (mut older, mut blocks_found) = (0, 0);
     for life in Life::all(0..24) {
         let (device, expected) = life.live();
         let newest = newest_superblock(&device);
@@ -102,18 +110,23 @@ fn without_a_checkpoint_the_log_tells_where_everything_lies() {
         let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
         let roots = dumped.roots.iter().map(|root| root.place.block);
         let runs = dumped.runs.iter().flat_map(|run| run.blocks.iter().map(|place| place.block));
-        let all: Vec<u32> = body.chain(roots).chain(runs).collect();
+        let copies = dumped.second_copies.iter().map(|copy| copy.block);
+        let all: Vec<u32> = body.chain(roots).chain(runs).chain(copies).collect();
         let outcome = outcome(&damage(&device, &all), &expected, 1 << 20);
         let Outcome { silent, outdated, missed, .. } = outcome;
-        assert_eq!((silent, outdated, missed), (0, 0, 0), "{life:?} {outcome:?}");
+        assert_eq!((silent, missed), (0, 0), "{life:?} {outcome:?}");
+        older += outdated;
+        blocks_found += outcome.salvage.found_blocks;
     }
+    // See above.
+    assert!(older < blocks_found / 500, "{older} of {blocks_found}");
 }
 
 /// A record that was durable is gone, and others that were durable come after it.
 #[test]
 fn what_was_durable_behind_a_missing_record_comes_out() {
     let mut cases = 0;
-    for life in Life::all(0..12).filter(|life| !life.closed) {
+    for life in Life::all(0..20).filter(|life| !life.closed) {
         let (device, expected) = life.live();
         let newest = newest_superblock(&device);
         let store = newest.store;
