@@ -8,6 +8,7 @@
 //! changed.
 
 use crate::api::Buffers;
+use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::Stream;
 use alloc::vec::Vec;
@@ -28,10 +29,10 @@ pub(crate) struct HeaderCopies {
 }
 
 impl HeaderCopies {
-    pub(crate) fn new() -> HeaderCopies {
-        let (places, blocks) =
-            (Vec::with_capacity(WAITING_MAX), alloc::vec![[0; BLOCK_SIZE]; WAITING_MAX]);
-        HeaderCopies { places, blocks }
+    pub(crate) fn new() -> Result<HeaderCopies, NoMemory> {
+        let places = memory::list(WAITING_MAX)?;
+        let blocks = memory::filled([0; BLOCK_SIZE], WAITING_MAX)?;
+        Ok(HeaderCopies { places, blocks })
     }
 
     pub(crate) fn have_room(&self) -> bool {

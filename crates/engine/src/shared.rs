@@ -150,7 +150,7 @@ impl Shared {
             requests: Requests::new(config.request_count)?,
             loads: Loads::new(config.page_count)?,
             lists: Lists::default(),
-            header_copies: HeaderCopies::new(),
+            header_copies: HeaderCopies::new()?,
             pacing: Pacing::default(),
             placer: Placer::new(config.placement, 0),
             signals: Signals::default(),

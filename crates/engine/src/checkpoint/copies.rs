@@ -9,7 +9,7 @@
 //! - What was read from a copy because the first was damaged is written anew, twice, by the next checkpoint. Until
 //!   that is durable the copy stays: its place is released by the same rules as any other.
 
-use alloc::collections::BTreeMap;
+use crate::memory::{self, NoMemory};
 use alloc::vec::Vec;
 use coulter_format::checksum::Kind;
 use coulter_format::{Block, BlockPointer};
@@ -20,7 +20,8 @@ const REPAIRS_MAX: usize = 256;
 /// Where the second copies lie.
 #[derive(Default)]
 pub(crate) struct Copies {
-    all: BTreeMap<(Kind, u64), BlockPointer>,
+    /// Ascending by kind and key.
+    all: Vec<((Kind, u64), BlockPointer)>,
     /// Blocks of which one copy was damaged, by the kind and key of the first.
     repairs: Vec<(Kind, u64, Block)>,
 }
@@ -28,36 +29,61 @@ pub(crate) struct Copies {
 impl Copies {
     /// Where the copy of this kind and key lies. The kind is that of a copy.
     pub(crate) fn pointer(&self, kind: Kind, key: u64) -> Option<BlockPointer> {
-        self.all.get(&(kind, key)).copied()
+        self.place_of(kind, key).ok().map(|index| self.all[index].1)
     }
 
     /// The copy lies there from now on. Returns where it was.
     pub(crate) fn put(&mut self, kind: Kind, key: u64, at: BlockPointer) -> Option<BlockPointer> {
         assert!(kind.is_copy() && at.is_mapped(), "a copy is somewhere");
-        self.all.insert((kind, key), at)
+        match self.place_of(kind, key) {
+            Ok(index) => Some(core::mem::replace(&mut self.all[index].1, at)),
+            Err(index) => {
+                self.all.insert(index, ((kind, key), at));
+                None
+            }
+        }
+    }
+
+    /// The same while a store is opened, when memory may be refused.
+    pub(crate) fn try_put(
+        &mut self,
+        kind: Kind,
+        key: u64,
+        at: BlockPointer,
+    ) -> Result<Option<BlockPointer>, NoMemory> {
+        memory::reserve(&mut self.all)?;
+        Ok(self.put(kind, key, at))
+    }
+
+    /// Where it is in the list, or belongs.
+    fn place_of(&self, kind: Kind, key: u64) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&(kind, key), |(copied, _)| *copied)
     }
 
     /// Forgets a copy. Returns where it was.
     pub(crate) fn remove(&mut self, kind: Kind, key: u64) -> Option<BlockPointer> {
         assert!(kind.is_copy(), "only copies are listed here");
-        self.all.remove(&(kind, key))
+        self.place_of(kind, key).ok().map(|index| self.all.remove(index).1)
     }
 
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockPointer> + '_ {
-        self.all.values().copied()
+        self.all.iter().map(|(_, pointer)| *pointer)
     }
 
     /// Keys of all copies of a kind.
     pub(crate) fn keys_of(&self, kind: Kind) -> impl Iterator<Item = u64> + '_ {
         assert!(kind.is_copy(), "only copies are listed here");
-        self.all.range((kind, 0)..=(kind, u64::MAX)).map(|((_, key), _)| *key)
+        let first = self.all.partition_point(|((other, _), _)| *other < kind);
+        let of_kind = self.all[first..].iter().take_while(move |((other, _), _)| *other == kind);
+        of_kind.map(|((_, key), _)| *key)
     }
 
     /// A block of which one copy is damaged is to be written anew.
     pub(crate) fn repair(&mut self, kind: Kind, key: u64, content: &Block) {
         assert!(kind.of_copy().is_some(), "of what is written anew there are copies");
-        if self.repairs.len() < REPAIRS_MAX {
+        // Without memory for it, it waits too.
+        if self.repairs.len() < REPAIRS_MAX && memory::reserve(&mut self.repairs).is_ok() {
             self.repairs.push((kind, key, *content));
         }
     }

@@ -20,7 +20,7 @@ use coulter_format::{
 };
 
 /// Why the lists of a checkpoint are not taken over.
-enum WrongBody {
+pub(super) enum WrongBody {
     Field(&'static str),
     Memory(NoMemory),
 }
@@ -140,7 +140,7 @@ impl Recovery {
         check(runs.last().is_none_or(|run| run.number < header.next_run), "next_run")?;
         let mut references = body.references();
         check(references.all(|r| segment_of(&geometry, r.pba).is_some()), "reference")?;
-        self.take_copies(shared, body).map_err(WrongBody::Field)?;
+        self.take_copies(shared, body)?;
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
         check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
         check(header.write_clock < NUMBER_LIMIT, "write_clock")?;

@@ -1,5 +1,6 @@
 //! Fetching the blocks that the checkpoint lists, each from its second copy if the first is no good.
 
+use super::checkpoint::WrongBody;
 use super::{Item, JobKind, Recovery, damaged};
 use crate::api::{Buffers, OpenError, PageRef, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
@@ -55,7 +56,7 @@ impl Recovery {
         &self,
         shared: &mut Shared,
         body: &BodyView<'_>,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), WrongBody> {
         let geometry = shared.superblock.geometry;
         let mut places = body.copies();
         let mut put = |kind: Kind, key, pointer: BlockPointer| {
@@ -64,9 +65,9 @@ impl Recovery {
             let Some(pba) = pba else { return Ok(()) };
             let copy = kind.of_copy().expect("of all that is listed there are copies");
             let checksum = rebound(pointer.checksum, key, kind, copy);
-            segment_of(&geometry, pba).ok_or("copy")?;
-            shared.lists.copies.put(copy, key, BlockPointer { pba, checksum });
-            Ok(())
+            segment_of(&geometry, pba).ok_or(WrongBody::Field("copy"))?;
+            shared.lists.copies.try_put(copy, key, BlockPointer { pba, checksum })?;
+            Ok::<_, WrongBody>(())
         };
         for (key, pointer) in body.roots() {
             put(Kind::Root, key, pointer)?;
@@ -81,10 +82,10 @@ impl Recovery {
         }
         for (reference, pointer) in body.references().zip(body.header_copies()) {
             if pointer.is_mapped() && pointer.pba != reference.pba {
-                segment_of(&geometry, pointer.pba).ok_or("copy")?;
+                segment_of(&geometry, pointer.pba).ok_or(WrongBody::Field("copy"))?;
                 let key = u64::from(reference.pba.0);
-                if shared.lists.copies.put(Kind::HeaderCopy, key, pointer).is_some() {
-                    return Err("reference");
+                if shared.lists.copies.try_put(Kind::HeaderCopy, key, pointer)?.is_some() {
+                    return Err(WrongBody::Field("reference"));
                 }
             }
         }
