@@ -121,7 +121,12 @@ fn write(volume: &Volume, model: &Model, writer: u64, writers: u64, ended: &Atom
     let mut random = Random(writer + 1);
     let mut buffer = Buffer::zeroed(GROUP as usize * BLOCK);
     let groups = model.blocks() / GROUP / writers;
+    let begun = Instant::now();
     while !ended.load(Ordering::Relaxed) {
+        // All writers pause at once: nothing is put in while a write may be answered before it has its place.
+        while begun.elapsed().as_millis() % 100 >= 70 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let group = random.below(groups) * writers + writer;
         let first = group * GROUP + random.below(GROUP);
         let count = 1 + random.below((group + 1) * GROUP - first);
