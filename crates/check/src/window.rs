@@ -41,7 +41,7 @@ impl<'a> Window<'a> {
         self.size_blocks
     }
 
-    /// Whoever asks for this block alone is given the other one from now on.
+    /// From now on, a read of this block alone returns the other block.
     pub(crate) fn redirect(&mut self, pba: Pba, copy: Pba) {
         self.redirected.insert(pba, copy);
     }

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// A file system of so many MiB on `disk.img`, not mounted, and the directory `mnt`.
+/// Creates a file system of the given size in MiB in `disk.img`, and the directory `mnt`. Mounts nothing.
 fn made(size: u32) -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");

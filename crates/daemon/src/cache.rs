@@ -94,7 +94,7 @@ pub fn prepare(url: &Url, path: &Path) -> Result<(), Error> {
             format!("there is no space for the cache: it takes {needed}, and {left} are left");
         return Err(refused(reason, "name a file on a disk with more space"));
     }
-    // Of an earlier file of that name.
+    // It belongs to an earlier file of that name.
     let _ = fs::remove_file(beside(path, "marks"));
     let missing = record_path(path);
     let mut marks = Marks::open(&missing).map_err(io("make", &missing))?;

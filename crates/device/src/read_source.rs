@@ -18,7 +18,7 @@ pub struct ReadSource {
 }
 
 impl ReadSource {
-    /// Of a file or a disk; `None` if it cannot be opened once more.
+    /// A source for a file or a disk; `None` if it cannot be opened a second time.
     pub(crate) fn of(target: &Target) -> Option<ReadSource> {
         Some(ReadSource { target: target.reopened_to_read().ok()? })
     }

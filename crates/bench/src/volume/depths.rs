@@ -64,7 +64,7 @@ pub struct ReadDepth {
     pub ratio_to_raw: f64,
     /// The same on the volume's own thread.
     pub local_ratio_to_raw: f64,
-    /// Of the reads from another thread, those that this thread carried out itself, from 0 to 1.
+    /// Share of reads that the client's own thread carried out, from 0 to 1.
     pub cache_hit_fraction: f64,
     /// Microseconds of CPU time of the process for each read through the volume.
     pub volume_cpu_us: f64,

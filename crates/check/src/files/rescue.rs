@@ -50,7 +50,7 @@ pub struct Rescue {
     pub found_leaves: u64,
 }
 
-/// Takes out what there is on a volume of so many blocks.
+/// Extracts all files from a volume with this number of blocks.
 pub fn rescue<E>(read: &mut dyn FnMut(u64) -> Result<Block, E>, volume_blocks: u64) -> Rescue {
     let mut rescue = Rescue::default();
     let superblock = read(0).ok().and_then(|block| Superblock::decode(&block).ok());

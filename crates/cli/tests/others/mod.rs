@@ -36,7 +36,7 @@ pub(crate) struct Fsx<'a> {
 }
 
 impl Fsx<'_> {
-    /// Runs every seed on `target`, each with so many operations; what it finds wrong fails the test.
+    /// Runs each seed on `target` with this number of operations. If fsx finds a fault, the test fails.
     pub(crate) fn run(&self, target: &Path, settings: &str, seeds: Range<u32>, operations: u32) {
         let config = self.sandbox.path("fsx.toml");
         fs::write(&config, settings).expect("the directory is writable");

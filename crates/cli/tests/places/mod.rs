@@ -49,7 +49,7 @@ impl fmt::Display for Place {
 pub(crate) struct Put<'a> {
     sandbox: &'a Sandbox,
     place: Place,
-    /// Of the bare file system.
+    /// The loop device of the bare file system.
     device: Option<PathBuf>,
     /// Where programs work.
     pub(crate) directory: PathBuf,
