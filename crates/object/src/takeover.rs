@@ -124,18 +124,11 @@ pub fn claim(
 /// Steps 2 to 4: no other host can commit behind the history that is returned.
 pub(crate) fn end_others(
     bucket: &dyn Bucket,
-    mut record: VolumeRecord,
+    record: VolumeRecord,
     tag: &Tag,
     patience: &dyn Patience,
 ) -> Result<Ended, ReplicaError> {
-    let epoch = record.newest().map_or(1, |newest| newest.epoch + 1);
-    let begun = record.epochs.iter().rfind(|epoch| epoch.stage == Stage::Begun);
-    let before = begun.map_or(0, |begun| begun.epoch);
-    let provisional = CommitId { epoch: before, number: 0 };
-    record.epochs.push(Epoch { epoch, stage: Stage::Claiming, after: provisional });
-    drop_old_epochs(&mut record);
-    let tag = swap_record(bucket, &mut record, tag, patience)?;
-
+    let (record, tag, epoch) = announce(bucket, record, tag, patience)?;
     let mut history = history::start(bucket, &record, patience)?;
     end_epoch(bucket, &record, &mut history, patience)?;
     // Those that have claimed and not begun cannot begin any more: their second swap is refused. A fence
@@ -146,6 +139,36 @@ pub(crate) fn end_others(
         fence(bucket, &record, CommitId { epoch: stale.epoch, number: 0 }, patience)?;
     }
     Ok(Ended { record, tag, epoch, history })
+}
+
+/// Step 2. The host that has the volume changes the record too, whenever it stores a manifest: that is no
+/// other claim, and what it wrote is read and claimed anew.
+fn announce(
+    bucket: &dyn Bucket,
+    mut record: VolumeRecord,
+    tag: &Tag,
+    patience: &dyn Patience,
+) -> Result<(VolumeRecord, Tag, u64), ReplicaError> {
+    let (found, mut tag) = (record.newest().copied(), tag.clone());
+    loop {
+        let epoch = record.newest().map_or(1, |newest| newest.epoch + 1);
+        let begun = record.epochs.iter().rfind(|epoch| epoch.stage == Stage::Begun);
+        let before = begun.map_or(0, |begun| begun.epoch);
+        let provisional = CommitId { epoch: before, number: 0 };
+        record.epochs.push(Epoch { epoch, stage: Stage::Claiming, after: provisional });
+        drop_old_epochs(&mut record);
+        match swap_record(bucket, &mut record, &tag, patience) {
+            Ok(tag) => return Ok((record, tag, epoch)),
+            Err(ReplicaError::TakenOver) => {
+                let (now, tag_now) = history::record(bucket, patience)?;
+                if now.newest().copied() != found || tag_now == tag {
+                    return Err(ReplicaError::TakenOver);
+                }
+                (record, tag) = (now, tag_now);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Step 5. Whatever else the caller has changed in the record counts from the same instant.

@@ -4,7 +4,7 @@ mod stamped;
 
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
 use coulter_object::publish::Briefly;
-use coulter_object::{Bucket, ReplicaError, history};
+use coulter_object::{Bucket, ReplicaError, history, takeover};
 use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -71,4 +71,31 @@ fn a_manifest_that_is_collected_under_a_reader_is_followed_by_a_newer_one() {
     // Where the record has not changed, what it names is lost.
     bucket.delete(&record.manifest.expect("there is one").name()).expect("it is there");
     assert!(matches!(history::newest(&*bucket, &Briefly), Err(ReplicaError::Missing(_))));
+}
+
+#[test]
+fn a_manifest_that_is_stored_under_a_claim_is_no_other_claim() {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(2));
+    let record = || bucket.read("volume", None).expect("it answers").expect("there is a volume");
+    let earlier = record();
+    let manifest = || history::record(&*bucket, &Briefly).expect("there is a volume").0.manifest;
+    while manifest().is_none() {
+        oracle.write(&volume, &mut random, 100).expect("nothing fails");
+    }
+    volume.flush().expect("nothing fails");
+    let claimed = record();
+    let claimant = Earlier { bucket: bucket.clone(), record: Mutex::new(Some(earlier)) };
+    let claim = takeover::claim(&claimant, "other", 0, &Briefly).expect("nobody else claims");
+    let copy = open_copy(&stamped::restored(&*bucket, &claim.history.pieces));
+    assert_eq!(oracle.assert_prefix(&copy, oracle.flushed), oracle.blocks.len() as u64);
+    let _ = volume.abandon();
+    // Another claim in between counts.
+    let late = Earlier { bucket: bucket.clone(), record: Mutex::new(Some(claimed)) };
+    let refused = takeover::claim(&late, "late", 0, &Briefly);
+    assert!(matches!(refused, Err(ReplicaError::TakenOver)), "{refused:?}");
 }
