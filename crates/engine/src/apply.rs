@@ -163,6 +163,7 @@ impl Applier {
 
     /// Returns whether, if it is data, no other location is counted for the address than where it lies
     /// now.
+    #[inline]
     fn apply_block(
         &mut self,
         shared: &mut Shared,

@@ -5,6 +5,7 @@
 //! a large table comes in pieces of at most [`PIECE_SIZE`].
 
 use crate::api::OpenError;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
@@ -51,6 +52,14 @@ pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, NoMemor
     Ok(filled)
 }
 
+/// An array of the same value, made where it stays: a kernel's stack has not the room.
+pub(crate) fn boxed<T: Clone, const COUNT: usize>(value: T) -> Result<Box<[T; COUNT]>, NoMemory> {
+    match filled(value, COUNT)?.into_boxed_slice().try_into() {
+        Ok(array) => Ok(array),
+        Err(_) => unreachable!("the list has this many items"),
+    }
+}
+
 /// All that comes.
 pub(crate) fn listed<T>(items: impl IntoIterator<Item = T>) -> Result<Vec<T>, NoMemory> {
     let mut all = Vec::new();
@@ -72,27 +81,30 @@ pub(crate) fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), NoMemory> {
     Ok(())
 }
 
+/// Items of a piece of a table.
+const PIECE_ITEMS: usize = 256;
+
 /// A table of which the size does not change, in pieces.
+///
+/// A piece is an array: an item is found with a shift and one comparison, as in a list. Behind the last item
+/// the last piece holds the value that the table was filled with; nothing reads or counts it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<T> {
-    pieces: Vec<Vec<T>>,
+    pieces: Vec<Box<[T; PIECE_ITEMS]>>,
     length: usize,
 }
 
 impl<T: Clone> Pieces<T> {
-    /// Items of a piece: a power of two of them.
-    const SHIFT: u32 = (PIECE_SIZE / size_of::<T>()).ilog2();
-
     /// The same value so many times.
     pub(crate) fn filled(value: T, length: usize) -> Result<Pieces<T>, NoMemory> {
-        let mut pieces = list(length.div_ceil(1 << Self::SHIFT))?;
-        let mut left = length;
-        while left > 0 {
-            let count = left.min(1 << Self::SHIFT);
-            pieces.push(filled(value.clone(), count)?);
-            left -= count;
+        const {
+            assert!(PIECE_ITEMS * size_of::<T>() <= PIECE_SIZE, "no piece is larger than it may be")
+        };
+        let mut pieces = list(length.div_ceil(PIECE_ITEMS))?;
+        for _ in 0..length.div_ceil(PIECE_ITEMS) {
+            pieces.push(boxed(value.clone())?);
         }
-        assert!(pieces.len() << Self::SHIFT >= length, "there is a piece for each");
+        assert!(pieces.len() * PIECE_ITEMS >= length, "there is a piece for each");
         Ok(Pieces { pieces, length })
     }
 
@@ -102,16 +114,16 @@ impl<T: Clone> Pieces<T> {
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        self.pieces.get(index >> Self::SHIFT)?.get(index & ((1 << Self::SHIFT) - 1))
+        (index < self.length).then(|| &self[index])
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        self.pieces.get_mut(index >> Self::SHIFT)?.get_mut(index & ((1 << Self::SHIFT) - 1))
+        if index < self.length { Some(&mut self[index]) } else { None }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.pieces.iter().flatten()
+        self.pieces.iter().flat_map(|piece| piece.iter()).take(self.length)
     }
 
     /// From this one on.
@@ -120,19 +132,21 @@ impl<T: Clone> Pieces<T> {
     }
 }
 
-impl<T: Clone> Index<usize> for Pieces<T> {
+impl<T> Index<usize> for Pieces<T> {
     type Output = T;
 
     #[inline]
     fn index(&self, index: usize) -> &T {
-        &self.pieces[index >> Self::SHIFT][index & ((1 << Self::SHIFT) - 1)]
+        debug_assert!(index < self.length, "the table is shorter");
+        &self.pieces[index / PIECE_ITEMS][index % PIECE_ITEMS]
     }
 }
 
-impl<T: Clone> IndexMut<usize> for Pieces<T> {
+impl<T> IndexMut<usize> for Pieces<T> {
     #[inline]
     fn index_mut(&mut self, index: usize) -> &mut T {
-        &mut self.pieces[index >> Self::SHIFT][index & ((1 << Self::SHIFT) - 1)]
+        debug_assert!(index < self.length, "the table is shorter");
+        &mut self.pieces[index / PIECE_ITEMS][index % PIECE_ITEMS]
     }
 }
 
@@ -142,13 +156,14 @@ mod tests {
 
     #[test]
     fn no_piece_is_larger_than_it_may_be_and_each_item_has_its_place() {
-        let count = 3 * PIECE_SIZE / size_of::<[u32; 5]>() + 7;
+        let count = 3 * PIECE_ITEMS + 7;
         let mut table = Pieces::filled([0u32; 5], count).expect("there is memory");
         for index in 0..count {
             table[index] = [index as u32; 5];
         }
-        let sizes = table.pieces.iter().map(|piece| piece.capacity() * size_of::<[u32; 5]>());
-        assert!(sizes.clone().count() > 3 && sizes.clone().all(|size| size <= PIECE_SIZE));
+        let sizes = table.pieces.iter().map(|piece| size_of_val(&**piece));
+        assert_eq!(sizes.clone().count(), 4);
+        assert!(sizes.clone().all(|size| size <= PIECE_SIZE));
         assert!(table.iter().map(|item| item[3] as usize).eq(0..count));
         assert!(table.iter_from(count - 2).map(|item| item[0] as usize).eq(count - 2..count));
         assert_eq!(table.get(count), None);

@@ -69,6 +69,9 @@ pub(crate) struct Segment {
     pub(crate) search_up_to: u32,
     /// How far it is prepared.
     pub(crate) readiness: Readiness,
+    /// The page of the segment table that tells of it is noted as changed. Kept here, for it is asked at
+    /// every update.
+    noted: bool,
 }
 
 impl Segment {
@@ -161,6 +164,7 @@ impl Segments {
             watched: false,
             search_up_to: u32::MAX,
             readiness: Readiness::default(),
+            noted: false,
         };
         let table = Pieces::filled(free, geometry.segment_count as usize)?;
         let none = || IndexSet::new(table.len());
@@ -238,11 +242,12 @@ impl Segments {
     /// For what the segment table may have to say anew.
     #[inline]
     pub(crate) fn segment_mut(&mut self, segment: SegmentIndex) -> &mut Segment {
-        let page = segment.index() / SEGMENTS_PER_PAGE;
-        if !self.changed_pages.contains(page) {
-            self.changed_pages.insert(page);
+        let entry = &mut self.table[segment.index()];
+        if !entry.noted {
+            entry.noted = true;
+            self.changed_pages.insert(segment.index() / SEGMENTS_PER_PAGE);
         }
-        &mut self.table[segment.index()]
+        entry
     }
 
     /// A read of it begins: it is not opened, nor trimmed, before that has ended.
@@ -371,6 +376,10 @@ impl Segments {
     pub(crate) fn take_changed_pages(&mut self, mut each: impl FnMut(&Segments, usize)) {
         while let Some(page) = self.changed_pages.next(0) {
             self.changed_pages.remove(page);
+            let first = page * SEGMENTS_PER_PAGE;
+            for index in first..self.table.len().min(first + SEGMENTS_PER_PAGE) {
+                self.table[index].noted = false;
+            }
             each(self, page);
         }
     }

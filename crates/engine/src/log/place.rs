@@ -97,6 +97,7 @@ pub(crate) struct PayloadPlaces {
 }
 
 impl PayloadPlaces {
+    #[inline]
     pub(crate) fn next(&mut self) -> Pba {
         let place = match &self.place {
             Place::Row => self.next,

@@ -52,6 +52,8 @@ pub(crate) enum Flag {
     Referred = 128,
     /// It has updates, and no page that is known: it is counted as one that will take a page.
     Pageless = 256,
+    /// The array was used since the hand that looks for one to give up last passed it.
+    Used = 512,
 }
 
 impl Leaf {
@@ -74,6 +76,13 @@ impl Leaf {
         } else {
             self.flags &= !(flag as u16);
         }
+    }
+
+    /// Whether the array was used since this was last asked.
+    pub(crate) fn take_used(&mut self) -> bool {
+        let was_used = self.is(Flag::Used);
+        self.set(Flag::Used, false);
+        was_used
     }
 
     /// Whether the array must stay in memory: it differs from the page on the device, or something
@@ -202,10 +211,17 @@ impl Directory {
         &mut self.roots
     }
 
+    #[inline]
     pub(crate) fn find_root(&self, key: u64) -> Option<usize> {
         if key < self.dense {
             return Some(key as usize);
         }
+        self.search_root(key)
+    }
+
+    /// Among the roots of a sparse volume. Not inline: lookups of others are short without it.
+    #[inline(never)]
+    fn search_root(&self, key: u64) -> Option<usize> {
         self.roots.binary_search_by_key(&key, |root| root.key).ok()
     }
 
@@ -249,6 +265,7 @@ impl Directory {
     }
 
     /// The place of a leaf whose root has a table.
+    #[inline]
     pub(crate) fn find(&self, leaf: u64) -> Option<LeafPlace> {
         let root = self.find_root(leaf / ENTRIES_PER_PAGE as u64)?;
         self.roots[root].leaves.as_ref()?;
@@ -256,29 +273,30 @@ impl Directory {
     }
 
     /// The place of a leaf, made if it is not there.
+    #[inline]
     pub(crate) fn place(&mut self, leaf: u64) -> LeafPlace {
-        self.try_place(leaf).expect("there is memory for a table of leaves")
+        match self.find(leaf) {
+            Some(place) => place,
+            None => self.try_place(leaf).expect("there is memory for a table of leaves"),
+        }
     }
 
     /// The same, if there is memory.
     pub(crate) fn try_place(&mut self, leaf: u64) -> Result<LeafPlace, NoMemory> {
         let root = self.try_root_index(leaf / ENTRIES_PER_PAGE as u64)?;
         if self.roots[root].leaves.is_none() {
-            // Made where it stays: 12 KiB are more than a kernel's stack has to give.
-            let leaves = memory::filled(Leaf::EMPTY, ENTRIES_PER_PAGE)?.into_boxed_slice();
-            let Ok(leaves) = leaves.try_into() else {
-                unreachable!("a table has this many leaves")
-            };
-            self.roots[root].leaves = Some(leaves);
+            self.roots[root].leaves = Some(memory::boxed(Leaf::EMPTY)?);
             self.leaf_tables += 1;
         }
         Ok(LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize })
     }
 
+    #[inline]
     pub(crate) fn leaf(&self, place: LeafPlace) -> &Leaf {
         &self.roots[place.root].leaves.as_ref().expect("a place has a table")[place.slot]
     }
 
+    #[inline]
     pub(crate) fn leaf_mut(&mut self, place: LeafPlace) -> &mut Leaf {
         &mut self.roots[place.root].leaves.as_mut().expect("a place has a table")[place.slot]
     }

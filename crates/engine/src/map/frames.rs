@@ -92,7 +92,6 @@ enum FrameUse {
     Leaf {
         key: u64,
         pinned: bool,
-        referenced: bool,
     },
     /// Bit i set: cell i is in use.
     Cells {
@@ -194,26 +193,29 @@ impl Frames {
     pub(crate) fn take_free(&mut self, key: u64) -> Option<FrameIndex> {
         let frame = self.take()?;
         self.array_mut(frame).fill(0);
-        self.uses[frame.0 as usize] = FrameUse::Leaf { key, pinned: true, referenced: true };
+        self.uses[frame.0 as usize] = FrameUse::Leaf { key, pinned: true };
         self.leaf_count += 1;
         self.pinned_count += 1;
         Some(frame)
     }
 
     /// A leaf whose frame is not pinned and was not used lately: the second chance of a clock. The
-    /// hand stands behind it afterwards.
-    pub(crate) fn evict_candidate(&mut self) -> Option<u64> {
+    /// hand stands behind it afterwards. `take_used` says whether a leaf was used since it was last asked.
+    pub(crate) fn evict_candidate(
+        &mut self,
+        mut take_used: impl FnMut(u64) -> bool,
+    ) -> Option<u64> {
         if self.evictable_count() == 0 {
             return None;
         }
-        // Two rounds: the first may only clear reference bits.
+        // Two rounds: the first may only take the marks of those that were used.
         for _ in 0..2 * self.uses.len() {
             let index = self.hand;
             self.hand = (self.hand + 1) % self.uses.len();
-            if let FrameUse::Leaf { key, pinned: false, referenced } = &mut self.uses[index]
-                && !core::mem::replace(referenced, false)
+            if let FrameUse::Leaf { key, pinned: false } = self.uses[index]
+                && !take_used(key)
             {
-                return Some(*key);
+                return Some(key);
             }
         }
         unreachable!("an evictable frame is found within two rounds")
@@ -265,15 +267,6 @@ impl Frames {
     #[inline]
     pub(crate) fn entry(&self, frame: FrameIndex, index: usize) -> BlockPointer {
         unpack(self.warm(frame, index))
-    }
-
-    /// The entry, and remembers that the frame was used.
-    #[inline]
-    pub(crate) fn touch(&mut self, frame: FrameIndex, index: usize) -> BlockPointer {
-        if let FrameUse::Leaf { referenced, .. } = &mut self.uses[frame.0 as usize] {
-            *referenced = true;
-        }
-        self.entry(frame, index)
     }
 
     /// Touches what an entry lies in. The result is of no meaning.
@@ -490,12 +483,19 @@ mod tests {
     fn a_pinned_frame_is_never_evicted_and_a_used_one_gets_a_second_chance() {
         let mut frames = Frames::new(3, EntryWidth::MAX).expect("there is memory");
         let [a, b, c] = [10, 20, 30].map(|key| frames.take_free(key).unwrap());
-        assert_eq!(frames.evict_candidate(), None);
+        assert_eq!(frames.evict_candidate(|_| false), None);
         for frame in [a, b, c] {
             frames.pin(frame, false);
         }
-        assert_eq!(frames.evict_candidate(), Some(10), "all were used: the first goes");
-        frames.touch(b, 0);
-        assert_eq!(frames.evict_candidate(), Some(30));
+        let mut used = alloc::vec![10, 20, 30];
+        let mut candidate = |used: &mut Vec<u64>| {
+            frames.evict_candidate(|key| {
+                let position = used.iter().position(|used| *used == key);
+                position.map(|position| used.swap_remove(position)).is_some()
+            })
+        };
+        assert_eq!(candidate(&mut used), Some(10), "all were used: the first goes");
+        used.push(20);
+        assert_eq!(candidate(&mut used), Some(30));
     }
 }

@@ -37,10 +37,11 @@ impl Map {
     }
 
     /// Where a block lies.
+    #[inline]
     pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
         let (key, index) = split(lba);
         let Some(place) = self.directory.find(key) else { return self.lookup_without_table(key) };
-        let leaf = self.directory.leaf(place);
+        let leaf = self.directory.leaf_mut(place);
         if leaf.chain.is_some()
             && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
         {
@@ -49,8 +50,15 @@ impl Map {
         }
         if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
             self.statistics.hits += 1;
-            return found(self.frames.touch(leaf.frame, index));
+            leaf.set(Flag::Used, true);
+            return found(self.frames.entry(leaf.frame, index));
         }
+        self.lookup_without_array(key, place)
+    }
+
+    #[inline(never)]
+    fn lookup_without_array(&mut self, key: u64, place: LeafPlace) -> Lookup {
+        let leaf = self.directory.leaf(place);
         if leaf.base_is_gone() {
             return Lookup::Unmapped;
         }
@@ -65,6 +73,7 @@ impl Map {
         }
     }
 
+    #[inline(never)]
     fn lookup_without_table(&self, key: u64) -> Lookup {
         let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
         match root.map(|root| self.directory.roots()[root].state) {
@@ -84,6 +93,7 @@ impl Map {
 
     /// Touches what an update or lookup of the address will need, so that the memory of many
     /// addresses is fetched side by side. The result is of no meaning but must be used.
+    #[inline]
     pub(crate) fn warm(&self, lba: Lba) -> u64 {
         let (key, index) = split(lba);
         let Some(place) = self.directory.find(key) else { return 0 };
@@ -115,6 +125,7 @@ impl Map {
     }
 
     /// The current value, if memory tells.
+    #[inline]
     pub(super) fn known(&self, place: LeafPlace, index: usize) -> Option<BlockPointer> {
         let leaf = self.directory.leaf(place);
         if leaf.chain.is_some()

@@ -7,6 +7,7 @@
 //! the sweep                            its frames are nobody else's
 //! ```
 
+use super::directory::Flag;
 use super::frames::FrameIndex;
 use super::recovery_memory::PAGE_FRAMES_MIN;
 use super::{LoadPurpose, Map, SWEEP_FRAMES};
@@ -100,7 +101,10 @@ impl Map {
         if self.frames.free_count() <= kept + self.promised_frames() {
             return None;
         }
-        self.frames.take_free(key)
+        let frame = self.frames.take_free(key)?;
+        let place = self.directory.find(key).expect("a leaf that gets a frame has a table");
+        self.directory.leaf_mut(place).set(Flag::Used, true);
+        Some(frame)
     }
 
     /// Frames that promised cells may need.
@@ -147,7 +151,12 @@ impl Map {
 
     /// Frees one frame; false if every array in memory must stay.
     pub(super) fn evict_one(&mut self) -> bool {
-        let Some(key) = self.frames.evict_candidate() else { return false };
+        let directory = &mut self.directory;
+        let candidate = self.frames.evict_candidate(|key| {
+            let place = directory.find(key).expect("a leaf with a frame has a table");
+            directory.leaf_mut(place).take_used()
+        });
+        let Some(key) = candidate else { return false };
         let place = self.directory.find(key).expect("a leaf with a frame has a table");
         let leaf = self.directory.leaf_mut(place);
         assert!(!leaf.must_stay(), "an array that must stay is pinned");

@@ -2,6 +2,7 @@
 
 use super::{Segment, Segments, State, Trim};
 use alloc::vec::Vec;
+use coulter_format::segment_table::SEGMENTS_PER_PAGE;
 
 impl Segment {
     /// Whether the device is forgetting it.
@@ -34,6 +35,8 @@ impl Segments {
         let (mut free, mut freed, mut queued, mut valid, mut patched) = (0, 0, 0, 0, 0);
         for (index, segment) in self.table.iter().enumerate() {
             segment.assert_invariants(size);
+            let is_changed = self.changed_pages.contains(index / SEGMENTS_PER_PAGE);
+            assert!(is_changed || !segment.noted, "what is noted as changed is written");
             free += usize::from(segment.state == State::Free);
             freed += usize::from(matches!(segment.state, State::Freed(_)));
             queued += usize::from(matches!(segment.state, State::Queued(_)));
