@@ -22,6 +22,7 @@ pub enum Url {
 
 /// Why a text is no URL of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UrlError {
     /// Its scheme is none of ours, or it has none.
     Scheme,
