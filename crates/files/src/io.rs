@@ -73,7 +73,6 @@ pub struct Io {
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum IoError {
     /// The blocks are damaged.
     Corrupt,
