@@ -71,6 +71,9 @@ pub trait Backing {
         None
     }
 
+    /// It is about to be closed, and nobody uses it. `false`: it goes on after all.
+    fn leave(&self, _leaves: bool) {}
+
     /// Does what only this kind of backing understands, asked for by a command of the program that
     /// gave it.
     ///

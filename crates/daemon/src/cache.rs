@@ -5,14 +5,14 @@
 //! missing read as zeros.
 
 use crate::error::{Error, OpenError};
-use crate::replication::{self, Shipped, beside, has_ended, owner, seconds_since_1970};
+use crate::replication::{beside, has_ended, owner, seconds_since_1970};
 use coulter_device::Device;
 use coulter_object::device::{CHUNK_SIZE, Opening, adopt, begin};
-use coulter_object::fill::FillingDevice;
+use coulter_object::fill::{Fill, FillingDevice};
 use coulter_object::marks::{Marks, Owner};
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
-use coulter_object::{ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover};
+use coulter_object::{Replica, ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -117,7 +117,7 @@ pub(crate) fn wrap(
     caching: Caching,
     device: Box<dyn Device>,
     mut opening: Opening,
-) -> Result<(Box<dyn Device>, Shipped), String> {
+) -> Result<(Box<dyn Device>, Replica, Fill), String> {
     let told = |error: ReplicaError| error.to_string();
     let place = record_path(path);
     let mut missing =
@@ -158,5 +158,5 @@ pub(crate) fn wrap(
     let filling = FillingDevice::new(device, bucket, record, pieces, missing, is_whole);
     let (device, fill) = filling.map_err(told)?;
     let (device, replica) = ShippedDevice::start(device, opening, claim, unsure);
-    Ok((Box::new(device), replication::Shipped { replica, fill: Some(fill) }))
+    Ok((Box::new(device), replica, fill))
 }

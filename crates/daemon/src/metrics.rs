@@ -5,6 +5,7 @@
 //! Units are Prometheus's: bytes and seconds.
 
 use crate::opening::Acknowledge;
+use crate::replication::{ReplicaFacts, UsageFacts};
 use crate::state::Entry;
 use crate::status::Facts;
 use serde_json::{Map, Value};
@@ -45,6 +46,9 @@ pub(crate) fn render(facts: &Facts) -> String {
             let help = "Bytes written to the device per byte written by the host";
             page.gauge("write_amplification", help, status.write_amplification);
             page.statistics(&status.statistics);
+            if let Some(replica) = &status.replica {
+                page.replica(replica);
+            }
         }
         Facts::Other(status) => {
             page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
@@ -127,6 +131,49 @@ impl Page {
         self.sample(&format!("{name}_count"), "", count);
         let longest = format!("{kind}_latency_max_seconds");
         self.gauge(&longest, "The longest of them", number("max_ns") as f64 * NANOSECONDS);
+    }
+
+    /// How the copy of a replicated store stands, and what its bucket was asked.
+    fn replica(&mut self, replica: &ReplicaFacts) {
+        let help = "Bytes that are in no commit yet";
+        self.gauge("replica_lag_bytes", help, replica.lag_bytes);
+        let help = "For how long something has waited to be in a commit";
+        self.gauge("replica_lag_seconds", help, replica.lag_seconds);
+        let help = "For how long the bucket has not answered; 0 if it does";
+        self.gauge("replica_outage_seconds", help, replica.outage_seconds.unwrap_or(0.0));
+        let help = "1 if another host has taken the volume over";
+        self.gauge("replica_fenced", help, u8::from(replica.is_fenced));
+        let help = "Bytes that the cache has still to fetch";
+        self.gauge("replica_missing_bytes", help, replica.missing_bytes);
+        for (name, help, value) in [
+            ("commits", "Commits since the opening", replica.commits),
+            ("written_bytes", "Bytes written to the device", replica.written_bytes),
+            ("shipped_bytes", "Bytes shipped", replica.shipped_bytes),
+            ("unreadable_bytes", "Bytes that could not be read back", replica.unreadable_bytes),
+        ] {
+            let name = format!("replica_{name}_total");
+            self.head(&name, "counter", help);
+            self.sample(&name, "", value);
+        }
+        type Count = fn(&UsageFacts) -> u64;
+        let counts: [(&str, &str, Count); 6] = [
+            ("puts", "Creations and swaps of an object", |usage| usage.puts),
+            ("gets", "Reads of an object or of a part of it", |usage| usage.gets),
+            ("deletes", "Deletions of an object", |usage| usage.deletes),
+            ("lists", "Lists of names", |usage| usage.lists),
+            ("sent_bytes", "Bytes of objects sent to the bucket", |usage| usage.sent_bytes),
+            ("received_bytes", "Bytes of objects received", |usage| usage.received_bytes),
+        ];
+        for (name, help, count) in counts {
+            let name = format!("replica_bucket_{name}_total");
+            self.head(&name, "counter", help);
+            for (cause, usage) in &replica.usage {
+                self.sample(&name, &format!(",cause=\"{cause}\""), count(usage));
+            }
+        }
+        let help = "Cost of the requests at the list price of S3 Standard, without traffic and space";
+        self.head("replica_cost_dollars_total", "counter", help);
+        self.sample("replica_cost_dollars_total", "", replica.cost_dollars);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {

@@ -9,7 +9,7 @@ use crate::error::{Error, OpenError};
 use coulter_device::Device;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block};
-use coulter_object::bucket::BucketErrorKind;
+use coulter_object::bucket::{Bucket, BucketErrorKind, Cause, Meter, MeteredBucket, Prices, Usage};
 use coulter_object::device::Opening;
 use coulter_object::fill::Fill;
 use coulter_object::marks::Marks;
@@ -18,9 +18,11 @@ use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
 use coulter_object::{Ack, Replica, ReplicaError, Settings, ShippedDevice, Url};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where marks of disks are kept.
@@ -56,6 +58,8 @@ pub struct Shipped {
     pub replica: Replica,
     /// How the cache stands, if something was missing in it at the opening.
     pub fill: Option<Fill>,
+    /// What the bucket was asked.
+    pub meter: Meter,
 }
 
 /// What a daemon tells of a copy.
@@ -91,6 +95,36 @@ pub struct ReplicaFacts {
     /// Why some of them could not be fetched.
     #[serde(default)]
     pub fill_error: Option<String>,
+    /// What the bucket was asked since the opening, by what its objects are for.
+    #[serde(default)]
+    pub usage: BTreeMap<String, UsageFacts>,
+    /// What those requests cost at the list price of S3 Standard, in dollars; without traffic and space.
+    #[serde(default)]
+    pub cost_dollars: f64,
+}
+
+/// Requests to a bucket, and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UsageFacts {
+    /// Creations and swaps of an object.
+    pub puts: u64,
+    /// Reads of an object or of a part of it.
+    pub gets: u64,
+    /// Deletions.
+    pub deletes: u64,
+    /// Lists of names.
+    pub lists: u64,
+    /// Bytes of objects that were sent.
+    pub sent_bytes: u64,
+    /// Bytes of objects that were received.
+    pub received_bytes: u64,
+}
+
+impl From<Usage> for UsageFacts {
+    fn from(usage: Usage) -> UsageFacts {
+        let Usage { puts, gets, deletes, lists, sent_bytes, received_bytes } = usage;
+        UsageFacts { puts, gets, deletes, lists, sent_bytes, received_bytes }
+    }
 }
 
 impl Replication {
@@ -120,6 +154,9 @@ impl Replication {
                     reason: error.to_string(),
                 }
             })?;
+        let bucket = MeteredBucket::new(bucket);
+        let meter = bucket.meter();
+        let bucket: Arc<dyn Bucket> = Arc::new(bucket);
         let is_new = match coulter_object::history::record(&*bucket, &Briefly) {
             Ok(_) => false,
             Err(ReplicaError::NoVolume) => true,
@@ -150,13 +187,16 @@ impl Replication {
             owner: owner(),
             content: content_of(path, size),
             reseed: self.reseed,
+            has_ended,
         };
         if let Some(caching) = self.cache.filter(|_| !is_filled) {
-            return cache::wrap(path, caching, device, opening).map_err(|why| refused(why).into());
+            let wrapped = cache::wrap(path, caching, device, opening);
+            let (device, replica, fill) = wrapped.map_err(&refused)?;
+            return Ok((device, Shipped { replica, fill: Some(fill), meter }));
         }
         let (device, replica) =
             ShippedDevice::open(device, opening).map_err(|error| refused(error.to_string()))?;
-        Ok((Box::new(device), Shipped { replica, fill: None }))
+        Ok((Box::new(device), Shipped { replica, fill: None, meter }))
     }
 
     fn settings(&self) -> Settings {
@@ -190,6 +230,11 @@ impl Replication {
             is_fenced: status.is_fenced,
             missing_bytes: fill.missing_bytes,
             fill_error: fill.error,
+            usage: Cause::ALL
+                .iter()
+                .map(|(cause, name)| ((*name).to_owned(), shipped.meter.of(*cause).into()))
+                .collect(),
+            cost_dollars: shipped.meter.total().cost(&Prices::S3_STANDARD),
         }
     }
 }

@@ -211,8 +211,12 @@ impl Serving {
             self.write_out_users();
         }
         log::info!(force; "detaching");
+        self.backing.leave(true);
         let detached = self.point.detach(force);
         let ends = detached.is_ok() || self.point.is_gone();
+        if !ends {
+            self.backing.leave(false);
+        }
         if ends != self.entry.ending {
             self.say_whether_it_ends(ends);
         }
@@ -384,6 +388,7 @@ impl Serving {
     /// # Errors
     /// What kept it from that; then the next opening replays the log.
     pub(super) fn end(mut self) -> Result<Option<Facts>, Error> {
+        self.backing.leave(true);
         // Does nothing if it was detached already.
         let detached = self.point.detach(true);
         self.failures.tell(&self.backing.failures(), Instant::now(), true);

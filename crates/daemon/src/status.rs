@@ -4,7 +4,7 @@
 //! change here; this file only adds the ratios that people ask for.
 
 use crate::opening::Acknowledge;
-use crate::replication::ReplicaFacts;
+use crate::replication::{ReplicaFacts, UsageFacts};
 use crate::state::Entry;
 use coulter_terminal::Size;
 use coulter_terminal::{self as terminal, BOLD};
@@ -309,6 +309,17 @@ fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Res
         "  replica    {url}, --ack {ack}: {} and {lag_seconds:.1} s behind, commit {commit}, {} shipped",
         Size(*lag_bytes),
         Size(replica.shipped_bytes)
+    )?;
+    let sum = |count: fn(&UsageFacts) -> u64| replica.usage.values().map(count).sum::<u64>();
+    writeln!(
+        f,
+        "  requests   {} PUT, {} GET, {} DELETE; {} sent, {} received; ${:.4} at the list price of S3",
+        sum(|usage| usage.puts),
+        sum(|usage| usage.gets),
+        sum(|usage| usage.deletes),
+        Size(sum(|usage| usage.sent_bytes)),
+        Size(sum(|usage| usage.received_bytes)),
+        replica.cost_dollars
     )?;
     if replica.is_fenced {
         writeln!(

@@ -277,11 +277,29 @@ impl Backing for OpenStore {
         self.volume.tune(retuning)
     }
 
+    fn leave(&self, leaves: bool) {
+        let Some((_, shipped)) = &self.replica else { return };
+        match leaves {
+            true => shipped.replica.leave_within(LINGER),
+            false => shipped.replica.stay(),
+        }
+    }
+
     /// What is known at the end can be had again by opening the store.
     fn close(self: Box<Self>, _: &Entry, _: Duration) -> Result<Option<Facts>, Error> {
-        self.volume.shut_down().map(|()| None).map_err(|error| {
-            OpenError::NotClosed { path: self.path.clone(), reason: error.to_string() }.into()
-        })
+        self.volume.shut_down().map_err(|error| {
+            Error::from(OpenError::NotClosed { path: self.path.clone(), reason: error.to_string() })
+        })?;
+        // Nothing is lost here. The copy is what is behind, and whoever relies on it has to know.
+        match &self.replica {
+            Some((replication, shipped)) if shipped.replica.status().has_left => {
+                let (path, url) = (self.path.clone(), replication.url.to_string());
+                let error = shipped.replica.status().weather.error;
+                let reason = error.map_or_else(String::new, |error| error.to_string());
+                Err(OpenError::CopyBehind { path, url, reason }.into())
+            }
+            _ => Ok(None),
+        }
     }
 }
 

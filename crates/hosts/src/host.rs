@@ -99,6 +99,7 @@ impl Host {
             owner: format!("host {index}"),
             content: std::iter::once(0..DEVICE_SIZE).collect(),
             reseed: false,
+            has_ended: |_| true,
         };
         let patience = Persistent { shared: shared.clone(), host: index };
         let (device, durable) = (Cells::default(), Cells::default());

@@ -20,6 +20,7 @@ mod replica;
 
 pub use crate::courier::Weather;
 pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
+use replica::Leaving;
 pub use replica::{Replica, Status};
 
 use crate::courier::{Courier, Report};
@@ -85,6 +86,8 @@ pub struct ShippedDevice<D: Device> {
     unreadable: BTreeSet<u64>,
     /// The device is gone, and nothing is shipped any more.
     has_stopped: bool,
+    /// The volume is being closed while the bucket fails: nothing is shipped any more, and flushes are local.
+    has_left: bool,
     /// Reads that wait for room in the queue.
     read_parts: VecDeque<(JobId, u64, Range<u64>)>,
     /// Commands that the shipper, or a mark, does not let pass yet.
@@ -163,6 +166,7 @@ impl<D: Device> ShippedDevice<D> {
             witness: AlignedMemory::zeroed(UNREADABLE_UNIT as usize),
             unreadable: BTreeSet::new(),
             has_stopped: false,
+            has_left: false,
             read_parts: VecDeque::new(),
             held: VecDeque::with_capacity(depth),
             flushes: BTreeMap::new(),
@@ -211,7 +215,7 @@ impl<D: Device> ShippedDevice<D> {
 
     /// Whether a range may change now. Asks for marks that are missing.
     fn may_pass(&mut self, range: &Range<u64>) -> bool {
-        if !self.has_stopped && !self.shipper.admits(range) {
+        if self.ships() && !self.shipper.admits(range) {
             return false;
         }
         let chunk_size = u64::from(CHUNK_SIZE);
@@ -233,11 +237,15 @@ impl<D: Device> ShippedDevice<D> {
         while let Some(report) = self.courier.report() {
             self.take_report(report);
         }
-        if std::mem::take(&mut self.replica.lock().wants_commit) {
+        let mut shared = self.replica.lock();
+        let (wants_commit, leaving) = (std::mem::take(&mut shared.wants_commit), shared.leaving);
+        drop(shared);
+        if wants_commit {
             self.shipper.ask_for_commit();
         }
+        self.leave(leaving);
         let now = self.start.elapsed();
-        while !self.has_stopped
+        while self.ships()
             && let Some(action) = self.shipper.poll(now)
         {
             self.perform(action);
@@ -249,14 +257,19 @@ impl<D: Device> ShippedDevice<D> {
             self.release();
         }
         self.clear_marks();
-        let due = self.shipper.due().filter(|_| !self.has_stopped);
-        self.courier.set_alarm(due.map(|due| self.start + due));
+        let due = self.shipper.due().filter(|_| self.ships());
+        let due = due.map(|due| self.start + due);
+        let until = match leaving {
+            Leaving::Until(until) if self.ships() => Some(until.max(Instant::now() + LEAVE_EVERY)),
+            Leaving::No | Leaving::Until(_) | Leaving::Stays => None,
+        };
+        self.courier.set_alarm(due.into_iter().chain(until).min());
         self.tell(now);
     }
 
     fn take_report(&mut self, report: Report) {
         match report {
-            Report::Created(_, true) | Report::Manifest(_) if self.has_stopped => {}
+            Report::Created(_, true) | Report::Manifest(_) if !self.ships() => {}
             Report::Created(job, is_ours) => self.shipper.handle_created(job, is_ours),
             Report::Manifest(id) => self.shipper.handle_manifest(id),
             Report::Fenced => self.shipper.fence(),
@@ -360,6 +373,11 @@ impl<D: Device> ShippedDevice<D> {
         if result.is_ok() {
             self.flushed = self.flushed.max(number);
         }
+        if self.has_left && !self.has_stopped {
+            self.flushes.remove(&number);
+            self.ready.push(Completion { tag: command.tag, result });
+            return;
+        }
         if self.settings.ack == Ack::Remote && self.has_stopped {
             // The copy does not have it, whatever the device says.
             self.flushes.remove(&number);
@@ -395,7 +413,7 @@ impl<D: Device> ShippedDevice<D> {
         result: Result<(), DeviceError>,
     ) {
         let length = range.end - range.start;
-        if result.is_ok() || self.has_stopped {
+        if result.is_ok() || !self.ships() {
             self.part_is_read(job);
         } else if length > UNREADABLE_UNIT {
             // Once more, in small pieces.
@@ -443,7 +461,7 @@ impl<D: Device> ShippedDevice<D> {
             return;
         }
         let read = self.reads.remove(&job).expect("it was there above");
-        if !self.has_stopped {
+        if self.ships() {
             let bytes = read.memory[..read.size as usize].to_vec();
             self.shipper.handle_read(job, bytes, read.unreadable);
         }
@@ -455,6 +473,27 @@ impl<D: Device> ShippedDevice<D> {
         self.has_stopped = true;
         let gone = Err(DeviceError::of(DeviceErrorKind::Gone));
         self.answer_flushes(gone);
+    }
+
+    /// Whether anything is shipped still.
+    fn ships(&self) -> bool {
+        !self.has_stopped && !self.has_left
+    }
+
+    /// Closing the volume waits for a bucket that fails, but not without end. The marks stay.
+    fn leave(&mut self, leaving: Leaving) {
+        match leaving {
+            Leaving::Until(until) if self.ships() && Instant::now() >= until => {
+                let is_out = self.replica.status().weather.outage_since.is_some();
+                if is_out && !self.shipper.is_idle() {
+                    self.has_left = true;
+                    self.answer_flushes(Ok(()));
+                }
+            }
+            // What was not shipped cannot be made up for without opening it anew.
+            Leaving::Stays if self.has_left && !self.has_stopped => self.stop(),
+            Leaving::No | Leaving::Until(_) | Leaving::Stays => {}
+        }
     }
 
     /// Another host has the volume: nothing is done any more.
@@ -483,7 +522,7 @@ impl<D: Device> ShippedDevice<D> {
     /// Takes marks off chunks that are in a commit and were flushed since, after every few commits.
     fn clear_marks(&mut self) {
         let commits = self.shipper.counts().commits;
-        if self.has_stopped || commits < self.commits_at_last_clearing + CLEAR_EVERY {
+        if !self.ships() || commits < self.commits_at_last_clearing + CLEAR_EVERY {
             return;
         }
         self.commits_at_last_clearing = commits;
@@ -509,7 +548,7 @@ impl<D: Device> ShippedDevice<D> {
 
     /// Tells those who ask how it stands, not more often than anybody looks.
     fn tell(&mut self, now: Duration) {
-        let is_final = self.shipper.is_fenced() || self.has_stopped;
+        let is_final = self.shipper.is_fenced() || !self.ships();
         if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !is_final {
             return;
         }
@@ -524,6 +563,7 @@ impl<D: Device> ShippedDevice<D> {
             weather: Weather::default(),
             is_fenced: self.shipper.is_fenced(),
             has_stopped: self.has_stopped,
+            has_left: self.has_left,
             is_idle: self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty(),
         };
     }
@@ -543,7 +583,7 @@ impl<D: Device> ShippedDevice<D> {
     fn drain(&mut self) {
         let until = Instant::now() + LINGER;
         self.shipper.ask_for_commit();
-        while !self.shipper.is_fenced() && !self.has_stopped && Instant::now() < until {
+        while !self.shipper.is_fenced() && self.ships() && Instant::now() < until {
             self.step();
             let is_done = self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty();
             if is_done || self.turn(Wait::For(Duration::from_millis(20))).is_err() {
@@ -555,6 +595,9 @@ impl<D: Device> ShippedDevice<D> {
 
 /// Time between two accounts of how it stands.
 const TELL_EVERY: Duration = Duration::from_millis(5);
+
+/// Time between two looks at a bucket that fails while the volume is being closed.
+const LEAVE_EVERY: Duration = Duration::from_millis(100);
 
 /// Commits between two looks at the marks.
 const CLEAR_EVERY: u64 = 4;
@@ -631,7 +674,7 @@ unsafe impl<D: Device> Device for ShippedDevice<D> {
             CommandKind::Flush => {
                 self.flush_count += 1;
                 let number = self.flush_count;
-                if self.settings.ack == Ack::Remote && !self.has_stopped {
+                if self.settings.ack == Ack::Remote && self.ships() {
                     self.flushes.insert(number, command.tag);
                     self.shipper.handle_flush(number);
                 }

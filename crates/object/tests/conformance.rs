@@ -32,6 +32,7 @@ fn shipped(ack: Ack, rates: Rates) -> impl Fn(Access) -> Result<Box<dyn Device>,
             // Nothing to begin with, so that a device of which nothing is asked is quiet.
             content: RangeSet::new(),
             reseed: false,
+            has_ended: |_| true,
         };
         let (device, _) = ShippedDevice::open(inner, opening).expect("the bucket is empty");
         Ok(Box::new(device))

@@ -4,7 +4,8 @@ mod stamped;
 
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
 use coulter_object::publish::Briefly;
-use coulter_object::{Bucket, ReplicaError, history, takeover};
+use coulter_object::device::Opening;
+use coulter_object::{Bucket, ReplicaError, ShippedDevice, history, takeover};
 use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -98,4 +99,29 @@ fn a_manifest_that_is_stored_under_a_claim_is_no_other_claim() {
     let late = Earlier { bucket: bucket.clone(), record: Mutex::new(Some(claimed)) };
     let refused = takeover::claim(&late, "late", 0, &Briefly);
     assert!(matches!(refused, Err(ReplicaError::TakenOver)), "{refused:?}");
+}
+
+#[test]
+fn a_host_that_has_opened_the_volume_and_not_committed_is_not_fenced_in_passing() {
+    let bucket: Arc<dyn Bucket> = Arc::new(MemoryBucket::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (device, _) = ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path()));
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(5));
+    oracle.write(&volume, &mut random, 50).expect("nothing fails");
+    volume.close().expect("it is closed in order");
+    let claim = takeover::claim(&*bucket, "other", 0, &Briefly).expect("nobody else claims");
+
+    let again = |has_ended: fn(&str) -> bool| {
+        let opening = stamped::opening(bucket.clone(), BUSY, marks(folder.path()));
+        let inner = store.open().expect("it is free");
+        ShippedDevice::open(inner, Opening { has_ended, ..opening }).map(|_| ())
+    };
+    let refused = again(|_| false);
+    assert!(matches!(&refused, Err(ReplicaError::InUse(owner)) if owner == "other"), "{refused:?}");
+    takeover::give_up(&*bucket, claim.epoch, &Briefly).expect("it is the other's");
+    again(|_| false).expect("the other has given the volume up, and wrote nothing");
+    takeover::claim(&*bucket, "another", 0, &Briefly).expect("nobody else claims");
+    again(|owner| owner == "another").expect("that one has ended");
 }

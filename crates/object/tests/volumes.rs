@@ -2,6 +2,7 @@
 
 mod stamped;
 
+use coulter::Volume;
 use coulter_device::wrap::{CutDevice, CutPolicy};
 use coulter_object::bucket::MemoryBucket;
 use coulter_object::bucket::faulty::{FaultyBucket, Rates};
@@ -316,4 +317,76 @@ fn a_new_copy_of_zeros_costs_next_to_nothing() {
     open(device).close().expect("it is closed in order");
     let stored: u64 = memory.list("").expect("memory lists").iter().map(|(_, size)| size).sum();
     assert!(stored < STORE_SIZE / 4, "{stored} bytes for an empty store of {STORE_SIZE}");
+}
+
+/// A write that no flush follows, as [`Oracle::write`] stamps them.
+fn write_unflushed(oracle: &mut Oracle, volume: &Volume, block: u64) {
+    let stamp = oracle.blocks.len() as u64 + 1;
+    let mut bytes = vec![(stamp % 251) as u8; BLOCK];
+    bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+    bytes[8..16].copy_from_slice(&block.to_le_bytes());
+    oracle.blocks.push(block);
+    volume.write_at(block * BLOCK as u64, &bytes).expect("the local device fails nothing");
+}
+
+#[test]
+fn a_volume_that_is_closed_while_the_bucket_fails_is_closed_and_shipped_later() {
+    let truth = MemoryBucket::new();
+    let faulty = FaultyBucket::new(Arc::new(truth.clone()), Rates::default(), 1);
+    let bucket: Arc<dyn Bucket> = Arc::new(faulty.clone());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(3));
+    let settings = Settings { ack: Ack::Remote, ..BUSY };
+    let open_shipped = || {
+        let inner = store.open().expect("it is free");
+        let (device, replica) = ship(inner, &bucket, settings, marks(folder.path()));
+        (open(device), replica)
+    };
+    let (volume, replica) = open_shipped();
+    oracle.write(&volume, &mut random, 200).expect("nothing fails");
+    volume.flush().expect("nothing fails");
+    faulty.set_down(true);
+    for block in 0..20 {
+        write_unflushed(&mut oracle, &volume, block);
+    }
+    replica.leave_within(Duration::from_millis(300));
+    volume.close().expect("the local device fails nothing");
+    assert!(replica.status().has_left);
+    let kept = oracle.assert_prefix(&open_copy(&copy(&truth)), oracle.flushed);
+    assert!(kept < oracle.blocks.len() as u64, "the copy is behind");
+
+    faulty.set_down(false);
+    let (volume, replica) = open_shipped();
+    let all = oracle.blocks.len() as u64;
+    assert_eq!(oracle.assert_prefix(&volume, all), all, "the local store lacks nothing");
+    // While the bucket answers, leaving changes nothing.
+    replica.leave_within(Duration::ZERO);
+    volume.flush().expect("nothing fails");
+    volume.close().expect("nothing fails");
+    assert!(!replica.status().has_left);
+    assert_eq!(oracle.assert_prefix(&open_copy(&copy(&*bucket)), all), all, "it has caught up");
+}
+
+#[test]
+fn a_volume_that_stays_after_it_has_left_its_copy_acknowledges_nothing() {
+    let faulty = FaultyBucket::new(Arc::new(MemoryBucket::new()), Rates::default(), 1);
+    let bucket: Arc<dyn Bucket> = Arc::new(faulty.clone());
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = new_store();
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(4));
+    let settings = Settings { ack: Ack::Remote, ..BUSY };
+    let (device, replica) =
+        ship(store.open().expect("it is free"), &bucket, settings, marks(folder.path()));
+    let volume = open(device);
+    oracle.write(&volume, &mut random, 50).expect("nothing fails");
+    volume.flush().expect("nothing fails");
+    faulty.set_down(true);
+    write_unflushed(&mut oracle, &volume, 0);
+    replica.leave_within(Duration::ZERO);
+    wait_until("it leaves", || replica.status().has_left);
+    replica.stay();
+    wait_until("it stops", || replica.status().has_stopped);
+    volume.flush().expect_err("the copy cannot be kept");
+    let _ = volume.abandon();
 }

@@ -34,6 +34,8 @@ pub enum OpenError {
     CacheIncomplete { path: PathBuf },
     /// The bucket for its copy cannot be opened.
     NoBucket { path: PathBuf, url: String, reason: String },
+    /// A store was closed in order, and its copy could not be brought up to date.
+    CopyBehind { path: PathBuf, url: String, reason: String },
     /// A volume did not end in order.
     NotClosed { path: PathBuf, reason: String },
 }
@@ -91,6 +93,14 @@ impl OpenError {
                 "`coulter restore` brings the copy here; if this store is the one that counts, \
                          `--reseed` ships it anew",
             ),
+            OpenError::CopyBehind { path, url, reason } => {
+                fault(format!("the copy of {} at {url} is behind", path.display()))
+                    .why(reason.as_str())
+                    .help(
+                        "the store is detached and whole; the next attach with `--replicate` ships what \
+                         is missing",
+                    )
+            }
             OpenError::NotCached { path, url, reason, help } => {
                 fault(format!("cannot attach {url} with the cache {}", path.display()))
                     .why(reason.as_str())

@@ -9,18 +9,20 @@
 //! - An error leaves it open whether the request was carried out, now or *later*, unless its kind
 //!   says that it was refused. So a name is never used for other bytes: see [`crate::publish`].
 //!
-//! It does not retry, cache or count: see [`crate::publish`].
+//! It does not retry or cache: see [`crate::publish`]. [`MeteredBucket`] counts.
 
 mod directory;
 #[cfg(feature = "faults")]
 pub mod faulty;
 mod memory;
+mod metered;
 #[cfg(feature = "s3")]
 mod s3;
 
 pub use directory::DirectoryBucket;
 pub(crate) use directory::in_words;
 pub use memory::MemoryBucket;
+pub use metered::{Cause, Meter, MeteredBucket, Prices, Usage};
 #[cfg(feature = "s3")]
 pub use s3::{S3Bucket, S3Options};
 

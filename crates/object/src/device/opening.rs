@@ -3,11 +3,12 @@
 use crate::bucket::Bucket;
 use crate::courier::seconds_since_1970;
 use crate::history::{self, ReplicaError};
-use crate::layout::VolumeId;
+use crate::layout::{VolumeId, VolumeRecord};
 use crate::marks::{Marks, Owner};
 use crate::names::CommitId;
 use crate::publish::Patience;
 use crate::ranges::RangeSet;
+use crate::rollback;
 use crate::shipper::Settings;
 use crate::takeover::{self, Claim, NewVolume};
 use std::sync::Arc;
@@ -32,13 +33,17 @@ pub struct Opening {
     /// Ship everything anew though the local store is not what was shipped last: it counts, and what the
     /// remote copy has beyond it is given up.
     pub reseed: bool,
+    /// Whether the owner that a record names has ended, as far as anyone here can tell. Another host that has
+    /// opened the volume may be about to commit, and is not fenced in passing.
+    pub has_ended: fn(&str) -> bool,
 }
 
 /// Finds out what the remote copy is to the local store, and takes the volume over. Returns what may
 /// differ, too.
 ///
 /// # Errors
-/// [`ReplicaError::Diverged`] if the local store is not what was shipped last, and others.
+/// [`ReplicaError::Diverged`] if the local store is not what was shipped last, [`ReplicaError::InUse`] if another
+/// host has opened the volume since, and others.
 pub fn begin(
     opening: &mut Opening,
     device_size: u64,
@@ -67,6 +72,7 @@ pub fn begin(
         // Before anything is changed: a host that must not go on must not end the one that does.
         let (record, history) = history::newest(bucket, patience)?;
         check_is_ours(&opening.marks, record.volume, history.newest_commit)?;
+        check_is_free(opening, &record, patience)?;
     }
     let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
     if !opening.reseed {
@@ -106,4 +112,22 @@ fn check_is_ours(marks: &Marks, volume: VolumeId, newest: CommitId) -> Result<()
         return Err(ReplicaError::Diverged("another host has written since"));
     }
     Ok(())
+}
+
+/// Whether no other host that has opened the volume since may be writing to it. It need not have committed yet.
+fn check_is_free(
+    opening: &Opening,
+    record: &VolumeRecord,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    let ours = opening.marks.owner().map_or(0, |owner| owner.epoch);
+    let is_later = record.newest().is_some_and(|newest| newest.epoch > ours);
+    // A later epoch of a process that ended here is a claim of this store that a crash cut short.
+    if !is_later
+        || (opening.has_ended)(&record.owner)
+        || rollback::is_ended(&*opening.bucket, record, patience)?
+    {
+        return Ok(());
+    }
+    Err(ReplicaError::InUse(record.owner.clone()))
 }

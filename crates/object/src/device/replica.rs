@@ -5,6 +5,7 @@ use crate::names::CommitId;
 use crate::shipper::{Counts, Lag};
 use coulter_device::Waker;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How it stands.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Status {
     pub is_fenced: bool,
     /// The device cannot be read back any more, so nothing is shipped: the copy stays what it was.
     pub has_stopped: bool,
+    /// The bucket did not answer while the volume was being closed, so the rest is shipped at the next opening.
+    pub has_left: bool,
     /// All that completed is in a commit.
     pub is_idle: bool,
 }
@@ -38,6 +41,19 @@ pub struct Replica {
 pub(super) struct Shared {
     pub(super) status: Status,
     pub(super) wants_commit: bool,
+    pub(super) leaving: Leaving,
+}
+
+/// Whether the volume is being closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// It is not.
+    #[default]
+    No,
+    /// A bucket that fails is waited for until then.
+    Until(Instant),
+    /// It was, and goes on.
+    Stays,
 }
 
 impl Replica {
@@ -54,6 +70,20 @@ impl Replica {
         let status = self.lock().status.clone();
         // The device's thread may be asleep while the bucket fails.
         Status { weather: self.outlook.weather(), ..status }
+    }
+
+    /// The volume is being closed, and no host uses it: if the bucket fails for longer than `patience` from now on, what
+    /// is left is not shipped, and flushes are answered by the local device alone. [`Status::has_left`] tells; the
+    /// next opening ships the rest.
+    pub fn leave_within(&self, patience: Duration) {
+        self.lock().leaving = Leaving::Until(Instant::now() + patience);
+        self.waker.wake();
+    }
+
+    /// It is not closed after all. If it has left by then, the copy cannot be kept: flushes fail from then on.
+    pub fn stay(&self) {
+        self.lock().leaving = Leaving::Stays;
+        self.waker.wake();
     }
 
     /// Asks for a commit now. [`Replica::status`] tells when it is there.

@@ -57,6 +57,7 @@ pub(crate) fn opening(bucket: Arc<dyn Bucket>, settings: Settings, marks: Marks)
         owner: "test".to_string(),
         content: std::iter::once(0..STORE_SIZE).collect(),
         reseed: false,
+        has_ended: |_| true,
     }
 }
 
