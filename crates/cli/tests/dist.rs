@@ -36,8 +36,9 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 fn every_metric_of_alerts_and_dashboard_is_offered() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["create", "disk.img", "--size", "256M", "--segment-size", "2M"]);
+    let url = format!("file://{}", sandbox.path("copy").display());
     let attach = ["attach", "disk.img", "--via", "nbd-server", "--metrics", "127.0.0.1:0"];
-    sandbox.ok(&attach);
+    sandbox.ok(&[&attach[..], &["--replicate", &url]].concat());
     let list = sandbox.listed();
     let address = list[0]["metrics"].as_str().expect("it has an address").to_owned();
     let mut stream = TcpStream::connect(address).expect("it listens");

@@ -71,7 +71,13 @@ fn what_was_flushed_survives_the_loss_of_the_host_and_the_volume_goes_on_elsewhe
         "{status}"
     );
     assert!(replica["shipped_bytes"].as_u64() >= Some(4 << 20), "{status}");
-    assert!(sandbox.ok(&["status"]).contains("--ack remote"), "people are told, too");
+    let data = &replica["usage"]["data"];
+    assert!(data["puts"].as_u64() >= Some(1), "{status}");
+    assert!(data["sent_bytes"].as_u64() >= Some(4 << 20), "{status}");
+    assert_eq!(replica["usage"]["records"]["lists"], 0, "{status}");
+    assert!(replica["cost_dollars"].as_f64() > Some(0.0), "{status}");
+    let told = sandbox.ok(&["status"]);
+    assert!(told.contains("--ack remote") && told.contains("list price"), "{told}");
     kill(&sandbox);
     fs::remove_file(sandbox.path("disk.img")).expect("the host is lost");
 

@@ -12,7 +12,9 @@ use coulter_object::fill::{Fill, FillingDevice};
 use coulter_object::marks::{Marks, Owner};
 use coulter_object::publish::Briefly;
 use coulter_object::ranges::RangeSet;
-use coulter_object::{Replica, ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover};
+use coulter_object::{
+    Replica, ReplicaError, ShippedDevice, Url, history, lineage, rollback, takeover,
+};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 

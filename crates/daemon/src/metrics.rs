@@ -171,7 +171,8 @@ impl Page {
                 self.sample(&name, &format!(",cause=\"{cause}\""), count(usage));
             }
         }
-        let help = "Cost of the requests at the list price of S3 Standard, without traffic and space";
+        let help =
+            "Cost of the requests at the list price of S3 Standard, without traffic and space";
         self.head("replica_cost_dollars_total", "counter", help);
         self.sample("replica_cost_dollars_total", "", replica.cost_dollars);
     }

@@ -12,6 +12,7 @@ use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
 use coulter_device::{Device, Engine, OpenOptions};
+use coulter_object::device::LINGER;
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};

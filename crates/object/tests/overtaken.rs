@@ -3,8 +3,8 @@
 mod stamped;
 
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
-use coulter_object::publish::Briefly;
 use coulter_object::device::Opening;
+use coulter_object::publish::Briefly;
 use coulter_object::{Bucket, ReplicaError, ShippedDevice, history, takeover};
 use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship};
 use std::ops::Range;

@@ -93,14 +93,15 @@ impl OpenError {
                 "`coulter restore` brings the copy here; if this store is the one that counts, \
                          `--reseed` ships it anew",
             ),
-            OpenError::CopyBehind { path, url, reason } => {
-                fault(format!("the copy of {} at {url} is behind", path.display()))
-                    .why(reason.as_str())
-                    .help(
-                        "the store is detached and whole; the next attach with `--replicate` ships what \
+            OpenError::CopyBehind { path, url, reason } => fault(format!(
+                "the copy of {} at {url} is behind",
+                path.display()
+            ))
+            .why(reason.as_str())
+            .help(
+                "the store is detached and whole; the next attach with `--replicate` ships what \
                          is missing",
-                    )
-            }
+            ),
             OpenError::NotCached { path, url, reason, help } => {
                 fault(format!("cannot attach {url} with the cache {}", path.display()))
                     .why(reason.as_str())

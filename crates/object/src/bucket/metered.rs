@@ -242,7 +242,8 @@ mod tests {
         assert!(bucket.read("c/1", None).is_ok());
         assert!(bucket.delete("m/1").is_ok());
         assert!(bucket.list("c/").is_ok());
-        let data = Usage { puts: 2, gets: 1, sent_bytes: 200, received_bytes: 30, ..Usage::default() };
+        let data =
+            Usage { puts: 2, gets: 1, sent_bytes: 200, received_bytes: 30, ..Usage::default() };
         assert_eq!(meter.of(Cause::Data), data);
         let records = Usage { puts: 2, sent_bytes: 15, ..Usage::default() };
         assert_eq!(meter.of(Cause::Records), records);
