@@ -40,6 +40,11 @@ pub trait AttachPoint: Send {
         false
     }
 
+    /// The figures of an overlay, if it is one.
+    fn overlay_figures(&self) -> Option<coulter_overlay::Figures> {
+        None
+    }
+
     /// Finishes what hosts had asked for and stops, but leaves everything that they see in its place.
     /// The descriptor is what another process, or this one, resumes with; until then requests wait.
     /// Afterwards this does nothing any more, dropping it included.

@@ -3,9 +3,10 @@
 
 mod complaints;
 mod overlaid;
+mod overlay_verbs;
 mod sandbox;
 
-use overlaid::{BLOCK, Overlaid, assert_holds, content, put_over, scatter, status};
+use overlaid::{BLOCK, Overlaid, assert_holds, content, put_over, scatter, status, write_and_hear};
 use sandbox::{
     Sandbox, can_mount, is_running, mounts_below, send, skipped, wait_until, write_and_sync,
 };
@@ -328,8 +329,8 @@ fn a_lower_file_that_others_changed_gives_an_error_and_never_a_mixture() {
     for name in ["written", "cut"] {
         let error = fs::read(overlaid.path(name)).expect_err("it is no mixture");
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
-        let error =
-            open(&overlaid.path(name)).write_all_at(&[7; BLOCK], 8192).expect_err("nor written");
+        let written = write_and_hear(&open(&overlaid.path(name)), &[7; BLOCK], 8192);
+        let error = written.expect_err("nor written");
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}");
     }
     assert_holds(&open(&overlaid.path("replaced")), &content(9));

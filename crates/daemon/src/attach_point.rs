@@ -146,6 +146,11 @@ impl AttachPoint {
         })
     }
 
+    /// The figures of an overlay, if it is one.
+    pub fn overlay_figures(&self) -> Option<coulter_overlay::Figures> {
+        self.inner.overlay_figures()
+    }
+
     /// The block device, or the URI of the server.
     pub fn device(&self) -> String {
         self.inner.address()

@@ -12,7 +12,17 @@ use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 14] = [
+const GAUGES: [(&str, &str); 24] = [
+    ("overlay", "files"),
+    ("overlay", "settled_files"),
+    ("overlay", "settle_backlog_files"),
+    ("overlay", "orphans"),
+    ("overlay", "faults_total"),
+    ("overlay", "stored_bytes"),
+    ("overlay", "capacity_bytes"),
+    ("overlay", "windows"),
+    ("overlay", "windows_total"),
+    ("overlay", "known_nodes"),
     ("space", "segment_size_bytes"),
     ("space", "segments_total"),
     ("space", "segments_empty"),
@@ -49,6 +59,7 @@ pub(crate) fn render(facts: &Facts) -> String {
             if let Some(replica) = &status.replica {
                 page.replica(replica);
             }
+            page.group("overlay", "overlay", &status.overlay);
         }
         Facts::Other(status) => {
             page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
@@ -89,15 +100,16 @@ impl Page {
             let Value::Object(counters) = counters else { continue };
             match group.strip_suffix("_latency") {
                 Some(kind) => self.latency(kind, counters),
-                None => self.group(group, counters),
+                None => self.group(group, &format!("statistics.{group}"), counters),
             }
         }
     }
 
-    fn group(&mut self, group: &str, counters: &Map<String, Value>) {
+    /// Counters; `place` is where they stand in the facts.
+    fn group(&mut self, group: &str, place: &str, counters: &Map<String, Value>) {
         for (counter, value) in counters {
             let Some(value) = value.as_u64() else { continue };
-            let help = format!("statistics.{group}.{counter} of coulter status --json");
+            let help = format!("{place}.{counter} of coulter status --json");
             let is_gauge =
                 |(of, name): &(&str, &str)| *of == group && (name.is_empty() || name == counter);
             if GAUGES.iter().any(is_gauge) {

@@ -16,7 +16,7 @@ use crate::requests::{Client, Requests};
 use crate::scrapes::{self, Port};
 use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, LOCK, StateDirectory};
-use crate::status::Facts;
+use crate::status::{Facts, overlay_facts};
 use crate::uevent;
 use coulter::State;
 use coulter_attach::write_out::{WrittenOut, write_out};
@@ -331,6 +331,11 @@ impl Serving {
         let result = match request {
             Request::Status => {
                 let mut facts = self.backing.status(&self.entry, self.since.elapsed());
+                if let (Facts::Volume(status), Some(figures)) =
+                    (&mut facts, self.point.overlay_figures())
+                {
+                    status.overlay = overlay_facts(&figures);
+                }
                 if let Some(trouble) = self.outside.trouble() {
                     facts.tell_trouble(trouble);
                 }

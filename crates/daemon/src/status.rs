@@ -74,6 +74,11 @@ pub fn facts_of(counters: &impl Serialize) -> Map<String, Value> {
     }
 }
 
+/// The figures of an overlay as an object.
+pub(crate) fn overlay_facts(figures: &coulter_overlay::Figures) -> Map<String, Value> {
+    figures.named().iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
+}
+
 /// What rates are made of: totals from the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meters {
@@ -137,6 +142,9 @@ pub struct Status {
     /// Its copy elsewhere, if one is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<Box<ReplicaFacts>>,
+    /// The figures of the overlay that it is the store of; empty for other volumes.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub overlay: Map<String, Value>,
     /// What lies below it, where that tells something.
     #[serde(flatten)]
     pub below: Option<Below>,
@@ -184,6 +192,7 @@ impl Status {
             metadata_fraction: 0.0,
             statistics,
             replica: None,
+            overlay: Map::new(),
             below: None,
         };
         let written = |name| status.number(&["written", name]) as f64;

@@ -54,7 +54,7 @@ pub use request::{
     AllocateMode, Attributes, Changes, Listed, Listing, Name, NewNode, RenameFlags, Reply, Request,
     SetTime, Usage, Whence, XattrMode,
 };
-pub use served::FileService;
+pub use served::{Ending, FileService};
 
 /// The number of the root directory.
 pub const ROOT: u64 = coulter_format::files::ROOT_INODE;

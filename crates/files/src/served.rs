@@ -14,11 +14,21 @@ use coulter_format::files::Time;
 /// - Commands are given to the volume in the order in which they are taken from [`FileService::poll_io`].
 /// - A number of a node in a request comes from an answer, or is the root's; it stays good until the
 ///   kernel has forgotten as many lookups as were counted.
+/// Why a mount ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was unmounted; work that belongs to its end is done.
+    Unmounted,
+    /// Its daemon is told to stop, and soon.
+    Stopped,
+}
+
+/// See the module's documentation.
 pub trait FileService {
     /// Takes in an operation. `now` is the time that it sets.
     fn handle_request(&mut self, id: u64, request: Request, now: Time);
     /// The last request: afterwards all is durable, and noted to be closed in order.
-    fn handle_end(&mut self, id: u64, now: Time);
+    fn handle_end(&mut self, id: u64, ending: Ending, now: Time);
     /// The kernel knows so many lookups less of a node.
     fn forget(&mut self, inode: u64, lookups: u64);
     /// Does what is due. Gives the time at which it wants to be called again, if nothing else comes.
@@ -42,7 +52,7 @@ impl FileService for Files {
         Files::handle_request(self, id, request, now);
     }
 
-    fn handle_end(&mut self, id: u64, now: Time) {
+    fn handle_end(&mut self, id: u64, _ending: Ending, now: Time) {
         Files::handle_request(self, id, Request::Sync, now);
     }
 

@@ -4,7 +4,7 @@ use crate::MARK;
 use crate::io::{Pending, Stage};
 use crate::locks::Mode;
 use crate::lower::{Handle, Lower, Outcome, Settings};
-use crate::overlay::{Overlay, Remap, Work};
+use crate::overlay::{Overlay, Remap, SettleWhen, Work};
 use crate::store::{Adopted, Batch};
 use coulter::buffer::Buffer;
 use coulter_files::{AllocateMode, Command, Reply, Request, Time, Whence, XattrMode};
@@ -137,7 +137,7 @@ impl<L: Lower> Overlay<L> {
         }
         let handle = adopted.record.handle;
         if self.lower.status(&handle)?.fingerprint() != expected {
-            self.store.adopted_mut(record).fault = Some("its lower file was changed by others");
+            self.set_fault(record, "its lower file was changed by others");
             return Err(libc::EIO);
         }
         Ok(())
@@ -204,6 +204,10 @@ impl<L: Lower> Overlay<L> {
     ) -> Outcome<bool> {
         let remap = self.options.remap;
         if remap == Remap::Off || self.is_ending {
+            return Ok(false);
+        }
+        if self.options.settle == SettleWhen::Never && !self.has_room(length.div_ceil(BLOCK) + 1) {
+            // Nothing makes room by itself.
             return Ok(false);
         }
         let size = self.lower.status(handle)?.size;
@@ -325,26 +329,34 @@ impl<L: Lower> Overlay<L> {
     fn take_space(&mut self, record: u32, offset: u64, length: u64) -> Outcome<()> {
         let handle = self.store.adopted(record).record.handle;
         let (start, end) = (offset / BLOCK * BLOCK, (offset + length).next_multiple_of(BLOCK));
-        let hole = match self.lower.seek(&handle, start, Whence::Hole) {
+        let taken = self.fill_holes(&handle, start, end);
+        if taken == Ok(false) {
+            return Ok(());
+        }
+        // That has set its time of modification, by which changes of others are known; it may have done so
+        // where there was too little space, too.
+        let modified = Some(self.store.adopted(record).record.lower.modified);
+        self.lower.set(&handle, &Settings { modified, ..Settings::default() })?;
+        self.note_lower(record);
+        taken.map(|_| ())
+    }
+
+    /// Takes space for the holes of a range below; whether there were any.
+    pub(crate) fn fill_holes(&mut self, handle: &Handle, start: u64, end: u64) -> Outcome<bool> {
+        let hole = match self.lower.seek(handle, start, Whence::Hole) {
             Ok(hole) => hole,
             // Behind its end there is nothing but a hole.
             Err(libc::ENXIO) => start,
             Err(errno) => return Err(errno),
         };
         if hole >= end {
-            return Ok(());
+            return Ok(false);
         }
         let mode = AllocateMode::Allocate { keep_size: true };
-        let taken = self.lower.allocate(&handle, start, end - start, mode);
-        // That has set its time of modification, by which changes of others are known; it may have done so
-        // where there was too little space, too.
-        let modified = Some(self.store.adopted(record).record.lower.modified);
-        self.lower.set(&handle, &Settings { modified, ..Settings::default() })?;
-        self.note_lower(record);
-        match taken {
+        match self.lower.allocate(handle, start, end - start, mode) {
             // It cannot be promised there.
-            Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
-            taken => taken,
+            Ok(()) | Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
+            Err(errno) => Err(errno),
         }
     }
 

@@ -49,6 +49,7 @@
 //!   crash left, which opening takes away.
 //! - A node that the kernel knows and that has no name any more is held by a descriptor.
 
+mod adopt;
 mod data;
 mod directory;
 mod io;
@@ -71,6 +72,7 @@ pub use directory::{Directory, OpenError};
 pub use lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 pub use overlay::{Options, Overlay, Remap, SettleWhen};
 pub use recover::{Blocks, RecoverError, create};
+pub use report::{Figures, Shown};
 
 /// The extended attribute that marks a file of which blocks are in a store.
 pub const MARK: &str = "trusted.coulter.id";
@@ -78,6 +80,13 @@ pub const MARK: &str = "trusted.coulter.id";
 pub const STATUS_ATTRIBUTE: &str = "trusted.coulter.status";
 /// The extended attribute of the mount's root that reads and sets what is remapped.
 pub const REMAP_ATTRIBUTE: &str = "trusted.coulter.remap";
+/// The extended attribute of the mount's root that reads and sets when blocks come home.
+pub const SETTLE_ATTRIBUTE: &str = "trusted.coulter.settle";
+/// The extended attribute of the mount's root that reads as what is not served: followed by the number of the
+/// record to begin with.
+pub const ORPHANS_ATTRIBUTE: &str = "trusted.coulter.orphans.";
+/// The extended attribute that gives a file of the mount the blocks of a record that is not served.
+pub const ADOPT_ATTRIBUTE: &str = "trusted.coulter.adopt";
 /// The directory in the lower one that holds what the overlay needs. Nobody sees it through the mount.
 pub const HIDDEN: &str = ".coulter";
 

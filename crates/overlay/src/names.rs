@@ -2,8 +2,11 @@
 
 use crate::io::{Stage, Then};
 use crate::lower::{Found, Handle, Lower, Outcome, Settings};
-use crate::overlay::{Overlay, Remap, Work};
-use crate::{HIDDEN, MARK, REMAP_ATTRIBUTE, STATUS_ATTRIBUTE};
+use crate::overlay::{Overlay, Remap, SettleWhen, Work};
+use crate::{
+    ADOPT_ATTRIBUTE, HIDDEN, MARK, ORPHANS_ATTRIBUTE, REMAP_ATTRIBUTE, SETTLE_ATTRIBUTE,
+    STATUS_ATTRIBUTE,
+};
 use coulter_files::{
     Changes, Listed, Listing, Name, ROOT, RenameFlags, Reply, Request, SetTime, Time, Whence,
 };
@@ -49,6 +52,14 @@ impl<L: Lower> Overlay<L> {
         }
         let Work { id, request, now, .. } = work;
         let result = match request {
+            Request::SetXattr { inode, ref name, ref value, .. }
+                if name.bytes() == ADOPT_ATTRIBUTE.as_bytes() =>
+            {
+                match self.adopt_orphan(id, inode, value) {
+                    Ok(()) => return,
+                    Err(errno) => Err(errno),
+                }
+            }
             Request::Sync => return self.sync_everything(id),
             Request::SyncNode { inode } => return self.sync_node(id, inode),
             Request::Settle => return self.settle_everything(id),
@@ -286,7 +297,7 @@ impl<L: Lower> Overlay<L> {
 
     /// Makes a record durable, and goes on with the request then.
     fn save_first(&mut self, record: u32, work: Work) {
-        self.save_record(record, Then::Retry(Box::new(Work { is_saved: true, ..work })));
+        self.save_record(record, None, Then::Retry(Box::new(Work { is_saved: true, ..work })));
     }
 
     fn rename(&mut self, work: Work) {
@@ -408,6 +419,14 @@ impl<L: Lower> Overlay<L> {
         if inode == ROOT && name.bytes() == REMAP_ATTRIBUTE.as_bytes() {
             return Ok(Reply::Bytes(self.options.remap.word().into()));
         }
+        if inode == ROOT && name.bytes() == SETTLE_ATTRIBUTE.as_bytes() {
+            return Ok(Reply::Bytes(self.options.settle.word().into()));
+        }
+        let first = name.bytes().strip_prefix(ORPHANS_ATTRIBUTE.as_bytes());
+        if let Some(first) = first.filter(|_| inode == ROOT) {
+            let first = std::str::from_utf8(first).ok().and_then(|first| first.parse().ok());
+            return Ok(Reply::Bytes(self.orphans_from(first.ok_or(libc::EINVAL)?).into_bytes()));
+        }
         let handle = self.handle_of(inode)?;
         self.lower.xattr(&handle, name.bytes()).map(Reply::Bytes)
     }
@@ -423,6 +442,11 @@ impl<L: Lower> Overlay<L> {
         if inode == ROOT && name.bytes() == REMAP_ATTRIBUTE.as_bytes() {
             let named = Remap::NAMED.iter().find(|(word, _)| word.as_bytes() == value);
             self.options.remap = named.ok_or(libc::EINVAL)?.1;
+            return Ok(Reply::Done);
+        }
+        if inode == ROOT && name.bytes() == SETTLE_ATTRIBUTE.as_bytes() {
+            let named = SettleWhen::NAMED.iter().find(|(word, _)| word.as_bytes() == value);
+            self.options.settle = named.ok_or(libc::EINVAL)?.1;
             return Ok(Reply::Done);
         }
         let handle = self.marked(inode, name)?;
@@ -471,8 +495,8 @@ impl<L: Lower> Overlay<L> {
     }
 
     /// Writes a record, makes it durable with all before it, and goes on.
-    pub(crate) fn save_record(&mut self, record: u32, then: Then) {
-        let task = self.add_task(None, None, Stage::Flush(then));
+    pub(crate) fn save_record(&mut self, record: u32, id: Option<u64>, then: Then) {
+        let task = self.add_task(id, None, Stage::Flush(then));
         let mut batch = crate::store::Batch::default();
         self.store.batch_record(&mut batch, record);
         self.push_batch(batch, &[], crate::io::Pending::Step { task });

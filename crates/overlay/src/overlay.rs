@@ -3,11 +3,12 @@
 use crate::io::{Pending, Task};
 use crate::locks::Mode;
 use crate::lower::{Found, Handle, Lower, Outcome, Status};
+use crate::report::Shown;
 use crate::settle::Settling;
 use crate::store::Store;
 use coulter::buffer::Buffer;
 use coulter_files::{
-    Attributes, FileService, Inode, Io, IoError, ROOT, Reply, Request, Response, Time,
+    Attributes, Ending, FileService, Inode, Io, IoError, ROOT, Reply, Request, Response, Time,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -35,14 +36,31 @@ impl Remap {
     }
 }
 
-/// When blocks are brought home, unless somebody asks or the store fills up.
+/// When blocks are brought home, apart from when a command asks for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SettleWhen {
-    /// When nothing was asked for ten seconds.
+    /// When nothing was asked for ten seconds, and when the store fills up.
     Idle,
-    /// Never by itself.
+    /// When the directory is unmounted, and when the store fills up.
     #[default]
+    Unmount,
+    /// Only when a write to a file in the store would find no room otherwise.
     Never,
+}
+
+impl SettleWhen {
+    /// The words for them.
+    pub const NAMED: [(&'static str, SettleWhen); 3] = [
+        ("idle", SettleWhen::Idle),
+        ("unmount", SettleWhen::Unmount),
+        ("never", SettleWhen::Never),
+    ];
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        let named = SettleWhen::NAMED.iter().find(|(_, when)| *when == self);
+        named.map_or("", |(word, _)| word)
+    }
 }
 
 /// How an overlay works.
@@ -119,7 +137,11 @@ pub struct Overlay<L: Lower> {
     pub(crate) forgettable: BTreeSet<u32>,
     /// Records whose lower file is not what they say (R9).
     pub(crate) orphans: Vec<u32>,
+    /// Records with a fault.
+    pub(crate) faults: u64,
     pub(crate) counters: Counters,
+    /// What was shown of it last.
+    pub(crate) shown: Shown,
     /// A write or a flush of the store failed: nothing is changed any more.
     pub(crate) failed: Option<i32>,
     pub(crate) is_ending: bool,
@@ -156,7 +178,9 @@ impl<L: Lower> Overlay<L> {
             settling: Settling::default(),
             forgettable: BTreeSet::new(),
             orphans: Vec::new(),
+            faults: 0,
             counters: Counters::default(),
+            shown: Shown::default(),
             failed: None,
             is_ending: false,
             now_ns: 0,
@@ -243,8 +267,13 @@ impl<L: Lower> Overlay<L> {
         Attributes { number, inode }
     }
 
-    /// Does what can be done.
+    /// Does what can be done, and shows what has become of it.
     pub(crate) fn run(&mut self) {
+        self.run_all();
+        self.show();
+    }
+
+    fn run_all(&mut self) {
         loop {
             if let Some(record) = self.unlocked.pop_front() {
                 self.grant(record);
@@ -356,8 +385,12 @@ impl<L: Lower> FileService for Overlay<L> {
         self.run();
     }
 
-    fn handle_end(&mut self, id: u64, _now: Time) {
-        self.finish(id);
+    fn handle_end(&mut self, id: u64, ending: Ending, _now: Time) {
+        if self.options.settle == SettleWhen::Unmount && ending == Ending::Unmounted {
+            self.settle_at_end(id);
+        } else {
+            self.finish(id);
+        }
         self.run();
     }
 

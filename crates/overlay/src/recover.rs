@@ -180,11 +180,18 @@ impl<L: Lower> Overlay<L> {
             RecordState::Live | RecordState::Settling | RecordState::Dying => match status {
                 Ok(status) if is_it => self.keep(record, &status, was_clean),
                 _ => {
-                    self.store.adopted_mut(record).fault = Some("its file is not there any more");
+                    self.set_fault(record, "its file is not there any more");
                     self.orphans.push(record);
                 }
             },
         }
+    }
+
+    /// Nothing of the record's file is served any more, for this reason.
+    pub(crate) fn set_fault(&mut self, record: u32, why: &'static str) {
+        let fault = &mut self.store.adopted_mut(record).fault;
+        self.faults += u64::from(fault.is_none());
+        *fault = Some(why);
     }
 
     /// The lower file is the record's: whether it is as it was left.
@@ -200,11 +207,11 @@ impl<L: Lower> Overlay<L> {
         let is_same = now.size == lower.size
             && now.modified == lower.modified
             && (now.changed == lower.changed || !was_clean);
-        if state != RecordState::Settling && !is_same {
-            adopted.fault = Some("its lower file was changed while nothing was mounted");
-        }
         adopted.record.lower.changed = now.changed;
         adopted.is_dirty = true;
+        if state != RecordState::Settling && !is_same {
+            self.set_fault(record, "its lower file was changed while nothing was mounted");
+        }
         self.store.by_number.insert(number, record);
     }
 }

@@ -44,8 +44,17 @@ pub(crate) struct Settling {
     waiting: Vec<(u32, Work)>,
     /// Those who want everything at home.
     all: Vec<u64>,
+    /// The end of the mount, which waits for that too.
+    end: Option<u64>,
     /// Why it stopped last.
     pub(crate) error: Option<i32>,
+}
+
+impl Settling {
+    /// Files that are to be settled, the one under way included.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.queue.len() as u64 + u64::from(self.job.is_some())
+    }
 }
 
 impl<L: Lower> Overlay<L> {
@@ -53,6 +62,16 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn settle_everything(&mut self, id: u64) {
         self.settling.error = None;
         self.settling.all.push(id);
+        for record in 0..self.store.records.len() as u32 {
+            self.enqueue(record);
+        }
+    }
+
+    /// Settles everything that can be, and ends then.
+    pub(crate) fn settle_at_end(&mut self, id: u64) {
+        assert!(self.settling.end.is_none(), "a mount ends once");
+        self.settling.error = None;
+        self.settling.end = Some(id);
         for record in 0..self.store.records.len() as u32 {
             self.enqueue(record);
         }
@@ -204,6 +223,7 @@ impl<L: Lower> Overlay<L> {
             return self.settle_failed(Some(lock), errno);
         }
         self.store.adopted_mut(record).record.state = RecordState::Settled;
+        self.store.settled += 1;
         let over = Then::Settle(Step::Over { record });
         let task = self.add_task(None, Some(lock), Stage::Flush(over));
         let mut batch = crate::store::Batch::default();
@@ -286,7 +306,14 @@ impl<L: Lower> Overlay<L> {
         for id in std::mem::take(&mut self.settling.all) {
             self.answer(id, Err(errno));
         }
-        false
+        self.finish_settled()
+    }
+
+    /// Ends the mount if that waits for settling; whether it did.
+    fn finish_settled(&mut self) -> bool {
+        let Some(id) = self.settling.end.take() else { return false };
+        self.finish(id);
+        true
     }
 
     /// All that was to be settled is: those hear it who asked for that.
@@ -301,7 +328,7 @@ impl<L: Lower> Overlay<L> {
                 Err(errno) => self.answer(id, Err(errno)),
             }
         }
-        false
+        self.finish_settled()
     }
 }
 

@@ -103,6 +103,8 @@ pub(crate) struct Store {
     pub(crate) free_windows: BTreeSet<u32>,
     /// Files that are served from here, by the number of their inode.
     pub(crate) by_number: HashMap<u64, u32>,
+    /// Records of files that are at home and not forgotten yet.
+    pub(crate) settled: u64,
     /// Blocks that are mapped.
     pub(crate) mapped: u64,
     /// Blocks that writes under way may add.
@@ -121,6 +123,7 @@ impl Store {
             windows: (0..windows).map(|_| None).collect(),
             free_windows: (0..windows).collect(),
             by_number: HashMap::new(),
+            settled: 0,
             mapped: 0,
             reserved: 0,
             is_unflushed: false,
@@ -163,13 +166,20 @@ impl Store {
             self.records.push(None);
         }
         self.free_records.remove(&record);
+        self.settled += u64::from(adopted.record.state == RecordState::Settled);
         self.records[record as usize] = Some(Box::new(adopted));
+    }
+
+    /// Files of which blocks are here, those with a fault included.
+    pub(crate) fn file_count(&self) -> u64 {
+        (self.records.len() - self.free_records.len()) as u64 - self.settled
     }
 
     /// Forgets a record, which owns no window any more.
     pub(crate) fn remove_record(&mut self, record: u32) {
         let adopted = self.records[record as usize].take().expect("it is there");
         assert!(adopted.windows.is_empty(), "windows would belong to nobody");
+        self.settled -= u64::from(adopted.record.state == RecordState::Settled);
         if self.by_number.get(&adopted.record.number) == Some(&record) {
             self.by_number.remove(&adopted.record.number);
         }

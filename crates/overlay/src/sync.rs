@@ -111,6 +111,7 @@ impl<L: Lower> Overlay<L> {
     /// Gives back a record and its windows.
     pub(crate) fn forget_record(&mut self, record: u32) {
         let task = self.add_task(None, None, Stage::Then(Then::Nothing));
+        self.faults -= u64::from(self.store.adopted(record).fault.is_some());
         self.task(task).outstanding += 1;
         self.give_back(record, 0, task);
         self.store.remove_record(record);

@@ -82,10 +82,11 @@ impl<L: Lower> Overlay<L> {
             }
         }
         let capacity = self.store.superblock.capacity;
-        if self.store.mapped > capacity / 16 * HIGH_SIXTEENTHS {
+        let when = self.options.settle;
+        if when != SettleWhen::Never && self.store.mapped > capacity / 16 * HIGH_SIXTEENTHS {
             self.settle_fullest();
         }
-        if self.options.settle == SettleWhen::Idle && self.store.mapped > 0 {
+        if when == SettleWhen::Idle && self.store.mapped > 0 {
             if now_ns.saturating_sub(self.last_request_ns) >= IDLE_AGE_NS {
                 self.settle_fullest();
             }

@@ -1,6 +1,9 @@
 //! `coulter overlay`: remapping above the file system that a directory is on.
 
+mod detaching;
 mod hidden;
+mod orphans;
+mod settling;
 
 use crate::error::CliError;
 use crate::format_store::{self, Target};
@@ -19,13 +22,16 @@ use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory, Via};
-use coulter_daemon::{detach, launch, reclaim, service};
+use coulter_daemon::{launch, reclaim, service};
 use coulter_format::BLOCK_SIZE;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
 use coulter_system::mounts::{self, Mount};
 use coulter_terminal::Size;
+use detaching::Detach;
 use hidden::Hidden;
 use nix::fcntl::{Flock, FlockArg};
+use orphans::{AdoptOrphan, ListOrphans};
+pub(crate) use settling::settle_all;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -72,6 +78,8 @@ enum OverlayVerb {
     Status(Status),
     Settle(Settle),
     Check(Check),
+    ListOrphans(ListOrphans),
+    AdoptOrphan(AdoptOrphan),
     Remap(SetRemap),
     Detach(Detach),
 }
@@ -95,8 +103,8 @@ struct Attach {
     #[arg(long, value_enum, default_value = "random", value_name = "WHAT")]
     remap: RemapChoice,
 
-    /// When to bring blocks home: `idle`, after ten seconds without a request; `unmount`, when it is detached;
-    /// `never`, only when asked; and always when the store fills up
+    /// When to bring blocks home: `idle`, after ten seconds without a request; `unmount`, when the directory is
+    /// unmounted; `never`, only when a command asks for it or the store is full
     #[arg(long, value_enum, default_value = "unmount", value_name = "WHEN")]
     settle: SettleChoice,
 
@@ -208,28 +216,14 @@ struct SetRemap {
     remap: RemapChoice,
 }
 
-/// Bring all of it home, unmount, and take the store away.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  coulter overlay detach /srv/data
-  coulter overlay detach /srv/data --keep    only unmount; the next `coulter overlay` goes on with the store")]
-struct Detach {
-    /// Directory that it is over
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-
-    /// Leave in the store what is there
-    #[arg(long)]
-    keep: bool,
-}
-
 /// What a daemon was told with `--fs-overlay`; `None` if it is none.
 pub(super) fn options_of(words: &[String]) -> Option<coulter_overlay::Options> {
     let [remap, settle] = words else { return None };
     let named = Remap::NAMED.iter().find(|(word, _)| word == remap);
-    let settle = if settle == "idle" { SettleWhen::Idle } else { SettleWhen::Never };
-    Some(coulter_overlay::Options { remap: named.map_or(Remap::default(), |(_, it)| *it), settle })
+    let remap = named.map_or(Remap::default(), |(_, it)| *it);
+    let named = SettleWhen::NAMED.iter().find(|(word, _)| word == settle);
+    let settle = named.map_or(SettleWhen::default(), |(_, it)| *it);
+    Some(coulter_overlay::Options { remap, settle })
 }
 
 impl Overlay {
@@ -238,6 +232,8 @@ impl Overlay {
             (Some(OverlayVerb::Status(status)), _) => status.run(),
             (Some(OverlayVerb::Settle(settle)), _) => settle_all(&served(&settle.directory)?),
             (Some(OverlayVerb::Check(check)), _) => check.run(),
+            (Some(OverlayVerb::ListOrphans(list)), _) => list.run(),
+            (Some(OverlayVerb::AdoptOrphan(adopt)), _) => adopt.run(),
             (Some(OverlayVerb::Remap(remap)), _) => remap.run(),
             (Some(OverlayVerb::Detach(detach)), _) => detach.run(state),
             (None, Some(attach)) => attach.run(state),
@@ -398,13 +394,17 @@ impl Attach {
             copy: CopyOptions::default(),
         };
         let options = Options { via: ViaChoice::Auto, recover: false, opening };
-        let settle = if self.settle == SettleChoice::Idle { "idle" } else { "never" };
+        let settle = match self.settle {
+            SettleChoice::Idle => SettleWhen::Idle,
+            SettleChoice::Unmount => SettleWhen::Unmount,
+            SettleChoice::Never => SettleWhen::Never,
+        };
         let mount = DaemonMount {
             fs_directory: Some(directory.to_owned()),
             fs_back: self.cache == CacheChoice::Back,
             fs_cache_size: None,
             fs_options: String::new(),
-            fs_overlay: vec![self.remap.remap().word().to_owned(), settle.to_owned()],
+            fs_overlay: vec![self.remap.remap().word().to_owned(), settle.word().to_owned()],
         };
         let tell = |entry: &Entry| if self.json { terminal::print_json(entry) } else { Ok(()) };
         if self.foreground {
@@ -543,9 +543,16 @@ fn report(directory: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(&overlay::report(directory).ok()?).ok()
 }
 
-fn settle_all(directory: &Path) -> Result<(), CliError> {
-    overlay::settle(directory)
-        .map_err(|source| CliError::io("bring home the blocks of", directory, source))
+/// Brings home what an overlay over `directory` brings home when it is unmounted, so that it is seen. What
+/// cannot come home stays in the store.
+pub(super) fn before_unmount(directory: &Path) {
+    let Some(report) = report(directory) else { return };
+    if report["settle"] != SettleWhen::Unmount.word() {
+        return;
+    }
+    if let Err(error) = settle_all(directory) {
+        terminal::note(&format!("blocks stay in the store: {error}"));
+    }
 }
 
 impl Status {
@@ -610,37 +617,5 @@ impl SetRemap {
         let directory = served(&self.directory)?;
         overlay::set_remap(&directory, self.remap.remap())
             .map_err(|source| CliError::io("change the overlay over", &directory, source))
-    }
-}
-
-impl Detach {
-    fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let directory = served(&self.directory)?;
-        if !self.keep {
-            settle_all(&directory)?;
-        }
-        let is_it = |entry: &Entry| {
-            entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(&*directory)
-        };
-        let Some(entry) = state.entries()?.into_iter().find(is_it) else {
-            return Err(told("cannot detach", &directory, "its daemon is not known".to_owned()));
-        };
-        // Something may have been written since; then the store stays.
-        let stored = report(&directory).and_then(|report| report["stored_bytes"].as_u64());
-        let faults = report(&directory).and_then(|report| report["faults_total"].as_u64());
-        detach::detach(state, &entry, false)?;
-        if self.keep {
-            return Ok(());
-        }
-        if stored != Some(0) || faults != Some(0) {
-            let why = "blocks of some files could not be brought home; the store stays, with them"
-                .to_owned();
-            let help = format!(
-                "`coulter overlay {}` goes on with it; `coulter overlay check` then tells why",
-                directory.display()
-            );
-            return Err(told_with_help("detached, but not all of", &directory, why, help));
-        }
-        Hidden::of(&directory).remove(&entry.store)
     }
 }

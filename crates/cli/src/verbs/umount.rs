@@ -41,6 +41,7 @@ impl Umount {
         let proc_failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let mount = mounts::mount_at(&directory).map_err(proc_failed)?;
         if let Some(entry) = fs_entry(state, &directory)? {
+            super::overlay::before_unmount(&directory);
             return unmount_fs(state, &entry);
         }
         let not_ours = |source| MountError::NotOurMount { directory: directory.clone(), source };

@@ -1,6 +1,6 @@
 //! What is there after a kill, and what the file system below runs out of.
 
-use crate::overlaid::{BLOCK, Overlaid, assert_holds, content, put_over, scatter};
+use crate::overlaid::{BLOCK, Overlaid, assert_holds, content, put_over, scatter, write_and_hear};
 use crate::sandbox::{Sandbox, can_mount, is_running, send, wait_until, write_and_sync};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -80,7 +80,7 @@ fn a_dead_mount_answers_at_once_and_never_hangs() {
     let begun = Instant::now();
     let dead = fs::metadata(overlaid.path("other")).expect_err("nobody serves it").raw_os_error();
     assert_eq!(dead, Some(libc::ENOTCONN));
-    assert!(file.sync_all().is_err() && file.write_all_at(&[1], 0).is_err());
+    assert!(file.sync_all().is_err() && write_and_hear(&file, &[1], 0).is_err());
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     drop(file);
     overlaid.pid = put_over(&overlaid.sandbox, "data", &[]);
@@ -132,14 +132,15 @@ fn a_full_file_system_below_is_told_as_full_and_never_when_blocks_come_home() {
     let mut written = 0;
     let error = loop {
         let offset = (written * 2 + 1) * BLOCK as u64;
-        match sparse.write_all_at(&[written as u8 | 1; BLOCK], offset) {
+        match write_and_hear(&sparse, &[written as u8 | 1; BLOCK], offset) {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
         assert!(written < 8192, "32 MiB do not go into less");
     };
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-    let error = fs::write(directory.join("other"), content(2)).expect_err("it is full");
+    let other = File::create_new(directory.join("other")).expect("it is new");
+    let error = write_and_hear(&other, &content(2), 0).expect_err("it is full");
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
     scatter(&whole, &mut expected, 7);
     drop((whole, sparse));

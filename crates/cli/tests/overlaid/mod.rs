@@ -19,11 +19,24 @@ pub(crate) struct Overlaid {
     pub(crate) pid: u32,
 }
 
+/// Whether all overlays of this run are to be mounted with `--cache back`.
+pub(crate) fn writes_back() -> bool {
+    std::env::var("COULTER_OVERLAY_CACHE").is_ok_and(|cache| cache == "back")
+}
+
+/// Writes, and hears what comes of it: with write-back that is told at the next sync.
+pub(crate) fn write_and_hear(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+    file.write_all_at(bytes, offset)?;
+    if writes_back() { file.sync_all() } else { Ok(()) }
+}
+
 /// Puts the overlay over `directory`; gives back its daemon.
 #[track_caller]
 pub(crate) fn put_over(sandbox: &Sandbox, directory: &str, options: &[&str]) -> u32 {
     let words = ["overlay", directory, "--store-size", "256M", "--json"];
-    let entry = sandbox.json(&[&words[..], options].concat());
+    let back = if writes_back() { &["--cache", "back"][..] } else { &[] };
+    let is_said = options.contains(&"--cache");
+    let entry = sandbox.json(&[&words[..], if is_said { &[] } else { back }, options].concat());
     entry["pid"].as_u64().expect("it has a process") as u32
 }
 

@@ -10,6 +10,7 @@ use coulter::service::{BLOCK_SIZE, BlockService, Operation, Request, RequestErro
 use coulter_files::{FileService, Files, Options};
 use coulter_format::Corrupt;
 use coulter_format::files::Superblock;
+use coulter_overlay::{Figures, Shown};
 use coulter_system::holders;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
@@ -20,6 +21,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Name of the pump's thread, if the pump cannot run on the service's thread.
@@ -126,6 +129,7 @@ struct Kept {
     writes_back: bool,
     /// It sleeps in calls to other file systems, so that it must not be on the service's thread.
     blocks: bool,
+    shown: Option<Shown>,
 }
 
 /// A mounted file system. Dropping it unmounts it, used or not.
@@ -135,6 +139,10 @@ pub struct FilesMount {
     /// Whether the mount is still ours to undo.
     mounted: bool,
     stop: OwnedFd,
+    /// Tells the pump that the mount is to end soon.
+    hurries: Arc<AtomicBool>,
+    /// What an overlay shows of itself.
+    shown: Option<Shown>,
     /// The pump, until it is over.
     pump: Option<Hosted>,
 }
@@ -163,7 +171,8 @@ impl FilesMount {
         files_options.cache_blocks = options.cache_blocks.unwrap_or(files_options.cache_blocks);
         let files =
             move || -> Box<dyn FileService> { Box::new(Files::open(files_options, block_count)) };
-        let kept = Kept { kind: "fs", writes_back: options.writes_back, blocks: false };
+        let kept =
+            Kept { kind: "fs", writes_back: options.writes_back, blocks: false, shown: None };
         // On failure the drop of the mount unmounts.
         FilesMount::serve(service, device, mount_point, kept, files)
     }
@@ -186,7 +195,8 @@ impl FilesMount {
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
             .map_err(|error| MountError::NoFuse(error.into()))?;
         mount(&device, &mount_point, service.read_only(), options).map_err(failed)?;
-        let kept = Kept { kind: "overlay", writes_back: options.writes_back, blocks: true };
+        let (writes_back, shown) = (options.writes_back, Some(files.shown()));
+        let kept = Kept { kind: "overlay", writes_back, blocks: true, shown };
         FilesMount::serve(service, device, mount_point, kept, move || Box::new(files))
     }
 
@@ -202,10 +212,13 @@ impl FilesMount {
         let stop = made.map_err(system("make an event descriptor"))?;
         let stop_for_pump =
             rustix::io::fcntl_dupfd_cloexec(&stop, 0).map_err(system("duplicate a descriptor"))?;
-        let Kept { kind, writes_back, blocks } = kept;
-        let mut mount = FilesMount { kind, mount_point, mounted: true, stop, pump: None };
+        let Kept { kind, writes_back, blocks, shown } = kept;
+        let hurries = Arc::new(AtomicBool::new(false));
+        let told = hurries.clone();
+        let mounted = true;
+        let mut mount = FilesMount { kind, mount_point, mounted, stop, hurries, shown, pump: None };
         let work = move |session, place| {
-            Pump::new(device, stop_for_pump, session, place, files(), writes_back).run();
+            Pump::new(device, stop_for_pump, session, place, files(), writes_back, told).run();
         };
         let hosted = if blocks {
             hosting::apart(service, &THREAD, work)
@@ -270,6 +283,9 @@ impl AttachPoint for FilesMount {
         if !self.mounted {
             return Ok(());
         }
+        if how == Detach::Always {
+            self.hurries.store(true, Ordering::Release);
+        }
         self.unmount(how)?;
         self.mounted = false;
         // After a plain unmount the pump ends by itself; after a lazy one a file may still be open
@@ -285,6 +301,10 @@ impl AttachPoint for FilesMount {
 
     fn has_ended(&self) -> bool {
         self.pump.as_ref().is_none_or(Hosted::has_ended)
+    }
+
+    fn overlay_figures(&self) -> Option<Figures> {
+        self.shown.as_ref().map(Shown::figures)
     }
 
     fn hand_over(&mut self) -> io::Result<OwnedFd> {

@@ -5,11 +5,15 @@ use super::mount::MountError;
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, BlockService, Completion, Operation, Request, Session};
 use coulter_format::Block;
+use coulter_overlay::{
+    ADOPT_ATTRIBUTE, ORPHANS_ATTRIBUTE, REMAP_ATTRIBUTE, Remap, SETTLE_ATTRIBUTE, STATUS_ATTRIBUTE,
+    SettleWhen,
+};
 use coulter_overlay::{Blocks, Directory, Options, Overlay};
-use coulter_overlay::{REMAP_ATTRIBUTE, Remap, STATUS_ATTRIBUTE};
 use coulter_system::mounts;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Bytes of what an overlay tells of itself at most.
@@ -92,6 +96,54 @@ pub fn report(directory: &Path) -> io::Result<Vec<u8>> {
     let size = rustix::fs::getxattr(directory, STATUS_ATTRIBUTE, &mut bytes[..])?;
     bytes.truncate(size);
     Ok(bytes)
+}
+
+/// The files whose blocks the overlay over `directory` cannot serve, from record `first` on: an object of
+/// `orphans` and of `next`, the record to go on with.
+///
+/// # Errors
+/// What the system says.
+pub fn orphans(directory: &Path, first: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; REPORT_SIZE_MAX];
+    let name = format!("{ORPHANS_ATTRIBUTE}{first}");
+    let size = rustix::fs::getxattr(directory, name, &mut bytes[..])?;
+    bytes.truncate(size);
+    Ok(bytes)
+}
+
+/// How a file fits the record whose blocks it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// Its size and time of modification are those of the lower file that is gone.
+    Same,
+    /// Whatever it holds lies below the blocks of the record.
+    Any,
+    /// It is new: what is not in the store is zeros.
+    New,
+}
+
+/// Gives the blocks of a record that is not served to a file of the mount.
+///
+/// # Errors
+/// `ENOENT`: no such record is without a file. `EEXIST`: the file has blocks of its own in the store. `ESTALE`:
+/// the file does not fit. `EBUSY`: the record is in use. Others as the lower file system says.
+pub fn adopt(file: impl AsFd, record: u32, fit: Fit) -> io::Result<()> {
+    let fit = match fit {
+        Fit::Same => "same",
+        Fit::Any => "any",
+        Fit::New => "new",
+    };
+    let (value, flags) = (format!("{record} {fit}"), XattrFlags::empty());
+    Ok(rustix::fs::fsetxattr(file, ADOPT_ATTRIBUTE, value.as_bytes(), flags)?)
+}
+
+/// Changes when the overlay over `directory` brings blocks home.
+///
+/// # Errors
+/// What the system says.
+pub fn set_settle(directory: &Path, settle: SettleWhen) -> io::Result<()> {
+    let (word, flags) = (settle.word(), XattrFlags::empty());
+    Ok(rustix::fs::setxattr(directory, SETTLE_ATTRIBUTE, word.as_bytes(), flags)?)
 }
 
 /// Changes what the overlay over `directory` remaps.

@@ -19,13 +19,15 @@ use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{self, Completion, Operation, RequestError, Session, WriteMany};
 use coulter_files::{
-    Change, Changes, Command, FileService, Io, IoError, Name, NewNode, Reply, Request, Response,
-    SetTime, Time, read_span,
+    Change, Changes, Command, Ending, FileService, Io, IoError, Name, NewNode, Reply, Request,
+    Response, SetTime, Time, read_span,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Messages in flight at a time.
@@ -95,6 +97,8 @@ pub(super) struct Pump {
     place: Place,
     files: Box<dyn FileService>,
     writes_back: bool,
+    /// Set once the mount is to end soon.
+    hurries: Arc<AtomicBool>,
     /// Whether a file that a program opens with `O_DIRECT` passes the page cache by.
     opens_direct: bool,
     /// Whether requests to set an attribute have their longer form.
@@ -118,6 +122,7 @@ impl Pump {
         place: Place,
         files: Box<dyn FileService>,
         writes_back: bool,
+        hurries: Arc<AtomicBool>,
     ) -> Pump {
         let mut pool = BufferPool::stocked(&STOCK);
         let staging = pool.take(WRITE_SIZE_MAX);
@@ -128,6 +133,7 @@ impl Pump {
             place,
             files,
             writes_back,
+            hurries,
             opens_direct: false,
             long_set_xattr: false,
             pool,
@@ -201,7 +207,11 @@ impl Pump {
     fn finish(mut self) {
         if let Some(slot) = self.idle.pop() {
             self.pending[slot] = Some(Pending { unique: 0, asked: Asked::Nobody });
-            self.files.handle_end(slot as u64, now());
+            let ending = match self.hurries.load(Ordering::Acquire) {
+                true => Ending::Stopped,
+                false => Ending::Unmounted,
+            };
+            self.files.handle_end(slot as u64, ending, now());
         }
         loop {
             self.work(Some(END_PAUSE));
