@@ -182,6 +182,10 @@ overlay-kills: ## 100 kills of the daemon of an overlay over ext4, XFS and Btrfs
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- \
 	  --workloads overlay --kills --cuts 34 $(ARGUMENTS)
 
+overlay-back: ## the tests of the overlay with `--cache back`: the kernel gathers writes
+	scripts/setup.sh test
+	COULTER_OVERLAY_CACHE=back $(CARGO) test --quiet --package coulter-cli --test overlay
+
 fuzz: ## bytes for every decoder, every protocol and the engine: SECONDS=60 each, TARGETS=…
 	scripts/setup.sh build
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
@@ -194,4 +198,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills million-files file-suites
+.PHONY: examples publish-check file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills overlay-back million-files file-suites

@@ -102,8 +102,8 @@ impl<L: Lower> Overlay<L> {
             self.store.by_number.remove(&old);
         }
         self.store.forget_copied(record);
+        self.store.set_state(record, RecordState::Live);
         let adopted = self.store.adopted_mut(record);
-        adopted.record.state = RecordState::Live;
         adopted.record.is_nameless = false;
         adopted.record.handle = *handle;
         adopted.record.number = inode;

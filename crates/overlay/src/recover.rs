@@ -202,8 +202,9 @@ impl<L: Lower> Overlay<L> {
         // The lower file system has the name again.
         adopted.record.is_nameless = false;
         if state == RecordState::Dying {
-            adopted.record.state = RecordState::Live;
+            self.store.set_state(record, RecordState::Live);
         }
+        let adopted = self.store.adopted_mut(record);
         let is_same = now.size == lower.size
             && now.modified == lower.modified
             && (now.changed == lower.changed || !was_clean);

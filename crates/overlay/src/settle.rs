@@ -142,7 +142,7 @@ impl<L: Lower> Overlay<L> {
             return self.settle_failed(Some(lock), errno);
         }
         self.store.forget_copied(record);
-        self.store.adopted_mut(record).record.state = RecordState::Settling;
+        self.store.set_state(record, RecordState::Settling);
         let begun = Then::Settle(Step::Begun { record });
         let task = self.add_task(None, Some(lock), Stage::Flush(begun));
         let mut batch = crate::store::Batch::default();
@@ -222,8 +222,7 @@ impl<L: Lower> Overlay<L> {
         if let Err(errno) = self.complete_lower(record) {
             return self.settle_failed(Some(lock), errno);
         }
-        self.store.adopted_mut(record).record.state = RecordState::Settled;
-        self.store.settled += 1;
+        self.store.set_state(record, RecordState::Settled);
         let over = Then::Settle(Step::Over { record });
         let task = self.add_task(None, Some(lock), Stage::Flush(over));
         let mut batch = crate::store::Batch::default();

@@ -170,6 +170,13 @@ impl Store {
         self.records[record as usize] = Some(Box::new(adopted));
     }
 
+    /// Changes the state of a record.
+    pub(crate) fn set_state(&mut self, record: u32, state: RecordState) {
+        let before = std::mem::replace(&mut self.adopted_mut(record).record.state, state);
+        self.settled -= u64::from(before == RecordState::Settled);
+        self.settled += u64::from(state == RecordState::Settled);
+    }
+
     /// Files of which blocks are here, those with a fault included.
     pub(crate) fn file_count(&self) -> u64 {
         (self.records.len() - self.free_records.len()) as u64 - self.settled

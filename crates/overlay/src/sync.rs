@@ -77,9 +77,8 @@ impl<L: Lower> Overlay<L> {
 
     /// A file without a name, which nobody has open any more.
     pub(crate) fn let_die(&mut self, record: u32) {
-        let adopted = self.store.adopted_mut(record);
-        let number = adopted.record.number;
-        adopted.record.state = RecordState::Dying;
+        let number = self.store.adopted(record).record.number;
+        self.store.set_state(record, RecordState::Dying);
         self.store.by_number.remove(&number);
         self.settling.queue.retain(|other| *other != record);
         self.write_record(record);

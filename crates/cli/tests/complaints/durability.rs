@@ -143,7 +143,7 @@ fn a_full_file_system_below_is_told_as_full_and_never_when_blocks_come_home() {
     let error = write_and_hear(&other, &content(2), 0).expect_err("it is full");
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
     scatter(&whole, &mut expected, 7);
-    drop((whole, sparse));
+    drop((whole, sparse, other));
     sandbox.ok(&["overlay", "detach", "small/data"]);
     assert_holds(&crate::open(&directory.join("whole")), &expected);
     let sparse = crate::open(&directory.join("sparse"));

@@ -1,7 +1,8 @@
 //! What an overlay tells of itself to `status` and to Prometheus.
 
 use crate::overlaid::{content, put_over, scatter, status};
-use crate::sandbox::{Sandbox, can_mount, write_and_sync};
+use crate::sandbox::{Sandbox, can_mount, names, write_and_sync};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -30,6 +31,14 @@ fn status_and_metrics_show_the_figures_of_an_overlay() {
         assert_eq!(facts["overlay"][name], told[name], "{name}");
     }
     assert_eq!(facts["overlay"]["files"], 1, "{facts}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let documentation = std::fs::read_to_string(path).expect("the documentation is there");
+    let mut printed = BTreeSet::new();
+    names(&facts["overlay"], &mut printed);
+    names(&told, &mut printed);
+    let missing: Vec<&String> =
+        printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
     let address = facts["metrics"].as_str().expect("it has an address");
     let page = scrape(address);
     let value = |name: &str| {

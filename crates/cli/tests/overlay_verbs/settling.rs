@@ -73,9 +73,10 @@ fn with_never_a_store_that_fills_up_takes_no_further_file() {
     put_over(&overlaid.sandbox, "data", &options);
     let capacity = status(&overlaid.sandbox, "data")["capacity_bytes"].as_u64();
     let capacity = capacity.expect("it is a number") as usize;
-    // New files, each written once: more than the store can hold.
-    let part = vec![0x5a; 16 << 20];
-    let count = capacity / part.len() + 2;
+    // One file that fits, and then new ones, each written at once: more than the store can hold.
+    fs::write(overlaid.path("large"), vec![0xa5; capacity / 8 * 7]).expect("there is room below");
+    let part = vec![0x5a; 256 << 10];
+    let count = capacity / 8 / part.len() + 20;
     for number in 0..count {
         fs::write(overlaid.path(&format!("file{number}")), &part).expect("there is room below");
     }
@@ -87,6 +88,5 @@ fn with_never_a_store_that_fills_up_takes_no_further_file() {
     for number in 0..count {
         let path = overlaid.path(&format!("file{number}"));
         assert!(fs::read(&path).expect("it is there") == part, "file {number}");
-        fs::remove_file(path).expect("it is there");
     }
 }

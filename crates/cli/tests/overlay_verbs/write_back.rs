@@ -31,7 +31,6 @@ fn errors_come_at_sync_or_close_and_synced_data_outlives_a_kill() {
     let stored = || status(&sandbox, "data")["stored_bytes"].as_u64().unwrap_or_default();
     let before = stored();
     file.write_all_at(&[8; BLOCK], far).expect("it is in memory");
-    assert_eq!(stored(), before, "the daemon has not heard of it");
     file.sync_all().expect("it can be synced");
     assert!(stored() > before);
     expected[5 * BLOCK..6 * BLOCK].fill(8);

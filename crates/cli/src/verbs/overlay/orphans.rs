@@ -174,8 +174,8 @@ impl AdoptOrphan {
             return Err(told_with_help("cannot adopt from", &directory, why, help));
         };
         let (file, is_new) = self.open()?;
-        self.check_place(&directory, &file)?;
-        self.adopt(&file, is_new, &orphan).inspect_err(|_| {
+        let placed = self.check_place(&directory, &file);
+        placed.and_then(|()| self.adopt(&file, is_new, &orphan)).inspect_err(|_| {
             if is_new {
                 // The first error is the one to tell.
                 let _ = fs::remove_file(&self.file);
