@@ -6,14 +6,6 @@ use crate::request::Request;
 use coulter::buffer::Buffer;
 use coulter_format::files::Time;
 
-/// A state machine between a mount and a volume: requests and completions go in, commands and answers
-/// come out. It belongs to one thread.
-///
-/// # Contract
-/// - Each request is answered once, with its buffer.
-/// - Commands are given to the volume in the order in which they are taken from [`FileService::poll_io`].
-/// - A number of a node in a request comes from an answer, or is the root's; it stays good until the
-///   kernel has forgotten as many lookups as were counted.
 /// Why a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -23,7 +15,14 @@ pub enum Ending {
     Stopped,
 }
 
-/// See the module's documentation.
+/// A state machine between a mount and a volume: requests and completions go in, commands and answers
+/// come out. It belongs to one thread.
+///
+/// # Contract
+/// - Each request is answered once, with its buffer.
+/// - Commands are given to the volume in the order in which they are taken from [`FileService::poll_io`].
+/// - A number of a node in a request comes from an answer, or is the root's; it stays good until the
+///   kernel has forgotten as many lookups as were counted.
 pub trait FileService {
     /// Takes in an operation. `now` is the time that it sets.
     fn handle_request(&mut self, id: u64, request: Request, now: Time);
