@@ -39,7 +39,7 @@ impl MetadataShares {
             root_pages: share(|s| s.root_blocks),
             runs: share(|s| s.run_blocks),
             table_pages: share(|s| s.table_blocks),
-            checkpoints: share(|s| s.checkpoint_blocks + s.copy_blocks + s.header_copy_blocks),
+            checkpoints: share(|s| s.checkpoint_blocks + s.copy_blocks + s.header_parity_blocks),
             metadata_headers: share(|s| s.metadata_header_blocks),
             cleaning_headers: share(|s| s.cleaning_header_blocks),
             relocated: share(|s| s.relocated_metadata_blocks),

@@ -1,7 +1,8 @@
-//! The second copies of what the checkpoint lists: both copies of each are read and compared.
+//! The second copies of what the checkpoint lists: both copies of each are read and compared; and the parity of the
+//! headers that it refers to.
 //!
 //! Where the first is damaged and the second is whole, whatever asks for the first is given the second from then on, as
-//! recovery would.
+//! recovery would; and what the parity says where a header is damaged.
 
 use crate::checkpoint::Run;
 use crate::finding::{BodyFault, Finding, Owner};
@@ -12,47 +13,49 @@ use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{self, Kind, rebound};
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
-use coulter_format::{Block, BlockPointer, Pba, StoreId};
+use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba, StoreId};
+use std::collections::BTreeMap;
 
 /// A block that has a second copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Copied {
-    /// The second copy, as record headers name it.
+    /// The second copy, or the parity block, as record headers name it.
     pub(crate) owner: Owner,
     pub(crate) pointer: BlockPointer,
-    /// The first: where it lies, and what it must match.
+    /// What it is for: where that lies, and what it must match.
     first: First,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum First {
     Page(Owner, BlockPointer),
-    Header(Reference),
+    /// A group of headers.
+    Headers(Vec<Reference>),
 }
 
-impl First {
-    fn pba(&self) -> Pba {
-        match self {
-            First::Page(_, pointer) => pointer.pba,
-            First::Header(reference) => reference.pba,
-        }
+/// Whether a block is what it should be, or what is wrong with it.
+fn fault(
+    window: &mut Window<'_>,
+    pba: Pba,
+    matches: impl Fn(&Block) -> bool,
+) -> Option<BodyFault> {
+    match window.block(pba) {
+        Err(error) => Some(BodyFault::Unreadable(error)),
+        Ok(block) => (!matches(block)).then_some(BodyFault::Checksum),
     }
+}
 
-    /// Whether a block, from whichever copy, is what it should be.
-    fn matches(&self, store: &StoreId, block: &Block) -> bool {
-        match self {
-            First::Page(owner, pointer) => {
-                checksum::block(owner.kind, owner.key, block) == pointer.checksum
-            }
-            First::Header(reference) => RecordView::decode(block, store, reference.pba)
-                .is_ok_and(|view| view.checksum() == reference.checksum),
-        }
-    }
+fn is_header(store: &StoreId, reference: &Reference, block: &Block) -> bool {
+    RecordView::decode(block, store, reference.pba)
+        .is_ok_and(|view| view.checksum() == reference.checksum)
+}
 
-    fn fault(&self, window: &mut Window<'_>, store: &StoreId, pba: Pba) -> Option<BodyFault> {
-        match window.block(pba) {
-            Err(error) => Some(BodyFault::Unreadable(error)),
-            Ok(block) => (!self.matches(store, block)).then_some(BodyFault::Checksum),
+impl Copied {
+    /// Headers of which it is the parity, if it is that.
+    pub(crate) fn headers(&self) -> &[Reference] {
+        match &self.first {
+            First::Page(..) => &[],
+            First::Headers(members) => members,
         }
     }
 }
@@ -78,17 +81,24 @@ pub(crate) fn listed(
         let (owner, pointer) = (Owner::new(copy, key), BlockPointer { pba, checksum });
         Some(Copied { owner, pointer, first: First::Page(Owner::new(kind, key), first) })
     });
-    let headers = references.iter().zip(body.header_copies());
-    let headers = headers.filter(|(_, pointer)| pointer.is_mapped());
-    let headers = headers.map(|(reference, pointer)| Copied {
-        owner: Owner::new(Kind::HeaderCopy, reference.pba.0.into()),
-        pointer,
-        first: First::Header(*reference),
-    });
-    pages.chain(headers).collect()
+    let mut groups: BTreeMap<Pba, Copied> = BTreeMap::new();
+    for (reference, pointer) in references.iter().zip(body.header_parities()) {
+        if !pointer.is_mapped() {
+            continue;
+        }
+        let group = groups.entry(pointer.pba).or_insert_with(|| Copied {
+            owner: Owner::new(Kind::HeaderParity, reference.pba.0.into()),
+            pointer,
+            first: First::Headers(Vec::new()),
+        });
+        if let First::Headers(members) = &mut group.first {
+            members.push(*reference);
+        }
+    }
+    pages.chain(groups.into_values()).collect()
 }
 
-/// Reads both copies of each.
+/// Reads both copies of each, and each group of headers with its parity.
 pub(crate) fn verify(
     window: &mut Window<'_>,
     superblock: &Superblock,
@@ -96,28 +106,105 @@ pub(crate) fn verify(
     report: &mut Report,
 ) {
     let layout = Layout { geometry: superblock.geometry };
-    let store = &superblock.store;
-    for copied in copies {
-        let (first, second) = (copied.first.pba(), copied.pointer.pba);
+    for Copied { owner, pointer, first } in copies {
         // A pointer that leads out of the log is told of where pointers are counted.
-        if layout.place(first).is_none() || layout.place(second).is_none() {
+        if layout.place(pointer.pba).is_none() {
             continue;
         }
-        let owner = copied.owner;
-        let faults = [first, second].map(|pba| copied.first.fault(window, store, pba));
-        match faults {
-            [None, None] => {}
-            [None, Some(fault)] => {
-                report.add(Finding::CopyDamaged { owner, pba: second, whole: Some(first), fault });
+        match first {
+            First::Page(_, first) if layout.place(first.pba).is_none() => {}
+            First::Page(page, first) => {
+                let matches = |block: &Block| {
+                    checksum::block(page.kind, page.key, block) == first.checksum
+                };
+                let faults = [first.pba, pointer.pba].map(|pba| fault(window, pba, matches));
+                compare(window, *owner, first.pba, pointer.pba, faults, report);
             }
-            [Some(fault), None] => {
-                window.redirect(first, second);
-                report.add(Finding::CopyDamaged { owner, pba: first, whole: Some(second), fault });
-            }
-            // What the loss of the first means is told where it is needed.
-            [Some(_), Some(fault)] => {
-                report.add(Finding::CopyDamaged { owner, pba: second, whole: None, fault });
+            First::Headers(members) => {
+                verify_group(window, &superblock.store, *owner, *pointer, members, report);
             }
         }
+    }
+}
+
+/// Tells of damage to the first copy, the second, or both.
+fn compare(
+    window: &mut Window<'_>,
+    owner: Owner,
+    first: Pba,
+    second: Pba,
+    faults: [Option<BodyFault>; 2],
+    report: &mut Report,
+) {
+    match faults {
+        [None, None] => {}
+        [None, Some(fault)] => {
+            report.add(Finding::CopyDamaged { owner, pba: second, whole: Some(first), fault });
+        }
+        [Some(fault), None] => {
+            window.redirect(first, second);
+            report.add(Finding::CopyDamaged { owner, pba: first, whole: Some(second), fault });
+        }
+        // What the loss of the first means is told where it is needed.
+        [Some(_), Some(fault)] => {
+            report.add(Finding::CopyDamaged { owner, pba: second, whole: None, fault });
+        }
+    }
+}
+
+/// Reads a group of headers and its parity. One that is damaged is rebuilt from the others.
+fn verify_group(
+    window: &mut Window<'_>,
+    store: &StoreId,
+    owner: Owner,
+    parity: BlockPointer,
+    members: &[Reference],
+    report: &mut Report,
+) {
+    let whole = parity.pba;
+    let mut sum = [0; BLOCK_SIZE];
+    let mut damaged = Vec::new();
+    for reference in members {
+        match fault(window, reference.pba, |block| is_header(store, reference, block)) {
+            Some(fault) => damaged.push((reference, fault)),
+            None => add(window, reference.pba, &mut sum),
+        }
+    }
+    let matches = |block: &Block| checksum::block(owner.kind, owner.key, block) == parity.checksum;
+    let parity_fault = fault(window, whole, matches);
+    let others = damaged.len() > 1;
+    match (damaged.pop(), parity_fault) {
+        (None, None) => {
+            // It is intact, but of other headers.
+            add(window, whole, &mut sum);
+            if sum != [0; BLOCK_SIZE] {
+                let fault = BodyFault::Checksum;
+                report.add(Finding::CopyDamaged { owner, pba: whole, whole: None, fault });
+            }
+        }
+        (None, Some(fault)) => {
+            let first = members.first().map(|reference| reference.pba);
+            report.add(Finding::CopyDamaged { owner, pba: whole, whole: first, fault });
+        }
+        (Some((reference, fault)), None) if !others => {
+            add(window, whole, &mut sum);
+            if is_header(store, reference, &sum) {
+                window.replace(reference.pba, sum);
+                let (pba, whole, fault) = (reference.pba, Some(whole), fault);
+                report.add(Finding::CopyDamaged { owner, pba, whole, fault });
+            }
+        }
+        // What the loss of a header means is told where it is needed.
+        (Some(_), Some(fault)) => {
+            report.add(Finding::CopyDamaged { owner, pba: whole, whole: None, fault });
+        }
+        (Some(_), None) => {}
+    }
+}
+
+/// Adds a block that can be read to a parity.
+fn add(window: &mut Window<'_>, pba: Pba, sum: &mut Block) {
+    if let Ok(block) = window.block(pba) {
+        sum.iter_mut().zip(block).for_each(|(sum, byte)| *sum ^= byte);
     }
 }

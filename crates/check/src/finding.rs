@@ -82,7 +82,7 @@ impl Owner {
             Kind::Leaf | Kind::Root | Kind::RootCopy => Structure::MapPage,
             Kind::SegmentTable | Kind::TableCopy => Structure::SegmentTable,
             Kind::Run | Kind::RunCopy => Structure::Run,
-            Kind::HeaderCopy => Structure::RecordHeader,
+            Kind::HeaderParity => Structure::RecordHeader,
             Kind::Checkpoint => Structure::Checkpoint,
             Kind::Data | Kind::Discard => Structure::Data,
         }
@@ -107,7 +107,7 @@ impl fmt::Display for Owner {
             Kind::RunCopy => {
                 write!(f, "the second copy of block {} of run {}", key & 0xf_ffff, key >> 20)
             }
-            Kind::HeaderCopy => write!(f, "the second copy of the header at block {key}"),
+            Kind::HeaderParity => write!(f, "the parity of headers from block {key} on"),
             Kind::Data | Kind::Discard => write!(f, "host block {key}"),
         }
     }
@@ -135,7 +135,7 @@ pub(crate) fn kind_name(kind: Kind) -> &'static str {
         Kind::RootCopy => "root_copy",
         Kind::TableCopy => "table_copy",
         Kind::RunCopy => "run_copy",
-        Kind::HeaderCopy => "header_copy",
+        Kind::HeaderParity => "header_parity",
     }
 }
 
@@ -271,14 +271,15 @@ pub enum Finding {
         #[serde(serialize_with = "as_text")]
         fault: BodyFault,
     },
-    /// One of the two copies is damaged of a block that the checkpoint lists.
+    /// One of the two copies is damaged of a block that the checkpoint lists; or one of a group of headers, or their
+    /// parity.
     CopyDamaged {
-        /// The second copy.
+        /// The second copy, or the parity.
         owner: Owner,
-        /// The damaged block: of the first copy or of the second.
+        /// The damaged block: of the first copy or of the second; of a header or the parity.
         #[serde(serialize_with = "as_block")]
         pba: Pba,
-        /// The block of the copy that is whole, if one is.
+        /// The block of the copy that is whole, if one is: of the parity; or of the first header.
         #[serde(serialize_with = "as_optional_block")]
         whole: Option<Pba>,
         /// What is wrong with the damaged one.

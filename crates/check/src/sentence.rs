@@ -145,12 +145,12 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         Finding::CopyDamaged { owner, pba, whole: Some(whole), fault } => write!(
             f,
-            "block {} is damaged ({fault}): it, or {owner}; the other copy, at block {}, is whole: nothing is \
-             lost, and opening the store for writing or a scrub mends what can be mended",
+            "block {} is damaged ({fault}): it, or {owner}; the other, at block {}, is whole: nothing is lost, and \
+             opening the store for writing or a scrub mends what can be mended",
             pba.0, whole.0,
         ),
         Finding::CopyDamaged { owner, pba, whole: None, fault } => {
-            write!(f, "{owner} at block {} is damaged ({fault}), and so is the first copy", pba.0,)
+            write!(f, "{owner} at block {} is damaged ({fault}), and so is what it is for", pba.0)
         }
         Finding::CheckpointContradicts { pba, field, value } => write!(
             f,
@@ -213,7 +213,7 @@ fn consequence(owner: &Owner) -> &'static str {
              restore it from a backup"
         }
         Kind::Checkpoint => "the store cannot be opened; salvage it, or restore it from a backup",
-        Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderCopy => {
+        Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderParity => {
             "nothing is lost while the first copy is whole"
         }
         Kind::Data | Kind::Discard => {

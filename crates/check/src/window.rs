@@ -20,6 +20,8 @@ pub(crate) struct Window<'a> {
     ahead: u32,
     /// Blocks that are damaged, and where their second copies lie.
     redirected: BTreeMap<Pba, Pba>,
+    /// Blocks that are damaged, and what they should be.
+    rebuilt: BTreeMap<Pba, Block>,
 }
 
 impl<'a> Window<'a> {
@@ -33,6 +35,7 @@ impl<'a> Window<'a> {
             count: 0,
             ahead: 1,
             redirected: BTreeMap::new(),
+            rebuilt: BTreeMap::new(),
         }
     }
 
@@ -46,8 +49,16 @@ impl<'a> Window<'a> {
         self.redirected.insert(pba, copy);
     }
 
+    /// From now on, a read of this block alone returns this.
+    pub(crate) fn replace(&mut self, pba: Pba, content: Block) {
+        self.rebuilt.insert(pba, content);
+    }
+
     /// One block, without looking ahead.
     pub(crate) fn block(&mut self, pba: Pba) -> Result<&Block, ReadError> {
+        if self.rebuilt.contains_key(&pba) {
+            return self.rebuilt.get(&pba).ok_or(ReadError::PastEnd);
+        }
         let pba = self.redirected.get(&pba).copied().unwrap_or(pba);
         self.read(pba, 1, 1).and_then(|blocks| blocks.first().ok_or(ReadError::PastEnd))
     }

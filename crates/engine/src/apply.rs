@@ -4,6 +4,7 @@ use crate::api::{Buffers, IoResult, RecordRef};
 use crate::canary::{Canary, sings};
 use crate::map::{IfUnknown, Map};
 use crate::memory::{self, NoMemory};
+use crate::references::Referred;
 use crate::shared::Shared;
 use crate::units::Sequence;
 use alloc::vec::Vec;
@@ -138,7 +139,7 @@ impl Applier {
         assert!(noted <= shared.map.run_length(), "the journal only grew meanwhile");
         let only_data = extents.iter().all(|extent| extent.kind == Kind::Data);
         let worth = record.payload >= shared.config.reference_blocks && record.place.is_appended();
-        let have_room = shared.lists.references.have_room() && shared.header_copies.have_room();
+        let have_room = shared.lists.references.have_room() && shared.header_parities.have_room();
         if !only_data || !worth || !have_room {
             return;
         }
@@ -146,14 +147,15 @@ impl Applier {
         if changed == 0 || !shared.map.refer(noted, changed) {
             return;
         }
-        shared.lists.references.add(Reference {
+        let reference = Reference {
             pba: record.header_pba,
             checksum: record.header_checksum,
             sweep: shared.map.sweep_position(),
             run: shared.lists.next_run,
-        });
-        let pba = record.header_pba;
-        shared.header_copies.take(pba, header);
+        };
+        let (pba, segment, stream) = (record.header_pba, record.segment, record.stream);
+        let group = shared.header_parities.take(pba, segment, stream, header);
+        shared.lists.references.add(Referred { reference, group });
         shared.statistics.records_referred += 1;
         let now = record.sequence;
         for lba in self.late.iter().filter(|_| !sings(Canary::ReferenceUnfounded)) {

@@ -52,7 +52,7 @@ pub mod create;
 mod flush;
 mod group;
 pub mod grow;
-mod header_copies;
+mod header_parity;
 mod holes;
 mod index_set;
 #[cfg(feature = "verify")]
@@ -291,7 +291,7 @@ impl Engine {
         }
         self.flusher.step(shared);
         self.applier.step(shared, buffers);
-        shared.write_header_copies(buffers);
+        shared.write_header_parities(buffers);
         shared.statistics.map_bytes_peak = shared.statistics.map_bytes_peak.max(shared.map.size());
         outcome
     }

@@ -16,7 +16,7 @@
 use crate::placement::SPARE_SEGMENTS_MIN;
 use crate::references;
 use crate::units::Stream;
-use coulter_format::checkpoint::{COPY_SIZE, HEADER_COPY_SIZE, REFERENCE_SIZE};
+use coulter_format::checkpoint::{COPY_SIZE, PARITY_SIZE, REFERENCE_SIZE};
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
@@ -61,7 +61,7 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let table = u64::from(geometry.segment_count).div_ceil(256);
     let copy = COPY_SIZE as u64;
     let runs = u64::from(budget.run_count_limit) * (32 + (8 + copy) * run);
-    let references = ((REFERENCE_SIZE + HEADER_COPY_SIZE) * references::count_max(budget)) as u64;
+    let references = ((REFERENCE_SIZE + PARITY_SIZE) * references::count_max(budget)) as u64;
     let reserved = 4 * u64::from(geometry.segment_count).min(256);
     let body = 256
         + reserved
@@ -75,7 +75,7 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let swept = sweep_quota(leaves, updates, budget) as u64;
     // Two copies of each, and of the headers referred to those that still wait.
     let blocks =
-        2 * (run + roots + table) + crate::header_copies::WAITING_MAX as u64 + body + swept;
+        2 * (run + roots + table) + crate::header_parity::WAITING_MAX as u64 + body + swept;
     blocks + blocks.div_ceil(200) + 2
 }
 

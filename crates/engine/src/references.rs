@@ -48,10 +48,18 @@ pub(crate) const fn count_max(budget: &RecoveryBudget) -> usize {
     (budget.journal_size / JOURNAL_PER_REFERENCE) as usize
 }
 
+/// A record that is referred to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Referred {
+    pub(crate) reference: Reference,
+    /// The first header of its group. It is in the list as long as any of the group is.
+    pub(crate) group: Pba,
+}
+
 /// All that count.
 #[derive(Default)]
 pub(crate) struct References {
-    all: Vec<Reference>,
+    all: Vec<Referred>,
     limit: usize,
 }
 
@@ -59,12 +67,12 @@ impl References {
     /// None yet; `found` are those of the checkpoint that recovery begins with.
     pub(crate) fn new(
         budget: &RecoveryBudget,
-        found: impl Iterator<Item = Reference>,
+        found: impl Iterator<Item = Referred>,
     ) -> Result<References, NoMemory> {
         let limit = count_max(budget);
         let mut all = memory::list(limit)?;
-        for reference in found {
-            memory::push(&mut all, reference)?;
+        for referred in found {
+            memory::push(&mut all, referred)?;
         }
         Ok(References { all, limit })
     }
@@ -79,32 +87,53 @@ impl References {
     }
 
     /// A record took effect.
-    pub(crate) fn add(&mut self, reference: Reference) {
+    pub(crate) fn add(&mut self, referred: Referred) {
         assert!(self.have_room(), "room is asked for first");
-        assert!(self.all.last().is_none_or(|last| last.run <= reference.run), "they are in order");
-        self.all.push(reference);
+        let last = self.all.last().map_or(0, |last| last.reference.run);
+        assert!(last <= referred.reference.run, "they are in order");
+        self.all.push(referred);
     }
 
     /// The first so many, in order.
-    pub(crate) fn first(&self, count: usize) -> &[Reference] {
+    pub(crate) fn first(&self, count: usize) -> &[Referred] {
         &self.all[..count]
     }
 
+    /// Those of the group of which this is the first header.
+    pub(crate) fn of_group(&self, first: Pba) -> impl Iterator<Item = &Reference> {
+        let members = self.all.iter().filter(move |referred| referred.group == first);
+        members.map(|referred| &referred.reference)
+    }
+
     /// At a cut, when holes were reserved and given up: forgets those of which nothing counts any more.
-    /// `dropped` is told of each.
+    /// `dropped` is told of the first of each group.
     pub(crate) fn drop_dead(
         &mut self,
         segments: &Segments,
         position: SweepPosition,
         mut dropped: impl FnMut(Pba),
     ) {
-        self.all.retain(|reference| {
-            let state = segments.segment(segments.of(reference.pba)).state;
+        let is_swept = |referred: &Referred| Map::run_is_dead(referred.reference.sweep, position);
+        // They took effect in order, so the sweep comes by in order.
+        let swept = self.all.iter().take_while(|referred| is_swept(referred)).count();
+        let (before, behind) = self.all.split_at(swept);
+        // Groups that were swept in part.
+        let mut partly: Vec<Pba> = Vec::new();
+        if let Some(last) = before.last() {
+            // A group ends at a cut, so the same run came next for all of it.
+            let near = behind.iter().take_while(|r| r.reference.run == last.reference.run);
+            partly.extend(near.map(|referred| referred.group));
+            partly.sort_unstable();
+            partly.dedup();
+        }
+        self.all.retain(|referred| {
+            let state = segments.segment(segments.of(referred.reference.pba)).state;
             let in_use = matches!(state, State::Open | State::Closed | State::Patching);
             let in_use = in_use || sings(Canary::ReferenceOutlives);
-            let lives = in_use && !Map::run_is_dead(reference.sweep, position);
-            if !lives {
-                dropped(reference.pba);
+            let needed = !is_swept(referred) || partly.binary_search(&referred.group).is_ok();
+            let lives = in_use && needed;
+            if !lives && referred.group == referred.reference.pba {
+                dropped(referred.group);
             }
             lives
         });
@@ -112,7 +141,7 @@ impl References {
 
     /// The headers from one block on up to another that are referred to.
     pub(crate) fn headers_in(&self, blocks: core::ops::Range<u32>) -> impl Iterator<Item = Pba> {
-        let headers = self.all.iter().map(|reference| reference.pba);
+        let headers = self.all.iter().map(|referred| referred.reference.pba);
         headers.filter(move |pba| blocks.contains(&pba.0))
     }
 }

@@ -10,7 +10,7 @@ use crate::api::{Failure, Phase, RecordRef};
 use crate::checkpoint::Lists;
 use crate::config::Config;
 use crate::group::Group;
-use crate::header_copies::HeaderCopies;
+use crate::header_parity::HeaderParities;
 use crate::ios::Ios;
 use crate::loads::Loads;
 use crate::log::Log;
@@ -117,7 +117,7 @@ pub(crate) struct Shared {
     /// Of the newest checkpoint.
     pub(crate) lists: Lists,
     /// Headers that the next one will refer to, to be written once more.
-    pub(crate) header_copies: HeaderCopies,
+    pub(crate) header_parities: HeaderParities,
     pub(crate) pacing: Pacing,
     pub(crate) placer: Placer,
     pub(crate) signals: Signals,
@@ -150,7 +150,7 @@ impl Shared {
             requests: Requests::new(config.request_count)?,
             loads: Loads::new(config.page_count)?,
             lists: Lists::default(),
-            header_copies: HeaderCopies::new()?,
+            header_parities: HeaderParities::new()?,
             pacing: Pacing::default(),
             placer: Placer::new(config.placement, 0),
             signals: Signals::default(),

@@ -41,7 +41,7 @@ pub struct Statistics {
     /// Second copies written of root pages, pages of the segment table and blocks of runs.
     pub copy_blocks: u64,
     /// Second copies written of headers that checkpoints refer to.
-    pub header_copy_blocks: u64,
+    pub header_parity_blocks: u64,
     /// Blocks of checkpoint bodies written, and superblocks.
     pub checkpoint_blocks: u64,
     /// Host blocks by the stream that they went to: short, longer and longest lives expected.
@@ -148,7 +148,7 @@ impl Statistics {
             + self.table_blocks
             + self.run_blocks
             + self.copy_blocks
-            + self.header_copy_blocks
+            + self.header_parity_blocks
             + self.checkpoint_blocks
             + self.relocated_metadata_blocks
     }

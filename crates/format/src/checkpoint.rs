@@ -53,7 +53,7 @@ pub const REFERENCE_SIZE: usize = 20;
 pub const COPY_SIZE: usize = 4;
 
 /// Bytes in which a body says where the second copy of a header lies.
-pub const HEADER_COPY_SIZE: usize = 8;
+pub const PARITY_SIZE: usize = 8;
 
 /// Streams at most.
 pub const STREAM_COUNT_MAX: usize = 16;
@@ -234,7 +234,7 @@ impl<'a> BodyWriter<'a> {
     }
 
     /// Where the second copy of a header that is referred to lies, and its checksum there; or nowhere.
-    pub fn header_copy(&mut self, pointer: BlockPointer) {
+    pub fn header_parity(&mut self, pointer: BlockPointer) {
         self.pointer(pointer);
     }
 
@@ -261,7 +261,7 @@ pub struct BodyView<'a> {
     runs: &'a [u8],
     references: &'a [u8],
     copies: &'a [u8],
-    header_copies: &'a [u8],
+    header_parities: &'a [u8],
 }
 
 impl<'a> BodyView<'a> {
@@ -344,14 +344,14 @@ impl<'a> BodyView<'a> {
         let (runs, rest) = rest.split_at_checked(length)?;
         let references = (counts.references as usize).checked_mul(REFERENCE_SIZE)?;
         let (references, after) = rest.split_at_checked(references)?;
-        let (mut copies, mut header_copies) = (&[][..], &[][..]);
+        let (mut copies, mut header_parities) = (&[][..], &[][..]);
         if has_copies {
             let pages = (counts.roots as usize).checked_add(counts.table as usize)?;
             let count = pages.checked_add(run_blocks)?;
             let rest;
             (copies, rest) = after.split_at_checked(count.checked_mul(COPY_SIZE)?)?;
-            header_copies =
-                rest.get(..(counts.references as usize).checked_mul(HEADER_COPY_SIZE)?)?;
+            header_parities =
+                rest.get(..(counts.references as usize).checked_mul(PARITY_SIZE)?)?;
         }
         Some(BodyView {
             header,
@@ -363,7 +363,7 @@ impl<'a> BodyView<'a> {
             runs,
             references,
             copies,
-            header_copies,
+            header_parities,
         })
     }
 
@@ -432,8 +432,8 @@ impl<'a> BodyView<'a> {
 
     /// The second copies of the headers that are referred to, in the order of the references; nowhere if there is
     /// none. Empty if the body lists none.
-    pub fn header_copies(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
-        pairs(self.header_copies).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
+    pub fn header_parities(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
+        pairs(self.header_parities).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
     }
 
     /// The runs, oldest first, each with its blocks.
@@ -531,7 +531,7 @@ mod tests {
         }
         references().iter().for_each(|reference| writer.reference(reference));
         (300..306).for_each(|pba| writer.copy(Pba(pba)));
-        [pointer(400), BlockPointer::NOWHERE].into_iter().for_each(|copy| writer.header_copy(copy));
+        [pointer(400), BlockPointer::NOWHERE].into_iter().for_each(|copy| writer.header_parity(copy));
         writer.finish().unwrap()
     }
 
@@ -564,7 +564,7 @@ mod tests {
             view.copies().map(|pba| pba.0).collect::<Vec<_>>(),
             [300, 301, 302, 303, 304, 305]
         );
-        let headers: Vec<_> = view.header_copies().collect();
+        let headers: Vec<_> = view.header_parities().collect();
         assert_eq!(headers, [pointer(400), BlockPointer::NOWHERE]);
     }
 
@@ -579,7 +579,7 @@ mod tests {
         assert_eq!((size, bytes[4], bytes[64]), (72, 1, 4));
         let view = BodyView::decode(&bytes[..size]).unwrap();
         assert_eq!(view.references().count(), 0);
-        assert_eq!(view.copies().count() + view.header_copies().count(), 0);
+        assert_eq!(view.copies().count() + view.header_parities().count(), 0);
     }
 
     #[test]

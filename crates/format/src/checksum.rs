@@ -32,7 +32,7 @@ pub enum Kind {
     /// The second copy of a block of a run; the key is the block's.
     RunCopy = 10,
     /// The second copy of a record's header; the key is the header's place.
-    HeaderCopy = 11,
+    HeaderParity = 11,
 }
 
 impl Kind {
@@ -49,7 +49,7 @@ impl Kind {
             8 => Kind::RootCopy,
             9 => Kind::TableCopy,
             10 => Kind::RunCopy,
-            11 => Kind::HeaderCopy,
+            11 => Kind::HeaderParity,
             _ => return None,
         })
     }
@@ -66,7 +66,7 @@ impl Kind {
 
     /// Whether blocks of this kind are second copies.
     pub const fn is_copy(self) -> bool {
-        matches!(self, Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderCopy)
+        matches!(self, Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderParity)
     }
 
     /// Whether entries of this kind occupy blocks in their record's payload.

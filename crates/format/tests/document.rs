@@ -361,7 +361,7 @@ fn body_part() -> Part {
     let sweep = SweepPosition { cycle: 4, leaf: 20 };
     writer.reference(&Reference { pba: Pba(600), checksum: 0x2573_823b, sweep, run: 17 });
     (310..313).for_each(|pba| writer.copy(Pba(pba)));
-    writer.header_copy(BlockPointer { pba: Pba(313), checksum: 0xd4 });
+    writer.header_parity(BlockPointer { pba: Pba(313), checksum: 0xd4 });
     let size = writer.finish().expect("it fits");
     bytes.truncate(size);
     let mut of = Fields { table: "body", start: 0, fields: Vec::new() };

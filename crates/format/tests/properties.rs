@@ -237,7 +237,7 @@ fn copies_of(lists: &Lists) -> Vec<Pba> {
     (0..lists.roots.len() + lists.table.len() + blocks).map(|i| Pba(7 * i as u32)).collect()
 }
 
-fn header_copies_of(lists: &Lists) -> Vec<BlockPointer> {
+fn header_parities_of(lists: &Lists) -> Vec<BlockPointer> {
     let copy = |reference: &Reference| BlockPointer { pba: Pba(!reference.pba.0), checksum: 5 };
     lists.references.iter().map(copy).collect()
 }
@@ -302,7 +302,7 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
     lists.references.iter().for_each(|reference| writer.reference(reference));
     if lists.copies {
         copies_of(lists).into_iter().for_each(|pba| writer.copy(pba));
-        header_copies_of(lists).into_iter().for_each(|pointer| writer.header_copy(pointer));
+        header_parities_of(lists).into_iter().for_each(|pointer| writer.header_parity(pointer));
     }
     let size = writer.finish().expect("the lists fit into 64 KiB");
     bytes.truncate(size);
@@ -566,7 +566,7 @@ proptest! {
         let bytes = encode_lists(&lists);
         let view = BodyView::decode(&bytes).unwrap();
         let (copies, headers) = match lists.copies {
-            true => (copies_of(&lists), header_copies_of(&lists)),
+            true => (copies_of(&lists), header_parities_of(&lists)),
             false => (vec![], vec![]),
         };
         prop_assert_eq!(view.header(), lists.header);
@@ -577,7 +577,7 @@ proptest! {
         let runs = view.runs().map(|(run, blocks)| (run, blocks.iter().collect::<Vec<_>>()));
         prop_assert_eq!(runs.collect::<Vec<_>>(), lists.runs);
         prop_assert_eq!(view.copies().collect::<Vec<_>>(), copies);
-        prop_assert_eq!(view.header_copies().collect::<Vec<_>>(), headers);
+        prop_assert_eq!(view.header_parities().collect::<Vec<_>>(), headers);
         prop_assert_eq!(view.references().collect::<Vec<_>>(), lists.references);
     }
 

@@ -82,7 +82,7 @@ fn uses(device: &Device) -> BTreeMap<u32, Use> {
         uses.extend(blocks.iter().map(|pointer| (pointer.pba.0, Use::RunBlock)));
     }
     uses.extend(body.references().map(|reference| (reference.pba.0, Use::ReferredHeader)));
-    let copies = body.copies().chain(body.header_copies().map(|pointer| pointer.pba));
+    let copies = body.copies().chain(body.header_parities().map(|pointer| pointer.pba));
     uses.extend(copies.filter(|pba| *pba != Pba::NOWHERE).map(|pba| (pba.0, Use::SecondCopy)));
     for pba in device.written().filter(|pba| *pba >= geometry.first_segment) {
         let content = block(device, pba.0);

@@ -4,7 +4,6 @@ use coulter_check::{Finding, dump};
 use coulter_engine::reclaim::Reclaim;
 use coulter_engine::tuning::CleaningMode;
 use coulter_engine::{Config, OpenError, Phase, Request};
-use coulter_format::checksum::Kind;
 use coulter_format::{Pba, Structure};
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store};
@@ -48,13 +47,11 @@ fn headers(device: &Device) -> Vec<Pba> {
     dumped.references.iter().map(|reference| Pba(reference.header.block)).collect()
 }
 
-/// Where the second copy of a header lies.
-fn copy_of(device: &Device, header: Pba) -> Pba {
+/// Where the parity of a header and others lies.
+fn parity_of(device: &Device, header: Pba) -> Pba {
     let dumped = dump::checkpoint(&mut device.blocks()).value.expect("it is sound");
-    let is_it = |copy: &&dump::CopyDump| {
-        copy.owner.kind == Kind::HeaderCopy && copy.owner.key == u64::from(header.0)
-    };
-    Pba(dumped.second_copies.iter().find(is_it).expect("there is a copy").block)
+    let reference = dumped.references.iter().find(|reference| reference.header.block == header.0);
+    Pba(reference.and_then(|reference| reference.parity_block).expect("there is parity"))
 }
 
 #[test]
@@ -101,7 +98,7 @@ fn what_lay_in_a_segment_that_was_emptied_is_referred_to_no_more() {
     (0..size / 4).for_each(|lba| assert_eq!(again.read(lba), Some(Ok(59)), "host block {lba}"));
 }
 
-/// A header that is damaged in its place is read from its second copy.
+/// A header that is damaged in its place is rebuilt from the parity of its group.
 #[test]
 fn a_store_with_a_damaged_header_that_is_referred_to_is_opened_and_whole() {
     let (mut hand, expected) = written(referring(), 1);
@@ -132,7 +129,7 @@ fn a_store_with_a_damaged_header_that_is_referred_to_is_not_opened_and_the_check
         for byte in [3, 44, 97] {
             let mut device = hand.device.clone();
             device.corrupt(header, byte);
-            device.corrupt(copy_of(&hand.device, header), byte);
+            device.corrupt(parity_of(&hand.device, header), byte);
             let report = device.report(false);
             let is_it = |finding: &Finding| matches!(finding, Finding::ReferenceDamaged { pba, .. } if *pba == header);
             assert!(report.findings.iter().any(is_it), "{report:?}");
@@ -163,7 +160,7 @@ fn a_header_that_took_the_place_of_the_one_referred_to_is_not_believed() {
     fresh.device.read(header, &mut blocks);
     let mut device = hand.device.clone();
     device.write(header, &blocks);
-    device.corrupt(copy_of(&hand.device, header), 3);
+    device.corrupt(parity_of(&hand.device, header), 3);
     device.flush_all();
     let report = device.report(false);
     let is_it = |finding: &Finding| matches!(finding, Finding::ReferenceDamaged { pba, .. } if *pba == header);

@@ -6,7 +6,6 @@ mod life;
 use coulter_check::salvage::State;
 use coulter_check::{check, dump};
 use coulter_engine::{Config, Phase};
-use coulter_format::checksum::Kind;
 use coulter_format::record::RecordView;
 use coulter_format::{BLOCK_SIZE, Pba, StoreId};
 use coulter_sim::device::Device;
@@ -81,11 +80,7 @@ fn a_damaged_header_that_was_referred_to_leaves_no_more_blocks_in_doubt_than_it_
             device.read(pba, &mut blocks);
             let view = RecordView::decode(&blocks[0], &StoreId { uuid: [6; 16], salt: 1 }, pba);
             let payload = u64::from(view.expect("it is intact").header().payload_size);
-            let is_its = |copy: &&dump::CopyDump| {
-                copy.owner.kind == Kind::HeaderCopy && copy.owner.key == u64::from(pba.0)
-            };
-            let copy = dumped.second_copies.iter().find(is_its).map(|copy| copy.block);
-            let places: Vec<u32> = [Some(pba.0), copy].into_iter().flatten().collect();
+            let places: Vec<u32> = [Some(pba.0), reference.parity_block].into_iter().flatten().collect();
             let device = damage(&device, &places);
             assert!(!opens(&device, life.config));
             let Outcome { silent, outdated, salvage, .. } = outcome(&device, &expected, 1 << 20);

@@ -304,7 +304,7 @@ pub(crate) fn gather(
                 engine.table_blocks
                     + engine.checkpoint_blocks
                     + engine.copy_blocks
-                    + engine.header_copy_blocks,
+                    + engine.header_parity_blocks,
             ),
         },
         space: Space {

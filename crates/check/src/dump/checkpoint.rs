@@ -5,6 +5,7 @@ use crate::blocks::ReadBlocks;
 use crate::check::Store;
 use coulter_format::BlockPointer;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A checkpoint's body.
@@ -93,9 +94,11 @@ pub struct ReferenceDump {
     pub sweep_leaf: u64,
     /// Number of the run that came next.
     pub run: u64,
+    /// Where the parity of its header and others lies, if there is one.
+    pub parity_block: Option<u32>,
 }
 
-/// The second copy of a block.
+/// The second copy of a block, or the parity of headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyDump {
     /// What it is a copy of, as record headers call it.
@@ -133,11 +136,16 @@ fn dump(store: &Store, recovery: crate::report::Recovery) -> CheckpointDump {
         sweep_leaf: run.header.sweep.leaf,
         blocks: run.blocks.iter().map(|pointer| (*pointer).into()).collect(),
     });
+    let parities = checkpoint.copies.iter().flat_map(|copied| {
+        copied.headers().iter().map(|reference| (reference.pba, copied.pointer.pba.0))
+    });
+    let parities: BTreeMap<_, _> = parities.collect();
     let references = checkpoint.references.all.iter().map(|reference| ReferenceDump {
         header: PlaceDump { block: reference.pba.0, checksum: reference.checksum },
         sweep_cycle: reference.sweep.cycle,
         sweep_leaf: reference.sweep.leaf,
         run: reference.run,
+        parity_block: parities.get(&reference.pba).copied(),
     });
     let roots = checkpoint.roots.iter();
     CheckpointDump {
@@ -204,11 +212,16 @@ impl fmt::Display for CheckpointDump {
                 writeln!(f, "    block {index:<12} {place}")?;
             }
         }
-        for ReferenceDump { header, sweep_cycle, sweep_leaf, run } in &self.references {
-            writeln!(
+        for ReferenceDump { header, sweep_cycle, sweep_leaf, run, parity_block } in &self.references
+        {
+            write!(
                 f,
                 "  record at {header}, before run {run}, at cycle {sweep_cycle}, leaf {sweep_leaf}"
             )?;
+            if let Some(block) = parity_block {
+                write!(f, ", parity at block {block}")?;
+            }
+            writeln!(f)?;
         }
         for CopyDump { owner, block } in &self.second_copies {
             writeln!(f, "  {owner}: block {block}")?;

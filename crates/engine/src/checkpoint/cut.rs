@@ -149,17 +149,17 @@ fn release_copy(shared: &mut Shared, kind: Kind, key: u64) {
     shared.lists.release_copy(&mut shared.segments, kind, key, now);
 }
 
-/// Forgets references of which nothing counts any more, and the copies of their headers. A segment may be emptied by
+/// Forgets references of which nothing counts any more, and the parity of their headers. A segment may be emptied by
 /// that, in which another header lies.
 fn drop_dead_references(shared: &mut Shared, position: SweepPosition) {
     loop {
-        let mut dropped = Vec::new();
+        let mut groups = Vec::new();
         let references = &mut shared.lists.references;
-        references.drop_dead(&shared.segments, position, |pba| dropped.push(pba));
-        if dropped.is_empty() {
+        references.drop_dead(&shared.segments, position, |group| groups.push(group));
+        if groups.is_empty() {
             return;
         }
-        dropped.into_iter().for_each(|pba| release_copy(shared, Kind::HeaderCopy, pba.0.into()));
+        groups.into_iter().for_each(|first| release_copy(shared, Kind::HeaderParity, first.0.into()));
     }
 }
 

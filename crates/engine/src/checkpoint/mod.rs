@@ -178,13 +178,13 @@ impl Checkpointer {
     }
 
     fn quiesce(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        shared.put_header_copies(buffers);
+        shared.put_header_parities(true, buffers);
         for origin in [Origin::Cleaning, Origin::Metadata] {
             shared.seal_all_of(origin, buffers);
         }
         let are_quiet =
             [Origin::Cleaning, Origin::Metadata].iter().all(|o| shared.log.is_quiet(*o));
-        if are_quiet && shared.header_copies.is_empty() {
+        if are_quiet && shared.header_parities.is_empty() {
             self.cut(shared);
             self.enter(shared, CutStage::Images);
         }
@@ -350,7 +350,7 @@ impl Checkpointer {
             writer.run(&RunHeader { number: *number, sweep: *sweep, block_count });
             blocks.iter().for_each(|pointer| writer.pointer(*pointer));
         }
-        references.iter().for_each(|reference| writer.reference(reference));
+        references.iter().for_each(|referred| writer.reference(&referred.reference));
         let copy = |kind, key| copies.pointer(kind, key).unwrap_or(BlockPointer::NOWHERE);
         let place = |kind, key, first: BlockPointer| match sings(Canary::CopyInPlace) {
             true => first.pba,
@@ -367,8 +367,8 @@ impl Checkpointer {
                 writer.copy(place(Kind::RunCopy, number << RUN_KEY_SHIFT | index, *block));
             }
         }
-        for reference in references {
-            writer.header_copy(copy(Kind::HeaderCopy, reference.pba.0.into()));
+        for referred in references {
+            writer.header_parity(copy(Kind::HeaderParity, referred.group.0.into()));
         }
         writer.finish()
     }

@@ -1,5 +1,6 @@
 //! What the checkpoint says: its lists, the segment table, and the runs.
 
+use super::parity::take_parities;
 use super::{Item, JobKind, Recovery, damaged};
 use crate::api::{Buffers, OpenError, RecordRef, Target};
 use crate::checkpoint::{RUN_KEY_SHIFT, Run};
@@ -141,6 +142,7 @@ impl Recovery {
         let mut references = body.references();
         check(references.all(|r| segment_of(&geometry, r.pba).is_some()), "reference")?;
         self.take_copies(shared, body)?;
+        let referred = take_parities(shared, body)?;
         check(header.next_run < 1 << (63 - RUN_KEY_SHIFT), "next_run")?;
         check(header.sweep.cycle < NUMBER_LIMIT, "sweep_cycle")?;
         check(header.write_clock < NUMBER_LIMIT, "write_clock")?;
@@ -152,7 +154,7 @@ impl Recovery {
         assert!(shared.lists.runs.is_empty(), "lists are taken over once");
         assert_eq!(table.len(), pages, "a page for so many segments");
         shared.lists.runs = runs;
-        shared.lists.references = References::new(&shared.superblock.budget, body.references())?;
+        shared.lists.references = References::new(&shared.superblock.budget, referred.into_iter())?;
         shared.lists.table = table;
         shared.lists.next_run = header.next_run;
         shared.lists.body = (shared.superblock.checkpoint.pba, body_blocks);
@@ -174,7 +176,7 @@ impl Recovery {
             Item::RunBlock { run, pointer, .. } => {
                 self.take_run_block(shared, run, block, pointer.pba)
             }
-            Item::Header(reference) => self.take_header(shared, &reference, block),
+            Item::Header(referred) => self.take_header(shared, &referred.reference, block),
         }
     }
 
@@ -335,18 +337,18 @@ impl Recovery {
     /// referred to before it.
     pub(super) fn list_runs(&mut self, shared: &mut Shared) -> Result<(), NoMemory> {
         let references = &shared.lists.references;
-        let mut headers = references.first(references.count()).iter().copied().peekable();
+        let mut headers = references.first(references.count()).iter().peekable();
         for (run, Run { number, blocks, .. }) in shared.lists.runs.iter().enumerate() {
-            while let Some(reference) = headers.next_if(|reference| reference.run <= *number) {
-                memory::push(&mut self.items, Item::Header(reference))?;
+            while let Some(next) = headers.next_if(|next| next.reference.run <= *number) {
+                memory::push(&mut self.items, Item::Header(*next))?;
             }
             for (index, pointer) in blocks.iter().enumerate() {
                 let key = number << RUN_KEY_SHIFT | index as u64;
                 memory::push(&mut self.items, Item::RunBlock { key, pointer: *pointer, run })?;
             }
         }
-        for reference in headers {
-            memory::push(&mut self.items, Item::Header(reference))?;
+        for referred in headers {
+            memory::push(&mut self.items, Item::Header(*referred))?;
         }
         Ok(())
     }

@@ -7,21 +7,21 @@ use crate::canary::{Canary, sings};
 use crate::checkpoint::RUN_KEY_SHIFT;
 use crate::shared::Shared;
 use crate::units::segment_of;
-use coulter_format::checkpoint::BodyView;
+use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{self, Kind, rebound};
 use coulter_format::record::RecordView;
 use coulter_format::{Block, BlockPointer, Pba, Reason, Structure};
 
 /// The page that single blocks are read into.
-const PAGE: PageRef = PageRef(0);
+pub(super) const PAGE: PageRef = PageRef(0);
 
 impl Item {
-    /// Where its second copy lies, if there is one.
+    /// Where its second copy lies, or the parity from which it is rebuilt, if there is one.
     fn copy(&self, shared: &Shared) -> Option<Pba> {
         let (kind, key) = match *self {
             Item::TablePage { key, .. } => (Kind::TableCopy, key),
             Item::RunBlock { key, .. } => (Kind::RunCopy, key),
-            Item::Header(reference) => (Kind::HeaderCopy, u64::from(reference.pba.0)),
+            Item::Header(referred) => (Kind::HeaderParity, u64::from(referred.group.0)),
         };
         shared.lists.copies.pointer(kind, key).map(|pointer| pointer.pba)
     }
@@ -33,20 +33,27 @@ impl Item {
                 (Kind::SegmentTable, key, pointer, Structure::SegmentTable)
             }
             Item::RunBlock { key, pointer, .. } => (Kind::Run, key, pointer, Structure::Run),
-            Item::Header(reference) => {
-                let pba = reference.pba;
-                let view = RecordView::decode(block, &shared.superblock.store, pba)
-                    .map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
-                return match view.checksum() == reference.checksum {
-                    true => Ok(()),
-                    false => Err(damaged(Structure::RecordHeader, Reason::Checksum, pba)),
-                };
-            }
+            Item::Header(referred) => return verify_header(shared, &referred.reference, block),
         };
         match checksum::block(kind, key, block) == pointer.checksum {
             true => Ok(()),
             false => Err(damaged(structure, Reason::Checksum, pointer.pba)),
         }
+    }
+}
+
+/// Whether a block is the header that is referred to, wherever it was read from.
+pub(super) fn verify_header(
+    shared: &Shared,
+    reference: &Reference,
+    block: &Block,
+) -> Result<(), OpenError> {
+    let pba = reference.pba;
+    let view = RecordView::decode(block, &shared.superblock.store, pba)
+        .map_err(|corrupt| OpenError::Damaged { corrupt, pba })?;
+    match view.checksum() == reference.checksum {
+        true => Ok(()),
+        false => Err(damaged(Structure::RecordHeader, Reason::Checksum, pba)),
     }
 }
 
@@ -78,15 +85,6 @@ impl Recovery {
         for (run, blocks) in body.runs() {
             for (index, pointer) in (0..).zip(blocks.iter()) {
                 put(Kind::Run, run.number << RUN_KEY_SHIFT | index, pointer)?;
-            }
-        }
-        for (reference, pointer) in body.references().zip(body.header_copies()) {
-            if pointer.is_mapped() && pointer.pba != reference.pba {
-                segment_of(&geometry, pointer.pba).ok_or(WrongBody::Field("copy"))?;
-                let key = u64::from(reference.pba.0);
-                if shared.lists.copies.try_put(Kind::HeaderCopy, key, pointer)?.is_some() {
-                    return Err(WrongBody::Field("reference"));
-                }
             }
         }
         Ok(())
@@ -148,9 +146,19 @@ impl Recovery {
                                 return Err(self.item_error.take().unwrap_or(error));
                             }
                             self.item_error = Some(error);
-                            self.fetch_one_by_one(shared, next, end, true);
+                            match item {
+                                Item::Header(referred) => {
+                                    self.begin_rebuild(shared, next, end, &referred);
+                                }
+                                _ => self.fetch_one_by_one(shared, next, end, true),
+                            }
                         }
                     }
+                }
+                (JobKind::Rebuild { next, end, member }, Target::Page(page)) => {
+                    let found = result.map_err(OpenError::Device);
+                    let block = buffers.page(page);
+                    self.rebuild_on(shared, next, end, member, found.map(|()| block))?;
                 }
                 _ => unreachable!("items are read into records, or one by one"),
             }
@@ -164,7 +172,7 @@ impl Recovery {
     }
 
     /// Reads the first of these items alone, before all that was asked for later.
-    fn fetch_one_by_one(&mut self, shared: &mut Shared, next: usize, end: usize, is_copy: bool) {
+    pub(super) fn fetch_one_by_one(&mut self, shared: &mut Shared, next: usize, end: usize, is_copy: bool) {
         if next == end {
             return;
         }
@@ -186,7 +194,7 @@ impl Recovery {
 
 /// A block came from its second copy: the next checkpoint writes both anew. Of a header there is nothing to be
 /// written: it stays where its record is.
-fn repair(shared: &mut Shared, item: &Item, block: &Block) {
+pub(super) fn repair(shared: &mut Shared, item: &Item, block: &Block) {
     shared.statistics.metadata_copies_used += 1;
     match *item {
         Item::TablePage { key, .. } => shared.lists.copies.repair(Kind::SegmentTable, key, block),

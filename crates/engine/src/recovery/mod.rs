@@ -24,6 +24,7 @@ mod checkpoint;
 mod fetch;
 mod holes;
 mod log;
+mod parity;
 mod replay;
 mod superblocks;
 
@@ -31,14 +32,15 @@ use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
 use crate::holes::Headers;
 use crate::ios::Purpose;
 use crate::memory::{self, NoMemory};
+use crate::references::Referred;
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use coulter_format::checkpoint::{Head, Reference};
+use coulter_format::checkpoint::Head;
 use coulter_format::record::Entry;
 use coulter_format::superblock::Superblock;
-use coulter_format::{BlockPointer, Corrupt, Pba, Reason, Structure};
+use coulter_format::{Block, BlockPointer, Corrupt, Pba, Reason, Structure};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecoveryStage {
@@ -68,6 +70,12 @@ enum JobKind {
         end: usize,
         is_copy: bool,
     },
+    /// Item `next` is a header that is damaged, and is rebuilt; see [`parity`].
+    Rebuild {
+        next: usize,
+        end: usize,
+        member: usize,
+    },
     /// A piece of a walk.
     Walk {
         walk: usize,
@@ -91,14 +99,14 @@ enum Item {
     /// A block of a run.
     RunBlock { key: u64, pointer: BlockPointer, run: usize },
     /// The header of a record that the checkpoint refers to.
-    Header(Reference),
+    Header(Referred),
 }
 
 impl Item {
     fn pba(&self) -> Pba {
         match self {
             Item::TablePage { pointer, .. } | Item::RunBlock { pointer, .. } => pointer.pba,
-            Item::Header(reference) => reference.pba,
+            Item::Header(referred) => referred.reference.pba,
         }
     }
 }
@@ -156,6 +164,8 @@ pub(crate) struct Recovery {
     body_error: Option<OpenError>,
     /// What was wrong with the first copy of the item in hand.
     item_error: Option<OpenError>,
+    /// A header that is being rebuilt; one block, or none yet.
+    rebuilt: Vec<Block>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
     /// Segments of which the holes are reserved.
@@ -196,6 +206,7 @@ impl Recovery {
             superblock_errors: memory::list(2 * SUPERBLOCK_READS_MAX)?,
             body_error: None,
             item_error: None,
+            rebuilt: memory::list(1)?,
             heads: Vec::new(),
             reserved: Vec::new(),
             holes: Vec::new(),
