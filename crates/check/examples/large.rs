@@ -111,6 +111,7 @@ fn header(pba: Pba, sequence: u64, size: usize, extents: &[Extent], words: &[Blo
         sequence,
         durable_sequence: 0,
         generation: 1,
+        cut: 0,
         pba,
         payload_size: size as u16,
         scattered: None,

@@ -34,11 +34,7 @@ enum First {
 }
 
 /// Whether a block is what it should be, or what is wrong with it.
-fn fault(
-    window: &mut Window<'_>,
-    pba: Pba,
-    matches: impl Fn(&Block) -> bool,
-) -> Option<BodyFault> {
+fn fault(window: &mut Window<'_>, pba: Pba, matches: impl Fn(&Block) -> bool) -> Option<BodyFault> {
     match window.block(pba) {
         Err(error) => Some(BodyFault::Unreadable(error)),
         Ok(block) => (!matches(block)).then_some(BodyFault::Checksum),
@@ -114,9 +110,8 @@ pub(crate) fn verify(
         match first {
             First::Page(_, first) if layout.place(first.pba).is_none() => {}
             First::Page(page, first) => {
-                let matches = |block: &Block| {
-                    checksum::block(page.kind, page.key, block) == first.checksum
-                };
+                let matches =
+                    |block: &Block| checksum::block(page.kind, page.key, block) == first.checksum;
                 let faults = [first.pba, pointer.pba].map(|pba| fault(window, pba, matches));
                 compare(window, *owner, first.pba, pointer.pba, faults, report);
             }

@@ -487,6 +487,7 @@ impl FirstRecords {
             sequence: self.sequence,
             durable_sequence: 0,
             generation: 0,
+            cut: 0,
             pba: self.next,
             payload_size: payload.len() as u16,
             scattered: None,

@@ -2,7 +2,7 @@
 //!
 //! A referred header is the only place that tells where the blocks of its record belong. A group is of headers in one
 //! segment, one behind the other, which took effect between two cuts. Its parity block is their XOR. It is written
-//! into the metadata stream when the group is full, when its stream has left the segment, or before a cut.
+//! into the metadata stream when the group is full or its stream has left the segment, or at a cut.
 //!
 //! The headers of a group lie in one segment, so they are overwritten together: none of them is missing while a
 //! checkpoint refers to another one.
@@ -60,10 +60,6 @@ impl HeaderParities {
         self.groups.len() < WAITING_MAX
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
     /// Takes the header that lies at `pba` in `segment`. Returns the first header of its group.
     pub(crate) fn take(
         &mut self,
@@ -90,9 +86,14 @@ impl HeaderParities {
         pba
     }
 
-    /// A group that is closed; any, if `all`.
-    fn next(&self, all: bool) -> Option<usize> {
-        self.groups.iter().position(|group| all || group.is_closed)
+    /// Takes out any group: its first header, and the parity.
+    pub(crate) fn pop(&mut self) -> Option<(Pba, &Block)> {
+        let group = self.groups.pop()?;
+        Some((group.first, &self.blocks[self.groups.len()]))
+    }
+
+    fn count_closed(&self) -> usize {
+        self.groups.iter().filter(|group| group.is_closed).count()
     }
 }
 
@@ -105,27 +106,18 @@ pub(crate) fn xor(parity: &mut Block, block: &Block) {
 }
 
 impl Shared {
-    /// Writes the parity of groups that are closed when there are enough, but not while a checkpoint is being written.
+    /// Writes the parity of groups that are closed when there are enough, but not while a checkpoint is being written:
+    /// its cut takes all of them.
     pub(crate) fn write_header_parities(&mut self, buffers: &mut impl Buffers) {
-        let groups = &self.header_parities.groups;
-        if groups.len() < TOGETHER || groups.iter().filter(|g| g.is_closed).count() < TOGETHER {
+        let may = self.poisoned.is_none() && !self.signals.checkpoint_is_active();
+        if !may || self.header_parities.count_closed() < TOGETHER {
             return;
         }
-        if self.poisoned.is_none() && !self.signals.checkpoint_is_active() {
-            self.put_header_parities(false, buffers);
-            if self.log.filling(Stream::Metadata).is_some() {
-                self.seal(Stream::Metadata, buffers);
-            }
-        }
-    }
-
-    /// Puts the parity of groups that are closed, or of all, into records of the metadata stream, as far as there is
-    /// room. Before a cut none is left.
-    pub(crate) fn put_header_parities(&mut self, all: bool, buffers: &mut impl Buffers) {
-        while let Some(index) = self.header_parities.next(all) {
-            let (kind, key) = (Kind::HeaderParity, self.header_parities.groups[index].first.0.into());
+        while let Some(index) = self.header_parities.groups.iter().position(|g| g.is_closed) {
+            let key = self.header_parities.groups[index].first.0.into();
+            let kind = Kind::HeaderParity;
             let extent = Extent { key, count: 1, kind, relocated: false };
-            let Some(record) = self.metadata_record(&extent, buffers) else { return };
+            let Some(record) = self.metadata_record(&extent, buffers) else { break };
             let place = 1 + self.log.record(record).payload as usize;
             assert!(place < crate::api::RECORD_BLOCKS, "a record that takes it has room");
             let content = &self.header_parities.blocks[index];
@@ -133,9 +125,12 @@ impl Shared {
             buffers.record_mut(record)[place] = *content;
             self.push_metadata(record, extent, checksum);
             self.statistics.header_parity_blocks += 1;
-            let last = self.header_parities.groups.len() - 1;
             self.header_parities.groups.swap_remove(index);
+            let last = self.header_parities.groups.len();
             self.header_parities.blocks.swap(index, last);
+        }
+        if self.log.filling(Stream::Metadata).is_some() {
+            self.seal(Stream::Metadata, buffers);
         }
     }
 }

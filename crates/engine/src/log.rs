@@ -57,6 +57,8 @@ pub(crate) struct Log {
     pub(crate) epoch: u64,
     /// Of the durable superblock.
     pub(crate) generation: u64,
+    /// Of the latest cut.
+    pub(crate) cut: Sequence,
     /// Whether records may be long: both copies of the superblock that is durable say so, and all of the map
     /// has room in memory. Where it has not, each relocation keeps a leaf there until it arrives, and what was
     /// promised to the host's writes while they gather is held back from the cleaner; a header for the
@@ -91,6 +93,7 @@ impl Log {
             durable: 0,
             epoch: 0,
             generation: 0,
+            cut: 0,
             long_records: false,
             write_clock: 0,
             appended_blocks: 0,
@@ -247,7 +250,8 @@ impl Log {
         let record_ref = self.filling[stream.index()].take().expect("a record is being filled");
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let (epoch, durable, generation) = (self.epoch, self.durable, self.generation);
+        let (epoch, durable, generation, cut) =
+            (self.epoch, self.durable, self.generation, self.cut);
         let record = self.record_mut(record_ref);
         assert!(!record.extents.is_empty(), "a record says something");
         assert!(record.cost.fits(record.room), "what the record was asked for is what it got");
@@ -266,6 +270,7 @@ impl Log {
             sequence,
             durable_sequence: durable,
             generation,
+            cut,
             pba: record.header_pba,
             payload_size: record.payload as u16,
             scattered: record.place.scattered(),

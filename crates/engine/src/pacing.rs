@@ -16,7 +16,7 @@
 use crate::placement::SPARE_SEGMENTS_MIN;
 use crate::references;
 use crate::units::Stream;
-use coulter_format::checkpoint::{COPY_SIZE, PARITY_SIZE, REFERENCE_SIZE};
+use coulter_format::checkpoint::{COPY_SIZE, GROUP_SIZE, PARITY_SIZE, REFERENCE_SIZE};
 use coulter_format::superblock::{Geometry, RecoveryBudget};
 use coulter_format::{map_page, record, run};
 
@@ -61,7 +61,8 @@ pub(crate) fn checkpoint_blocks_max(geometry: &Geometry, budget: &RecoveryBudget
     let table = u64::from(geometry.segment_count).div_ceil(256);
     let copy = COPY_SIZE as u64;
     let runs = u64::from(budget.run_count_limit) * (32 + (8 + copy) * run);
-    let references = ((REFERENCE_SIZE + PARITY_SIZE) * references::count_max(budget)) as u64;
+    let references =
+        ((REFERENCE_SIZE + GROUP_SIZE + PARITY_SIZE) * references::count_max(budget)) as u64;
     let reserved = 4 * u64::from(geometry.segment_count).min(256);
     let body = 256
         + reserved

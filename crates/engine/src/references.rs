@@ -31,17 +31,19 @@
 //! - No header that is referred to is taken for a hole: `holes` asks [`References::headers_in`].
 
 use crate::canary::{Canary, sings};
+use crate::checkpoint::Copies;
 use crate::map::Map;
 use crate::memory::{self, NoMemory};
 use crate::segments::{Segments, State};
 use alloc::vec::Vec;
-use coulter_format::Pba;
 use coulter_format::checkpoint::{Reference, SweepPosition};
+use coulter_format::checksum::Kind;
 use coulter_format::superblock::RecoveryBudget;
+use coulter_format::{BlockPointer, Pba};
 
 /// Updates of the journal for each reference. With full records that is as much as twenty journals; and
 /// recovery reads about as many blocks as it looks at headers in the log, if records have 24 blocks.
-const JOURNAL_PER_REFERENCE: u32 = 24;
+const JOURNAL_PER_REFERENCE: u32 = 16;
 
 /// References that a checkpoint of this budget has at most.
 pub(crate) const fn count_max(budget: &RecoveryBudget) -> usize {
@@ -54,6 +56,43 @@ pub(crate) struct Referred {
     pub(crate) reference: Reference,
     /// The first header of its group. It is in the list as long as any of the group is.
     pub(crate) group: Pba,
+}
+
+/// Which parity blocks a body lists, and for which references.
+pub(crate) struct Parities {
+    /// The first header of each group with parity, in order, and where the parity lies.
+    all: Vec<(Pba, BlockPointer)>,
+    /// For each reference.
+    groups: Vec<Option<usize>>,
+}
+
+impl Parities {
+    pub(crate) fn of(references: &[Referred], copies: &Copies) -> Parities {
+        let mut parities =
+            Parities { all: Vec::new(), groups: Vec::with_capacity(references.len()) };
+        for referred in references {
+            // The first of a group comes before the others, and no more groups lie between than there are streams.
+            let group = match referred.group == referred.reference.pba {
+                true => {
+                    copies.pointer(Kind::HeaderParity, referred.group.0.into()).map(|pointer| {
+                        parities.all.push((referred.group, pointer));
+                        parities.all.len() - 1
+                    })
+                }
+                false => parities.all.iter().rposition(|(first, _)| *first == referred.group),
+            };
+            parities.groups.push(group);
+        }
+        parities
+    }
+
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Option<usize>> {
+        self.groups.iter().copied()
+    }
+
+    pub(crate) fn pointers(&self) -> impl Iterator<Item = BlockPointer> {
+        self.all.iter().map(|(_, pointer)| *pointer)
+    }
 }
 
 /// All that count.

@@ -116,7 +116,7 @@ pub(crate) struct Shared {
     pub(crate) loads: Loads,
     /// Of the newest checkpoint.
     pub(crate) lists: Lists,
-    /// Headers that the next one will refer to, to be written once more.
+    /// Parity of headers that the next one will refer to.
     pub(crate) header_parities: HeaderParities,
     pub(crate) pacing: Pacing,
     pub(crate) placer: Placer,

@@ -40,7 +40,7 @@ pub struct Statistics {
     pub run_blocks: u64,
     /// Second copies written of root pages, pages of the segment table and blocks of runs.
     pub copy_blocks: u64,
-    /// Second copies written of headers that checkpoints refer to.
+    /// Parity written of headers that checkpoints refer to.
     pub header_parity_blocks: u64,
     /// Blocks of checkpoint bodies written, and superblocks.
     pub checkpoint_blocks: u64,

@@ -21,7 +21,7 @@
 //!     56    4 table_count
 //!     60    4 run_count
 //!     64    4 reference_count from version 2 on; what follows begins at 64 in version 1
-//!     68    4 zero            from version 2 on
+//!     68    4 parity_count    from version 3 on; zero in version 2
 //!      …      head            × stream_count    segment u32 (0xffff_ffff: none), offset u32
 //!      …      reserved        × reserved_count  segment u32, in the order of opening; with bit 31, one
 //!                                               into whose holes records may be written
@@ -33,7 +33,10 @@
 //!      …      reference       × reference_count pba u32, checksum u32, sweep_position u64,
 //!                                               sweep_cycles u16, runs u16
 //!      …      copy            version 3 only: pba u32 for each root page, table page and block of a run, in
-//!                             that order; then pba u32, checksum u32 for each reference
+//!                             that order
+//!      …      group           version 3 only: u16 for each reference: which parity is of its header, and others
+//!                             (0xffff: none)
+//!      …      parity          × parity_count    pba u32, checksum u32
 //! ```
 //!
 //! A body without second copies is of version 2 if it has references, else of version 1.
@@ -52,8 +55,16 @@ pub const REFERENCE_SIZE: usize = 20;
 /// Bytes in which a body says where the second copy of a page or of a run's block lies.
 pub const COPY_SIZE: usize = 4;
 
-/// Bytes in which a body says where the second copy of a header lies.
+/// Bytes in which a body says of a reference which parity is of its header.
+pub const GROUP_SIZE: usize = 2;
+
+/// Bytes in which a body says where a parity block lies.
 pub const PARITY_SIZE: usize = 8;
+
+const NO_PARITY: u16 = u16::MAX;
+
+/// Parity blocks of a body at most.
+pub const PARITY_COUNT_MAX: usize = NO_PARITY as usize;
 
 /// Streams at most.
 pub const STREAM_COUNT_MAX: usize = 16;
@@ -122,7 +133,7 @@ pub struct Reference {
 }
 
 /// Writes a body piece by piece. The pieces must come in the order of the format: heads, reserved
-/// segments, roots, table pages, runs, references, second copies.
+/// segments, roots, table pages, runs, references, second copies, groups, parity blocks.
 #[derive(Debug)]
 pub struct BodyWriter<'a> {
     bytes: Writer<'a>,
@@ -146,6 +157,8 @@ pub struct Counts {
     pub runs: u32,
     /// Records referred to.
     pub references: u32,
+    /// Parity blocks of their headers.
+    pub parities: u32,
     /// Whether the second copies are listed.
     pub copies: bool,
 }
@@ -173,7 +186,7 @@ impl<'a> BodyWriter<'a> {
         bytes.u32(counts.runs);
         if has_references {
             bytes.u32(counts.references);
-            bytes.u32(0);
+            bytes.u32(counts.parities);
         }
         BodyWriter { bytes, header: *header, complete: true }
     }
@@ -201,7 +214,7 @@ impl<'a> BodyWriter<'a> {
         self.pointer(pointer);
     }
 
-    /// A page of the segment table, or a block of the run begun last.
+    /// A page of the segment table, a block of the run begun last, or a parity block.
     pub fn pointer(&mut self, pointer: BlockPointer) {
         self.bytes.u32(pointer.pba.0);
         self.bytes.u32(pointer.checksum);
@@ -233,9 +246,10 @@ impl<'a> BodyWriter<'a> {
         self.bytes.u32(pba.0);
     }
 
-    /// Where the second copy of a header that is referred to lies, and its checksum there; or nowhere.
-    pub fn header_parity(&mut self, pointer: BlockPointer) {
-        self.pointer(pointer);
+    /// Which of the parity blocks is of the header of a reference and others; `None` if there is none.
+    pub fn group(&mut self, parity: Option<usize>) {
+        self.complete &= parity.is_none_or(|parity| parity < PARITY_COUNT_MAX);
+        self.bytes.u16(parity.map_or(NO_PARITY, |parity| parity as u16));
     }
 
     /// Bytes of the body, or `None` if they did not fit, or a reference was of too long ago.
@@ -261,7 +275,8 @@ pub struct BodyView<'a> {
     runs: &'a [u8],
     references: &'a [u8],
     copies: &'a [u8],
-    header_parities: &'a [u8],
+    groups: &'a [u8],
+    parities: &'a [u8],
 }
 
 impl<'a> BodyView<'a> {
@@ -300,6 +315,13 @@ impl<'a> BodyView<'a> {
         if read != view.counts.references as usize || !rising {
             return Err(corrupt(Reason::Field("reference")));
         }
+        if !view
+            .groups()
+            .flatten()
+            .all(|parity| usize::from(parity) < view.parities.len() / PARITY_SIZE)
+        {
+            return Err(corrupt(Reason::Field("group")));
+        }
         Ok(view)
     }
 
@@ -321,11 +343,12 @@ impl<'a> BodyView<'a> {
             table: reader.u32()?,
             runs: reader.u32()?,
             references: 0,
+            parities: 0,
             copies: has_copies,
         };
         if has_references {
             counts.references = reader.u32()?;
-            let _zero = reader.u32()?;
+            counts.parities = reader.u32().map(|count| if has_copies { count } else { 0 })?;
         }
         let sweep = SweepPosition { cycle, leaf };
         let header = CheckpointHeader { sequence, write_clock, sweep, next_run };
@@ -344,14 +367,15 @@ impl<'a> BodyView<'a> {
         let (runs, rest) = rest.split_at_checked(length)?;
         let references = (counts.references as usize).checked_mul(REFERENCE_SIZE)?;
         let (references, after) = rest.split_at_checked(references)?;
-        let (mut copies, mut header_parities) = (&[][..], &[][..]);
+        let (mut copies, mut groups, mut parities) = (&[][..], &[][..], &[][..]);
         if has_copies {
             let pages = (counts.roots as usize).checked_add(counts.table as usize)?;
             let count = pages.checked_add(run_blocks)?;
-            let rest;
+            let mut rest;
             (copies, rest) = after.split_at_checked(count.checked_mul(COPY_SIZE)?)?;
-            header_parities =
-                rest.get(..(counts.references as usize).checked_mul(PARITY_SIZE)?)?;
+            let references = counts.references as usize;
+            (groups, rest) = rest.split_at_checked(references.checked_mul(GROUP_SIZE)?)?;
+            parities = rest.get(..(counts.parities as usize).checked_mul(PARITY_SIZE)?)?;
         }
         Some(BodyView {
             header,
@@ -363,7 +387,8 @@ impl<'a> BodyView<'a> {
             runs,
             references,
             copies,
-            header_parities,
+            groups,
+            parities,
         })
     }
 
@@ -430,10 +455,23 @@ impl<'a> BodyView<'a> {
         self.copies.as_chunks::<COPY_SIZE>().0.iter().map(|bytes| Pba(u32::from_le_bytes(*bytes)))
     }
 
-    /// The second copies of the headers that are referred to, in the order of the references; nowhere if there is
-    /// none. Empty if the body lists none.
+    /// The parity blocks of the headers that are referred to, in the order of the references; nowhere if there is
+    /// none. Headers with the same block are a group. Empty if the body lists none.
     pub fn header_parities(&self) -> impl Iterator<Item = BlockPointer> + use<'a> {
-        pairs(self.header_parities).map(|(pba, checksum)| BlockPointer { pba: Pba(pba), checksum })
+        let parities = self.parities;
+        self.groups()
+            .map(move |parity| {
+                let start = usize::from(parity?) * PARITY_SIZE;
+                let (pba, checksum) = pairs(parities.get(start..)?).next()?;
+                Some(BlockPointer { pba: Pba(pba), checksum })
+            })
+            .map(|parity| parity.unwrap_or(BlockPointer::NOWHERE))
+    }
+
+    /// Which of the parity blocks is of the header of each reference.
+    fn groups(&self) -> impl Iterator<Item = Option<u16>> + use<'a> {
+        let groups = self.groups.as_chunks::<GROUP_SIZE>().0.iter();
+        groups.map(|bytes| Some(u16::from_le_bytes(*bytes)).filter(|parity| *parity != NO_PARITY))
     }
 
     /// The runs, oldest first, each with its blocks.
@@ -515,6 +553,7 @@ mod tests {
             table: 1,
             runs: 2,
             references: 2,
+            parities: 1,
             copies: true,
         };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
@@ -531,7 +570,8 @@ mod tests {
         }
         references().iter().for_each(|reference| writer.reference(reference));
         (300..306).for_each(|pba| writer.copy(Pba(pba)));
-        [pointer(400), BlockPointer::NOWHERE].into_iter().for_each(|copy| writer.header_parity(copy));
+        [Some(0), None].into_iter().for_each(|parity| writer.group(parity));
+        writer.pointer(pointer(400));
         writer.finish().unwrap()
     }
 

@@ -31,7 +31,7 @@ pub enum Kind {
     TableCopy = 9,
     /// The second copy of a block of a run; the key is the block's.
     RunCopy = 10,
-    /// The second copy of a record's header; the key is the header's place.
+    /// The parity of headers of records; the key is the place of the first of them.
     HeaderParity = 11,
 }
 
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Whether blocks of this kind are second copies.
+    /// Whether blocks of this kind are second copies, or parity.
     pub const fn is_copy(self) -> bool {
         matches!(self, Kind::RootCopy | Kind::TableCopy | Kind::RunCopy | Kind::HeaderParity)
     }

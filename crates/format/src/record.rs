@@ -25,7 +25,8 @@
 //!     60    2 payload_size      blocks that follow
 //!     62    2 extent_count
 //!     64    8 generation        of the superblock that was durable when this was written
-//!     72   24 zero
+//!     72    8 cut               every record up to this one is in the latest checkpoint that had been begun
+//!     80   16 zero
 //!     96   12 extent            × extent_count
 //!      …      block word(s)     for every block of every extent, in order
 //!
@@ -130,6 +131,9 @@ pub struct RecordHeader {
     /// Generation of the newest superblock that was durable when the header was written. A reader
     /// that only finds an older one knows that the newer one was lost.
     pub generation: u64,
+    /// The sequence up to which the latest checkpoint went that had been begun when the header was written; 0 if
+    /// that is not known.
+    pub cut: u64,
     /// The header's own address.
     pub pba: Pba,
     /// Blocks of payload.
@@ -234,6 +238,7 @@ pub fn encode(
     let count = if form == Form::Extents { extents.len() as u16 } else { header.payload_size };
     put::<62, 2>(block, count.to_le_bytes());
     put::<64, 8>(block, header.generation.to_le_bytes());
+    put::<72, 8>(block, header.cut.to_le_bytes());
     let size = if header.scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };
     let body = block.get_mut(EXTENTS_START..EXTENTS_START + size).unwrap_or(&mut []);
     match form {
@@ -373,6 +378,7 @@ impl<'a> RecordView<'a> {
             sequence: u64_at::<40>(block),
             durable_sequence: u64_at::<48>(block),
             generation: u64_at::<64>(block),
+            cut: u64_at::<72>(block),
             pba,
             payload_size: u16_at::<60>(block),
             goes_on: flags & FLAG_GOES_ON != 0,
@@ -442,12 +448,13 @@ impl<'a> RecordView<'a> {
     /// The numbers must be below their limit; the extents must be known, fit the block, and have as
     /// many payload blocks as the header says.
     fn check(&self) -> Result<(), &'static str> {
-        let RecordHeader { epoch, sequence, durable_sequence, generation, .. } = self.header;
+        let RecordHeader { epoch, sequence, durable_sequence, generation, cut, .. } = self.header;
         let numbers = [
             (epoch, "epoch"),
             (sequence, "sequence"),
             (durable_sequence, "durable_sequence"),
             (generation, "generation"),
+            (cut, "cut"),
         ];
         if let Some((_, name)) = numbers.into_iter().find(|(number, _)| *number >= NUMBER_LIMIT) {
             return Err(name);

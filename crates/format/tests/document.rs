@@ -165,6 +165,7 @@ fn record_part() -> Part {
         sequence: 46,
         durable_sequence: 45,
         generation: 7,
+        cut: 40,
         pba: Pba(600),
         payload_size: 2,
         scattered: None,
@@ -195,6 +196,7 @@ fn record_part() -> Part {
     of.u16("payload_size", 60, 2);
     of.u16("extent_count", 62, 3);
     of.u64("generation", 64, 7);
+    of.u64("cut", 72, 40);
     for (extent, start) in extents.iter().zip([96, 108, 120]) {
         (of.table, of.start) = ("extent", start);
         of.u64("key", 0, extent.key);
@@ -221,6 +223,7 @@ fn scattered_part() -> Part {
         sequence: 47,
         durable_sequence: 46,
         generation: 7,
+        cut: 40,
         pba: Pba(650),
         payload_size: 2,
         scattered: Some(places),
@@ -248,6 +251,7 @@ fn packed_part() -> Part {
         sequence: 48,
         durable_sequence: 46,
         generation: 7,
+        cut: 40,
         pba: Pba(1024),
         payload_size: 300,
         scattered: None,
@@ -344,6 +348,7 @@ fn body_part() -> Part {
         table: 1,
         runs: 1,
         references: 1,
+        parities: 1,
         copies: true,
     };
     let mut bytes = vec![0; BLOCK_SIZE];
@@ -361,7 +366,8 @@ fn body_part() -> Part {
     let sweep = SweepPosition { cycle: 4, leaf: 20 };
     writer.reference(&Reference { pba: Pba(600), checksum: 0x2573_823b, sweep, run: 17 });
     (310..313).for_each(|pba| writer.copy(Pba(pba)));
-    writer.header_parity(BlockPointer { pba: Pba(313), checksum: 0xd4 });
+    writer.group(Some(0));
+    writer.pointer(BlockPointer { pba: Pba(313), checksum: 0xd4 });
     let size = writer.finish().expect("it fits");
     bytes.truncate(size);
     let mut of = Fields { table: "body", start: 0, fields: Vec::new() };
@@ -378,7 +384,7 @@ fn body_part() -> Part {
     of.u32("table_count", 56, 1);
     of.u32("run_count", 60, 1);
     of.u32("reference_count", 64, 1);
-    of.u32("zero", 68, 0);
+    of.u32("parity_count", 68, 1);
     // The lists have no table of offsets.
     of.table = "";
     of.add("head of stream 0", 72, &[1, 0, 0, 0, 88, 0, 0, 0], "segment 1, offset 88");
@@ -408,8 +414,9 @@ fn body_part() -> Part {
     of.u32("copy of root page", 192, 310);
     of.u32("copy of table page", 196, 311);
     of.u32("copy of run block", 200, 312);
-    of.add("copy of header", 204, &[0x39, 1, 0, 0, 0xd4, 0, 0, 0], "block 313, checksum 0xd4");
-    assert_eq!(size, 212, "every byte of the body is told of");
+    of.u16("group of record", 204, 0);
+    of.add("parity", 206, &[0x39, 1, 0, 0, 0xd4, 0, 0, 0], "block 313, checksum 0xd4");
+    assert_eq!(size, 214, "every byte of the body is told of");
     Part { title: "Checkpoint body", bytes, fields: of.fields }
 }
 

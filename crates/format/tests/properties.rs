@@ -151,6 +151,7 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
                 sequence,
                 durable_sequence,
                 generation,
+                cut: durable_sequence / 2,
                 pba,
                 payload_size,
                 scattered: (sequence % 2 == 0).then_some(places),
@@ -194,6 +195,7 @@ fn row_header(payload: usize) -> RecordHeader {
         sequence: 2,
         durable_sequence: 1,
         generation: 2,
+        cut: 0,
         pba: Pba(9000),
         payload_size: payload as u16,
         scattered: None,
@@ -237,9 +239,15 @@ fn copies_of(lists: &Lists) -> Vec<Pba> {
     (0..lists.roots.len() + lists.table.len() + blocks).map(|i| Pba(7 * i as u32)).collect()
 }
 
-fn header_parities_of(lists: &Lists) -> Vec<BlockPointer> {
-    let copy = |reference: &Reference| BlockPointer { pba: Pba(!reference.pba.0), checksum: 5 };
-    lists.references.iter().map(copy).collect()
+/// A parity block for three references at a time; of every seventh there is none.
+fn groups_of(lists: &Lists) -> Vec<Option<usize>> {
+    let groups = (0..lists.references.len()).map(|i| (i % 7 != 6).then_some(i / 3));
+    if lists.copies { groups.collect() } else { Vec::new() }
+}
+
+fn parities_of(lists: &Lists) -> Vec<BlockPointer> {
+    let count = if lists.copies { lists.references.len().div_ceil(3) } else { 0 };
+    (0..count as u32).map(|i| BlockPointer { pba: Pba(9 * i + 5), checksum: i }).collect()
 }
 
 fn lists() -> impl Strategy<Value = Lists> {
@@ -288,6 +296,7 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
         table: lists.table.len() as u32,
         runs: lists.runs.len() as u32,
         references: lists.references.len() as u32,
+        parities: parities_of(lists).len() as u32,
         copies: lists.copies,
     };
     let mut writer = BodyWriter::new(&lists.header, &counts, &mut bytes);
@@ -302,7 +311,8 @@ fn encode_lists(lists: &Lists) -> Vec<u8> {
     lists.references.iter().for_each(|reference| writer.reference(reference));
     if lists.copies {
         copies_of(lists).into_iter().for_each(|pba| writer.copy(pba));
-        header_parities_of(lists).into_iter().for_each(|pointer| writer.header_parity(pointer));
+        groups_of(lists).into_iter().for_each(|parity| writer.group(parity));
+        parities_of(lists).into_iter().for_each(|pointer| writer.pointer(pointer));
     }
     let size = writer.finish().expect("the lists fit into 64 KiB");
     bytes.truncate(size);
@@ -565,10 +575,10 @@ proptest! {
     fn a_body_comes_back(lists in lists()) {
         let bytes = encode_lists(&lists);
         let view = BodyView::decode(&bytes).unwrap();
-        let (copies, headers) = match lists.copies {
-            true => (copies_of(&lists), header_parities_of(&lists)),
-            false => (vec![], vec![]),
-        };
+        let copies = if lists.copies { copies_of(&lists) } else { vec![] };
+        let parities = parities_of(&lists);
+        let parity = |group: Option<usize>| group.map_or(BlockPointer::NOWHERE, |i| parities[i]);
+        let headers: Vec<_> = groups_of(&lists).into_iter().map(parity).collect();
         prop_assert_eq!(view.header(), lists.header);
         prop_assert_eq!(view.heads().collect::<Vec<_>>(), lists.heads);
         prop_assert_eq!(view.reserved().collect::<Vec<_>>(), lists.reserved);

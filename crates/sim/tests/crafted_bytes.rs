@@ -116,6 +116,7 @@ fn next_record(device: &Device, superblock: &Superblock) -> RecordHeader {
         sequence: superblock.durable_sequence + 1,
         durable_sequence: superblock.durable_sequence,
         generation: superblock.generation - 1,
+        cut: superblock.checkpoint.sequence,
         pba: geometry.first_segment.plus(segment * geometry.segment_blocks + offset),
         payload_size: 0,
         scattered: None,

@@ -77,6 +77,7 @@ fn the_second_of_two_relocations_does_not_miscount() {
             sequence: applied + 1 + u64::from(number),
             durable_sequence: applied,
             generation: superblock.generation,
+            cut: applied,
             pba,
             payload_size: 1,
             scattered: None,

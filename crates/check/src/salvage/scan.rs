@@ -23,6 +23,8 @@ pub(super) struct Record {
     pub(super) sequence: u64,
     /// It lies in holes, so it says nothing of where the record before it ends.
     is_scattered: bool,
+    /// Up to where the latest checkpoint went that had been begun when it was written; 0 if it does not say.
+    cut: u64,
 }
 
 /// What the log says.
@@ -33,7 +35,7 @@ pub(super) struct Log {
     pub(super) records: Vec<Record>,
     /// The first blocks of checkpoints' bodies.
     bodies: Vec<BlockPointer>,
-    /// Up to where checkpoints went, by sequence.
+    /// Up to where checkpoints went, by sequence: as far as records and bodies tell that are left.
     cuts: Vec<u64>,
     /// Where headers are missing between others of the same life, and blocks up to the next. Those after the
     /// checkpoint are not among them: their sequences are missing.
@@ -190,6 +192,7 @@ impl Log {
             epoch,
             sequence,
             is_scattered: header.scattered.is_some(),
+            cut: header.cut,
         });
         Some(header.span())
     }
@@ -240,8 +243,6 @@ impl Log {
                 self.cuts.push(u64::from_le_bytes(bytes));
             }
         }
-        self.cuts.sort_unstable();
-        self.cuts.dedup();
     }
 
     fn forget_gaps(&mut self, layout: &Layout, segment: u32) {
@@ -300,6 +301,10 @@ impl Log {
         });
         let last = replayed.unwrap_or_else(|| self.last_that_counts(window));
         self.records.retain(|record| record.sequence <= last);
+        // What a record that never happened says of cuts may be of sequences that others took.
+        self.cuts.extend(self.records.iter().map(|record| record.cut));
+        self.cuts.sort_unstable();
+        self.cuts.dedup();
     }
 
     /// The last sequence that counts, for all that the log says: what was durable, and what follows it

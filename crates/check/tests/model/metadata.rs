@@ -150,6 +150,7 @@ impl Model {
             table: self.table.len() as u32,
             runs: self.runs.len() as u32,
             references: 0,
+            parities: 0,
             copies: false,
         };
         let mut bytes = vec![0; 64 * BLOCK_SIZE];

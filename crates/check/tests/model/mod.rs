@@ -249,6 +249,7 @@ impl Model {
             sequence: self.sequence,
             durable_sequence: self.durable,
             generation: self.superblock.generation,
+            cut: self.superblock.checkpoint.sequence,
             pba,
             payload_size: payload.len() as u16,
             scattered: None,

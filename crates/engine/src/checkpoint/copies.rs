@@ -1,5 +1,5 @@
-//! Second copies of what the newest checkpoint lists: root pages, pages of the segment table, blocks of runs, and
-//! headers that it refers to. One damaged block then costs none of them.
+//! Second copies of what the newest checkpoint lists: root pages, pages of the segment table and blocks of runs; and
+//! the parity of headers that it refers to. One damaged block then costs none of them.
 //!
 //! A copy is a block of the metadata stream like the first, in another place, under a kind of its own. The cleaner
 //! moves it like any other. The body names both places.

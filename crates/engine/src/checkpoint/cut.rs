@@ -31,6 +31,7 @@ impl Checkpointer {
         }
         let updates = self.cut_run(shared, position);
         self.cut_repairs(shared);
+        self.cut_parities(shared);
         let (images, image_keys) = (&mut self.images, &mut self.image_keys);
         shared.map.cut_roots(&mut shared.segments, sequence, |key, page| {
             images.push(page);
@@ -99,6 +100,14 @@ impl Checkpointer {
         updates
     }
 
+    /// Groups of headers end here: what is referred to from now on is of the next checkpoint.
+    fn cut_parities(&mut self, shared: &mut Shared) {
+        while let Some((first, parity)) = shared.header_parities.pop() {
+            self.images.push(*parity);
+            self.image_keys.push((Kind::HeaderParity, first.0.into()));
+        }
+    }
+
     /// Blocks of which one copy was damaged are written anew, both of them.
     fn cut_repairs(&mut self, shared: &mut Shared) {
         for (kind, key, content) in shared.lists.copies.take_repairs() {
@@ -159,7 +168,9 @@ fn drop_dead_references(shared: &mut Shared, position: SweepPosition) {
         if groups.is_empty() {
             return;
         }
-        groups.into_iter().for_each(|first| release_copy(shared, Kind::HeaderParity, first.0.into()));
+        groups
+            .into_iter()
+            .for_each(|first| release_copy(shared, Kind::HeaderParity, first.0.into()));
     }
 }
 

@@ -4,7 +4,9 @@ use crate::api::Phase;
 use crate::map::Map;
 use crate::shared::Shared;
 use crate::units::{Origin, Sequence};
-use coulter_format::checkpoint::{BODY_SIZE_MAX, COPY_SIZE, PARITY_SIZE, REFERENCE_SIZE};
+use coulter_format::checkpoint::{
+    BODY_SIZE_MAX, COPY_SIZE, GROUP_SIZE, PARITY_SIZE, REFERENCE_SIZE,
+};
 
 /// Blocks in holes for which a checkpoint is worth a block of what it writes.
 const HOLES_FOR_CHECKPOINT: u64 = 16;
@@ -98,7 +100,7 @@ fn runs_are_too_many(shared: &Shared) -> bool {
 /// as it is. With something to spare, since a whole leaf in the journal may become many entries.
 fn lists_fit(shared: &Shared, runs: usize, blocks: usize) -> bool {
     let run = shared.map.run_length() / coulter_format::run::ENTRIES_PER_RUN_BLOCK + 2;
-    let references = (REFERENCE_SIZE + PARITY_SIZE) * shared.lists.references.count();
+    let references = (REFERENCE_SIZE + GROUP_SIZE + PARITY_SIZE) * shared.lists.references.count();
     let pages =
         (16 + COPY_SIZE) * shared.map.root_count() + (8 + COPY_SIZE) * shared.lists.table.len();
     let size = pages + references + 32 * (runs + 1) + (8 + COPY_SIZE) * (blocks + run);

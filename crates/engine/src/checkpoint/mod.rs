@@ -29,9 +29,11 @@ use crate::api::{Buffers, Command, IoResult, Phase, RecordRef, RequestId, Target
 use crate::canary::{Canary, sings};
 use crate::create::body_copy_place;
 use crate::ios::Purpose;
+use crate::references::Parities;
 use crate::shared::{Checkpointing, Shared};
 use crate::units::{Origin, Sequence, Stream};
 use alloc::vec::Vec;
+pub(crate) use copies::Copies;
 use coulter_format::checkpoint::{
     BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
 };
@@ -77,7 +79,7 @@ struct Cut {
 /// Which copies of a superblock are written at a time. One of A and B is always left alone, so whatever
 /// becomes of the others there is a whole one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Copies {
+enum SuperblockCopies {
     One,
     SecondAndThird,
 }
@@ -178,27 +180,30 @@ impl Checkpointer {
     }
 
     fn quiesce(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        shared.put_header_parities(true, buffers);
         for origin in [Origin::Cleaning, Origin::Metadata] {
             shared.seal_all_of(origin, buffers);
         }
         let are_quiet =
             [Origin::Cleaning, Origin::Metadata].iter().all(|o| shared.log.is_quiet(*o));
-        if are_quiet && shared.header_parities.is_empty() {
+        if are_quiet {
             self.cut(shared);
             self.enter(shared, CutStage::Images);
         }
     }
 
     fn write_images(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        // First all of them, then their second copies: in other records, behind the first.
+        // First all of them, then their second copies: in other records, behind the first. Of parity there is none.
         let count = self.images.len();
         while self.next_image < 2 * count {
             let (index, is_copy) = (self.next_image % count, self.next_image >= count);
             let (kind, key) = self.image_keys[index];
-            let kind = match is_copy {
-                true => kind.of_copy().expect("of all that is imaged there are copies"),
-                false => kind,
+            let kind = match (is_copy, kind.of_copy()) {
+                (true, None) => {
+                    self.next_image += 1;
+                    continue;
+                }
+                (true, Some(copy)) => copy,
+                (false, _) => kind,
             };
             let extent = Extent { key, count: 1, kind, relocated: false };
             let Some(record) = shared.metadata_record(&extent, buffers) else { return };
@@ -210,6 +215,7 @@ impl Checkpointer {
             shared.push_metadata(record, extent, checksum);
             self.next_image += 1;
             *match kind {
+                Kind::HeaderParity => &mut shared.statistics.header_parity_blocks,
                 kind if kind.is_copy() => &mut shared.statistics.copy_blocks,
                 Kind::Run => &mut shared.statistics.run_blocks,
                 Kind::Root => &mut shared.statistics.root_blocks,
@@ -329,6 +335,7 @@ impl Checkpointer {
             sweep: cut.sweep,
             next_run: *next_run,
         };
+        let parities = Parities::of(references, copies);
         let counts = Counts {
             streams: Stream::COUNT as u16,
             reserved: (cut.reserved.len() + cut.holes.len()) as u32,
@@ -336,6 +343,7 @@ impl Checkpointer {
             table: table.len() as u32,
             runs: runs.len() as u32,
             references: references.len() as u32,
+            parities: parities.pointers().count() as u32,
             copies: true,
         };
         let mut writer = BodyWriter::new(&header, &counts, bytes);
@@ -367,9 +375,8 @@ impl Checkpointer {
                 writer.copy(place(Kind::RunCopy, number << RUN_KEY_SHIFT | index, *block));
             }
         }
-        for referred in references {
-            writer.header_parity(copy(Kind::HeaderParity, referred.group.0.into()));
-        }
+        parities.groups().for_each(|parity| writer.group(parity));
+        parities.pointers().for_each(|pointer| writer.pointer(pointer));
         writer.finish()
     }
 
@@ -435,7 +442,7 @@ impl Checkpointer {
         };
         assert!(self.flushing <= shared.log.applied, "what was flushed had taken effect");
         self.is_second = false;
-        self.put_superblock(shared, superblock, Copies::One, buffers);
+        self.put_superblock(shared, superblock, SuperblockCopies::One, buffers);
     }
 
     /// At opening: before anything else is written, the other copy of the superblock leads to the same
@@ -458,7 +465,7 @@ impl Checkpointer {
         let (generation, epoch_max) = (found.generation + 1, shared.log.epoch);
         // Not the third copy as well: it may be the only one that there is.
         let superblock = Superblock { generation, epoch_max, ..found };
-        self.put_superblock(shared, superblock, Copies::One, buffers);
+        self.put_superblock(shared, superblock, SuperblockCopies::One, buffers);
         true
     }
 
@@ -468,7 +475,7 @@ impl Checkpointer {
         if !self.is_second && !sings(Canary::SuperblockSingle) {
             self.is_second = true;
             let second = Superblock { generation: written.generation + 1, ..written };
-            self.put_superblock(shared, second, Copies::SecondAndThird, buffers);
+            self.put_superblock(shared, second, SuperblockCopies::SecondAndThird, buffers);
             return;
         }
         // What records know of is the first of the two: the other one will do as well.
@@ -486,7 +493,7 @@ impl Checkpointer {
         &mut self,
         shared: &mut Shared,
         superblock: Superblock,
-        copies: Copies,
+        copies: SuperblockCopies,
         buffers: &mut impl Buffers,
     ) {
         let page = shared.loads.superblock_page();
@@ -498,7 +505,8 @@ impl Checkpointer {
         self.enter(shared, CutStage::Superblock);
         self.next_superblock = Some(superblock);
         let third = superblock.geometry.third_superblock;
-        let third = (copies == Copies::SecondAndThird && third != Pba::NOWHERE).then_some(third);
+        let third =
+            (copies == SuperblockCopies::SecondAndThird && third != Pba::NOWHERE).then_some(third);
         self.superblock_writes = 0;
         for pba in core::iter::once(superblock.location()).chain(third) {
             let (source, stream) = (Target::Page(page), Stream::Metadata);

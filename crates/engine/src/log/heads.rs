@@ -59,6 +59,7 @@ impl Log {
             (!opened.contains(&SegmentIndex(head.segment))).then_some(head)
         });
         self.blocks_since_cut = 0;
+        self.cut = applied;
         assert!(self.durable <= self.applied, "what is durable has taken effect");
         (heads, opened)
     }

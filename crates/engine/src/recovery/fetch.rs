@@ -172,7 +172,13 @@ impl Recovery {
     }
 
     /// Reads the first of these items alone, before all that was asked for later.
-    pub(super) fn fetch_one_by_one(&mut self, shared: &mut Shared, next: usize, end: usize, is_copy: bool) {
+    pub(super) fn fetch_one_by_one(
+        &mut self,
+        shared: &mut Shared,
+        next: usize,
+        end: usize,
+        is_copy: bool,
+    ) {
         if next == end {
             return;
         }

@@ -281,6 +281,7 @@ impl Recovery {
         }
         // With either copy found alone, what records say must hold: the other will be the next one.
         shared.log.generation = shared.superblock.generation;
+        shared.log.cut = shared.superblock.checkpoint.sequence;
         assert!(shared.log.epoch >= shared.superblock.epoch, "epochs rise");
         self.restore_heads(shared)?;
         self.count_listed(shared)

@@ -11,6 +11,7 @@ fn header(payload_size: u16) -> RecordHeader {
         sequence: 1000,
         durable_sequence: 990,
         generation: 12,
+        cut: 985,
         pba: Pba(5000),
         payload_size,
         scattered: None,
