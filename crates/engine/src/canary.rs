@@ -90,11 +90,13 @@ pub enum Canary {
     CopyInPlace,
     /// What is damaged is not read from its second copy.
     CopyUnused,
+    /// A header is left out of the parity of its group.
+    ParityIncomplete,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 38] = [
+    pub const ALL: [Canary; 39] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -133,6 +135,7 @@ impl Canary {
         Canary::CachedReaderIgnored,
         Canary::CopyInPlace,
         Canary::CopyUnused,
+        Canary::ParityIncomplete,
     ];
 }
 

@@ -12,6 +12,7 @@
 //! they changed.
 
 use crate::api::Buffers;
+use crate::canary::{Canary, sings};
 use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Stream};
@@ -76,7 +77,10 @@ impl HeaderParities {
                 assert!(pba > group.first, "headers of a segment take effect in order");
                 group.members += 1;
                 group.is_closed = group.members == MEMBERS_MAX;
-                xor(parity, header);
+                assert!(group.members <= MEMBERS_MAX, "a group that is full is closed");
+                if !sings(Canary::ParityIncomplete) {
+                    xor(parity, header);
+                }
                 return group.first;
             }
             group.is_closed = true;
@@ -127,6 +131,7 @@ impl Shared {
             self.statistics.header_parity_blocks += 1;
             self.header_parities.groups.swap_remove(index);
             let last = self.header_parities.groups.len();
+            assert!(index <= last, "what was written is put last, and out");
             self.header_parities.blocks.swap(index, last);
         }
         if self.log.filling(Stream::Metadata).is_some() {

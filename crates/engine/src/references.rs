@@ -83,6 +83,8 @@ impl Parities {
             };
             parities.groups.push(group);
         }
+        assert_eq!(parities.groups.len(), references.len(), "each is in a group or in none");
+        assert!(parities.all.len() <= references.len(), "a group has a header");
         parities
     }
 
@@ -156,6 +158,7 @@ impl References {
         // They took effect in order, so the sweep comes by in order.
         let swept = self.all.iter().take_while(|referred| is_swept(referred)).count();
         let (before, behind) = self.all.split_at(swept);
+        assert!(!behind.iter().any(is_swept), "the sweep comes by in the order of the records");
         // Groups that were swept in part.
         let mut partly: Vec<Pba> = Vec::new();
         if let Some(last) = before.last() {

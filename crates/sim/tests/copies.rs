@@ -7,6 +7,7 @@ use coulter_format::{BLOCK_SIZE, Pba};
 use coulter_sim::device::{Device, Loss};
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
+use std::collections::BTreeMap;
 
 /// A store that lived and was closed, and what it holds.
 fn aged() -> (Device, Vec<u8>) {
@@ -30,17 +31,33 @@ fn aged() -> (Device, Vec<u8>) {
 
 /// Where the two copies lie of each page and of each block of a run; `None` for a second one that there is not.
 fn pairs(device: &Device) -> Vec<(Pba, Option<Pba>)> {
-    let config = Config { read_only: true, ..small() };
-    let place = Hand::open(device.clone(), config).engine.superblock().checkpoint;
-    let mut blocks = vec![[0; BLOCK_SIZE]; place.blocks() as usize];
-    device.read(place.pba, &mut blocks);
-    let bytes = &blocks.as_flattened()[..place.size as usize];
-    let body = BodyView::decode(bytes).expect("it is sound");
+    let bytes = body_of(device);
+    let body = BodyView::decode(&bytes).expect("it is sound");
     let roots = body.roots().map(|(_, pointer)| pointer.pba);
     let table = body.table().map(|pointer| pointer.pba);
     let runs = body.runs().flat_map(|(_, blocks)| blocks.iter().map(|pointer| pointer.pba));
     let copies = body.copies().map(|pba| (pba != Pba::NOWHERE).then_some(pba));
     roots.chain(table).chain(runs).zip(copies).collect()
+}
+
+/// The headers that are referred to, by where their parity lies.
+fn groups(device: &Device) -> BTreeMap<Pba, Vec<Pba>> {
+    let bytes = body_of(device);
+    let body = BodyView::decode(&bytes).expect("it is sound");
+    let mut groups: BTreeMap<Pba, Vec<Pba>> = BTreeMap::new();
+    for (reference, parity) in body.references().zip(body.header_parities()) {
+        assert_ne!(parity.pba, Pba::NOWHERE, "each header is in a group");
+        groups.entry(parity.pba).or_default().push(reference.pba);
+    }
+    groups
+}
+
+fn body_of(device: &Device) -> Vec<u8> {
+    let config = Config { read_only: true, ..small() };
+    let place = Hand::open(device.clone(), config).engine.superblock().checkpoint;
+    let mut blocks = vec![[0; BLOCK_SIZE]; place.blocks() as usize];
+    device.read(place.pba, &mut blocks);
+    blocks.as_flattened()[..place.size as usize].to_vec()
 }
 
 fn assert_holds(hand: &mut Hand, expected: &[u8], context: &str) {
@@ -55,6 +72,23 @@ fn zeroed(device: &Device, places: &[Pba]) -> Device {
     places.iter().for_each(|pba| device.write(*pba, &[[0; BLOCK_SIZE]]));
     device.flush_all();
     device
+}
+
+#[test]
+pub(crate) fn a_store_with_a_header_that_is_referred_to_or_its_parity_damaged_is_opened_and_whole()
+{
+    let (device, expected) = aged();
+    let groups = groups(&device);
+    assert!(groups.values().any(|headers| headers.len() > 2), "{groups:?}");
+    for (parity, headers) in groups {
+        for damaged in headers.into_iter().chain([parity]) {
+            let context = format!("{damaged:?} of the group of {parity:?}");
+            let mut hand = Hand::open(zeroed(&device, &[damaged]), small());
+            assert_holds(&mut hand, &expected, &context);
+            let used = hand.engine.statistics().metadata_copies_used;
+            assert_eq!(used, u64::from(damaged != parity), "{context}");
+        }
+    }
 }
 
 #[test]

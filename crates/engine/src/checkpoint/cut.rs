@@ -106,6 +106,7 @@ impl Checkpointer {
             self.images.push(*parity);
             self.image_keys.push((Kind::HeaderParity, first.0.into()));
         }
+        assert!(shared.header_parities.have_room(), "a cut takes all parity");
     }
 
     /// Blocks of which one copy was damaged are written anew, both of them.

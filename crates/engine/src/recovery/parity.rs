@@ -45,6 +45,7 @@ pub(super) fn take_parities(
                 return Err(WrongBody::Field("reference"));
             }
             last = Some(reference.pba);
+            assert!(reference.pba >= first.pba, "a group is known by its first header");
             referred.group = first.pba;
         }
         let key = u64::from(first.pba.0);
@@ -106,6 +107,7 @@ impl Recovery {
             self.read_member(shared, kind, reference.pba);
             return Ok(());
         }
+        assert_eq!(member, others.len(), "all of the group were read");
         let rebuilt = self.rebuilt.pop().expect("the parity was read");
         if verify_header(shared, &referred.reference, &rebuilt).is_err() {
             return Err(self.first_error());
