@@ -163,9 +163,10 @@ operator: ## daemons restarted, killed, tuned at random under hosts; then six op
 	  $(CARGO) test --quiet --release --package coulter-cli --test operator \
 	  --test crowd -- --ignored --nocapture
 
-damage: ## 12,000 damaged stores: nothing that comes out of one is wrong and called good
+damage: ## 12,000 damaged stores, each block of six stores, 10,000 pairs: nothing that comes out is wrong and called good
 	scripts/setup.sh build
-	$(CARGO) test --quiet --release --package coulter-sim --test damage_sweep -- --ignored --nocapture
+	$(CARGO) test --quiet --release --package coulter-sim --test damage_sweep --test block_sweep -- \
+	  --ignored --nocapture
 
 fs-crashes: ## each cut of each workload of two operations on a file system of Coulter's own: minutes
 	scripts/setup.sh build

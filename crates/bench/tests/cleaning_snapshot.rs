@@ -11,21 +11,21 @@ const WITHIN: f64 = 0.01;
 
 /// Workload, way to reclaim, write amplification.
 const TABLE: [(&str, Reclaim, f64); 15] = [
-    ("uniform", Reclaim::CopyOut, 4.209),
-    ("uniform", Reclaim::HoleFill, 2.145),
-    ("uniform", Reclaim::Threaded, 1.878),
-    ("zipf:0.8", Reclaim::CopyOut, 3.946),
-    ("zipf:0.8", Reclaim::HoleFill, 2.597),
-    ("zipf:0.8", Reclaim::Threaded, 2.158),
-    ("zipf:0.99", Reclaim::CopyOut, 3.195),
-    ("zipf:0.99", Reclaim::HoleFill, 2.022),
-    ("zipf:0.99", Reclaim::Threaded, 1.986),
-    ("zipf:1.2", Reclaim::CopyOut, 2.160),
-    ("zipf:1.2", Reclaim::HoleFill, 1.362),
-    ("zipf:1.2", Reclaim::Threaded, 1.583),
-    ("shift:1", Reclaim::CopyOut, 3.748),
-    ("shift:1", Reclaim::HoleFill, 2.357),
-    ("shift:1", Reclaim::Threaded, 1.945),
+    ("uniform", Reclaim::CopyOut, 4.166),
+    ("uniform", Reclaim::HoleFill, 2.133),
+    ("uniform", Reclaim::Threaded, 1.895),
+    ("zipf:0.8", Reclaim::CopyOut, 3.962),
+    ("zipf:0.8", Reclaim::HoleFill, 2.558),
+    ("zipf:0.8", Reclaim::Threaded, 2.129),
+    ("zipf:0.99", Reclaim::CopyOut, 3.161),
+    ("zipf:0.99", Reclaim::HoleFill, 2.038),
+    ("zipf:0.99", Reclaim::Threaded, 2.013),
+    ("zipf:1.2", Reclaim::CopyOut, 2.168),
+    ("zipf:1.2", Reclaim::HoleFill, 1.344),
+    ("zipf:1.2", Reclaim::Threaded, 1.556),
+    ("shift:1", Reclaim::CopyOut, 3.648),
+    ("shift:1", Reclaim::HoleFill, 2.363),
+    ("shift:1", Reclaim::Threaded, 1.964),
 ];
 
 fn amplification(workload: &str, reclaim: Reclaim) -> f64 {

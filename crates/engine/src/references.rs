@@ -41,8 +41,8 @@ use coulter_format::checksum::Kind;
 use coulter_format::superblock::RecoveryBudget;
 use coulter_format::{BlockPointer, Pba};
 
-/// Updates of the journal for each reference. With full records that is as much as twenty journals; and
-/// recovery reads about as many blocks as it looks at headers in the log, if records have 24 blocks.
+/// Updates of the journal for each reference. With full records that is as much as thirty journals, more than a
+/// round of the sweep takes: so hardly any full record is repeated in a run, which would be written twice.
 const JOURNAL_PER_REFERENCE: u32 = 16;
 
 /// References that a checkpoint of this budget has at most.

@@ -89,8 +89,8 @@ pub struct Statistics {
     pub references_followed: u64,
     /// 1 if this opening found the checkpoint's body damaged, and used its second copy.
     pub body_copies_used: u64,
-    /// Root pages, pages of the segment table, blocks of runs and headers referred to that were damaged or could not
-    /// be read, and were read from their second copies.
+    /// Root pages, pages of the segment table and blocks of runs that were damaged or could not be read, and were read
+    /// from their second copies; and headers referred to that were rebuilt from parity.
     pub metadata_copies_used: u64,
     /// Records that recovery applied.
     pub records_replayed: u64,

@@ -67,7 +67,7 @@ pub fn seeds(target: &Target) -> Vec<Vec<u8>> {
     match target.name {
         "superblock" => marked(&models.superblock[..512]),
         "record" => marked(&models.record_header[..1024]),
-        "checkpoint" => marked(&models.body),
+        "checkpoint" => [marked(&models.body), marked(&store::body_with_references())].concat(),
         "run" => marked(&models.run_block[..512]),
         "nvme_target" => nvme_seeds(),
         name => {

@@ -3,6 +3,7 @@
 
 use crate::input::Input;
 use coulter_check::BlockFn;
+use coulter_engine::Config;
 use coulter_format::checkpoint::BodyView;
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
@@ -33,10 +34,22 @@ fn used() -> Device {
 }
 
 fn make_used() -> Device {
-    let mut hand = Hand::open(empty(), small());
+    used_with(small())
+}
+
+fn used_with(config: Config) -> Device {
+    let mut hand = Hand::open(empty(), config);
     write_over(&mut hand);
     hand.device.flush_all();
     hand.device
+}
+
+/// The body of a checkpoint that refers to headers, with their parity.
+pub(crate) fn body_with_references() -> Vec<u8> {
+    let models = Models::of(&used_with(Config { reference_blocks: 1, ..small() }));
+    let view = BodyView::decode(&models.body).expect("the engine wrote it");
+    assert!(view.counts().references > 0 && view.counts().parities > 0, "{:?}", view.counts());
+    models.body
 }
 
 /// Writes three times as many blocks as there are.

@@ -1,7 +1,8 @@
 //! Goal: no single damaged block costs more than itself.
 //!
 //! Each block in use of stores that lived (three ways of reclaiming; closed and killed) is zeroed in turn. The store is
-//! then opened and read. The outcomes are counted by what the block was. What is called good is never wrong.
+//! then opened and read. The outcomes are counted by what the block was. What is called good is never wrong. The same
+//! for pairs of blocks.
 //! `cargo test -p coulter-sim --release --test block_sweep -- --ignored --nocapture` prints the table over every block.
 
 mod life;
@@ -15,6 +16,7 @@ use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Pba};
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small};
+use coulter_sim::random::Random;
 use life::{Life, newest_superblock};
 use std::collections::BTreeMap;
 
@@ -100,10 +102,10 @@ fn uses(device: &Device) -> BTreeMap<u32, Use> {
     uses
 }
 
-/// Zeroes a block, opens the store as `config` says, and reads all of it.
-fn fare(device: &Device, pba: u32, config: Config, expected: &[u8], spared: u64) -> Fared {
+/// Zeroes blocks, opens the store as `config` says, and reads all of it.
+fn fare(device: &Device, places: &[u32], config: Config, expected: &[u8], spared: u64) -> Fared {
     let mut damaged = device.clone();
-    damaged.write(Pba(pba), &[[0; BLOCK_SIZE]]);
+    places.iter().for_each(|pba| damaged.write(Pba(*pba), &[[0; BLOCK_SIZE]]));
     damaged.flush_all();
     let mut hand = Hand::open(damaged, config);
     let mut fared = Fared { blocks: 1, ..Fared::default() };
@@ -153,26 +155,88 @@ fn sweep(step: usize) -> Table {
                 continue;
             }
             let config = Config { read_only: true, ..life.config };
-            let fared = fare(&device, pba, config, &expected, spared);
+            let fared = fare(&device, &[pba], config, &expected, spared);
             assert_eq!(fared.wrong, 0, "{used:?} {pba} of {life:?}");
-            let sum = table.entry(used).or_default();
-            sum.blocks += fared.blocks;
-            sum.whole += fared.whole;
-            sum.with_errors += fared.with_errors;
-            sum.errors_max = sum.errors_max.max(fared.errors_max);
-            sum.refused += fared.refused;
-            sum.wrong += fared.wrong;
+            table.entry(used).or_default().add(fared);
         }
     }
-    println!("{:<16} blocks  whole errors (most) refused wrong", "block zeroed");
-    for (used, f) in &table {
+    print_table("block zeroed", &table);
+    table
+}
+
+impl Fared {
+    fn add(&mut self, other: Fared) {
+        self.blocks += other.blocks;
+        self.whole += other.whole;
+        self.with_errors += other.with_errors;
+        self.errors_max = self.errors_max.max(other.errors_max);
+        self.refused += other.refused;
+        self.wrong += other.wrong;
+    }
+}
+
+fn print_table<T: std::fmt::Debug>(title: &str, table: &BTreeMap<T, Fared>) {
+    println!("{title:<32}  count  whole errors (most) refused wrong");
+    for (used, f) in table {
         let Fared { blocks, whole, with_errors, errors_max, refused, wrong } = f;
         println!(
-            "{:<16} {blocks:>6} {whole:>6} {with_errors:>6} {errors_max:>6} {refused:>7} {wrong:>5}",
+            "{:<32} {blocks:>6} {whole:>6} {with_errors:>6} {errors_max:>6} {refused:>7} {wrong:>5}",
             format!("{used:?}")
         );
     }
+}
+
+/// The header that was written last: it attests that what was flushed before it was durable.
+fn last_header(device: &Device, uses: &BTreeMap<u32, Use>) -> Option<u32> {
+    let store = newest_superblock(device).store;
+    let headers = uses.iter().filter(|(_, used)| **used == Use::LogHeader).map(|(pba, _)| *pba);
+    headers.max_by_key(|pba| {
+        let content = block(device, *pba);
+        let view = RecordView::decode(&content, &store, Pba(*pba)).expect("it is a header");
+        view.header().sequence
+    })
+}
+
+/// Zeroes so many pairs of blocks of each store, half of them pairs of which both are metadata. The header that alone
+/// attests what was durable is left: without it, nothing tells a damaged record from one that was being written.
+fn sweep_pairs(pairs: u64) -> BTreeMap<(Use, Use), Fared> {
+    let mut table = BTreeMap::new();
+    for (life, device, expected, spared) in aged() {
+        let uses = uses(&device);
+        let last = last_header(&device, &uses);
+        let written: Vec<u32> = device.written().map(|pba| pba.0).collect();
+        let listed: Vec<u32> = uses.keys().copied().collect();
+        let mut random = Random::new(life.seed);
+        for number in 0..pairs {
+            let from = if number % 2 == 0 { &listed } else { &written };
+            let mut pair = [0; 2].map(|_| from[random.below(from.len() as u64) as usize]);
+            if pair[0] == pair[1] || pair.iter().any(|pba| Some(*pba) == last) {
+                continue;
+            }
+            pair.sort_by_key(|pba| (uses.get(pba).copied().unwrap_or(Use::Other), *pba));
+            let config = Config { read_only: true, ..life.config };
+            let fared = fare(&device, &pair, config, &expected, spared);
+            assert_eq!(fared.wrong, 0, "{pair:?} of {life:?}");
+            let [one, other] = pair.map(|pba| uses.get(&pba).copied().unwrap_or(Use::Other));
+            table.entry((one, other)).or_insert_with(Fared::default).add(fared);
+        }
+    }
+    print_table("pair zeroed", &table);
     table
+}
+
+#[test]
+fn no_pair_of_damaged_blocks_gives_wrong_data() {
+    let table = sweep_pairs(8);
+    assert!(table.len() > 8, "many uses were met: {table:?}");
+}
+
+#[test]
+#[ignore = "minutes; 10,000 pairs"]
+fn no_pair_of_damaged_blocks_of_many_gives_wrong_data() {
+    let table = sweep_pairs(1700);
+    let met: u64 = table.values().map(|fared| fared.blocks).sum();
+    assert!(met >= 10_000, "{met} pairs: {table:?}");
 }
 
 #[test]

@@ -194,6 +194,8 @@ pub struct LogCounts {
     pub records_dropped: u64,
     /// 1 if opening found the checkpoint's body damaged, and used its second copy.
     pub body_copies_used: u64,
+    /// Blocks of metadata found damaged or unreadable, and read from a second copy or rebuilt from parity.
+    pub metadata_copies_used: u64,
     /// Blocks found damaged.
     pub corrupt_blocks: u64,
     /// Requests that the engine told to come again.
@@ -355,6 +357,7 @@ fn log_counts(engine: &coulter_engine::Statistics) -> LogCounts {
         records_replayed: engine.records_replayed,
         records_dropped: engine.records_dropped,
         body_copies_used: engine.body_copies_used,
+        metadata_copies_used: engine.metadata_copies_used,
         corrupt_blocks: engine.corrupt_blocks,
         busy: engine.busy,
     }
