@@ -1,6 +1,8 @@
 //! Every bucket keeps the contract of `bucket`, also when many requests come at once.
 
-use coulter_object::bucket::{Bucket, Created, DirectoryBucket, MemoryBucket, Swapped};
+use coulter_object::bucket::{
+    Bucket, BucketErrorKind, Created, DirectoryBucket, MemoryBucket, Swapped,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -97,4 +99,33 @@ fn swaps_at_once_count_every_one_that_was_told_so() {
         let count = u64::from_le_bytes(found.bytes.try_into().expect("eight bytes"));
         assert_eq!(count, u64::from(done.into_inner()), "each swap that won added one");
     });
+}
+
+#[test]
+fn a_directory_that_is_gone_is_no_empty_bucket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (place, elsewhere) = (folder.path().join("here"), folder.path().join("elsewhere"));
+    std::fs::create_dir(&place).expect("the name is free");
+    let bucket = DirectoryBucket::open(&place).expect("a directory");
+    let Created::New(tag) = bucket.create("volume", b"1").expect("no failure") else {
+        panic!("the name is free")
+    };
+    // As a share that is unmounted, and what lies below its mount point.
+    std::fs::rename(&place, &elsewhere).expect("it can be moved");
+    std::fs::create_dir(&place).expect("the name is free");
+    assert!(bucket.create("c/1/1", b"2").is_ok(), "it is the directory that was opened");
+    assert!(matches!(bucket.swap("volume", &tag, b"3"), Ok(Swapped::Done(_))));
+    assert!(place.read_dir().expect("a directory").next().is_none(), "nothing is written here");
+    assert_eq!(bucket.list("c/").expect("no failure"), [("c/1/1".to_owned(), 1)]);
+
+    std::fs::remove_dir_all(&elsewhere).expect("it can be removed");
+    for refused in [
+        bucket.create("c/1/2", b"4").map(|_| ()),
+        bucket.swap("volume", &tag, b"5").map(|_| ()),
+        bucket.read("volume", None).map(|_| ()),
+    ] {
+        let error = refused.expect_err("the directory is gone");
+        assert_eq!(error.kind, BucketErrorKind::NoBucket, "{error}");
+        assert!(error.message.starts_with(place.to_str().expect("UTF-8")), "{error}");
+    }
 }

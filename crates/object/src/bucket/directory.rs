@@ -8,6 +8,8 @@
 //!   version's number is its tag. Older versions are removed afterwards; whoever lists meanwhile sees
 //!   both, and takes the newer.
 //! - A file is never changed once it has its name.
+//! - Every path leads through the descriptor of the directory that was opened. A share that was unmounted, or a
+//!   directory that was put in its place, is not taken for the bucket; and it cannot be unmounted in passing.
 //!
 //! Names consist of letters, digits, `-`, `.` and `/`, as all names of [`crate::names`] do.
 
@@ -15,12 +17,19 @@ use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag}
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Objects as files below a directory.
 #[derive(Debug)]
 pub struct DirectoryBucket {
+    /// What it was called, for people.
+    url_path: PathBuf,
+    /// The directory that was opened.
+    directory: File,
+    /// A path through `directory`.
     root: PathBuf,
     /// Makes names of temporary files unique within this process.
     count: AtomicU64,
@@ -48,8 +57,28 @@ impl DirectoryBucket {
             let message = format!("{} is not a directory", root.display());
             return Err(BucketError::new(BucketErrorKind::NoBucket, message));
         }
-        let nonce = crate::random::random_u64();
-        Ok(DirectoryBucket { root: root.to_path_buf(), count: AtomicU64::new(0), nonce })
+        let directory = File::open(root).map_err(failed)?;
+        let through = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+        Ok(DirectoryBucket {
+            url_path: root.to_path_buf(),
+            directory,
+            root: through,
+            count: AtomicU64::new(0),
+            nonce: crate::random::random_u64(),
+        })
+    }
+
+    /// That the directory has not been removed: no object is in one that was, and that says nothing of the volume.
+    fn check_is_there(&self) -> io::Result<()> {
+        match self.directory.metadata()?.nlink() {
+            0 => Err(io::Error::new(ErrorKind::NotFound, "the directory was removed")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What went wrong with an object, or with all of them.
+    fn error(&self, name: &str, error: &io::Error) -> BucketError {
+        error_of(&self.url_path.join(name), error)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -60,7 +89,7 @@ impl DirectoryBucket {
     /// Writes `bytes` to a file that has no name that counts, and makes it durable.
     fn write_temporary(&self, bytes: &[u8]) -> io::Result<PathBuf> {
         let directory = self.root.join(TEMPORARY);
-        fs::create_dir_all(&directory)?;
+        make_directory(&self.root, &directory)?;
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!("{:016x}-{count}", self.nonce));
         let written = File::create_new(&path).and_then(|mut file| {
@@ -117,6 +146,7 @@ impl DirectoryBucket {
             match File::open(path) {
                 Ok(file) => return Ok(Some((file, Tag(version.unwrap_or(0).to_string())))),
                 Err(error) if error.kind() == ErrorKind::NotFound && version.is_none() => {
+                    self.check_is_there()?;
                     return Ok(None);
                 }
                 // A newer one has taken its place since.
@@ -132,6 +162,7 @@ impl DirectoryBucket {
     }
 
     fn swap_file(&self, name: &str, tag: &Tag, bytes: &[u8]) -> io::Result<Swapped> {
+        self.check_is_there()?;
         let current = self.newest_version(name)?;
         if current.unwrap_or(0).to_string() != tag.0
             || (current.is_none() && !self.path(name).exists())
@@ -189,12 +220,12 @@ impl DirectoryBucket {
 impl Bucket for DirectoryBucket {
     fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, BucketError> {
         let path = self.path(name);
-        let is_new = self.link_new(&path, bytes).map_err(|error| error_of(&path, &error))?;
+        let is_new = self.link_new(&path, bytes).map_err(|error| self.error(name, &error))?;
         Ok(if is_new { Created::New(Tag("0".to_string())) } else { Created::Exists })
     }
 
     fn swap(&self, name: &str, tag: &Tag, bytes: &[u8]) -> Result<Swapped, BucketError> {
-        self.swap_file(name, tag, bytes).map_err(|error| error_of(&self.path(name), &error))
+        self.swap_file(name, tag, bytes).map_err(|error| self.error(name, &error))
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
@@ -206,39 +237,37 @@ impl Bucket for DirectoryBucket {
             file.take(range.end.saturating_sub(range.start)).read_to_end(&mut bytes)?;
             Ok(Some(Object { bytes, tag }))
         };
-        read().map_err(|error| error_of(&self.path(name), &error))
+        read().map_err(|error| self.error(name, &error))
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        let path = self.path(name);
-        remove_if_there(&path).map_err(|error| error_of(&path, &error))
+        remove_if_there(&self.path(name)).map_err(|error| self.error(name, &error))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError> {
         let mut found = Vec::new();
-        self.list_below(&self.root, prefix, &mut found)
-            .map_err(|error| error_of(&self.root, &error))?;
+        self.list_below(&self.root, prefix, &mut found).map_err(|error| self.error("", &error))?;
         Ok(found)
     }
 
     fn url(&self) -> String {
-        format!("file://{}", self.root.display())
+        format!("file://{}", self.url_path.display())
     }
 }
 
-/// Makes every directory from `root` down to `directory`, and makes their names durable.
+/// Makes every directory below `root` down to `directory`, and makes their names durable.
 fn make_directory(root: &Path, directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(directory)?;
-    for above in directory.ancestors().skip(1) {
-        sync_directory(above)?;
-        if above == root {
-            break;
-        }
+    let above = directory.parent().filter(|_| directory != root);
+    // The root is never made: where it is gone, so is the volume.
+    let above = above.ok_or_else(|| io::Error::from(ErrorKind::NotFound))?;
+    make_directory(root, above)?;
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => sync_directory(above),
     }
-    Ok(())
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
