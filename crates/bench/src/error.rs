@@ -36,6 +36,8 @@ pub enum BenchError {
     Open(coulter::OpenError),
     /// A request to the volume failed.
     Request(coulter::service::RequestError),
+    /// A store could not be shipped, or not be brought back.
+    Replica(coulter_object::ReplicaError),
     /// A volume could not be closed in order.
     Close(coulter::CloseError),
     /// A trace could not be read.
@@ -80,6 +82,7 @@ impl fmt::Display for BenchError {
             BenchError::Create(_) => write!(f, "no store can be made to measure on"),
             BenchError::Open(_) => write!(f, "the store to measure on cannot be opened"),
             BenchError::Request(_) => write!(f, "a request to the volume failed"),
+            BenchError::Replica(_) => write!(f, "the store could not be shipped or brought back"),
             BenchError::Close(_) => write!(f, "the volume could not be closed"),
             BenchError::Trace(source) => write!(f, "the trace cannot be read: {source}"),
             BenchError::BadLine { number, reason } => write!(f, "line {number}: {reason}"),
@@ -108,6 +111,7 @@ impl Error for BenchError {
             BenchError::Create(source) => Some(source),
             BenchError::Open(source) => Some(source),
             BenchError::Request(source) => Some(source),
+            BenchError::Replica(source) => Some(source),
             BenchError::Close(source) => Some(source),
         }
     }

@@ -5,6 +5,7 @@
 //! - [`replay`]: what a trace would cost.
 //! - [`volume`]: a volume against the very file that it lies on.
 //! - [`cleaning`]: write amplification in steady state, by its causes, without a device.
+//! - [`replicate`]: a store that is shipped to a service of objects, against the same store alone.
 //! - [`fill`]: a full volume, overwritten for a long time.
 //! - [`BareService`]: a device without a log in front of it, served as a volume is; for comparing them
 //!   below other programs.
@@ -35,6 +36,7 @@ mod model_store;
 mod progress;
 pub mod recovery;
 pub mod replay;
+pub mod replicate;
 mod sequentiality;
 mod side;
 mod standin;

@@ -89,6 +89,11 @@ impl VolumeSide {
         self.volume.tune(retuning).ok_or(BenchError::Request(RequestError::Closed))
     }
 
+    /// The volume, for requests of other threads.
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
     /// Ends the volume in order.
     ///
     /// # Errors

@@ -5,7 +5,8 @@ use crate::terminal;
 use clap::{Args, Subcommand};
 use coulter_bench::cleaning::{Config, Placement, Reclaim, Reserve, VictimPolicy};
 use coulter_bench::{
-    BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, turns, volume,
+    BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, replicate,
+    turns, volume,
 };
 use coulter_cli::choices::{by_name, named};
 use coulter_daemon::opening::Acknowledge;
@@ -44,6 +45,38 @@ pub(crate) enum What {
     Fill(FillBench),
     Fragmentation(FragmentationBench),
     Turns(TurnsBench),
+    Replicate(ReplicateBench),
+}
+
+/// Measure a store that is shipped to a service of objects, against the same store alone
+#[derive(Debug, Args)]
+pub(crate) struct ReplicateBench {
+    /// Directory for the measured files, or a prefix of their names; they are removed afterwards
+    /// [default: the directory for temporary files]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) backing: Option<PathBuf>,
+
+    /// Size of the volume
+    #[arg(long, default_value = "512M")]
+    pub(crate) size: Size,
+
+    /// Seconds to measure each load
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
+    pub(crate) seconds: f64,
+
+    /// Put the service next door: no delay, no limit [default: 60 ms for a GET, 100 ms for a PUT, 200 MB/s for
+    /// a connection]
+    #[arg(long)]
+    pub(crate) near: bool,
+
+    /// Throttle the device: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB per second),
+    /// or a list such as latency=1ms,iops=3000,bandwidth=125M
+    #[arg(long, value_name = "LIMITS", value_parser = crate::limits::parse_limits)]
+    pub(crate) limits: Option<Limits>,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Measure the longest call into the engine, on stores of up to 16 TiB
@@ -299,6 +332,7 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<(), LabError> {
         match &self.what {
             What::Volume(bench) => bench.run(),
+            What::Replicate(bench) => bench.run(),
             What::Turns(bench) => bench.run(),
             What::Engine(bench) => bench.run(),
             What::Recovery(bench) => bench.run(),
@@ -411,6 +445,25 @@ impl FillBench {
                 limits: self.limits,
                 progress,
                 ..default
+            })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl ReplicateBench {
+    fn run(&self) -> Result<(), LabError> {
+        let report = measure("replicate", |progress| {
+            replicate::run(&replicate::Options {
+                backing: self.backing.clone(),
+                size: self.size.0,
+                seconds: self.seconds,
+                distance: match self.near {
+                    true => replicate::Distance::default(),
+                    false => replicate::Distance::REGION,
+                },
+                limits: self.limits,
+                progress,
             })
         })?;
         print(self.json, &report, || report.table())
