@@ -195,21 +195,39 @@ pub fn manifest(
     Ok(manifest)
 }
 
-/// What stands behind commit `id` of its epoch.
+/// What stands behind commit `id` of its epoch: commits up to the first name that is free or a fence, `count` of
+/// them at most.
 ///
-/// # Errors
-/// [`ReplicaError`].
-pub fn next(
+/// All are asked for at once, so one may be seen behind a name that was still free a moment before. It does not count
+/// then: what is returned is the history as it was when the first free name was read.
+fn behind(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     id: CommitId,
+    count: usize,
     patience: &dyn Patience,
-) -> Result<Next, ReplicaError> {
-    let id = id.next();
-    match publish::read(bucket, &id.name(), None, patience)? {
-        None => Ok(Next::Nothing),
-        Some(object) => decode(&object.bytes, record, id),
+) -> Result<Vec<Next>, ReplicaError> {
+    let ids: Vec<CommitId> =
+        std::iter::successors(Some(id.next()), |id| Some(id.next())).take(count).collect();
+    let names: Vec<String> = ids.iter().map(|id| id.name()).collect();
+    let mut all = Vec::with_capacity(count);
+    for ((id, name), found) in ids.into_iter().zip(&names).zip(bucket.read_all(&names)) {
+        let found = match found {
+            Ok(found) => found,
+            // Once more, by itself, and for as long as it takes.
+            Err(_) => publish::read(bucket, name, None, patience)?,
+        };
+        let next = match found {
+            None => Next::Nothing,
+            Some(object) => decode(&object.bytes, record, id)?,
+        };
+        let goes_on = matches!(next, Next::Commit(..));
+        all.push(next);
+        if !goes_on {
+            break;
+        }
     }
+    Ok(all)
 }
 
 /// The commit or fence of these bytes.
@@ -260,6 +278,9 @@ pub fn start(
     })
 }
 
+/// Commits that are asked for at once, at most.
+const AHEAD_MAX: usize = 32;
+
 /// Counts what follows up to the end of what is there, through all epochs that have begun; returns
 /// whether the last epoch has been ended by a fence.
 ///
@@ -271,15 +292,19 @@ pub fn follow(
     history: &mut History,
     patience: &dyn Patience,
 ) -> Result<bool, ReplicaError> {
+    let mut count = 1;
     loop {
-        let is_fenced = match next(bucket, record, history.last, patience)? {
-            Next::Commit(commit, checksum) => {
-                history.apply(&commit, checksum)?;
-                continue;
+        let mut end = None;
+        for next in behind(bucket, record, history.last, count, patience)? {
+            match next {
+                Next::Commit(commit, checksum) => history.apply(&commit, checksum)?,
+                Next::Fence => end = Some(true),
+                Next::Nothing => end = Some(false),
             }
-            Next::Fence => true,
-            Next::Nothing => false,
-        };
+        }
+        // Who follows a host closely finds one commit or none; who comes late, many.
+        count = (2 * count).min(AHEAD_MAX);
+        let Some(is_fenced) = end else { continue };
         let last = history.last;
         let later = record
             .epochs

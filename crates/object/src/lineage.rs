@@ -69,6 +69,12 @@ impl Bucket for ClonedBucket {
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
         self.ancestor(name).unwrap_or(&self.own).read(name, range)
     }
+    fn read_all(&self, names: &[String]) -> Vec<Result<Option<Object>, BucketError>> {
+        if names.iter().all(|name| self.ancestor(name).is_none()) {
+            return self.own.read_all(names);
+        }
+        names.iter().map(|name| self.read(name, None)).collect()
+    }
     fn delete(&self, name: &str) -> Result<(), BucketError> {
         match self.ancestor(name) {
             Some(_) => Ok(()),

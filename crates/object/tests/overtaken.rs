@@ -4,8 +4,9 @@ mod stamped;
 
 use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped, Tag};
 use coulter_object::device::Opening;
+use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
-use coulter_object::{Bucket, ReplicaError, ShippedDevice, history, takeover};
+use coulter_object::{Bucket, ReplicaError, Settings, ShippedDevice, history, takeover};
 use stamped::{BUSY, Oracle, Random, marks, new_store, open, open_copy, ship};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -124,4 +125,67 @@ fn a_host_that_has_opened_the_volume_and_not_committed_is_not_fenced_in_passing(
     again(|_| false).expect("the other has given the volume up, and wrote nothing");
     takeover::claim(&*bucket, "another", 0, &Briefly).expect("nobody else claims");
     again(|owner| owner == "another").expect("that one has ended");
+}
+
+/// A bucket in which every commit becomes visible only when the one after next is asked for: so of names that are
+/// asked for at once, one is still free and the one behind it is not.
+struct Late {
+    bucket: MemoryBucket,
+    hidden: Mutex<Option<String>>,
+}
+
+impl Bucket for Late {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, BucketError> {
+        self.bucket.create(name, bytes)
+    }
+
+    fn swap(&self, name: &str, tag: &Tag, bytes: &[u8]) -> Result<Swapped, BucketError> {
+        self.bucket.swap(name, tag, bytes)
+    }
+
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
+        let mut hidden = self.hidden.lock().expect("nobody panicked");
+        if hidden.as_deref() == Some(name) {
+            *hidden = None;
+            return Ok(None);
+        }
+        self.bucket.read(name, range)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), BucketError> {
+        self.bucket.delete(name)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, BucketError> {
+        self.bucket.list(prefix)
+    }
+
+    fn url(&self) -> String {
+        self.bucket.url()
+    }
+}
+
+#[test]
+fn a_commit_that_is_seen_behind_a_name_that_was_still_free_does_not_count() {
+    let memory = MemoryBucket::new();
+    let bucket: Arc<dyn Bucket> = Arc::new(memory.clone());
+    let store = new_store();
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = Settings { manifest_every: 1000, ..BUSY };
+    let (device, _) =
+        ship(store.open().expect("it is free"), &bucket, settings, marks(folder.path()));
+    let volume = open(device);
+    let (mut oracle, mut random) = (Oracle::default(), Random::new(6));
+    while memory.list("c/").expect("memory lists").len() < 12 {
+        oracle.write(&volume, &mut random, 50).expect("nothing fails");
+    }
+    volume.close().expect("it is closed in order");
+    let (_, whole) = history::newest(&*bucket, &Briefly).expect("there is a volume");
+    for number in 1..=whole.last.number {
+        let hidden = CommitId { number, ..whole.last };
+        let late = Late { bucket: memory.clone(), hidden: Mutex::new(Some(hidden.name())) };
+        let (_, found) = history::newest(&late, &Briefly).expect("there is a volume");
+        assert_eq!(found.last.next(), hidden, "it ends before the name that was free");
+        found.pieces.assert_invariants();
+    }
 }

@@ -201,6 +201,18 @@ impl<B: Bucket> Bucket for MeteredBucket<B> {
         found
     }
 
+    fn read_all(&self, names: &[String]) -> Vec<Result<Option<Object>, BucketError>> {
+        let found = self.inner.read_all(names);
+        for (name, found) in names.iter().zip(&found) {
+            let counters = self.meter.counters(Cause::of(name));
+            count(&counters.gets, 1);
+            if let Ok(Some(object)) = found {
+                count(&counters.received_bytes, object.bytes.len() as u64);
+            }
+        }
+        found
+    }
+
     fn delete(&self, name: &str) -> Result<(), BucketError> {
         let deleted = self.inner.delete(name);
         count(&self.meter.counters(Cause::of(name)).deletes, 1);

@@ -74,6 +74,11 @@ pub trait Bucket: Send + Sync {
     /// [`BucketError`].
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError>;
 
+    /// Several objects, in any order or at once; what [`Bucket::read`] would say of each.
+    fn read_all(&self, names: &[String]) -> Vec<Result<Option<Object>, BucketError>> {
+        names.iter().map(|name| self.read(name, None)).collect()
+    }
+
     /// Removes an object. A name that is free already is no error.
     ///
     /// # Errors
@@ -105,6 +110,9 @@ impl<B: Bucket + ?Sized> Bucket for Arc<B> {
     }
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Object>, BucketError> {
         (**self).read(name, range)
+    }
+    fn read_all(&self, names: &[String]) -> Vec<Result<Option<Object>, BucketError>> {
+        (**self).read_all(names)
     }
     fn delete(&self, name: &str) -> Result<(), BucketError> {
         (**self).delete(name)

@@ -28,6 +28,8 @@ use ureq::{Agent, Body};
 const SIGNED_FOR: Duration = Duration::from_secs(900);
 /// How long credentials are used before they are read anew.
 const CREDENTIALS_FOR: Duration = Duration::from_secs(60);
+/// Connections that are kept for the next request: as many as there are requests at once.
+const CONNECTIONS_KEPT: usize = 40;
 /// Bytes of an answer at most.
 const ANSWER_MAX: u64 = 64 << 20;
 
@@ -106,6 +108,8 @@ impl S3Bucket {
             .timeout_global(Some(options.timeout))
             .timeout_connect(Some(Duration::from_secs(5)))
             .max_redirects(0)
+            .max_idle_connections(CONNECTIONS_KEPT)
+            .max_idle_connections_per_host(CONNECTIONS_KEPT)
             .build();
         let prefix = prefix.trim_matches('/');
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
@@ -230,6 +234,18 @@ impl Bucket for S3Bucket {
             }
             _ => Err(self.failure(response)),
         }
+    }
+
+    fn read_all(&self, names: &[String]) -> Vec<Result<Option<Object>, BucketError>> {
+        if let [name] = names {
+            return vec![self.read(name, None)];
+        }
+        // A request waits for the network nearly all of its time.
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                names.iter().map(|name| scope.spawn(move || self.read(name, None))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a read panics never")).collect()
+        })
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
