@@ -44,7 +44,7 @@ pub struct Weather {
     pub bandwidth: Option<u64>,
 }
 
-/// See the [module](self).
+/// A proxy; it ends with this value.
 #[derive(Debug)]
 pub struct Proxy {
     listener: Listener,
