@@ -60,6 +60,7 @@ mod model;
 mod names;
 mod overlay;
 mod recover;
+mod remembered;
 mod report;
 mod resize;
 mod settle;

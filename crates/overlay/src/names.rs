@@ -91,9 +91,12 @@ impl<L: Lower> Overlay<L> {
                 })
             }
             Request::Link { inode, directory, name } => self.link(inode, directory, &name),
-            Request::RemoveDirectory { directory, name } => self
-                .check_name(directory, &name, libc::ENOENT)
-                .and_then(|handle| self.unlink_below(directory, &handle, &name, true)),
+            Request::RemoveDirectory { directory, name } => {
+                self.check_name(directory, &name, libc::ENOENT).and_then(|handle| {
+                    let found = self.lower.lookup(&handle, name.bytes()).ok();
+                    self.unlink_below((directory, &handle), &name, found.as_ref(), true)
+                })
+            }
             Request::List { directory, cookie, size, with_attributes } => {
                 self.list(directory, cookie, size as usize, with_attributes)
             }
@@ -178,12 +181,16 @@ impl<L: Lower> Overlay<L> {
     }
 
     fn lookup(&mut self, directory: u64, name: &Name) -> Outcome<Reply> {
+        if name.bytes() == b"." {
+            // A server of files asks so for what it has a number of only.
+            let known = self.handle_of(directory).ok();
+            let handle = known.or_else(|| self.remembered.handle_of(directory));
+            let handle = handle.ok_or(libc::ESTALE)?;
+            let found = Found { handle, status: self.lower.status(&handle)? };
+            return self.know(&found).map(Reply::Entry);
+        }
         let handle = self.check_name(directory, name, libc::ENOENT)?;
-        // A server of files asks so for what it has a number of only.
-        let found = match name.bytes() {
-            b"." => Found { handle, status: self.lower.status(&handle)? },
-            bytes => self.lower.lookup(&handle, bytes)?,
-        };
+        let found = self.lower.lookup(&handle, name.bytes())?;
         self.know(&found).map(Reply::Entry)
     }
 
@@ -223,9 +230,9 @@ impl<L: Lower> Overlay<L> {
     }
 
     /// The record that has to say durably that its file loses its last name, before this name goes (R7).
-    fn doomed(&mut self, directory: &Handle, name: &[u8], is_saved: bool) -> Option<u32> {
-        let found = self.lower.lookup(directory, name).ok()?;
-        let number = self.number_of(&found).ok()?;
+    fn doomed(&mut self, found: Option<&Found>, is_saved: bool) -> Option<u32> {
+        let found = found?;
+        let number = self.number_of(found).ok()?;
         let record = self.store.record_of(number, &found.handle)?;
         let record_now = &mut self.store.adopted_mut(record).record;
         if found.status.links != 1 || crate::is_broken("R7") {
@@ -236,9 +243,9 @@ impl<L: Lower> Overlay<L> {
     }
 
     /// Before a name goes: what it stands for is held if the kernel knows it.
-    fn before_unlink(&mut self, directory: &Handle, name: &[u8]) -> Outcome<Option<(u64, Handle)>> {
-        let Ok(found) = self.lower.lookup(directory, name) else { return Ok(None) };
-        let number = self.number_of(&found)?;
+    fn before_unlink(&mut self, found: Option<&Found>) -> Outcome<Option<(u64, Handle)>> {
+        let Some(found) = found else { return Ok(None) };
+        let number = self.number_of(found)?;
         if self.nodes.get(&number).is_none_or(|node| node.handle != found.handle) {
             return Ok(None);
         }
@@ -274,21 +281,22 @@ impl<L: Lower> Overlay<L> {
             Ok(handle) => handle,
             Err(errno) => return self.answer(work.id, Err(errno)),
         };
-        if let Some(record) = self.doomed(&handle, name.bytes(), work.is_saved) {
+        let found = self.lower.lookup(&handle, name.bytes()).ok();
+        if let Some(record) = self.doomed(found.as_ref(), work.is_saved) {
             return self.save_first(record, work);
         }
-        let result = self.unlink_below(directory, &handle, name, false);
+        let result = self.unlink_below((directory, &handle), name, found.as_ref(), false);
         self.answer(work.id, result);
     }
 
     fn unlink_below(
         &mut self,
-        directory: u64,
-        handle: &Handle,
+        (directory, handle): (u64, &Handle),
         name: &Name,
+        found: Option<&Found>,
         is_directory: bool,
     ) -> Outcome<Reply> {
-        let target = self.before_unlink(handle, name.bytes())?;
+        let target = self.before_unlink(found)?;
         let result = self.lower.unlink(handle, name.bytes(), is_directory);
         self.touch(directory);
         self.after_unlink(target);
@@ -314,9 +322,10 @@ impl<L: Lower> Overlay<L> {
         let moved = self.lower.lookup(&source, name.bytes()).ok();
         let record =
             moved.and_then(|found| self.store.record_of(found.status.number, &found.handle));
-        let replaces = self.lower.lookup(&target, new_name.bytes()).is_ok();
+        let replaced = self.lower.lookup(&target, new_name.bytes()).ok();
+        let replaces = replaced.is_some();
         let doomed = match flags {
-            RenameFlags::Replace => self.doomed(&target, new_name.bytes(), work.is_saved),
+            RenameFlags::Replace => self.doomed(replaced.as_ref(), work.is_saved),
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
         if let Some(doomed) = doomed {
@@ -332,7 +341,8 @@ impl<L: Lower> Overlay<L> {
             // What replaces another file is whole when it does (R7).
             return self.save_first(record, work);
         }
-        let result = self.rename_below((source, name), (target, new_name), flags);
+        let result =
+            self.rename_below((source, name), (target, new_name), replaced.as_ref(), flags);
         self.touch(from);
         self.touch(to);
         if let Some(found) = moved {
@@ -345,11 +355,12 @@ impl<L: Lower> Overlay<L> {
         &mut self,
         from: (Handle, &Name),
         to: (Handle, &Name),
+        found: Option<&Found>,
         flags: RenameFlags,
     ) -> Outcome<Reply> {
         let replaced = match flags {
             RenameFlags::NoReplace => None,
-            _ => self.before_unlink(&to.0, to.1.bytes())?,
+            _ => self.before_unlink(found)?,
         };
         let places = ((&from.0, from.1.bytes()), (&to.0, to.1.bytes()));
         let result = self.lower.rename(places.0, places.1, flags);
@@ -479,7 +490,9 @@ impl<L: Lower> Overlay<L> {
         }
         let (handle, is_gone) = (node.handle, node.is_gone);
         self.nodes.remove(&number);
-        if is_gone {
+        if !is_gone {
+            self.remembered.add(number, handle);
+        } else {
             self.lower.release(&handle);
             if let Some(record) = self.store.record_of(number, &handle) {
                 self.let_die(record);

@@ -3,6 +3,7 @@
 use crate::io::{Pending, Task};
 use crate::locks::Mode;
 use crate::lower::{Found, Handle, Lower, Outcome, Status};
+use crate::remembered::Remembered;
 use crate::report::Shown;
 use crate::settle::Settling;
 use crate::store::Store;
@@ -120,6 +121,7 @@ pub struct Overlay<L: Lower> {
     pub(crate) options: Options,
     pub(crate) store: Store,
     pub(crate) nodes: HashMap<u64, Node>,
+    pub(crate) remembered: Remembered,
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) idle_tasks: Vec<usize>,
     pub(crate) ios: VecDeque<Io>,
@@ -166,6 +168,7 @@ impl<L: Lower> Overlay<L> {
             options,
             store,
             nodes: HashMap::from([(ROOT, root)]),
+            remembered: Remembered::default(),
             tasks: Vec::new(),
             idle_tasks: Vec::new(),
             ios: VecDeque::new(),

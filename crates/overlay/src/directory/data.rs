@@ -4,6 +4,7 @@ use super::{Directory, errno, handles};
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Usage, Whence, XattrMode};
 use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, SeekFrom, Timespec, Timestamps, Uid};
+use std::sync::Arc;
 
 /// Bytes that one call copies inside the kernel.
 const COPY_MAX: u64 = 16 << 20;
@@ -109,13 +110,16 @@ impl Lower for Directory {
     }
 
     fn link(&mut self, node: &Handle, directory: &Handle, name: &[u8]) -> Outcome<()> {
-        let (node, directory) = (self.locate(node)?, self.locate(directory)?);
+        let (node, directory) = (self.locate(node)?, self.place(directory)?);
         let name = super::text(name)?;
         rustix::fs::linkat(&node, "", &directory, &name, AtFlags::EMPTY_PATH).map_err(errno)
     }
 
     fn unlink(&mut self, directory: &Handle, name: &[u8], is_directory: bool) -> Outcome<()> {
-        let directory = self.locate(directory)?;
+        let directory = self.place(directory)?;
+        if is_directory {
+            self.leave_places();
+        }
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         rustix::fs::unlinkat(&directory, &super::text(name)?, flags).map_err(errno)
     }
@@ -126,7 +130,8 @@ impl Lower for Directory {
         to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Outcome<()> {
-        let (old, new) = (self.locate(from.0)?, self.locate(to.0)?);
+        let (old, new) = (self.place(from.0)?, self.place(to.0)?);
+        self.leave_places();
         let flags = match flags {
             RenameFlags::Replace => rustix::fs::RenameFlags::empty(),
             RenameFlags::NoReplace => rustix::fs::RenameFlags::NOREPLACE,
@@ -251,7 +256,7 @@ impl Lower for Directory {
     fn hold(&mut self, node: &Handle) -> Outcome<()> {
         if !self.held.contains_key(node) {
             let place = handles::open(&self.root, node, libc::O_PATH | libc::O_NOFOLLOW)?;
-            self.held.insert(*node, place);
+            self.held.insert(*node, Arc::new(place));
         }
         Ok(())
     }

@@ -16,9 +16,12 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::Arc;
 
 /// Descriptors of files in use that are kept.
 const OPEN_MAX: usize = 512;
+/// Descriptors of directories in use that are kept.
+const PLACES_MAX: usize = 64;
 
 /// A file that is open.
 struct Open {
@@ -33,7 +36,10 @@ pub struct Directory {
     root_handle: Handle,
     device: (u32, u32),
     open: HashMap<Handle, Open>,
-    held: HashMap<Handle, OwnedFd>,
+    held: HashMap<Handle, Arc<OwnedFd>>,
+    /// Directories in which names were used last: a tree that is made, searched or removed uses the same one
+    /// for each of its names.
+    places: HashMap<Handle, Arc<OwnedFd>>,
     /// Counts uses, to tell the one that is longest ago.
     uses: u64,
 }
@@ -83,11 +89,28 @@ impl Directory {
     }
 
     /// A descriptor that says where a node is, and no more.
-    fn locate(&self, node: &Handle) -> Outcome<OwnedFd> {
-        if let Some(held) = self.held.get(node) {
-            return rustix::io::fcntl_dupfd_cloexec(held, 0).map_err(errno);
+    fn locate(&self, node: &Handle) -> Outcome<Arc<OwnedFd>> {
+        if let Some(kept) = self.held.get(node).or_else(|| self.places.get(node)) {
+            return Ok(kept.clone());
         }
-        handles::open(&self.root, node, libc::O_PATH | libc::O_NOFOLLOW)
+        handles::open(&self.root, node, libc::O_PATH | libc::O_NOFOLLOW).map(Arc::new)
+    }
+
+    /// The same for a directory, to use names in it.
+    fn place(&mut self, directory: &Handle) -> Outcome<Arc<OwnedFd>> {
+        let place = self.locate(directory)?;
+        if !self.places.contains_key(directory) {
+            if self.places.len() >= PLACES_MAX {
+                self.places.clear();
+            }
+            self.places.insert(*directory, place.clone());
+        }
+        Ok(place)
+    }
+
+    /// Lets go of directories: one that was removed must be found to be gone.
+    fn leave_places(&mut self) {
+        self.places.clear();
     }
 
     fn locate_directory(&self, node: &Handle) -> Outcome<OwnedFd> {

@@ -8,13 +8,14 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawDir, SeekFrom, Uid};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 /// Bytes of names that are read at a time.
 const LIST_SIZE: usize = 32 << 10;
 
 impl Directory {
-    pub(super) fn find(&self, directory: &Handle, name: &[u8]) -> Outcome<Found> {
-        let (directory, name) = (self.locate(directory)?, text(name)?);
+    pub(super) fn find(&mut self, directory: &Handle, name: &[u8]) -> Outcome<Found> {
+        let (directory, name) = (self.place(directory)?, text(name)?);
         self.find_in(&directory, &name)
     }
 
@@ -30,7 +31,7 @@ impl Directory {
         name: &[u8],
         new: &NewNode,
     ) -> Outcome<Found> {
-        let (place, name) = (self.locate(directory)?, text(name)?);
+        let (place, name) = (self.place(directory)?, text(name)?);
         let permissions = permissions(&place, new);
         let is_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
         if let Some(target) = &new.target {
@@ -67,7 +68,7 @@ impl Directory {
     }
 
     pub(super) fn make_nameless(&mut self, directory: &Handle, new: &NewNode) -> Outcome<Found> {
-        let place = self.locate(directory)?;
+        let place = self.place(directory)?;
         let parent = self.status_by(&place)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let permissions = permissions(&place, new);
@@ -82,7 +83,7 @@ impl Directory {
         let handle = handles::handle_of(&descriptor, c"")?;
         let status = self.status_by(&descriptor)?;
         let held = rustix::io::fcntl_dupfd_cloexec(&descriptor, 0).map_err(errno)?;
-        self.held.insert(handle, held);
+        self.held.insert(handle, Arc::new(held));
         self.uses += 1;
         self.open.insert(handle, Open { descriptor, writes: true, used: self.uses });
         Ok(Found { handle, status })

@@ -84,6 +84,7 @@ impl Directory {
             device: (found.stx_dev_major, found.stx_dev_minor),
             open: HashMap::new(),
             held: HashMap::new(),
+            places: HashMap::new(),
             uses: 0,
         })
     }
