@@ -84,8 +84,9 @@ fn sqlite_with_a_log_and_mapped_memory_is_what_it_is_on_the_bare_directory() {
     let mut reader = None;
     for (number, step) in STEPS.iter().enumerate() {
         let statements = format!("{SETTINGS} {step}");
-        let said = sqlite(&over, &statements);
-        assert_eq!(said, sqlite(&bare, &statements), "step {number}");
+        for database in [&over, &bare] {
+            sqlite(database, &statements);
+        }
         let digest = sqlite(&bare, DIGEST);
         assert_eq!(sqlite(&over, DIGEST), digest, "step {number}");
         // One who had it open before the log was cut off sees the same.

@@ -70,9 +70,11 @@ fn a_writer_and_the_daemon_in_little_memory_never_wait_for_each_other() {
         fs::write(&from, &source).expect("it is writable");
         let (to, processes) = (overlaid.path("file"), cgroup.0.join("cgroup.procs"));
         fs::write(&processes, pid.to_string()).expect("root may");
-        // In order, and then a part of it again at random, as pieces that come in another order.
+        // In order, synced often enough that what waits to be written fits the limit; and then a part of it again,
+        // as pieces that come in another order.
         let script = format!(
-            "echo $$ >{processes} && dd if={from} of={to} bs=1M conv=fsync status=none && \
+            "echo $$ >{processes} && for at in $(seq 0 19); do dd if={from} of={to} bs=8M count=1 \
+             skip=$at seek=$at conv=notrunc,fsync iflag=fullblock status=none || exit 1; done; \
              for at in 7 3 9 1 8 2 6 4; do for part in 5 1 4 2 0 3; do dd if={from} of={to} bs=64k \
              skip=$((at * 256 + part * 31)) seek=$((at * 256 + part * 31)) count=3 \
              conv=notrunc,fsync status=none || exit 1; done; done",

@@ -4,6 +4,7 @@ use super::{Directory, errno, handles};
 use crate::MARK;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, StatxFlags};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -73,9 +74,14 @@ impl Directory {
         check_kind(&root)?;
         let handle = handles::handle_of(&root, c"").map_err(OpenError::NoHandles)?;
         handles::open(&root, &handle, libc::O_PATH).map_err(OpenError::NoHandles)?;
-        let mark = rustix::fs::fsetxattr(&root, MARK, &[0; 16], rustix::fs::XattrFlags::empty());
-        mark.map_err(|error| OpenError::NoAttributes(errno(error)))?;
-        rustix::fs::fremovexattr(&root, MARK).map_err(system("remove an attribute"))?;
+        match rustix::fs::fsetxattr(&root, MARK, &[0; 16], rustix::fs::XattrFlags::empty()) {
+            Ok(()) => {
+                rustix::fs::fremovexattr(&root, MARK).map_err(system("remove an attribute"))?;
+            }
+            // A full file system must be served too: what cannot be marked stays in place.
+            Err(Errno::NOSPC | Errno::DQUOT) => {}
+            Err(error) => return Err(OpenError::NoAttributes(errno(error))),
+        }
         let found = rustix::fs::statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
         let found = found.map_err(system("look at it"))?;
         Ok(Directory {
