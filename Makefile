@@ -106,6 +106,11 @@ file-ratios: build ## files on ext4, `coulter fs`, `coulter overlay` and a bare 
 	scripts/setup.sh bench
 	scripts/file_ratios.sh $(ARGUMENTS)
 
+overlay-paper: build ## the sVFS paper on real mounts: with `coulter overlay` and without, in turns; then into the report
+	scripts/setup.sh bench
+	scripts/overlay_paper.py --figures --json target/overlay-paper.json $(ARGUMENTS)
+	$(LABORATORY) report --measured target/overlay-paper.json
+
 programs: ## databases, mail and files on a volume and beside it, on this disk and held back as a cloud volume is
 	scripts/setup.sh bench
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
@@ -199,4 +204,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills overlay-back million-files file-suites

@@ -30,6 +30,24 @@ fn an_interrupted_report_goes_on_and_comes_to_the_same_page() {
 }
 
 #[test]
+fn what_was_measured_is_added_and_other_files_are_refused() {
+    let sandbox = Sandbox::new();
+    let outcome = r#"[{"id": "SV-mounts", "title": "A <measured> one", "paper": "p", "setup": "s",
+        "tables": [{"heading": ["a", "b"], "rows": [["ext4", "1.27"]]}], "plots": [],
+        "verdict": "partly", "reason": "r"}]"#;
+    std::fs::write(sandbox.path("measured.json"), outcome).expect("it is writable");
+    let words = ["report", "--short", "--only", "D1", "--output", "a.html"];
+    let said = sandbox.ok(&[&words[..], &["--measured", "measured.json"]].concat());
+    assert!(said.contains("SV-mounts"), "{said}");
+    let page = std::fs::read_to_string(sandbox.path("a.html")).expect("it was written");
+    assert!(page.contains("A &lt;measured&gt; one") && page.contains("<td>1.27</td>"), "{page}");
+    std::fs::write(sandbox.path("measured.json"), "[{}]").expect("it is writable");
+    let words = ["report", "--short", "--only", "D1", "--measured", "measured.json", "--json"];
+    let said = sandbox.fails(1, &words);
+    assert!(said.contains("measured.json") && said.contains("missing field"), "{said}");
+}
+
+#[test]
 fn a_report_that_cannot_be_written_says_so_at_once() {
     let sandbox = Sandbox::new();
     let said = sandbox.fails(1, &["report", "--short", "--output", "missing/r.html"]);

@@ -27,8 +27,8 @@ pub fn page(setting: &Setting, outcomes: &[Outcome]) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"generator\" content=\"coulter\"><title>The published \
          experiments, run again</title><style>{STYLE}</style></head><body>\n<h1>The published \
-         experiments, run again</h1>\n<p>On emulated flash drives, in virtual time: nothing here depends \
-         on the machine that made the page. Scale: {}; seed: {}. Of the experiments that can be compared, \
+         experiments, run again</h1>\n<p>On emulated flash drives, in virtual time: but for what is called measured, \
+         nothing here depends on the machine that made the page. Scale: {}; seed: {}. Of the experiments that can be compared, \
          the shape holds in {}, in part in {}, differs in {}. The papers: <b>BL</b> Han and Son, IEEE \
          Access 2021; <b>NV</b> Sung et al., IEEE Access 2022; <b>SL</b> Choi, Gwak and Shin 2015; \
          <b>SV</b> Hwang et al. 2024. What the model assumes and cannot tell: docs/flash.md. Made by \

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 Examples:
   coulter-lab report                      minutes, into coulter-report.html
   coulter-lab report --short --output r.html  seconds
-  coulter-lab report --only D16,D17 --json    some of them, as figures")]
+  coulter-lab report --only D16,D17 --json    some of them, as figures
+  coulter-lab report --measured overlay.json  with the mounts that `make overlay-paper` has measured")]
 pub(crate) struct Report {
     /// Small drives and few writes: seconds, for continuous integration
     #[arg(long)]
@@ -32,6 +33,10 @@ pub(crate) struct Report {
     /// Only these experiments, such as D1,D16,A3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_experiment)]
     pub(crate) only: Vec<Experiment>,
+
+    /// Add what was measured on this machine, as `make overlay-paper` writes it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) measured: Option<PathBuf>,
 
     /// Seed of the random generator
     #[arg(long, default_value = "1")]
@@ -63,6 +68,7 @@ impl Report {
         let scale = if self.short { Scale::Short } else { Scale::Full };
         let setting = Setting { scale, seed: self.seed };
         let experiments = if self.only.is_empty() { &EXPERIMENTS[..] } else { &self.only };
+        let measured = self.measured.as_deref().map(measured).transpose()?.unwrap_or_default();
         let page_of = |path| Output::check(path, Kind::HTML);
         let output = (!self.json).then(|| page_of(&self.output)).transpose()?;
         // Parts lie beside the page, so that an interrupted report finds them again.
@@ -83,6 +89,7 @@ impl Report {
             bar.inc(1);
         }
         bar.finish_and_clear();
+        outcomes.extend(measured);
         let Some(output) = output else { return terminal::print_json(&outcomes) };
         output.write(page(&setting, &outcomes).as_bytes())?;
         parts.map_or(Ok(()), |parts| remove_parts(&parts))?;
@@ -91,6 +98,15 @@ impl Report {
         });
         terminal::print(&lines.collect::<Vec<_>>().join("\n"))
     }
+}
+
+/// What was measured elsewhere.
+fn measured(path: &Path) -> Result<Vec<Outcome>, LabError> {
+    let bytes = fs::read(path).map_err(|error| LabError::io("read", path, error))?;
+    let outcomes: Vec<Outcome> = serde_json::from_slice(&bytes).map_err(|error| {
+        LabError::io("understand", path, io::Error::new(io::ErrorKind::InvalidData, error))
+    })?;
+    Ok(outcomes)
 }
 
 fn parts_of(output: &Path) -> PathBuf {
