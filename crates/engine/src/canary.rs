@@ -92,11 +92,13 @@ pub enum Canary {
     CopyUnused,
     /// A header is left out of the parity of its group.
     ParityIncomplete,
+    /// A record of which a block cannot be read is dropped, though it may have been durable.
+    UnreadableDropped,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 39] = [
+    pub const ALL: [Canary; 40] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -136,6 +138,7 @@ impl Canary {
         Canary::CopyInPlace,
         Canary::CopyUnused,
         Canary::ParityIncomplete,
+        Canary::UnreadableDropped,
     ];
 }
 

@@ -6,8 +6,8 @@ use coulter_engine::create::{CreateOptions, create};
 use coulter_engine::{
     Buffers, Command, Config, Engine, Failure, Io, IoResult, Request, RequestId, Target,
 };
-use coulter_format::{BLOCK_SIZE, Block, Lba, StoreId};
-use std::collections::BTreeMap;
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The engine, its device, and what is between them.
 pub struct Hand {
@@ -21,6 +21,8 @@ pub struct Hand {
     pub out: Vec<(Io, Vec<Block>)>,
     /// Answers by request.
     pub answers: BTreeMap<u64, Result<(), Failure>>,
+    /// Blocks that cannot be read: [`Hand::run`] fails every read of them.
+    pub unreadable: BTreeSet<Pba>,
     next: u64,
 }
 
@@ -75,6 +77,7 @@ impl Hand {
             device,
             out: vec![],
             answers: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             next: 0,
         }
     }
@@ -147,7 +150,17 @@ impl Hand {
             if self.out.is_empty() {
                 return;
             }
-            self.complete(0, Ok(()));
+            self.complete(0, self.outcome(0));
+        }
+    }
+    /// How the i-th command that is out ends: with EIO if it reads a block that cannot be read.
+    fn outcome(&self, i: usize) -> IoResult {
+        match self.out[i].0.command {
+            Command::Read { pba, count, .. } => {
+                let mut met = self.unreadable.range(pba..pba.plus(count));
+                if met.next().is_some() { Err(5) } else { Ok(()) }
+            }
+            _ => Ok(()),
         }
     }
     /// Hands a request over; `None` when busy.

@@ -1,5 +1,6 @@
 //! The log behind the checkpoint: walking it, and deciding which records count.
 
+use super::unreadable::Piece;
 use super::{Found, JobKind, Recovery, Walk, damaged};
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
@@ -67,6 +68,7 @@ impl Recovery {
             pba: header.pba,
             segment: walk.segment,
             end: walk.offset + end,
+            span: header.span(),
             scattered: header.scattered.is_some(),
             long_field: view.long_field().map(|(name, _)| name),
             intact,
@@ -99,12 +101,24 @@ impl Recovery {
                 self.start_job(shared, JobKind::Walk { walk }, pba, count, target);
             }
             let Some((job, result)) = self.take_job() else { break };
-            let (JobKind::Walk { walk }, Target::Record(buffer)) = (job.kind, job.target) else {
-                unreachable!("walks are read into records")
+            let (walk, Piece { count, buffer, .. }) = match (job.kind, job.target) {
+                (JobKind::Walk { walk }, Target::Record(buffer)) => {
+                    let piece = Piece { pba: job.pba, count: job.count, buffer };
+                    if let Err(errno) = result {
+                        self.begin_walk_blocks(shared, walk, piece, errno)?;
+                        continue;
+                    }
+                    (walk, piece)
+                }
+                (JobKind::WalkBlock { walk, piece, next }, Target::Page(_)) => {
+                    if !self.take_walk_block(shared, (walk, piece, next), result, buffers)? {
+                        continue;
+                    }
+                    (walk, piece)
+                }
+                _ => unreachable!("walks are read into records, or block by block"),
             };
-            // Nobody knows whether what cannot be read was durable: to go on without it could lose it.
-            result.map_err(OpenError::Device)?;
-            let stretch = &buffers.record(buffer)[..job.count as usize];
+            let stretch = &buffers.record(buffer)[..count as usize];
             match self.walks[walk] {
                 Walk { headers: Headers::Anywhere, .. } => self.search_on(shared, walk, stretch)?,
                 Walk { probe: 0, .. } => self.walk_on(shared, walk, stretch)?,
@@ -196,6 +210,7 @@ impl Recovery {
             self.walks_waiting.push_back(index);
         } else if offset > 0 || self.may_have_been_opened(index) {
             self.walks[index].probe = PROBE_BLOCKS;
+            self.unreadable.ends_walk(start.plus(at));
             self.probe_on(shared, index, &stretch[at as usize..]);
         }
         Ok(())
@@ -261,6 +276,7 @@ impl Recovery {
             let durable = self.durable;
             return Err(OpenError::DurableRecordMissing { sequence: last + 1, durable });
         }
+        self.assert_readable()?;
         if self.generation > shared.superblock.generation {
             return Err(OpenError::SuperblockLost { generation: self.generation });
         }

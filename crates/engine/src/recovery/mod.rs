@@ -27,6 +27,7 @@ mod log;
 mod parity;
 mod replay;
 mod superblocks;
+mod unreadable;
 
 use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
 use crate::holes::Headers;
@@ -41,6 +42,7 @@ use coulter_format::checkpoint::Head;
 use coulter_format::record::Entry;
 use coulter_format::superblock::Superblock;
 use coulter_format::{Block, BlockPointer, Corrupt, Pba, Reason, Structure};
+use unreadable::{Piece, Unreadable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecoveryStage {
@@ -79,6 +81,12 @@ enum JobKind {
     /// A piece of a walk.
     Walk {
         walk: usize,
+    },
+    /// Block `next` of a piece of a walk that could not be read as a whole; see [`unreadable`].
+    WalkBlock {
+        walk: usize,
+        piece: Piece,
+        next: u32,
     },
 }
 
@@ -135,6 +143,8 @@ struct Found {
     pba: Pba,
     segment: SegmentIndex,
     end: u32,
+    /// Blocks from its header to its last one.
+    span: u32,
     /// It lies in holes, and no head goes on behind it.
     scattered: bool,
     /// The field by which it is a long one, if it is.
@@ -175,6 +185,8 @@ pub(crate) struct Recovery {
     walks: Vec<Walk>,
     walks_waiting: VecDeque<usize>,
     found: Vec<Found>,
+    /// Blocks of the log that could not be read.
+    unreadable: Unreadable,
     entries: Vec<Entry>,
     durable: Sequence,
     /// The newest superblock that any record knows of.
@@ -215,6 +227,7 @@ impl Recovery {
             walks: Vec::new(),
             walks_waiting: VecDeque::new(),
             found: Vec::new(),
+            unreadable: Unreadable::default(),
             entries: Vec::new(),
             durable: 0,
             generation: 0,
