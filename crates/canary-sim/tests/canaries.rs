@@ -14,15 +14,16 @@ const KNOWN: [(Canary, &str); 1] =
     [(Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"))];
 
 /// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`,
-/// `recovery_memory.rs`, `superblocks.rs`, `copies.rs` and `unreadable_log.rs`; of the last one, which takes two threads, the model in
+/// `recovery_memory.rs`, `superblocks.rs`, `copies.rs`, `unreadable_log.rs` and `log_headers.rs`; of the last one, which takes two threads, the model in
 /// `crates/model-reads`.
-const BY_SCENARIO: [Canary; 7] = [
+const BY_SCENARIO: [Canary; 8] = [
     Canary::HoleReaderIgnored,
     Canary::StaleHeaderBelieved,
     Canary::SuperblockSingle,
     Canary::RecoveryOverfilled,
     Canary::CopyUnused,
     Canary::UnreadableDropped,
+    Canary::EchoUnverified,
     Canary::CachedReadUnchecked,
 ];
 

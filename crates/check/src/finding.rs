@@ -286,6 +286,16 @@ pub enum Finding {
         #[serde(serialize_with = "as_text")]
         fault: BodyFault,
     },
+    /// The header of a record after the checkpoint is damaged or cannot be read, and was rebuilt from what another
+    /// header tells of it, and from its payload.
+    LogHeaderDamaged {
+        /// Where it lies.
+        #[serde(serialize_with = "as_block")]
+        pba: Pba,
+        /// The header that tells of it.
+        #[serde(serialize_with = "as_block")]
+        holder: Pba,
+    },
     /// The checkpoint's body is intact, but says what cannot be.
     CheckpointContradicts {
         /// Its first block.
@@ -525,6 +535,7 @@ impl Finding {
             | F::SuperblockDamaged { .. }
             | F::CheckpointCopyDamaged { .. }
             | F::CopyDamaged { .. }
+            | F::LogHeaderDamaged { .. }
             | F::OutsideVolume { .. }
             | F::BlocksLost { .. }
             | F::ValidTooHigh { .. }
@@ -557,7 +568,7 @@ impl Finding {
             F::Unreadable { structure, .. } | F::NumberSpent { structure, .. } => *structure,
             F::MetadataDamaged { owner, .. } | F::CopyDamaged { owner, .. } => owner.structure(),
             F::RunUnsorted { .. } => Structure::Run,
-            F::ReferenceDamaged { .. } => Structure::RecordHeader,
+            F::ReferenceDamaged { .. } | F::LogHeaderDamaged { .. } => Structure::RecordHeader,
             F::PointerOutside { .. }
             | F::PointerIntoFree { .. }
             | F::BlockShared { .. }
@@ -589,6 +600,7 @@ impl Finding {
             | F::CheckpointDamaged { pba, .. }
             | F::CheckpointCopyDamaged { pba, .. }
             | F::CopyDamaged { pba, .. }
+            | F::LogHeaderDamaged { pba, .. }
             | F::CheckpointContradicts { pba, .. }
             | F::MetadataDamaged { pba, .. }
             | F::ReferenceDamaged { pba, .. }

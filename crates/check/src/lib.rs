@@ -37,6 +37,7 @@ mod checkpoint;
 mod copies;
 mod detail;
 pub mod dump;
+mod echoes;
 pub mod files;
 mod finding;
 mod layout;

@@ -4,6 +4,7 @@
 //! reserved segments and the reserved holes are looked at, as recovery does.
 
 use crate::checkpoint::{Checkpoint, STREAM_COUNT};
+use crate::echoes;
 use crate::finding::Finding;
 use crate::layout::Layout;
 use crate::report::Report;
@@ -71,6 +72,18 @@ struct Search<'a, 'w> {
     generation: u64,
     /// The highest epoch of any header, and where it is.
     epoch: Option<(u64, Pba)>,
+    heard: Heard,
+}
+
+/// Where walks ended, and of which headers others tell.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// Where no header was found with which a walk would go on, and the sequence of its last.
+    pub(crate) ends: Vec<(Pba, u64)>,
+    /// The place told of, and the header that tells.
+    pub(crate) echoes: Vec<(Pba, Pba)>,
+    /// Every record up to this sequence was durable.
+    pub(crate) durable: u64,
 }
 
 /// Blocks from the end of a walk on among which the next header lies, if there is one: behind a damaged
@@ -85,21 +98,8 @@ pub(crate) fn read(
     segments: &mut Segments,
     report: &mut Report,
 ) -> Replay {
-    // The checkpoint's own records lie behind it and were durable before the superblock was.
-    let durable = superblock.checkpoint.sequence.max(superblock.durable_sequence);
-    let found = Vec::new();
-    let mut search = Search {
-        window,
-        superblock,
-        report,
-        found,
-        durable,
-        durable_beyond: durable,
-        has_gap: false,
-        is_wrong: false,
-        generation: 0,
-        epoch: None,
-    };
+    echoes::mend(window, superblock, checkpoint, &segments.layout, report);
+    let mut search = Search::new(window, superblock, report);
     search.walk_all(checkpoint, &segments.layout);
     search.found.sort_by_key(|found| found.sequence);
     search.report_twins();
@@ -118,6 +118,43 @@ pub(crate) fn read(
     search.sum_up(&accepted, sequence);
     let (is_whole, has_only_gap) = (!search.has_gap && !search.is_wrong, !search.is_wrong);
     Replay { updates: updates.finish(), sequence, is_whole, has_only_gap }
+}
+
+/// Goes through the log for what its headers tell of others.
+pub(crate) fn hear(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    checkpoint: &Checkpoint,
+    layout: &Layout,
+) -> Heard {
+    let mut report = Report::default();
+    let mut search = Search::new(window, superblock, &mut report);
+    search.walk_all(checkpoint, layout);
+    Heard { durable: search.durable, ..search.heard }
+}
+
+impl<'a, 'w> Search<'a, 'w> {
+    fn new(
+        window: &'a mut Window<'w>,
+        superblock: &'a Superblock,
+        report: &'a mut Report,
+    ) -> Search<'a, 'w> {
+        // The checkpoint's own records lie behind it and were durable before the superblock was.
+        let durable = superblock.checkpoint.sequence.max(superblock.durable_sequence);
+        Search {
+            window,
+            superblock,
+            report,
+            found: Vec::new(),
+            durable,
+            durable_beyond: durable,
+            has_gap: false,
+            is_wrong: false,
+            generation: 0,
+            epoch: None,
+            heard: Heard::default(),
+        }
+    }
 }
 
 impl Search<'_, '_> {
@@ -194,12 +231,18 @@ impl Search<'_, '_> {
                 Err(error) => {
                     let structure = coulter_format::Structure::RecordHeader;
                     self.wrong(Finding::Unreadable { owner: None, structure, pba, error });
+                    self.heard.ends.push((pba, walk.latest));
                     break;
                 }
             };
-            let Ok(view) = RecordView::decode(block, &store, pba) else { break };
+            let Ok(view) = RecordView::decode(block, &store, pba) else {
+                self.heard.ends.push((pba, walk.latest));
+                break;
+            };
             let (header, long_field) = (view.header(), view.long_field());
+            let echo = view.echo().map(|echo| echo.pba());
             self.meet(&header);
+            self.hear(&header, echo);
             let end = walk.offset + header.span();
             let ours = self.is_ours(&header) && header.scattered.is_none();
             if !ours || header.sequence <= walk.latest || end > size {
@@ -216,6 +259,13 @@ impl Search<'_, '_> {
         self.generation = self.generation.max(header.generation);
         if self.epoch.is_none_or(|(epoch, _)| header.epoch > epoch) {
             self.epoch = Some((header.epoch, header.pba));
+        }
+    }
+
+    /// Notes of which header one tells.
+    fn hear(&mut self, header: &RecordHeader, echo: Option<Pba>) {
+        if let Some(pba) = echo.filter(|_| header.epoch == self.superblock.epoch) {
+            self.heard.echoes.push((pba, header.pba));
         }
     }
 
@@ -263,8 +313,9 @@ impl Search<'_, '_> {
             else {
                 continue;
             };
-            let header = view.header();
+            let (header, echo) = (view.header(), view.echo().map(|echo| echo.pba()));
             self.meet(&header);
+            self.hear(&header, echo);
             let end = offset + header.span();
             let follows = header.sequence > self.superblock.checkpoint.sequence && end <= size;
             if header.scattered.is_some() && follows && self.is_ours(&header) {
@@ -302,8 +353,9 @@ impl Search<'_, '_> {
             let Ok(block) = self.window.sequential(pba, 1, offsets.end - offset) else { continue };
             let Some(block) = block.first() else { continue };
             let Ok(view) = RecordView::decode(block, &store, pba) else { continue };
-            let header = view.header();
+            let (header, echo) = (view.header(), view.echo().map(|echo| echo.pba()));
             self.meet(&header);
+            self.hear(&header, echo);
             if header.epoch == epoch && header.sequence > walk.latest {
                 self.durable_beyond = self.durable_beyond.max(header.durable_sequence);
                 found = true;

@@ -23,6 +23,7 @@ pub(crate) fn write(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         | Finding::CheckpointDamaged { .. }
         | Finding::CheckpointCopyDamaged { .. }
         | Finding::CopyDamaged { .. }
+        | Finding::LogHeaderDamaged { .. }
         | Finding::CheckpointContradicts { .. }
         | Finding::MetadataDamaged { .. }
         | Finding::RunUnsorted { .. }
@@ -152,6 +153,12 @@ fn write_damage(finding: &Finding, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Finding::CopyDamaged { owner, pba, whole: None, fault } => {
             write!(f, "{owner} at block {} is damaged ({fault}), and so is what it is for", pba.0)
         }
+        Finding::LogHeaderDamaged { pba, holder } => write!(
+            f,
+            "the header at block {} of a record after the checkpoint is damaged or unreadable; what the header at block \
+             {} tells of it, and its payload, are whole: nothing is lost; open the store for writing, and the next checkpoint contains the record",
+            pba.0, holder.0,
+        ),
         Finding::CheckpointContradicts { pba, field, value } => write!(
             f,
             "the checkpoint's body at block {} says {value} for `{field}`, which cannot be in \

@@ -20,8 +20,10 @@ pub(crate) struct Window<'a> {
     ahead: u32,
     /// Blocks that are damaged, and where their second copies lie.
     redirected: BTreeMap<Pba, Pba>,
-    /// Blocks that are damaged, and what they should be.
+    /// Blocks that are damaged, and what they should be, where one is asked for alone.
     rebuilt: BTreeMap<Pba, Block>,
+    /// The same for every read.
+    mended: BTreeMap<Pba, Block>,
 }
 
 impl<'a> Window<'a> {
@@ -36,6 +38,7 @@ impl<'a> Window<'a> {
             ahead: 1,
             redirected: BTreeMap::new(),
             rebuilt: BTreeMap::new(),
+            mended: BTreeMap::new(),
         }
     }
 
@@ -52,6 +55,12 @@ impl<'a> Window<'a> {
     /// From now on, a read of this block alone returns this.
     pub(crate) fn replace(&mut self, pba: Pba, content: Block) {
         self.rebuilt.insert(pba, content);
+    }
+
+    /// From now on, every read of this block returns this.
+    pub(crate) fn mend(&mut self, pba: Pba, content: Block) {
+        self.mended.insert(pba, content);
+        self.count = 0;
     }
 
     /// One block, without looking ahead.
@@ -131,11 +140,31 @@ impl<'a> Window<'a> {
         let rest = self.buffer.get_mut(kept..count as usize).unwrap_or(&mut []);
         let pba = u32::try_from(at + kept as u64).map_err(|_| ReadError::PastEnd)?;
         if !rest.is_empty() {
-            self.blocks.read(Pba(pba), rest)?;
+            read_mended(self.blocks, &self.mended, Pba(pba), rest)?;
         }
         self.count = count;
         Ok(())
     }
+}
+
+/// Reads blocks of which some are mended: these need not be readable.
+fn read_mended(
+    blocks: &mut dyn ReadBlocks,
+    mended: &BTreeMap<Pba, Block>,
+    pba: Pba,
+    into: &mut [Block],
+) -> Result<(), ReadError> {
+    let end = Pba(pba.0.saturating_add(u32::try_from(into.len()).unwrap_or(u32::MAX)));
+    if mended.range(pba..end).next().is_none() {
+        return blocks.read(pba, into);
+    }
+    for (pba, block) in (pba.0..).map(Pba).zip(into) {
+        match mended.get(&pba) {
+            Some(content) => *block = *content,
+            None => blocks.read(pba, std::slice::from_mut(block))?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

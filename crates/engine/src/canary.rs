@@ -94,11 +94,13 @@ pub enum Canary {
     ParityIncomplete,
     /// A record of which a block cannot be read is dropped, though it may have been durable.
     UnreadableDropped,
+    /// A header that is rebuilt from what another one tells of it counts though its payload is not what was written.
+    EchoUnverified,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 40] = [
+    pub const ALL: [Canary; 41] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -139,6 +141,7 @@ impl Canary {
         Canary::CopyUnused,
         Canary::ParityIncomplete,
         Canary::UnreadableDropped,
+        Canary::EchoUnverified,
     ];
 }
 

@@ -11,6 +11,7 @@
 //!   ascending order. A stream can have a head over holes besides its other one.
 
 mod buffers;
+mod echo;
 mod heads;
 mod patches;
 mod place;
@@ -31,6 +32,7 @@ use coulter_format::checkpoint::Head;
 use coulter_format::record::{
     self as format, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX, RecordHeader, SHORT_BLOCKS_MAX,
 };
+use echo::Echoes;
 use patches::Patches;
 pub(crate) use place::{Piece, Place};
 pub(crate) use record::{Record, RecordState};
@@ -59,6 +61,7 @@ pub(crate) struct Log {
     pub(crate) generation: u64,
     /// Of the latest cut.
     pub(crate) cut: Sequence,
+    echoes: Echoes,
     /// Whether records may be long: both copies of the superblock that is durable say so, and all of the map
     /// has room in memory. Where it has not, each relocation keeps a leaf there until it arrives, and what was
     /// promised to the host's writes while they gather is held back from the cleaner; a header for the
@@ -94,6 +97,7 @@ impl Log {
             epoch: 0,
             generation: 0,
             cut: 0,
+            echoes: Echoes::new()?,
             long_records: false,
             write_clock: 0,
             appended_blocks: 0,
@@ -280,6 +284,8 @@ impl Log {
         let block = &mut buffers.record_mut(record_ref)[0];
         format::encode(&header, store, &record.extents, &record.words, block)
             .expect("the cost of every extent was counted");
+        self.echoes.pass_on(block, store);
+        let record = self.record_mut(record_ref);
         record.header_checksum = format::header_checksum(block);
         let (segment, size) = (record.segment, 1 + record.payload);
         let place = record.place;

@@ -26,7 +26,8 @@
 //!     62    2 extent_count
 //!     64    8 generation        of the superblock that was durable when this was written
 //!     72    8 cut               every record up to this one is in the latest checkpoint that had been begun
-//!     80   16 zero
+//!     80    2 echo_size         bytes of the echo, see `echo`
+//!     82   14 zero
 //!     96   12 extent            × extent_count
 //!      …      block word(s)     for every block of every extent, in order
 //!
@@ -63,9 +64,11 @@ use crate::places::{PLACES_SIZE, Places};
 use crate::{BLOCK_SIZE, Block, Corrupt, NUMBER_LIMIT, Pba, Reason, StoreId, Structure};
 
 mod cost;
+mod echo;
 
 use cost::Form;
 pub use cost::{Cost, HeaderRoom};
+pub use echo::{Echo, echo_of, put_echo};
 
 const MAGIC: [u8; 8] = *b"CRECORD\0";
 const VERSION: u16 = 1;
@@ -485,6 +488,9 @@ impl<'a> RecordView<'a> {
         }
         if cost > room {
             return Err("extent_count");
+        }
+        if !echo::fits(self.block, cost) {
+            return Err("echo_size");
         }
         let size = usize::from(self.header.payload_size);
         if payload != size || size > PAYLOAD_BLOCKS_MAX {

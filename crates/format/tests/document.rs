@@ -14,7 +14,7 @@ use coulter_format::run::{RunBlockWriter, RunEntry};
 use coulter_format::segment_table::{CoarseAge, SegmentEntry, SegmentState};
 use coulter_format::superblock::{CheckpointLocation, Geometry, RecoveryBudget, Superblock};
 use coulter_format::{
-    BLOCK_SIZE, BlockPointer, Lba, Pba, StoreId, map_page, record, segment_table,
+    BLOCK_SIZE, Block, BlockPointer, Lba, Pba, StoreId, map_page, record, segment_table,
 };
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -233,12 +233,32 @@ fn scattered_part() -> Part {
     let words = [70, 71].map(|lba| BlockWord { checksum: data(lba).1, address: Pba::NOWHERE });
     let mut block = [0; BLOCK_SIZE];
     record::encode(&header, &STORE, &extents, &words, &mut block).expect("an extent fits");
+    let before: coulter_format::Block =
+        record_part().bytes.try_into().expect("a header is a block");
+    let mut echo = [0; BLOCK_SIZE];
+    let size = record::echo_of(&before, &mut echo);
+    record::put_echo(&mut block, &STORE, &echo[..size]);
     let mut of = Fields { table: "record", start: 0, fields: Vec::new() };
     of.u8("stream", 10, 3);
     of.add("flags", 11, &[2], "scattered");
     of.u32("pba", 56, 650);
     of.u16("payload_size", 60, 2);
-    of.table = "";
+    of.u16("echo_size", 80, 80);
+    (of.table, of.start) = ("echo", 4064 - size);
+    of.sum("checksum", 0, le32(&before, 12));
+    of.u32("pba", 4, 600);
+    of.u64("durable_sequence", 8, 45);
+    of.u64("generation", 16, 7);
+    of.u64("cut", 24, 40);
+    of.u16("payload_size", 32, 2);
+    of.u16("extent_count", 34, 3);
+    of.u8("stream", 36, 1);
+    of.add("flags", 37, &[1], "the group goes on");
+    for (start, lba) in [(40, "70"), (52, "512, a discard of 300"), (64, "71, relocated")] {
+        of.add("extent", start, &before[start + 56..][..12], format!("host block {lba}"));
+    }
+    of.u32("address", 76, 555);
+    (of.table, of.start) = ("", 0);
     of.add("places", 4064, &[1, 2, 0, 0], "blocks 651 and 660, 28 zero bytes more");
     let title = "Scattered record header at block 650: host blocks 70 and 71";
     Part { title, bytes: block.to_vec(), fields: of.fields }
@@ -480,6 +500,7 @@ fn the_tables_have_no_gaps_and_end_where_the_structure_ends() {
     let ends = [
         ("superblock", 4096),
         ("record", 108),
+        ("echo", 52),
         ("extent", 12),
         ("word", 8),
         ("packed", 13),
@@ -507,6 +528,7 @@ fn every_field_of_the_tables_is_in_the_example_and_where_the_table_says() {
     for table in [
         "superblock",
         "record",
+        "echo",
         "extent",
         "word",
         "packed",
@@ -519,6 +541,7 @@ fn every_field_of_the_tables_is_in_the_example_and_where_the_table_says() {
         let base = match table {
             "extent" | "packed" => 96,
             "word" => 136,
+            "echo" => 3984,
             "entry" => 560,
             "run_entry" => 16,
             _ => 0,

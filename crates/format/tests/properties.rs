@@ -8,7 +8,7 @@ use coulter_format::address::LBA_LIMIT;
 use coulter_format::checkpoint::{
     BodyView, BodyWriter, CheckpointHeader, Counts, Head, Reference, RunHeader, SweepPosition,
 };
-use coulter_format::checksum::{Kind, crc32c};
+use coulter_format::checksum::{self, Kind, crc32c};
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::places::Places;
 use coulter_format::record::{
@@ -441,6 +441,53 @@ proptest! {
         }
     }
 
+    /// What a header tells of the record before is enough to rebuild that one's header, with the payload whole alone.
+    #[test]
+    fn a_header_is_rebuilt_from_the_next_one(
+        parts in data_parts(), next in data_parts(), seed in any::<u8>(), goes_on in any::<bool>()
+    ) {
+        let (extents, mut words) = parts;
+        let content = |index: usize| [seed.wrapping_add(index as u8); BLOCK_SIZE];
+        let keys = extents.iter().flat_map(|e| e.key..e.key + u64::from(e.count));
+        for (index, (key, word)) in keys.zip(&mut words).enumerate() {
+            word.checksum = checksum::block(Kind::Data, key, &content(index));
+        }
+        let mut payload: Vec<Block> = (0..words.len()).map(content).collect();
+        let header = RecordHeader { goes_on, cut: 1, ..row_header(payload.len()) };
+        let (mut first, mut echo) = ([0; BLOCK_SIZE], [0; BLOCK_SIZE]);
+        record::encode(&header, &STORE, &extents, &words, &mut first).unwrap();
+        let size = record::echo_of(&first, &mut echo);
+        // The first has an echo itself, if there is room; that is not told of.
+        let alone = first;
+        record::put_echo(&mut first, &STORE, &[7; 40]);
+        prop_assert!(RecordView::decode(&first, &STORE, Pba(9000)).is_ok());
+
+        let (extents, words) = next;
+        let after = RecordHeader { pba: Pba(20_000), sequence: 3, ..row_header(words.len()) };
+        let mut second = [0; BLOCK_SIZE];
+        record::encode(&after, &STORE, &extents, &words, &mut second).unwrap();
+        let entries: Vec<_> = {
+            let view = RecordView::decode(&second, &STORE, Pba(20_000)).unwrap();
+            prop_assert!(view.echo().is_none());
+            view.entries().collect()
+        };
+        record::put_echo(&mut second, &STORE, &echo[..size]);
+        let view = RecordView::decode(&second, &STORE, Pba(20_000)).unwrap();
+        prop_assert_eq!(view.entries().collect::<Vec<_>>(), entries);
+        if let Some(told) = view.echo() {
+            prop_assert_eq!((told.pba(), told.sequence()), (Pba(9000), 2));
+            prop_assert_eq!(usize::from(told.payload_size()), payload.len());
+            let mut rebuilt = [0; BLOCK_SIZE];
+            prop_assert!(told.rebuild(&STORE, &payload, &mut rebuilt));
+            prop_assert_eq!(&rebuilt[..], &alone[..]);
+            let index = usize::from(seed) % payload.len();
+            payload[index][9] ^= 1;
+            prop_assert!(!told.rebuild(&STORE, &payload, &mut rebuilt));
+            payload.pop();
+            prop_assert!(!told.rebuild(&STORE, &payload, &mut rebuilt));
+        }
+    }
+
     #[test]
     fn any_sealed_packed_header_is_consistent_or_refused(
         mut block in block(), store in store_id(), flags in 0u8..32, payload in 0u16..500,
@@ -450,16 +497,21 @@ proptest! {
         block[8..10].copy_from_slice(&1u16.to_le_bytes());
         block[11] = flags;
         block[16..32].copy_from_slice(&store.uuid);
-        [39, 47, 55, 71].into_iter().for_each(|at| block[at] &= 0x3f);
+        [39, 47, 55, 71, 79].into_iter().for_each(|at| block[at] &= 0x3f);
         block[56..60].copy_from_slice(&77u32.to_le_bytes());
         block[60..62].copy_from_slice(&payload.to_le_bytes());
         let count = payload + off.saturating_sub(15);
         block[62..64].copy_from_slice(&count.to_le_bytes());
+        // Of no echo, or of one that may be one byte too long.
+        let room = 4000usize.saturating_sub(usize::from(count) * if flags & 8 == 0 { 9 } else { 13 });
+        let echo = if off < 10 { 0 } else { room + usize::from(off == 14) };
+        block[80..82].copy_from_slice(&(echo as u16).to_le_bytes());
         seal(&mut block, store.salt);
         let decoded = RecordView::decode(&block, &store, Pba(77));
         let most = if flags & 8 == 0 { 444 } else { 307 };
         if flags & 4 != 0 {
-            let is_intact = flags & 0x12 == 0 && count == payload && count <= most;
+            let has_echo = echo == 0 || (40..=room).contains(&echo);
+            let is_intact = flags & 0x12 == 0 && count == payload && count <= most && has_echo;
             prop_assert_eq!(decoded.is_ok(), is_intact);
         }
         if let Some(view) = decoded.ok().filter(RecordView::is_packed) {

@@ -256,8 +256,16 @@ fn a_missing_record_after_the_checkpoint_leaves_everything_older_in_doubt() {
             let mut device = sample.device.clone();
             let content = block(&device, *pba);
             let view = RecordView::decode(&content, &sample.superblock.store, Pba(*pba));
-            let sequence = view.expect("it is intact").header().sequence;
+            let header = view.expect("it is intact").header();
+            let sequence = header.sequence;
             device.write(Pba(*pba), &[ZERO]);
+            // With its payload whole it would be rebuilt from what the next header tells of it.
+            if header.payload_size == 0 {
+                continue;
+            }
+            if header.scattered.is_none() {
+                device.corrupt(Pba(*pba).plus(1), 0);
+            }
             let context = format!("{:?} zeroed {pba}, sequence {sequence}", sample.life);
             let size = device.size();
             let (outcome, told) = sample.assess(&device, size, &context).expect("a superblock");

@@ -139,7 +139,12 @@ fn what_was_durable_behind_a_missing_record_comes_out() {
             device.read(*pba, &mut blocks);
             let view = RecordView::decode(&blocks[0], &store, *pba).expect("it is intact");
             let entries: u64 = view.entries().map(|entry| u64::from(entry.count)).sum();
-            let device = damage(&device, &[pba.0]);
+            // With its payload whole it would be rebuilt from what the next header tells of it.
+            let header = view.header();
+            let is_in_a_row = header.scattered.is_none() && header.payload_size > 0;
+            let payload = is_in_a_row.then_some(pba.0 + 1);
+            let places: Vec<u32> = [pba.0].into_iter().chain(payload).collect();
+            let device = damage(&device, &places);
             if opens(&device, life.config) {
                 // Of the last ones nothing tells that they were durable.
                 continue;

@@ -159,11 +159,13 @@ fn header_of(device: &Device, payload_size: u16) -> Pba {
     found.expect("it was written")
 }
 
-/// The header of a flushed record is damaged, and a record behind it says that it was durable: the
-/// store is not opened, and the checker says why.
+/// The header of a flushed record is damaged, and a block of its payload, without which it is not rebuilt; a record
+/// behind it says that it was durable: the store is not opened, and the checker says why.
 fn is_missed(mut device: Device, payload_size: u16) {
     device.flush_all();
-    device.corrupt(header_of(&device, payload_size), 50);
+    let header = header_of(&device, payload_size);
+    device.corrupt(header, 50);
+    device.corrupt(header.plus(1), 50);
     assert!(device.check().is_err(), "the checker misses {payload_size} blocks");
     let phase = Hand::open(device, small()).engine.phase();
     let is_missed = matches!(phase, Phase::Failed(OpenError::DurableRecordMissing { .. }));

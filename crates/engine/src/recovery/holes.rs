@@ -54,6 +54,7 @@ impl Recovery {
             };
             let header = view.header();
             self.meet(&header);
+            self.hear(&view, epoch)?;
             let end = at + header.span();
             let ours = header.epoch == epoch
                 && usize::from(header.stream) < Stream::COUNT

@@ -20,7 +20,17 @@ const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
 impl Walk {
     pub(super) fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
         let step = RECORD_BLOCKS as u32;
-        Walk { segment, offset: 0, latest, step, met: false, headers: Headers::InARow, probe: 0 }
+        Walk {
+            segment,
+            offset: 0,
+            latest,
+            step,
+            met: false,
+            headers: Headers::InARow,
+            probe: 0,
+            end: None,
+            end_is_settled: false,
+        }
     }
 }
 
@@ -116,17 +126,30 @@ impl Recovery {
                     }
                     (walk, piece)
                 }
+                (JobKind::Echo { walk }, Target::Page(page)) => {
+                    let holder = result.ok().map(|()| *buffers.page(page));
+                    self.take_holder(shared, walk, job.pba, holder, buffers)?;
+                    continue;
+                }
+                (JobKind::Echoed { walk, holder }, Target::Record(buffer)) => {
+                    let count = result.map(|()| job.count);
+                    self.take_payload(shared, (walk, holder), buffer, count, buffers)?;
+                    shared.log.give_back(buffer);
+                    continue;
+                }
                 _ => unreachable!("walks are read into records, or block by block"),
             };
             let stretch = &buffers.record(buffer)[..count as usize];
             match self.walks[walk] {
                 Walk { headers: Headers::Anywhere, .. } => self.search_on(shared, walk, stretch)?,
                 Walk { probe: 0, .. } => self.walk_on(shared, walk, stretch)?,
-                _ => self.probe_on(shared, walk, stretch),
+                _ => self.probe_on(shared, walk, stretch)?,
             }
             shared.log.give_back(buffer);
         }
-        Ok(self.walks_waiting.is_empty() && !self.jobs_out())
+        let is_idle = self.walks_waiting.is_empty() && !self.jobs_out();
+        // What is rebuilt may lead to more.
+        Ok(is_idle && !self.ask_for_echo(shared))
     }
 
     fn begin_walks(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
@@ -162,7 +185,7 @@ impl Recovery {
     }
 
     /// Collects the records of a stretch; queues the walk again if there may be more.
-    fn walk_on(
+    pub(super) fn walk_on(
         &mut self,
         shared: &mut Shared,
         index: usize,
@@ -185,6 +208,7 @@ impl Recovery {
             };
             let header = view.header();
             self.meet(&header);
+            self.hear(&view, epoch)?;
             let end = at + header.span();
             let foreign = header.epoch != epoch
                 || usize::from(header.stream) >= Stream::COUNT
@@ -210,8 +234,9 @@ impl Recovery {
             self.walks_waiting.push_back(index);
         } else if offset > 0 || self.may_have_been_opened(index) {
             self.walks[index].probe = PROBE_BLOCKS;
-            self.unreadable.ends_walk(start.plus(at));
-            self.probe_on(shared, index, &stretch[at as usize..]);
+            (self.walks[index].end, self.walks[index].end_is_settled) =
+                (Some(start.plus(at)), false);
+            self.probe_on(shared, index, &stretch[at as usize..])?;
         }
         Ok(())
     }
@@ -232,7 +257,12 @@ impl Recovery {
     /// Behind the end of the log may lie records that cannot be reached, because a header before
     /// them is torn or damaged. If one of them says that what is missing was durable, it is damage.
     /// A record is at most so long that the header behind it lies among the blocks searched.
-    fn probe_on(&mut self, shared: &mut Shared, index: usize, stretch: &[Block]) {
+    fn probe_on(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        stretch: &[Block],
+    ) -> Result<(), NoMemory> {
         let walk = self.walks[index];
         let size = shared.superblock.geometry.segment_blocks;
         let start = segment_start(&shared.superblock.geometry, walk.segment).plus(walk.offset);
@@ -243,6 +273,7 @@ impl Recovery {
             if let Ok(view) = RecordView::decode(block, &shared.superblock.store, place) {
                 let header = view.header();
                 self.meet(&header);
+                self.hear(&view, shared.superblock.epoch)?;
                 if header.epoch == shared.superblock.epoch && header.sequence > walk.latest {
                     self.durable = self.durable.max(header.durable_sequence);
                 }
@@ -255,6 +286,7 @@ impl Recovery {
         if probe > 0 && offset < size {
             self.walks_waiting.push_back(index);
         }
+        Ok(())
     }
 
     /// Decides which records count, and sets heads and segments accordingly.

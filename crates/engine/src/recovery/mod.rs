@@ -21,6 +21,7 @@
 //! the store is not opened.
 
 mod checkpoint;
+mod echo;
 mod fetch;
 mod holes;
 mod log;
@@ -82,6 +83,15 @@ enum JobKind {
     Walk {
         walk: usize,
     },
+    /// The header that tells of the one with which a walk ended; see [`echo`].
+    Echo {
+        walk: usize,
+    },
+    /// The payload behind that one.
+    Echoed {
+        walk: usize,
+        holder: Pba,
+    },
     /// Block `next` of a piece of a walk that could not be read as a whole; see [`unreadable`].
     WalkBlock {
         walk: usize,
@@ -133,6 +143,10 @@ struct Walk {
     headers: Headers,
     /// Blocks behind the end still to be searched for a record that tells what was durable.
     probe: u32,
+    /// Where no header was found with which it would go on.
+    end: Option<Pba>,
+    /// What another header tells of the one there was asked for.
+    end_is_settled: bool,
 }
 
 /// A record that was found behind the checkpoint.
@@ -174,7 +188,7 @@ pub(crate) struct Recovery {
     body_error: Option<OpenError>,
     /// What was wrong with the first copy of the item in hand.
     item_error: Option<OpenError>,
-    /// A header that is being rebuilt; one block, or none yet.
+    /// A header that is being rebuilt, or tells of one that is; one block, or none yet.
     rebuilt: Vec<Block>,
     heads: Vec<Option<Head>>,
     reserved: Vec<SegmentIndex>,
@@ -185,6 +199,8 @@ pub(crate) struct Recovery {
     walks: Vec<Walk>,
     walks_waiting: VecDeque<usize>,
     found: Vec<Found>,
+    /// Which header tells of which, by the place of the one told of.
+    echoes: Vec<(Pba, Pba)>,
     /// Blocks of the log that could not be read.
     unreadable: Unreadable,
     entries: Vec<Entry>,
@@ -227,6 +243,7 @@ impl Recovery {
             walks: Vec::new(),
             walks_waiting: VecDeque::new(),
             found: Vec::new(),
+            echoes: Vec::new(),
             unreadable: Unreadable::default(),
             entries: Vec::new(),
             durable: 0,

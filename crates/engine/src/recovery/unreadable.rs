@@ -7,7 +7,7 @@
 //! - behind the end of the log, where it could only attest that something else is missing.
 //!
 //! Everywhere else nothing tells whether what cannot be read was durable, so the store is not opened: the header
-//! with which the log would go on; payload of a record that nothing attests to be durable; and any block among holes,
+//! with which the log would go on, unless another one tells of it; payload of a record that nothing attests to be durable; and any block among holes,
 //! where each may be a header.
 
 use super::fetch::PAGE;
@@ -32,16 +32,6 @@ pub(super) struct Piece {
 #[derive(Default)]
 pub(super) struct Unreadable {
     blocks: Vec<(Pba, i32)>,
-    /// What it said of a block that may be the header of a durable record.
-    in_doubt: Option<i32>,
-}
-
-impl Unreadable {
-    /// A walk ends at this block, which is no intact header.
-    pub(super) fn ends_walk(&mut self, pba: Pba) {
-        let met = self.blocks.iter().find(|(block, _)| *block == pba);
-        self.in_doubt = self.in_doubt.or(met.map(|(_, errno)| *errno));
-    }
 }
 
 impl Recovery {
@@ -100,8 +90,10 @@ impl Recovery {
             let blocks = found.pba.0..found.pba.0 + found.span;
             self.unreadable.blocks.iter().find(move |(pba, _)| blocks.contains(&pba.0))
         };
-        let met = dropped.filter_map(of_dropped).map(|(_, errno)| *errno).next();
-        match self.unreadable.in_doubt.or(met) {
+        let mut met = dropped.filter_map(of_dropped).map(|(_, errno)| *errno);
+        let is_end = |pba: &Pba| self.walks.iter().any(|walk| walk.end == Some(*pba));
+        let mut ends = self.unreadable.blocks.iter().filter(|(pba, _)| is_end(pba));
+        match met.next().or(ends.next().map(|(_, errno)| *errno)) {
             Some(errno) => Err(OpenError::Device(errno)),
             None => Ok(()),
         }
