@@ -1,39 +1,17 @@
 //! Headers behind the checkpoint that are damaged, and of which the header of the next sequence tells: they are rebuilt,
-//! as recovery does, before the log is gone through.
+//! as recovery does, and the log is gone through again.
 
-use crate::checkpoint::Checkpoint;
 use crate::finding::Finding;
 use crate::layout::Layout;
-use crate::replay::{self, Heard};
+use crate::replay::Heard;
 use crate::report::Report;
 use crate::window::Window;
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Pba};
 
-/// Rebuilds what can be: every later read finds the headers whole.
-pub(crate) fn mend(
-    window: &mut Window<'_>,
-    superblock: &Superblock,
-    checkpoint: &Checkpoint,
-    layout: &Layout,
-    report: &mut Report,
-) {
-    // What is rebuilt may lead to more; each round mends one.
-    loop {
-        let heard = replay::hear(window, superblock, checkpoint, layout);
-        let Some(mended) = next(window, superblock, layout, &heard) else { return };
-        let Mended { pba, holder, sequence, header } = mended;
-        window.mend(pba, header);
-        // What was not durable was being written when the power went.
-        if sequence <= heard.durable {
-            report.add(Finding::LogHeaderDamaged { pba, holder });
-        }
-    }
-}
-
 /// A header that was rebuilt.
-struct Mended {
+pub(crate) struct Mended {
     pba: Pba,
     /// The one that tells of it.
     holder: Pba,
@@ -41,8 +19,20 @@ struct Mended {
     header: Block,
 }
 
-/// A header with which a walk would have gone on.
-fn next(
+impl Mended {
+    /// From now on every read finds it whole. It is told of if it was durable: else it was being written when the power
+    /// went.
+    pub(crate) fn tell(self, window: &mut Window<'_>, heard: &Heard, report: &mut Report) {
+        let Mended { pba, holder, sequence, header } = self;
+        window.mend(pba, header);
+        if sequence <= heard.durable {
+            report.add(Finding::LogHeaderDamaged { pba, holder });
+        }
+    }
+}
+
+/// A header with which a walk would have gone on, if what is told of it is enough to rebuild it.
+pub(crate) fn next(
     window: &mut Window<'_>,
     superblock: &Superblock,
     layout: &Layout,

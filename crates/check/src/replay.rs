@@ -98,9 +98,22 @@ pub(crate) fn read(
     segments: &mut Segments,
     report: &mut Report,
 ) -> Replay {
-    echoes::mend(window, superblock, checkpoint, &segments.layout, report);
-    let mut search = Search::new(window, superblock, report);
-    search.walk_all(checkpoint, &segments.layout);
+    loop {
+        let before = report.mark();
+        let mut search = Search::new(window, superblock, report);
+        search.walk_all(checkpoint, &segments.layout);
+        let heard = Heard { durable: search.durable, ..std::mem::take(&mut search.heard) };
+        let mended = echoes::next(search.window, superblock, &segments.layout, &heard);
+        let Some(mended) = mended else { return replay(search, checkpoint, segments) };
+        // It may lead to more: the log is gone through again.
+        report.rewind(before);
+        mended.tell(window, &heard, report);
+    }
+}
+
+/// Decides which of the records that were found count.
+fn replay(mut search: Search<'_, '_>, checkpoint: &Checkpoint, segments: &mut Segments) -> Replay {
+    let superblock = search.superblock;
     search.found.sort_by_key(|found| found.sequence);
     search.report_twins();
     let accepted = search.accept();
@@ -118,19 +131,6 @@ pub(crate) fn read(
     search.sum_up(&accepted, sequence);
     let (is_whole, has_only_gap) = (!search.has_gap && !search.is_wrong, !search.is_wrong);
     Replay { updates: updates.finish(), sequence, is_whole, has_only_gap }
-}
-
-/// Goes through the log for what its headers tell of others.
-pub(crate) fn hear(
-    window: &mut Window<'_>,
-    superblock: &Superblock,
-    checkpoint: &Checkpoint,
-    layout: &Layout,
-) -> Heard {
-    let mut report = Report::default();
-    let mut search = Search::new(window, superblock, &mut report);
-    search.walk_all(checkpoint, layout);
-    Heard { durable: search.durable, ..search.heard }
 }
 
 impl<'a, 'w> Search<'a, 'w> {

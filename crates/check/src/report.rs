@@ -56,6 +56,36 @@ impl Report {
             self.findings_omitted += 1;
         }
     }
+
+    /// How far it is, to come back to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            recovery: self.recovery,
+            complete: self.complete,
+            findings: self.findings.len(),
+            findings_omitted: self.findings_omitted,
+            counters: self.counters,
+        }
+    }
+
+    /// Forgets what was told since.
+    pub(crate) fn rewind(&mut self, mark: Mark) {
+        self.recovery = mark.recovery;
+        self.complete = mark.complete;
+        self.findings.truncate(mark.findings);
+        self.findings_omitted = mark.findings_omitted;
+        self.counters = mark.counters;
+    }
+}
+
+/// How far a report was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    recovery: Recovery,
+    complete: bool,
+    findings: usize,
+    findings_omitted: u64,
+    counters: Counters,
 }
 
 /// How much was looked at.

@@ -233,8 +233,7 @@ fn scattered_part() -> Part {
     let words = [70, 71].map(|lba| BlockWord { checksum: data(lba).1, address: Pba::NOWHERE });
     let mut block = [0; BLOCK_SIZE];
     record::encode(&header, &STORE, &extents, &words, &mut block).expect("an extent fits");
-    let before: coulter_format::Block =
-        record_part().bytes.try_into().expect("a header is a block");
+    let before: Block = record_part().bytes.try_into().expect("a header is a block");
     let mut echo = [0; BLOCK_SIZE];
     let size = record::echo_of(&before, &mut echo);
     record::put_echo(&mut block, &STORE, &echo[..size]);
