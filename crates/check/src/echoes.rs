@@ -9,29 +9,27 @@ use crate::window::Window;
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
 use coulter_format::{BLOCK_SIZE, Block, Pba};
+use std::ops::RangeInclusive;
 
 /// A header that was rebuilt.
 pub(crate) struct Mended {
     pba: Pba,
     /// The one that tells of it.
     holder: Pba,
-    sequence: u64,
     header: Block,
 }
 
 impl Mended {
-    /// From now on every read finds it whole. It is told of if it was durable: else it was being written when the power
-    /// went.
-    pub(crate) fn tell(self, window: &mut Window<'_>, heard: &Heard, report: &mut Report) {
-        let Mended { pba, holder, sequence, header } = self;
+    /// From now on every read finds it whole.
+    pub(crate) fn tell(self, window: &mut Window<'_>, report: &mut Report) {
+        let Mended { pba, holder, header } = self;
         window.mend(pba, header);
-        if sequence <= heard.durable {
-            report.add(Finding::LogHeaderDamaged { pba, holder });
-        }
+        report.add(Finding::LogHeaderDamaged { pba, holder });
     }
 }
 
-/// A header with which a walk would have gone on, if what is told of it is enough to rebuild it.
+/// A header with which a walk would have gone on, if what is told of it is enough to rebuild it. Only of a record that was
+/// durable: others were being written when the power went.
 pub(crate) fn next(
     window: &mut Window<'_>,
     superblock: &Superblock,
@@ -40,8 +38,9 @@ pub(crate) fn next(
 ) -> Option<Mended> {
     heard.ends.iter().find_map(|(end, latest)| {
         let (_, holder) = heard.echoes.iter().rev().find(|(pba, _)| pba == end)?;
-        let (sequence, header) = rebuild(window, superblock, layout, (*end, *latest), *holder)?;
-        Some(Mended { pba: *end, holder: *holder, sequence, header })
+        let sequences = *latest..=heard.durable;
+        let header = rebuild(window, superblock, layout, (*end, sequences), *holder)?;
+        Some(Mended { pba: *end, holder: *holder, header })
     })
 }
 
@@ -49,13 +48,16 @@ fn rebuild(
     window: &mut Window<'_>,
     superblock: &Superblock,
     layout: &Layout,
-    (end, latest): (Pba, u64),
+    (end, sequences): (Pba, RangeInclusive<u64>),
     holder: Pba,
-) -> Option<(u64, Block)> {
+) -> Option<Block> {
     let store = &superblock.store;
     let content = *window.blocks(holder, 1).ok()?.first()?;
     let view = RecordView::decode(&content, store, holder).ok()?;
-    let echo = view.echo().filter(|echo| echo.pba() == end && echo.sequence() > latest)?;
+    let echo = view.echo().filter(|echo| {
+        let (after, durable) = (*sequences.start(), *sequences.end());
+        echo.pba() == end && echo.sequence() > after && echo.sequence() <= durable
+    })?;
     let count = u32::from(echo.payload_size());
     let place = layout.place(end)?;
     if count >= layout.segment_blocks().saturating_sub(place.offset) {
@@ -63,5 +65,5 @@ fn rebuild(
     }
     let payload = if count == 0 { &[] } else { window.blocks(end.plus(1), count).ok()? };
     let mut header = [0; BLOCK_SIZE];
-    echo.rebuild(store, payload, &mut header).then_some((echo.sequence(), header))
+    echo.rebuild(store, payload, &mut header).then_some(header)
 }

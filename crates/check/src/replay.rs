@@ -107,7 +107,7 @@ pub(crate) fn read(
         let Some(mended) = mended else { return replay(search, checkpoint, segments) };
         // It may lead to more: the log is gone through again.
         report.rewind(before);
-        mended.tell(window, &heard, report);
+        mended.tell(window, report);
     }
 }
 

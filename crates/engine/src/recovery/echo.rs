@@ -3,7 +3,8 @@
 //!
 //! # Power-loss contract
 //! The record of a rebuilt header is wholly there, payload included: the checksum of what was rebuilt covers those of all
-//! its blocks. So it counts as if its header had been found.
+//! its blocks. So it counts as if its header had been found. Only what is attested to be durable is rebuilt: a header that
+//! is missing since the power went while it was written stays missing, and what lies behind it is overwritten.
 
 use super::fetch::PAGE;
 use super::{JobKind, Recovery, Walk};
@@ -67,6 +68,10 @@ impl Recovery {
         if echo.pba() != end || echo.sequence() <= latest || count >= room {
             return Ok(());
         }
+        // What nothing attests was being written when the power went: it is dropped, header and all.
+        if echo.sequence() > self.durable {
+            return Ok(());
+        }
         self.rebuilt.clear();
         self.rebuilt.push(holder);
         let buffer = shared.log.lend().expect("all walks have ended");
@@ -107,6 +112,8 @@ impl Recovery {
         blocks.copy_within(..count as usize, 1);
         blocks[0] = header;
         shared.statistics.metadata_copies_used += 1;
+        // Headers behind it may attest more.
+        self.walks.iter_mut().for_each(|walk| walk.end_is_settled = false);
         let offset = end.0 - start.0;
         assert!(offset < shared.superblock.geometry.segment_blocks, "a walk ends in its segment");
         self.walks[walk] = Walk { offset, probe: 0, end: None, ..self.walks[walk] };
