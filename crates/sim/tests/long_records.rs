@@ -152,7 +152,8 @@ fn a_torn_long_record_counts_not_at_all() {
     }
 }
 
-/// Behind a header that is damaged the next one is looked for as far as the longest payload reaches.
+/// Behind a header that is damaged the next one is looked for as far as the longest payload reaches. It tells of the
+/// damaged one; with a block of payload damaged as well that is not enough.
 #[test]
 fn a_damaged_header_of_a_long_record_is_no_torn_tail() {
     for count in [251, 257, 400, LONGEST] {
@@ -167,6 +168,9 @@ fn a_damaged_header_of_a_long_record_is_no_torn_tail() {
         device.flush_all();
         device.corrupt(pba, 70);
         assert!(device.check().is_err(), "the checker misses {count} blocks");
+        let mut again = Hand::open(device.clone(), config());
+        assert_eq!(again.read(scattered(count - 1)), Some(Ok(7)), "{count} blocks");
+        device.corrupt(pba.plus(size.into()), 70);
         let phase = Hand::open(device, config()).engine.phase();
         let is_missed = matches!(phase, Phase::Failed(OpenError::DurableRecordMissing { .. }));
         assert!(is_missed, "{count} blocks were flushed, and are gone without a word: {phase:?}");
