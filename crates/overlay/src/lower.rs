@@ -86,6 +86,8 @@ pub trait Lower {
     fn set(&mut self, node: &Handle, settings: &Settings) -> Outcome<()>;
     /// Makes a node durable.
     fn sync(&mut self, node: &Handle) -> Outcome<()>;
+    /// Begins to write what a file waits to have written, and does not wait for it: a sync of it comes soon.
+    fn begin_sync(&mut self, _node: &Handle) {}
     /// Makes the whole file system durable.
     fn sync_all(&mut self) -> Outcome<()>;
     /// Makes a node with a name.

@@ -61,7 +61,7 @@ impl<L: Lower> Overlay<L> {
                 }
             }
             Request::Sync => return self.sync_everything(id),
-            Request::SyncNode { inode } => return self.sync_node(id, inode),
+            Request::SyncNode { inode } => return self.syncs.push((id, inode)),
             Request::Settle => return self.settle_everything(id),
             Request::Lookup { directory, name } => self.lookup(directory, &name),
             Request::Attributes { inode } => self.attributes(inode).map(Reply::Attributes),

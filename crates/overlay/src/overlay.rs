@@ -130,6 +130,8 @@ pub struct Overlay<L: Lower> {
     pub(crate) responses: VecDeque<Response>,
     /// Requests to be looked at.
     pub(crate) ready: VecDeque<Work>,
+    /// Requests to make a node durable, and which: they are carried out together at the end of the turn.
+    pub(crate) syncs: Vec<(u64, u64)>,
     /// Records whose lock somebody left.
     pub(crate) unlocked: VecDeque<u32>,
     /// Writes that wait until there is room in the store.
@@ -176,6 +178,7 @@ impl<L: Lower> Overlay<L> {
             idle_pending: Vec::new(),
             responses: VecDeque::new(),
             ready: VecDeque::new(),
+            syncs: Vec::new(),
             unlocked: VecDeque::new(),
             waiting_for_room: VecDeque::new(),
             settling: Settling::default(),
@@ -389,6 +392,7 @@ impl<L: Lower> FileService for Overlay<L> {
     }
 
     fn handle_end(&mut self, id: u64, ending: Ending, _now: Time) {
+        self.sync_nodes();
         if self.options.settle == SettleWhen::Unmount && ending == Ending::Unmounted {
             self.settle_at_end(id);
         } else {
@@ -403,6 +407,7 @@ impl<L: Lower> FileService for Overlay<L> {
     }
 
     fn handle_time(&mut self, now_ns: u64) -> Option<u64> {
+        self.sync_nodes();
         let next = self.tick(now_ns);
         self.run();
         next
@@ -424,6 +429,7 @@ impl<L: Lower> FileService for Overlay<L> {
     fn is_quiet(&self) -> bool {
         self.idle_tasks.len() == self.tasks.len()
             && self.ios.is_empty()
+            && self.syncs.is_empty()
             && self.idle_pending.len() == self.pending.len()
     }
 }

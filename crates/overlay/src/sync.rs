@@ -11,8 +11,24 @@ use coulter_format::overlay::RecordState;
 const RECORDS_MAX: usize = 128;
 
 impl<L: Lower> Overlay<L> {
+    /// Carries out the syncs that came in one turn. What all of them write is begun before the first one is waited
+    /// for, so that the lower file system makes many files durable with one commit.
+    pub(crate) fn sync_nodes(&mut self) {
+        let syncs = std::mem::take(&mut self.syncs);
+        if syncs.len() > 1 {
+            for (_, number) in &syncs {
+                if let Some(node) = self.nodes.get(number).filter(|node| node.is_touched) {
+                    self.lower.begin_sync(&node.handle);
+                }
+            }
+        }
+        for (id, number) in syncs {
+            self.sync_node(id, number);
+        }
+    }
+
     /// Makes a node durable: below if something of it was changed there, and here if blocks of it are.
-    pub(crate) fn sync_node(&mut self, id: u64, number: u64) {
+    fn sync_node(&mut self, id: u64, number: u64) {
         let synced = self.handle_of(number).and_then(|handle| {
             if self.nodes.get(&number).is_some_and(|node| node.is_touched) {
                 self.lower.sync(&handle)?;

@@ -97,6 +97,13 @@ impl Lower for Directory {
         }
     }
 
+    fn begin_sync(&mut self, node: &Handle) {
+        let Some(open) = self.open.get(node) else { return };
+        let descriptor = rustix::fd::AsRawFd::as_raw_fd(&open.descriptor);
+        // SAFETY: the call touches no memory of this process. The sync that follows tells its errors.
+        let _ = unsafe { libc::sync_file_range(descriptor, 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+
     fn sync_all(&mut self) -> Outcome<()> {
         rustix::fs::syncfs(&self.root).map_err(errno)
     }

@@ -82,6 +82,7 @@ impl Mount {
     fn ask(&mut self, request: Request) -> Result<Reply, i32> {
         self.clock += 1;
         self.overlay.handle_request(1, request, Time { seconds: self.clock, nanoseconds: 0 });
+        self.overlay.handle_time(0);
         self.drain();
         let response = self.overlay.poll_response().expect("each request is answered");
         assert!(self.overlay.is_quiet(), "nothing stays behind");
