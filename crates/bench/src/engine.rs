@@ -203,11 +203,6 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         cleaning_rates.push(little.measure(Work::Write, share)?);
     }
     let after = [&ample, &little].map(|bench| bench.rig.engine.statistics());
-    if std::env::var_os("RAW").is_some() {
-        for s in 0..2 {
-            eprintln!("{:?}\n{:?}", before[s], after[s]);
-        }
-    }
     let shares = [0, 1].map(|store| MetadataShares::between(&before[store], &after[store]));
     let written = [0, 1].map(|store| write_amplification(&before[store], &after[store]));
     let rate_of = |work: Work| median(&rates[work as usize]);
