@@ -60,10 +60,28 @@ impl Copies {
         self.all.binary_search_by_key(&(kind, key), |(copied, _)| *copied)
     }
 
-    /// Forgets a copy. Returns where it was.
-    pub(crate) fn remove(&mut self, kind: Kind, key: u64) -> Option<BlockPointer> {
+    /// Forgets the copies of a kind that have one of these keys, which are in order; `removed` is told where
+    /// each was. The list is gone through once however many go: one by one, each would move all behind it.
+    pub(crate) fn remove_all(
+        &mut self,
+        kind: Kind,
+        keys: &[u64],
+        mut removed: impl FnMut(BlockPointer),
+    ) {
         assert!(kind.is_copy(), "only copies are listed here");
-        self.place_of(kind, key).ok().map(|index| self.all.remove(index).1)
+        assert!(keys.is_sorted(), "keys are in order");
+        let mut keys = keys.iter().peekable();
+        self.all.retain(|((other, key), pointer)| {
+            if *other != kind {
+                return true;
+            }
+            while keys.next_if(|wanted| *wanted < key).is_some() {}
+            let goes = keys.peek().is_some_and(|wanted| *wanted == key);
+            if goes {
+                removed(*pointer);
+            }
+            !goes
+        });
     }
 
     /// All of them.

@@ -25,10 +25,10 @@ impl Checkpointer {
         for run in dead {
             let written = run.blocks.iter().filter(|pointer| pointer.is_mapped());
             written.for_each(|pointer| shared.segments.release_listed(pointer.pba, sequence));
-            for index in 0..run.blocks.len() as u64 {
-                release_copy(shared, Kind::RunCopy, run.number << RUN_KEY_SHIFT | index);
-            }
+            let indices = 0..run.blocks.len() as u64;
+            self.gone.extend(indices.map(|index| run.number << RUN_KEY_SHIFT | index));
         }
+        self.release_copies(shared, Kind::RunCopy);
         let updates = self.cut_run(shared, position);
         self.cut_repairs(shared);
         self.cut_parities(shared);
@@ -38,8 +38,8 @@ impl Checkpointer {
             image_keys.push((Kind::Root, key));
         });
         let is_gone = |key: &u64| shared.map.root_page(*key).is_none_or(|page| !page.is_mapped());
-        let gone: Vec<_> = shared.lists.copies.keys_of(Kind::RootCopy).filter(is_gone).collect();
-        gone.into_iter().for_each(|key| release_copy(shared, Kind::RootCopy, key));
+        self.gone.extend(shared.lists.copies.keys_of(Kind::RootCopy).filter(is_gone));
+        self.release_copies(shared, Kind::RootCopy);
         if shared.promises.blocks == 0 {
             shared.map.drop_empty_roots();
         }
@@ -52,7 +52,7 @@ impl Checkpointer {
         }
         shared.cut_holes();
         // Only now is it certain which segments this checkpoint calls free.
-        drop_dead_references(shared, position);
+        self.drop_dead_references(shared, position);
         let (heads, opened) = shared.log.cut_heads(&shared.segments);
         let queued = shared.segments.queue();
         let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
@@ -137,6 +137,26 @@ impl Checkpointer {
         length.min(crate::create::RESERVED_MAX)
     }
 
+    /// Forgets references of which nothing counts any more, and the parity of their headers. A segment may be
+    /// emptied by that, in which another header lies.
+    fn drop_dead_references(&mut self, shared: &mut Shared, position: SweepPosition) {
+        loop {
+            let gone = &mut self.gone;
+            let references = &mut shared.lists.references;
+            references.drop_dead(&shared.segments, position, |group| gone.push(group.0.into()));
+            if gone.is_empty() {
+                return;
+            }
+            self.release_copies(shared, Kind::HeaderParity);
+        }
+    }
+
+    /// What the keys in `gone` were copies of is listed no more. None is left there.
+    fn release_copies(&mut self, shared: &mut Shared, kind: Kind) {
+        let now = shared.log.now();
+        shared.lists.release_copies(&mut shared.segments, kind, &mut self.gone, now);
+    }
+
     /// Images of the table pages that changed.
     fn cut_table(&mut self, shared: &mut Shared, opened: &[SegmentIndex]) {
         let (table, segments) = (&shared.lists.table, &mut shared.segments);
@@ -151,27 +171,6 @@ impl Checkpointer {
                 self.images.pop();
             }
         });
-    }
-}
-
-fn release_copy(shared: &mut Shared, kind: Kind, key: u64) {
-    let now = shared.log.now();
-    shared.lists.release_copy(&mut shared.segments, kind, key, now);
-}
-
-/// Forgets references of which nothing counts any more, and the parity of their headers. A segment may be emptied by
-/// that, in which another header lies.
-fn drop_dead_references(shared: &mut Shared, position: SweepPosition) {
-    loop {
-        let mut groups = Vec::new();
-        let references = &mut shared.lists.references;
-        references.drop_dead(&shared.segments, position, |group| groups.push(group));
-        if groups.is_empty() {
-            return;
-        }
-        groups
-            .into_iter()
-            .for_each(|first| release_copy(shared, Kind::HeaderParity, first.0.into()));
     }
 }
 

@@ -110,16 +110,18 @@ impl Lists {
         true
     }
 
-    /// What this was a copy of is listed no more.
-    pub(crate) fn release_copy(
+    /// What these were copies of is listed no more.
+    pub(crate) fn release_copies(
         &mut self,
         segments: &mut Segments,
         kind: Kind,
-        key: u64,
+        keys: &mut Vec<u64>,
         now: Sequence,
     ) {
-        if let Some(old) = self.copies.remove(kind, key) {
-            segments.release_listed(old.pba, now);
+        if !keys.is_empty() {
+            keys.sort_unstable();
+            self.copies.remove_all(kind, keys, |old| segments.release_listed(old.pba, now));
+            keys.clear();
         }
     }
 

@@ -92,6 +92,8 @@ pub(crate) struct Checkpointer {
     images: Vec<Block>,
     image_keys: Vec<(Kind, u64)>,
     next_image: usize,
+    /// Keys of what a cut lists no more; empty between cuts.
+    gone: Vec<u64>,
     /// Memory of a body, kept from checkpoint to checkpoint; empty before the first.
     body: Vec<u8>,
     cut: Cut,
