@@ -26,6 +26,27 @@ pub(crate) struct Copies {
     repairs: Vec<(Kind, u64, Block)>,
 }
 
+/// See [`Copies::in_order`].
+pub(crate) struct InOrder<'a> {
+    kind: Kind,
+    /// From the latest key on.
+    rest: &'a [((Kind, u64), BlockPointer)],
+}
+
+impl InOrder<'_> {
+    /// Where the copy of this key lies, which is no lower than the one before.
+    pub(crate) fn pointer(&mut self, key: u64) -> Option<BlockPointer> {
+        let wanted = (self.kind, key);
+        while let Some((first, pointer)) = self.rest.first() {
+            if *first >= wanted {
+                return (*first == wanted).then_some(*pointer);
+            }
+            self.rest = &self.rest[1..];
+        }
+        None
+    }
+}
+
 impl Copies {
     /// Where the copy of this kind and key lies. The kind is that of a copy.
     pub(crate) fn pointer(&self, kind: Kind, key: u64) -> Option<BlockPointer> {
@@ -84,17 +105,16 @@ impl Copies {
         });
     }
 
+    /// Looks up keys of a kind that come in order: many cost one walk, and no search each.
+    pub(crate) fn in_order(&self, kind: Kind) -> InOrder<'_> {
+        assert!(kind.is_copy(), "only copies are listed here");
+        let first = self.all.partition_point(|((other, _), _)| *other < kind);
+        InOrder { kind, rest: &self.all[first..] }
+    }
+
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockPointer> + '_ {
         self.all.iter().map(|(_, pointer)| *pointer)
-    }
-
-    /// Keys of all copies of a kind.
-    pub(crate) fn keys_of(&self, kind: Kind) -> impl Iterator<Item = u64> + '_ {
-        assert!(kind.is_copy(), "only copies are listed here");
-        let first = self.all.partition_point(|((other, _), _)| *other < kind);
-        let of_kind = self.all[first..].iter().take_while(move |((other, _), _)| *other == kind);
-        of_kind.map(|((_, key), _)| *key)
     }
 
     /// A block of which one copy is damaged is to be written anew.

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::segment_table::{self, CoarseAge, SegmentEntry};
-use coulter_format::{BlockPointer, Pba};
+use coulter_format::{BlockPointer, Pba, map_page};
 
 impl Checkpointer {
     /// Takes the images. Everything applied is in them, nothing else.
@@ -33,12 +33,14 @@ impl Checkpointer {
         self.cut_repairs(shared);
         self.cut_parities(shared);
         let (images, image_keys) = (&mut self.images, &mut self.image_keys);
-        shared.map.cut_roots(&mut shared.segments, sequence, |key, page| {
-            images.push(page);
+        let image = |key, leaves: &mut dyn Iterator<Item = BlockPointer>| {
+            images.extend_from_slice(&EMPTY_BLOCK);
+            let page = images.last_mut().expect("it was just added");
+            map_page::encode(leaves, page);
             image_keys.push((Kind::Root, key));
-        });
-        let is_gone = |key: &u64| shared.map.root_page(*key).is_none_or(|page| !page.is_mapped());
-        self.gone.extend(shared.lists.copies.keys_of(Kind::RootCopy).filter(is_gone));
+        };
+        let gone = &mut self.gone;
+        shared.map.cut_roots(&mut shared.segments, sequence, image, |key| gone.push(key));
         self.release_copies(shared, Kind::RootCopy);
         if shared.promises.blocks == 0 {
             shared.map.drop_empty_roots();

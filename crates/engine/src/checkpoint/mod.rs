@@ -341,7 +341,7 @@ impl Checkpointer {
         let counts = Counts {
             streams: Stream::COUNT as u16,
             reserved: (cut.reserved.len() + cut.holes.len()) as u32,
-            roots: shared.map.root_pages().count() as u32,
+            roots: shared.map.root_page_count() as u32,
             table: table.len() as u32,
             runs: runs.len() as u32,
             references: references.len() as u32,
@@ -362,19 +362,24 @@ impl Checkpointer {
         }
         references.iter().for_each(|referred| writer.reference(&referred.reference));
         let copy = |kind, key| copies.pointer(kind, key).unwrap_or(BlockPointer::NOWHERE);
-        let place = |kind, key, first: BlockPointer| match sings(Canary::CopyInPlace) {
-            true => first.pba,
-            false => copy(kind, key).pba,
+        let place = |copy: Option<BlockPointer>, first: BlockPointer| match copy {
+            _ if sings(Canary::CopyInPlace) => first.pba,
+            Some(copy) => copy.pba,
+            None => Pba::NOWHERE,
         };
+        let mut roots = copies.in_order(Kind::RootCopy);
         for (key, page) in shared.map.root_pages() {
-            writer.copy(place(Kind::RootCopy, key, page));
+            writer.copy(place(roots.pointer(key), page));
         }
+        let mut pages = copies.in_order(Kind::TableCopy);
         for (key, page) in (0..).zip(table) {
-            writer.copy(place(Kind::TableCopy, key, *page));
+            writer.copy(place(pages.pointer(key), *page));
         }
+        let mut of_runs = copies.in_order(Kind::RunCopy);
         for Run { number, blocks, .. } in runs {
             for (index, block) in (0..).zip(blocks) {
-                writer.copy(place(Kind::RunCopy, number << RUN_KEY_SHIFT | index, *block));
+                let copy = of_runs.pointer(number << RUN_KEY_SHIFT | index);
+                writer.copy(place(copy, *block));
             }
         }
         parities.groups().for_each(|parity| writer.group(parity));

@@ -124,8 +124,8 @@ pub(crate) struct Root {
     /// The root page on the device.
     pub(crate) disk: BlockPointer,
     pub(crate) state: RootState,
-    /// A leaf page moved since the root page was last written.
-    pub(crate) changed: bool,
+    /// A leaf page moved since the root page was last written. It is listed then.
+    pub(super) changed: bool,
     /// A bit for each leaf with updates that its page does not contain.
     dirty: [u64; ENTRIES_PER_PAGE / 64],
     pub(crate) leaves: Option<Box<[Leaf; ENTRIES_PER_PAGE]>>,
@@ -180,17 +180,28 @@ pub(crate) struct Directory {
     /// Roots `0..dense` have their index as key.
     dense: u64,
     pub(crate) leaf_tables: usize,
+    /// Keys of the roots that changed.
+    changed: Vec<u64>,
 }
 
 /// Bytes of a root's table of leaves.
 pub(crate) const LEAF_TABLE_SIZE: usize = core::mem::size_of::<[Leaf; ENTRIES_PER_PAGE]>();
 
 impl Directory {
-    /// With roots of the keys below `dense` from the start.
-    pub(crate) fn new(dense: u64) -> Result<Directory, NoMemory> {
+    /// With roots of the keys below `dense` from the start, and no more than `most` ever.
+    pub(crate) fn new(dense: u64, most: u64) -> Result<Directory, NoMemory> {
         let mut roots = memory::list(dense as usize)?;
         roots.extend((0..dense).map(Root::empty));
-        Ok(Directory { roots, dense, leaf_tables: 0 })
+        let changed = memory::list(most as usize)?;
+        Ok(Directory { roots, dense, leaf_tables: 0, changed })
+    }
+
+    /// There may be `most` roots from now on.
+    pub(crate) fn allow(&mut self, most: u64) -> Result<(), NoMemory> {
+        let mut changed = memory::list((most as usize).max(self.changed.len()))?;
+        changed.extend_from_slice(&self.changed);
+        self.changed = changed;
+        Ok(())
     }
 
     /// There are roots of the keys below `dense` from now on.
@@ -201,6 +212,36 @@ impl Directory {
         }
         self.dense = self.dense.max(dense);
         Ok(())
+    }
+
+    /// A leaf page of a root moved: the next checkpoint writes the root's page.
+    pub(crate) fn root_changed(&mut self, index: usize) {
+        let root = &mut self.roots[index];
+        assert!(root.leaves.is_some(), "a root that changes has leaves");
+        if !core::mem::replace(&mut root.changed, true) {
+            self.changed.push(root.key);
+        }
+    }
+
+    /// Puts roots that changed into order, to be taken.
+    pub(crate) fn sort_changed_roots(&mut self) {
+        self.changed.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
+    /// The first root that changed; it counts as written now.
+    pub(crate) fn take_changed_root(&mut self) -> Option<&mut Root> {
+        let key = self.changed.pop()?;
+        let index = self.find_root(key).expect("a root that changed stays until it is written");
+        let root = &mut self.roots[index];
+        assert!(root.changed, "a root is listed while it has changed");
+        root.changed = false;
+        Some(root)
+    }
+
+    /// How many have changed.
+    #[cfg(feature = "verify")]
+    pub(super) fn changed_count(&self) -> usize {
+        self.changed.len()
     }
 
     pub(crate) fn roots(&self) -> &[Root] {

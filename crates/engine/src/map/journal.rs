@@ -14,7 +14,7 @@ use crate::units::Sequence;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::run::{RunBlockWriter, RunEntry};
-use coulter_format::{Block, BlockPointer, Lba, Pba, map_page};
+use coulter_format::{Block, BlockPointer, Lba, Pba};
 
 /// A block of zeros, to be copied.
 pub(crate) static EMPTY_BLOCK: [Block; 1] = [[0; coulter_format::BLOCK_SIZE]];
@@ -288,38 +288,37 @@ impl Map {
         Ok(())
     }
 
-    /// Takes the images of all root pages that changed, for a checkpoint. One that leads nowhere any more
-    /// has none.
+    /// Takes the images of all root pages that changed, in order, for a checkpoint: `image` is told of a
+    /// root's leaf pages. One that leads nowhere any more has none, and `gone` is told of it.
     pub(crate) fn cut_roots(
         &mut self,
         segments: &mut Segments,
         now: Sequence,
-        mut image: impl FnMut(u64, Block),
+        mut image: impl FnMut(u64, &mut dyn Iterator<Item = BlockPointer>),
+        mut gone: impl FnMut(u64),
     ) {
-        for root in self.directory.roots_mut() {
-            if !core::mem::replace(&mut root.changed, false) {
-                continue;
-            }
+        self.directory.sort_changed_roots();
+        while let Some(root) = self.directory.take_changed_root() {
             let leaves = root.leaves.as_ref().expect("a root that changed has leaves");
             if leaves.iter().all(|leaf| !leaf.disk.is_mapped()) {
                 let old = core::mem::replace(&mut root.disk, BlockPointer::NOWHERE);
                 if old.is_mapped() {
                     segments.release_listed(old.pba, now);
                     self.root_page_count -= 1;
+                    gone(root.key);
                 }
                 continue;
             }
-            let mut page = [0; coulter_format::BLOCK_SIZE];
-            map_page::encode(leaves.iter().map(|leaf| leaf.disk), &mut page);
-            image(root.key, page);
+            image(root.key, &mut leaves.iter().map(|leaf| leaf.disk));
         }
     }
 
     /// The next checkpoint writes this root page anew.
     pub(crate) fn root_is_to_be_written(&mut self, key: u64) {
         let index = self.directory.root_index(key);
-        let root = &mut self.directory.roots_mut()[index];
-        root.changed |= root.leaves.is_some();
+        if self.directory.roots()[index].leaves.is_some() {
+            self.directory.root_changed(index);
+        }
     }
 
     /// A root page is on the device.

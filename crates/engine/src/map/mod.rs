@@ -163,7 +163,7 @@ impl Map {
         // Three times the size between cuts, and replay may have to take two intervals in one.
         let journal_capacity = 8 * budget.journal_size as usize;
         Ok(Some(Map {
-            directory: Directory::new(dense_roots(geometry))?,
+            directory: Directory::new(dense_roots(geometry), roots_max)?,
             volume_size: geometry.volume_size,
             volume_leaves: geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64),
             leaf_count_max: leaf_count_max as usize,
@@ -194,6 +194,7 @@ impl Map {
         let directory = directory_size(geometry.roots_max());
         let frames = map_size.saturating_sub(directory) / frame_size(width);
         self.frames.retire_down_to(frames as usize);
+        self.directory.allow(geometry.roots_max())?;
         if !geometry.is_sparse() {
             self.directory.grow(dense_roots(geometry))?;
         }

@@ -167,13 +167,13 @@ impl Map {
             return;
         }
         root.state = RootState::Loaded;
-        root.changed = true;
         let first = root.key * ENTRIES_PER_PAGE as u64;
         let inside = self.volume_leaves.saturating_sub(first).min(ENTRIES_PER_PAGE as u64) as usize;
         for leaf in root.leaves.iter_mut().flat_map(|leaves| leaves.iter_mut().take(inside)) {
             leaf.disk = BlockPointer::LOST;
             leaf.set(Flag::Damaged, true);
         }
+        self.directory.root_changed(place.root);
     }
 
     /// Whether a leaf's page, or its root page, is damaged and still is what recovery would look at.
@@ -202,7 +202,7 @@ impl Map {
             self.refresh_pin(place);
         }
         if old.is_mapped() {
-            self.directory.roots_mut()[place.root].changed = true;
+            self.directory.root_changed(place.root);
             segments.release(old.pba, now);
         }
     }
@@ -258,7 +258,7 @@ impl Map {
         if old.is_mapped() {
             segments.release(old.pba, now);
         }
-        self.directory.roots_mut()[place.root].changed = true;
+        self.directory.root_changed(place.root);
     }
 
     /// Where a leaf's page lies, if it has one; `None` if its root must be loaded first.

@@ -106,8 +106,10 @@ impl Map {
         assert_eq!(self.reserved_cells, under_way.reserved, "promises are those of records");
         assert!(self.journal.len() <= self.journal.capacity(), "the journal does not grow");
         let (mut arrays, mut pinned, mut cells, mut pending, mut dirty) = (0, 0, 0, 0, 0);
+        let mut changed = 0;
         for (index, root) in self.directory.roots().iter().enumerate() {
             assert!(!root.changed || root.leaves.is_some(), "a root that changed has leaves");
+            changed += usize::from(root.changed);
             for slot in 0..root.leaves.as_ref().map_or(0, |leaves| leaves.len()) {
                 let place = LeafPlace { root: index, slot };
                 let leaf = self.directory.leaf(place);
@@ -121,6 +123,7 @@ impl Map {
                 assert_eq!(is_next, leaf.unmerged > 0, "leaves to be swept are noted");
             }
         }
+        assert_eq!(self.directory.changed_count(), changed, "roots that changed are listed");
         self.recovery.assert_pending(pending, dirty);
         self.frames.assert_invariants(arrays, pinned, cells);
         if is_sound {
