@@ -10,8 +10,8 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
 readonly bare_target=x86_64-unknown-none
-# Bytes of the largest stack frame there; it may only fall.
-readonly bare_frame_max=9728
+# Bytes of the largest stack frame there: what a kernel leaves for one function.
+readonly bare_frame_max=2048
 # Seconds that one test program may take; the longest takes two minutes.
 readonly program_seconds_max=600
 
@@ -38,7 +38,6 @@ part_bare() {
   fi
   cargo build -p coulter-format -p coulter-engine --no-default-features --target "$bare_target" \
     --release
-  # What is left above 2 KiB is at opening, at creation, and where a page is packed.
   FRAME_MAX=$bare_frame_max scripts/object-code.sh \
     "${CARGO_TARGET_DIR:-target}/$bare_target/release/libcoulter_engine.rlib"
 }

@@ -429,20 +429,27 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     for (superblock, pba) in
         [(newest, third), (oldest, oldest.location()), (newest, newest.location())]
     {
-        let mut block = [0; BLOCK_SIZE];
-        superblock.encode(&mut block);
-        blocks.push((pba, block));
+        superblock.encode(add_block(&mut blocks, pba));
     }
     Ok((newest, blocks))
 }
 
-/// Adds the second copy of the body, if there is room for it. Returns where. A function of its own, so that the
-/// stack of its caller does not hold another block.
-#[inline(never)]
+/// Adds a block of zeros, to be filled where it lies: a kernel's stack has no room for one.
+fn add_block(blocks: &mut Vec<(Pba, Block)>, pba: Pba) -> &mut Block {
+    static EMPTY: [(Pba, Block); 1] = [(Pba::NOWHERE, [0; BLOCK_SIZE])];
+    blocks.extend_from_slice(&EMPTY);
+    let (place, block) = blocks.last_mut().expect("it was just added");
+    *place = pba;
+    block
+}
+
+/// Adds the second copy of the body, if there is room for it. Returns where.
 fn put_body_copy(geometry: &Geometry, body: &[Block], blocks: &mut Vec<(Pba, Block)>) -> Pba {
     let copy = body_copy_place(geometry, body.len() as u32, Pba::NOWHERE);
     if copy != Pba::NOWHERE {
-        blocks.extend((0..).zip(body).map(|(index, block)| (copy.plus(index), *block)));
+        for (index, block) in (0..).zip(body) {
+            add_block(blocks, copy.plus(index)).copy_from_slice(block);
+        }
     }
     copy
 }
@@ -458,12 +465,11 @@ fn table_pages(segment_count: u32) -> Vec<Block> {
         mean_age: CoarseAge::default(),
     };
     let entries: Vec<_> = (0..segment_count).map(entry).collect();
-    let page = |chunk: &[SegmentEntry]| {
-        let mut page = [0; BLOCK_SIZE];
-        segment_table::encode(chunk.iter().copied(), &mut page);
-        page
-    };
-    entries.chunks(SEGMENTS_PER_PAGE).map(page).collect()
+    let mut pages = alloc::vec![[0; BLOCK_SIZE]; entries.len().div_ceil(SEGMENTS_PER_PAGE)];
+    for (chunk, page) in entries.chunks(SEGMENTS_PER_PAGE).zip(&mut pages) {
+        segment_table::encode(chunk.iter().copied(), page);
+    }
+    pages
 }
 
 /// The records that a new store begins with.
@@ -498,14 +504,12 @@ impl FirstRecords {
             payload.iter().enumerate().map(|(i, b)| checksum::block(kind, key + i as u64, b));
         let words: Vec<_> =
             checksums.map(|checksum| BlockWord { checksum, address: Pba::NOWHERE }).collect();
-        let mut block = [0; BLOCK_SIZE];
-        record::encode(&header, &self.store, &[extent], &words, &mut block)
+        record::encode(&header, &self.store, &[extent], &words, add_block(blocks, self.next))
             .expect("256 blocks of one extent fit");
-        blocks.push((self.next, block));
         let mut placed = Vec::new();
         for (offset, (content, word)) in payload.iter().zip(&words).enumerate() {
             let pba = self.next.plus(1 + offset as u32);
-            blocks.push((pba, *content));
+            add_block(blocks, pba).copy_from_slice(content);
             placed.push(coulter_format::BlockPointer { pba, checksum: word.checksum });
         }
         self.next = self.next.plus(1 + payload.len() as u32);
@@ -515,38 +519,36 @@ impl FirstRecords {
 }
 
 /// Stands in until the real superblock has been read.
-pub(crate) fn placeholder() -> Superblock {
-    Superblock {
-        store: StoreId { uuid: [0; 16], salt: 0 },
-        generation: 0,
-        geometry: Geometry {
-            device_size: 1024,
-            volume_size: 1,
-            capacity: 1,
-            root_limit: 0,
-            segment_blocks: 256,
-            segment_count: 1,
-            first_segment: Pba(256),
-            second_superblock: Pba(128),
-            third_superblock: Pba::NOWHERE,
-        },
-        budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
-        epoch: 0,
-        checkpoint: CheckpointLocation {
-            sequence: 0,
-            pba: Pba(257),
-            size: 1,
-            checksum: 0,
-            copy: Pba::NOWHERE,
-        },
-        durable_sequence: 0,
-        epoch_max: 0,
-        clean: false,
-        patched: false,
-        long_records: false,
-        label: [0; LABEL_SIZE],
-    }
-}
+pub(crate) static PLACEHOLDER: Superblock = Superblock {
+    store: StoreId { uuid: [0; 16], salt: 0 },
+    generation: 0,
+    geometry: Geometry {
+        device_size: 1024,
+        volume_size: 1,
+        capacity: 1,
+        root_limit: 0,
+        segment_blocks: 256,
+        segment_count: 1,
+        first_segment: Pba(256),
+        second_superblock: Pba(128),
+        third_superblock: Pba::NOWHERE,
+    },
+    budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
+    epoch: 0,
+    checkpoint: CheckpointLocation {
+        sequence: 0,
+        pba: Pba(257),
+        size: 1,
+        checksum: 0,
+        copy: Pba::NOWHERE,
+    },
+    durable_sequence: 0,
+    epoch_max: 0,
+    clean: false,
+    patched: false,
+    long_records: false,
+    label: [0; LABEL_SIZE],
+};
 
 #[cfg(test)]
 mod tests {

@@ -98,7 +98,8 @@ impl Shared {
         }
         self.superblock.budget = budget;
         self.superblock.geometry = geometry;
-        self.map.grow(&geometry, self.map_size())?;
+        let map_size = self.map_size();
+        self.map.grow(&geometry, map_size)?;
         self.segments.grow(geometry)?;
         let pages = (geometry.segment_count as usize).div_ceil(SEGMENTS_PER_PAGE);
         assert!(pages >= self.lists.table.len(), "no page is given up");

@@ -102,6 +102,7 @@ use coulter_format::{Lba, record};
 use flush::Flusher;
 use ios::Purpose;
 use loads::{Waiter, Woken};
+use memory::Apart;
 use prepare::Preparer;
 use reads::{Asked, Reads};
 use recovery::Recovery;
@@ -112,7 +113,7 @@ use writes::{HostWrite, Writes};
 
 /// The engine. See the crate's documentation for how to drive it.
 pub struct Engine {
-    shared: Shared,
+    shared: Apart<Shared>,
     reads: Reads,
     writes: Writes,
     applier: Applier,
@@ -122,7 +123,7 @@ pub struct Engine {
     preparer: Preparer,
     checkpointer: Checkpointer,
     /// Gone once the store is open.
-    recovery: Option<Recovery>,
+    recovery: Option<Apart<Recovery>>,
 }
 
 impl Engine {
@@ -138,7 +139,7 @@ impl Engine {
         assert!(config.page_count >= Config::PAGE_COUNT_MIN, "too few page buffers");
         assert!(config.batch_depth >= 1, "one record must be able to go out");
         Ok(Engine {
-            reads: Reads::new(),
+            reads: Reads::new()?,
             writes: Writes::new()?,
             applier: Applier::new(config.record_count)?,
             flusher: Flusher::default(),
@@ -286,7 +287,8 @@ impl Engine {
             shared.seal_ready(buffers);
             outcome = outcome.or(self.cleaner.step(shared, buffers));
             shared.seal_ready(buffers);
-            shared.ios.limit_background(self.cleaner.reads_max(shared));
+            let reads_max = self.cleaner.reads_max(shared);
+            shared.ios.limit_background(reads_max);
             self.preparer.step(shared, outcome);
         }
         self.flusher.step(shared);

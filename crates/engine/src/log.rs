@@ -77,6 +77,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
+    // Not inline: the stack of whoever opens a store is small.
+    #[inline(never)]
     pub(crate) fn new(record_count: u16, reclaim: Reclaim) -> Result<Log, NoMemory> {
         let mut records = memory::list(usize::from(record_count))?;
         for _ in 0..record_count {

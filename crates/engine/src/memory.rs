@@ -8,7 +8,7 @@ use crate::api::OpenError;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::ops::{Index, IndexMut};
+use core::ops::{Deref, DerefMut, Index, IndexMut};
 
 /// Bytes of a piece at most.
 pub(crate) const PIECE_SIZE: usize = 1 << 20;
@@ -57,6 +57,38 @@ pub(crate) fn boxed<T: Clone, const COUNT: usize>(value: T) -> Result<Box<[T; CO
     match filled(value, COUNT)?.into_boxed_slice().try_into() {
         Ok(array) => Ok(array),
         Err(_) => unreachable!("the list has this many items"),
+    }
+}
+
+/// A value that lies apart from its owner, which a kernel's stack then has room for.
+pub(crate) struct Apart<T>(Box<[T; 1]>);
+
+impl<T> Apart<T> {
+    // Not inline: else the caller's stack holds the value twice.
+    #[inline(never)]
+    pub(crate) fn new(value: T) -> Result<Apart<T>, NoMemory> {
+        let mut one = list(1)?;
+        one.push(value);
+        match one.into_boxed_slice().try_into() {
+            Ok(apart) => Ok(Apart(apart)),
+            Err(_) => unreachable!("the list has one item"),
+        }
+    }
+}
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0[0]
+    }
+}
+
+impl<T> DerefMut for Apart<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0[0]
     }
 }
 

@@ -5,8 +5,10 @@ use crate::canary::{Canary, sings};
 use crate::ios::ReadPart;
 use crate::loads::Waiter;
 use crate::map::Lookup;
+use crate::memory::{self, NoMemory};
 use crate::requests::{Wants, Work};
 use crate::shared::Shared;
+use alloc::boxed::Box;
 use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Blocks of one device read at most.
@@ -35,12 +37,12 @@ pub(crate) struct Asked {
 /// Reads of the host.
 pub(crate) struct Reads {
     /// Checksums of the blocks of the run that is being gathered.
-    checksums: [u32; RUN_BLOCKS_MAX as usize],
+    checksums: Box<[u32; RUN_BLOCKS_MAX as usize]>,
 }
 
 impl Reads {
-    pub(crate) fn new() -> Reads {
-        Reads { checksums: [0; RUN_BLOCKS_MAX as usize] }
+    pub(crate) fn new() -> Result<Reads, NoMemory> {
+        Ok(Reads { checksums: memory::boxed(0)? })
     }
 
     pub(crate) fn accept(

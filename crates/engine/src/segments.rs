@@ -145,6 +145,8 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
+    // Not inline: the stack of whoever opens a store is small.
+    #[inline(never)]
     pub(crate) fn new(geometry: Geometry) -> Result<Segments, NoMemory> {
         let free = Segment {
             valid: 0,

@@ -9,13 +9,14 @@
 use crate::api::{Failure, Phase, RecordRef};
 use crate::checkpoint::Lists;
 use crate::config::Config;
+use crate::create::PLACEHOLDER;
 use crate::group::Group;
 use crate::header_parity::HeaderParities;
 use crate::ios::Ios;
 use crate::loads::Loads;
 use crate::log::Log;
 use crate::map::{EntryWidth, Map};
-use crate::memory::NoMemory;
+use crate::memory::{Apart, NoMemory};
 use crate::pacing::Pacing;
 use crate::placement::Placer;
 use crate::read_cache::ReadCache;
@@ -106,16 +107,16 @@ pub(crate) struct Shared {
     /// Blocks of the device.
     pub(crate) device_size: u64,
     pub(crate) superblock: Superblock,
-    pub(crate) segments: Segments,
-    pub(crate) map: Map,
-    pub(crate) log: Log,
+    pub(crate) segments: Apart<Segments>,
+    pub(crate) map: Apart<Map>,
+    pub(crate) log: Apart<Log>,
     /// The group of user records being filled.
     pub(crate) group: Group,
     pub(crate) ios: Ios,
-    pub(crate) requests: Requests,
+    pub(crate) requests: Apart<Requests>,
     pub(crate) loads: Loads,
     /// Of the newest checkpoint.
-    pub(crate) lists: Lists,
+    pub(crate) lists: Apart<Lists>,
     /// Parity of headers that the next one will refer to.
     pub(crate) header_parities: HeaderParities,
     pub(crate) pacing: Pacing,
@@ -125,39 +126,62 @@ pub(crate) struct Shared {
     pub(crate) promises: Promises,
     /// Where clients look up blocks that they read themselves.
     pub(crate) cache: Option<Arc<ReadCache>>,
-    pub(crate) statistics: Statistics,
+    pub(crate) statistics: Apart<Statistics>,
+}
+
+// Parts of a store of which nothing is known yet. Not inline: each lies on the stack before it lies apart, and
+// together they are too much for a kernel's.
+
+#[inline(never)]
+fn first_segments() -> Result<Apart<Segments>, NoMemory> {
+    Apart::new(Segments::new(PLACEHOLDER.geometry)?)
+}
+
+#[inline(never)]
+fn first_map() -> Result<Apart<Map>, NoMemory> {
+    let (size, width) = (u64::from(u16::MAX) * 8, EntryWidth::MAX);
+    let map = Map::new(&PLACEHOLDER.geometry, size, width, PLACEHOLDER.budget)?;
+    Apart::new(map.expect("the placeholder is small"))
+}
+
+#[inline(never)]
+fn first_log(config: &Config) -> Result<Apart<Log>, NoMemory> {
+    Apart::new(Log::new(config.record_count, config.reclaim)?)
+}
+
+#[inline(never)]
+fn first_requests(config: &Config) -> Result<Apart<Requests>, NoMemory> {
+    Apart::new(Requests::new(config.request_count)?)
 }
 
 impl Shared {
     /// Of a store of which nothing is known yet.
-    pub(crate) fn new(config: Config, device_size: u64) -> Result<Shared, NoMemory> {
-        let superblock = crate::create::placeholder();
-        let width = EntryWidth::MAX;
-        let map =
-            Map::new(&superblock.geometry, u64::from(u16::MAX) * 8, width, superblock.budget)?;
+    // Not inline: the stack of whoever opens a store is small.
+    #[inline(never)]
+    pub(crate) fn new(config: Config, device_size: u64) -> Result<Apart<Shared>, NoMemory> {
         // A recovery has as many reads out as there are record buffers, and the superblocks.
         let io_count =
             (config.request_count as usize * 2).max(usize::from(config.record_count) + 16);
-        Ok(Shared {
+        Apart::new(Shared {
             phase: Phase::Opening,
             poisoned: None,
             device_size,
-            segments: Segments::new(superblock.geometry)?,
-            map: map.expect("the placeholder is small"),
-            log: Log::new(config.record_count, config.reclaim)?,
+            segments: first_segments()?,
+            map: first_map()?,
+            log: first_log(&config)?,
             group: Group::new()?,
             ios: Ios::new(io_count)?,
-            requests: Requests::new(config.request_count)?,
+            requests: first_requests(&config)?,
             loads: Loads::new(config.page_count)?,
-            lists: Lists::default(),
+            lists: Apart::new(Lists::default())?,
             header_parities: HeaderParities::new()?,
             pacing: Pacing::default(),
             placer: Placer::new(config.placement, 0),
             signals: Signals::default(),
             promises: Promises::default(),
             cache: None,
-            statistics: Statistics::default(),
-            superblock,
+            statistics: Apart::new(Statistics::default())?,
+            superblock: PLACEHOLDER,
             config,
         })
     }

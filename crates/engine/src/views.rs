@@ -81,7 +81,7 @@ impl Engine {
 
     /// Counters as of now.
     pub fn statistics(&self) -> Statistics {
-        let mut statistics = self.shared.statistics;
+        let mut statistics = *self.shared.statistics;
         statistics.map = self.shared.map.statistics;
         statistics.map_bytes = self.shared.map.size();
         statistics.map_bytes_limit = self.shared.map_size();

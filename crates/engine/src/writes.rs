@@ -8,6 +8,7 @@ use crate::requests::Work;
 use crate::room::Admission;
 use crate::shared::Shared;
 use crate::units::{Origin, Stream};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
@@ -31,7 +32,7 @@ pub(crate) struct HostWrite {
 /// Writes and discards of the host.
 pub(crate) struct Writes {
     /// Checksums of the blocks of the write that is being staged.
-    checksums: [u32; ATOMIC_BLOCKS_MAX],
+    checksums: Box<[u32; ATOMIC_BLOCKS_MAX]>,
     /// Extents of the write of several ranges in hand; kept for its memory.
     pub(crate) extents: Vec<Extent>,
 }
@@ -39,7 +40,7 @@ pub(crate) struct Writes {
 impl Writes {
     pub(crate) fn new() -> Result<Writes, NoMemory> {
         Ok(Writes {
-            checksums: [0; ATOMIC_BLOCKS_MAX],
+            checksums: memory::boxed(0)?,
             extents: memory::list(crate::many::EXTENTS_MAX)?,
         })
     }

@@ -46,21 +46,19 @@ pub const fn unpack(word: u64) -> BlockPointer {
     BlockPointer { pba: Pba(word as u32), checksum: (word >> 32) as u32 }
 }
 
-/// Writes a page of packed entries. Returns whether any of them points somewhere.
-pub fn encode_packed(words: &[u64; ENTRIES_PER_PAGE], page: &mut Block) -> bool {
+/// Writes a page of packed entries, in order. Returns whether any of them points somewhere.
+pub fn encode_packed(words: impl Iterator<Item = u64>, page: &mut Block) -> bool {
     let mut any = 0;
     for (slot, word) in page.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *slot = word.to_le_bytes();
-        any |= *word as u32;
+        any |= word as u32;
     }
     any != 0
 }
 
-/// Reads a page as packed entries.
-pub fn decode_packed(page: &Block, words: &mut [u64; ENTRIES_PER_PAGE]) {
-    for (slot, word) in page.as_chunks::<8>().0.iter().zip(words) {
-        *word = u64::from_le_bytes(*slot);
-    }
+/// The entries of a page, packed.
+pub fn packed(page: &Block) -> impl Iterator<Item = u64> + '_ {
+    page.as_chunks::<8>().0.iter().map(|slot| u64::from_le_bytes(*slot))
 }
 
 #[cfg(test)]
@@ -89,11 +87,9 @@ mod tests {
         }
         let (mut page, mut packed) = ([0; crate::BLOCK_SIZE], [0; crate::BLOCK_SIZE]);
         encode((0..512).map(pointer), &mut page);
-        assert!(encode_packed(&words, &mut packed));
+        assert!(encode_packed(words.into_iter(), &mut packed));
         assert_eq!(page, packed);
-        let mut again = [0; ENTRIES_PER_PAGE];
-        decode_packed(&packed, &mut again);
-        assert_eq!(again, words);
-        assert!(!encode_packed(&[0; ENTRIES_PER_PAGE], &mut packed));
+        assert!(super::packed(&packed).eq(words));
+        assert!(!encode_packed([0; ENTRIES_PER_PAGE].into_iter(), &mut packed));
     }
 }

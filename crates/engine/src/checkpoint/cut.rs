@@ -113,11 +113,12 @@ impl Checkpointer {
 
     /// Blocks of which one copy was damaged are written anew, both of them.
     fn cut_repairs(&mut self, shared: &mut Shared) {
-        for (kind, key, content) in shared.lists.copies.take_repairs() {
+        let repairs = shared.lists.copies.take_repairs();
+        for (kind, key, content) in &repairs {
             // A run may have died since.
-            if shared.lists.pointer(kind, key).is_some() {
-                self.images.push(content);
-                self.image_keys.push((kind, key));
+            if shared.lists.pointer(*kind, *key).is_some() {
+                self.images.extend_from_slice(core::slice::from_ref(content));
+                self.image_keys.push((*kind, *key));
             }
         }
     }

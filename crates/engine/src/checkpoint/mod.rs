@@ -328,7 +328,7 @@ impl Checkpointer {
     }
 
     fn encode_body(&self, shared: &Shared, bytes: &mut [u8]) -> Option<usize> {
-        let Lists { runs, references, table, next_run, copies, .. } = &shared.lists;
+        let Lists { runs, references, table, next_run, copies, .. } = &*shared.lists;
         let cut = &self.cut;
         let references = references.first(cut.references);
         let header = CheckpointHeader {

@@ -93,10 +93,10 @@ impl EntryWidth {
     }
 
     /// Packs all entries of a leaf.
-    pub(super) fn pack_all(self, entries: &[u64; ENTRIES_PER_PAGE], words: &mut [u64]) {
+    pub(super) fn pack_all(self, entries: impl Iterator<Item = u64>, words: &mut [u64]) {
         let (mut gathered, mut count, mut all) = (0_u128, 0, 0);
         let mut words = words.iter_mut();
-        for entry in entries.iter().map(|entry| rotated(*entry)) {
+        for entry in entries.map(rotated) {
             all |= entry;
             gathered |= u128::from(entry) << count;
             count += self.bits();
@@ -111,10 +111,8 @@ impl EntryWidth {
     }
 
     /// The reverse.
-    pub(super) fn unpack_all(self, words: &[u64], entries: &mut [u64; ENTRIES_PER_PAGE]) {
-        for (index, entry) in entries.iter_mut().enumerate() {
-            *entry = self.entry(words, index);
-        }
+    pub(super) fn unpack_all(self, words: &[u64]) -> impl Iterator<Item = u64> {
+        (0..ENTRIES_PER_PAGE).map(move |index| self.entry(words, index))
     }
 }
 
@@ -199,15 +197,13 @@ mod tests {
             let plain: [u64; ENTRIES_PER_PAGE] = core::array::from_fn(|_| pointers.next());
             // What was there before is gone.
             let mut words = alloc::vec![u64::MAX; width.words_per_leaf()];
-            width.pack_all(&plain, &mut words);
+            width.pack_all(plain.iter().copied(), &mut words);
             let mut one_by_one = alloc::vec![u64::MAX; width.words_per_leaf()];
             for (index, entry) in plain.iter().enumerate() {
                 width.set_entry(&mut one_by_one, index, *entry);
             }
             assert_eq!(words, one_by_one, "{width:?}");
-            let mut again = [3; ENTRIES_PER_PAGE];
-            width.unpack_all(&words, &mut again);
-            assert_eq!(again, plain, "{width:?}");
+            assert!(width.unpack_all(&words).eq(plain), "{width:?}");
         }
     }
 
@@ -226,6 +222,6 @@ mod tests {
         let width = EntryWidth::of_addresses_below(TOO_WIDE);
         let mut entries = [0; ENTRIES_PER_PAGE];
         entries[100] = TOO_WIDE;
-        width.pack_all(&entries, &mut alloc::vec![0; width.words_per_leaf()]);
+        width.pack_all(entries.into_iter(), &mut alloc::vec![0; width.words_per_leaf()]);
     }
 }

@@ -285,19 +285,15 @@ impl Frames {
 
     /// Fills a leaf's array from its page.
     pub(super) fn take_page(&mut self, frame: FrameIndex, page: &Block) {
-        let mut entries = [0; ENTRIES_PER_PAGE];
-        map_page::decode_packed(page, &mut entries);
         let width = self.width;
-        width.pack_all(&entries, self.array_mut(frame));
+        width.pack_all(map_page::packed(page), self.array_mut(frame));
     }
 
     /// Makes a leaf's page of its array. Returns whether any entry points somewhere.
     pub(super) fn make_page(&self, frame: FrameIndex, page: &mut Block) -> bool {
-        let mut entries = [0; ENTRIES_PER_PAGE];
         let start = frame.0 as usize % FRAMES_PER_PIECE * self.width.words_per_leaf();
         let piece = &self.pieces[frame.0 as usize / FRAMES_PER_PIECE];
-        self.width.unpack_all(&piece[start..], &mut entries);
-        map_page::encode_packed(&entries, page)
+        map_page::encode_packed(self.width.unpack_all(&piece[start..]), page)
     }
 
     /// Takes a cell, filled with zeros, if there is room. See [`Frames::grow_cells`].

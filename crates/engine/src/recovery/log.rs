@@ -72,6 +72,13 @@ impl Recovery {
             memory::push(&mut self.entries, entry)?;
         }
         assert!(end as usize <= RECORD_BLOCKS + 1, "a record ends in its stretch");
+        assert!(self.entries.len() <= u32::MAX as usize, "there are no more blocks in the log");
+        let long_field = view.long_field();
+        if let Some((name, _)) = long_field
+            && self.long.is_none_or(|(first, ..)| header.sequence < first)
+        {
+            self.long = Some((header.sequence, header.pba, name));
+        }
         let found = Found {
             sequence: header.sequence,
             stream: header.stream,
@@ -80,11 +87,11 @@ impl Recovery {
             end: walk.offset + end,
             span: header.span(),
             scattered: header.scattered.is_some(),
-            long_field: view.long_field().map(|(name, _)| name),
+            is_long: long_field.is_some(),
             intact,
             goes_on: header.goes_on,
-            first_entry,
-            entry_count: self.entries.len() - first_entry,
+            first_entry: first_entry as u32,
+            entry_count: (self.entries.len() - first_entry) as u32,
         };
         memory::push(&mut self.found, found)
     }
@@ -357,10 +364,10 @@ impl Recovery {
         if shared.superblock.long_records {
             return Ok(());
         }
-        let long = |found: &Found| found.long_field.map(|name| (name, found.pba));
-        match self.found[..self.accepted].iter().find_map(long) {
+        let is_accepted = self.found[..self.accepted].iter().any(|found| found.is_long);
+        match self.long.filter(|_| is_accepted) {
             None => Ok(()),
-            Some((name, pba)) => Err(damaged(Structure::RecordHeader, Reason::Field(name), pba)),
+            Some((_, pba, name)) => Err(damaged(Structure::RecordHeader, Reason::Field(name), pba)),
         }
     }
 

@@ -33,7 +33,7 @@ mod unreadable;
 use crate::api::{Buffers, Command, IoResult, OpenError, Phase, Target};
 use crate::holes::Headers;
 use crate::ios::Purpose;
-use crate::memory::{self, NoMemory};
+use crate::memory::{self, Apart, NoMemory};
 use crate::references::Referred;
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence};
@@ -161,14 +161,16 @@ struct Found {
     span: u32,
     /// It lies in holes, and no head goes on behind it.
     scattered: bool,
-    /// The field by which it is a long one, if it is.
-    long_field: Option<&'static str>,
+    is_long: bool,
     intact: bool,
     /// It counts only if the next one does.
     goes_on: bool,
-    first_entry: usize,
-    entry_count: usize,
+    first_entry: u32,
+    entry_count: u32,
 }
+
+// Sorting takes 48 of them on the stack, and a kernel's has 2 KiB for one function.
+const _: () = assert!(48 * size_of::<Found>() <= 1920);
 
 /// Superblocks that are read at once, at most.
 const SUPERBLOCK_READS_MAX: usize = 16;
@@ -203,6 +205,8 @@ pub(crate) struct Recovery {
     echoes: Vec<(Pba, Pba)>,
     /// Blocks of the log that could not be read.
     unreadable: Unreadable,
+    /// The first long one of them, and the field by which it is that.
+    long: Option<(Sequence, Pba, &'static str)>,
     entries: Vec<Entry>,
     durable: Sequence,
     /// The newest superblock that any record knows of.
@@ -222,9 +226,11 @@ enum SuperblockError {
 }
 
 impl Recovery {
-    pub(crate) fn new(record_count: u16) -> Result<Recovery, NoMemory> {
+    // Not inline: the stack of whoever opens a store is small.
+    #[inline(never)]
+    pub(crate) fn new(record_count: u16) -> Result<Apart<Recovery>, NoMemory> {
         let jobs_max = usize::from(record_count).max(SUPERBLOCK_READS_MAX);
-        Ok(Recovery {
+        Apart::new(Recovery {
             stage: RecoveryStage::Superblocks,
             begun: false,
             third_is_sought: false,
@@ -245,6 +251,7 @@ impl Recovery {
             found: Vec::new(),
             echoes: Vec::new(),
             unreadable: Unreadable::default(),
+            long: None,
             entries: Vec::new(),
             durable: 0,
             generation: 0,

@@ -16,7 +16,8 @@ impl Recovery {
     pub(super) fn replay(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
         for found in self.found[..self.accepted].iter() {
             assert!(found.intact || found.sequence <= self.durable, "torn records do not count");
-            let entries = found.first_entry..found.first_entry + found.entry_count;
+            let entries =
+                found.first_entry as usize..(found.first_entry + found.entry_count) as usize;
             for entry in &self.entries[entries] {
                 // Metadata has other keys. Behind the end of the volume an update would take memory
                 // that nobody allowed.
@@ -33,7 +34,7 @@ impl Recovery {
             assert_eq!(found.sequence, shared.log.applied + 1, "replay has no gap");
             shared.log.applied = found.sequence;
             shared.statistics.records_replayed += 1;
-            shared.statistics.long_records_replayed += u64::from(found.long_field.is_some());
+            shared.statistics.long_records_replayed += u64::from(found.is_long);
         }
         match shared.segments.miscounted() {
             false => Ok(()),

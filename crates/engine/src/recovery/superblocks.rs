@@ -116,8 +116,8 @@ impl Recovery {
         let grows = shared.config.growth.is_some() && !shared.config.read_only;
         let width = EntryWidth::of_addresses_below(if grows { shared.device_size } else { end });
         let map = Map::new(&geometry, map_size, width, superblock.budget)?;
-        shared.map = map.ok_or(too_small)?;
-        shared.segments = Segments::new(geometry)?;
+        *shared.map = map.ok_or(too_small)?;
+        *shared.segments = Segments::new(geometry)?;
         if shared.config.prepare == Prepare::Space {
             shared.segments.need_space();
         }
