@@ -105,7 +105,7 @@ impl Checkpointer {
     /// Groups of headers end here: what is referred to from now on is of the next checkpoint.
     fn cut_parities(&mut self, shared: &mut Shared) {
         while let Some((first, parity)) = shared.header_parities.pop() {
-            self.images.push(*parity);
+            self.images.extend_from_slice(core::slice::from_ref(parity));
             self.image_keys.push((Kind::HeaderParity, first.0.into()));
         }
         assert!(shared.header_parities.have_room(), "a cut takes all parity");

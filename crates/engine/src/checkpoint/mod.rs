@@ -361,7 +361,6 @@ impl Checkpointer {
             blocks.iter().for_each(|pointer| writer.pointer(*pointer));
         }
         references.iter().for_each(|referred| writer.reference(&referred.reference));
-        let copy = |kind, key| copies.pointer(kind, key).unwrap_or(BlockPointer::NOWHERE);
         let place = |copy: Option<BlockPointer>, first: BlockPointer| match copy {
             _ if sings(Canary::CopyInPlace) => first.pba,
             Some(copy) => copy.pba,

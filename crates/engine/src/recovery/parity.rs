@@ -100,7 +100,7 @@ impl Recovery {
         let Ok(block) = block else { return Err(self.first_error()) };
         match self.rebuilt.first_mut() {
             Some(rebuilt) => xor(rebuilt, block),
-            None => self.rebuilt.push(*block),
+            None => self.rebuilt.extend_from_slice(core::slice::from_ref(block)),
         }
         if let Some(reference) = others.get(member) {
             let kind = JobKind::Rebuild { next, end, member: member + 1 };
@@ -108,13 +108,16 @@ impl Recovery {
             return Ok(());
         }
         assert_eq!(member, others.len(), "all of the group were read");
-        let rebuilt = self.rebuilt.pop().expect("the parity was read");
-        if verify_header(shared, &referred.reference, &rebuilt).is_err() {
+        // The list, for a block is too much for the stack.
+        let rebuilt = core::mem::take(&mut self.rebuilt);
+        let block = rebuilt.first().expect("the parity was read");
+        if verify_header(shared, &referred.reference, block).is_err() {
             return Err(self.first_error());
         }
         let item = self.items[next];
-        self.take_item(shared, &item, &rebuilt)?;
-        repair(shared, &item, &rebuilt);
+        self.take_item(shared, &item, block)?;
+        repair(shared, &item, block);
+        self.rebuilt = rebuilt;
         self.fetch_one_by_one(shared, next + 1, end, false);
         Ok(())
     }
