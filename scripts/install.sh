@@ -42,13 +42,15 @@ do_install() {
   put 644 "$generated/completions/coulter.bash" "$prefix/share/bash-completion/completions/coulter"
   put 644 "$generated/completions/_coulter" "$prefix/share/zsh/vendor-completions/_coulter"
   put 644 "$generated/completions/coulter.fish" "$prefix/share/fish/vendor_completions.d/coulter.fish"
-  for file in dist/systemd/*.service dist/systemd/*.socket; do
+  for file in dist/systemd/*.service dist/systemd/*.socket dist/systemd/*.timer; do
     put 644 "$file" "$prefix/lib/systemd/system/${file##*/}"
   done
   put 644 dist/systemd/run-coulter-.mount.d/coulter.conf \
     "$prefix/lib/systemd/system/run-coulter-.mount.d/coulter.conf"
   put 755 dist/systemd/coulter-generator "$prefix/lib/systemd/system-generators/coulter-generator"
-  put 644 dist/udev/60-coulter.rules "$prefix/lib/udev/rules.d/60-coulter.rules"
+  for file in dist/udev/*.rules; do
+    put 644 "$file" "$prefix/lib/udev/rules.d/${file##*/}"
+  done
   # A rule finds its programs here and nowhere else, whatever the prefix.
   put 755 dist/udev/coulter-name /usr/lib/udev/coulter-name
   put 755 dist/mount/mount.coulter "$sbindir/mount.coulter"

@@ -14,9 +14,9 @@ const KNOWN: [(Canary, &str); 1] =
     [(Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"))];
 
 /// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`,
-/// `recovery_memory.rs`, `superblocks.rs`, `copies.rs`, `unreadable_log.rs` and `log_headers.rs`; of the last one, which takes two threads, the model in
+/// `recovery_memory.rs`, `superblocks.rs`, `copies.rs`, `unreadable_log.rs`, `scrub.rs` and `log_headers.rs`; of the last one, which takes two threads, the model in
 /// `crates/model-reads`.
-const BY_SCENARIO: [Canary; 8] = [
+const BY_SCENARIO: [Canary; 10] = [
     Canary::HoleReaderIgnored,
     Canary::StaleHeaderBelieved,
     Canary::SuperblockSingle,
@@ -24,6 +24,8 @@ const BY_SCENARIO: [Canary; 8] = [
     Canary::CopyUnused,
     Canary::UnreadableDropped,
     Canary::EchoUnverified,
+    Canary::ScrubSkipsSegment,
+    Canary::ScrubBelieves,
     Canary::CachedReadUnchecked,
 ];
 

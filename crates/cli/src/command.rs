@@ -71,6 +71,8 @@ pub(crate) enum Verb {
     #[command(visible_alias = "resize")]
     Grow(verbs::grow::Grow),
     Check(verbs::check::Check),
+    Scrub(verbs::scrub::Scrub),
+    Probe(verbs::probe::Probe),
     Dump(verbs::dump::Dump),
     Salvage(verbs::salvage::Salvage),
     Export(verbs::export::Export),

@@ -51,6 +51,8 @@ pub struct Made {
     pub store_size_bytes: u64,
     /// Bytes that the host sees.
     pub volume_size_bytes: u64,
+    /// Bytes that may be stored at once.
+    pub capacity_bytes: u64,
     /// Bytes of a segment.
     pub segment_size_bytes: u64,
     /// Segments on the device.
@@ -273,6 +275,7 @@ mod tests {
             spare: None,
             label: String::new(),
             sparse: false,
+            capacity: None,
             address_space: None,
         }
     }

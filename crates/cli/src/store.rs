@@ -18,13 +18,16 @@ use std::path::Path;
 /// What `shape` asks for.
 pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions {
     let default = CreateOptions::default();
+    let size = shape.size.map(|size| size.0);
+    // What may be stored is the volume's size unless that is said to be less.
+    let is_sparse = shape.capacity.is_some();
     CreateOptions {
-        volume_size: shape.size.map(|size| size.0),
+        volume_size: shape.capacity.map(|capacity| capacity.0).or(size),
         segment_size: shape.segment_size.map(|size| size.0),
         spare_percent: shape.spare.unwrap_or(default.spare_percent),
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),
-        address_space: shape.address_space,
+        address_space: size.filter(|_| is_sparse).or(shape.address_space),
         ..default
     }
 }
@@ -34,7 +37,7 @@ pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions 
 /// # Errors
 /// [`StoreError::Create`].
 pub fn size_for_volume(path: &Path, shape: &Shape) -> Result<Option<u64>, CliError> {
-    let Some(volume) = shape.size else { return Ok(None) };
+    let Some(volume) = shape.capacity.or(shape.size) else { return Ok(None) };
     let size = coulter::store_size_for(volume.0, &create_options(shape, None));
     size.map(Some).map_err(|error| not_created(path, &error))
 }
@@ -68,6 +71,7 @@ pub fn create(
         label: geometry.label,
         store_size_bytes: geometry.store_size_bytes,
         volume_size_bytes: geometry.volume_size_bytes,
+        capacity_bytes: geometry.capacity_bytes,
         segment_size_bytes: geometry.segment_size_bytes,
         segments_total: geometry.segment_count,
         map_memory_bytes: geometry.map_memory_min_bytes,

@@ -48,6 +48,7 @@ fn flip(sandbox: &Sandbox, offset: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).expect("the offset is in the store");
     file.write_all_at(&[byte[0] ^ 1], offset).expect("the store is writable");
+    file.sync_all().expect("it reaches the disk");
 }
 
 #[test]
@@ -121,12 +122,32 @@ fn a_damaged_superblock_is_found_and_the_other_one_serves() {
 }
 
 #[test]
-fn an_attached_store_is_not_checked() {
+fn an_attached_store_is_checked_by_its_daemon() {
+    let Some(sandbox) = written() else { return };
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let text = sandbox.ok(&["check", "disk.img"]);
+    assert!(text.starts_with("sound as far as can be seen in use"), "{text}");
+    let metadata = sandbox.json(&["check", "disk", "--json"]);
+    assert_eq!((&metadata["state"], &metadata["checked_bytes"]), (&"done".into(), &0.into()));
+    assert!(metadata["metadata_checked_bytes"].as_u64() > Some(3 * BLOCK_SIZE), "{metadata}");
+    // That is no scrub.
+    assert_eq!(sandbox.json(&["status", "disk", "--json"])["scrub"]["state"], "never");
+    let data = sandbox.json(&["check", "disk", "--data", "--json"]);
+    assert_eq!(data["checked_bytes"], 1 << 20);
+    // Superblock A is written anew.
+    flip(&sandbox, 100);
+    let text = sandbox.ok(&["check", "disk"]);
+    assert!(text.starts_with("repaired: superblock at byte 0 of the store"), "{text}");
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["check", "disk.img"]);
+}
+
+#[test]
+fn an_attached_store_is_not_looked_into_behind_its_daemon() {
     let Some(sandbox) = written() else { return };
     sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
     for words in [
-        &["check", "disk.img"][..],
-        &["dump", "disk.img", "superblock"],
+        &["dump", "disk.img", "superblock"][..],
         &["salvage", "disk.img", "image"],
         &["create", "disk.img", "--force"],
     ] {

@@ -468,3 +468,58 @@ fn what_is_longer_than_any_store_is_said_to_be() {
         assert!(!sandbox.path("disk.img").exists(), "nothing is left of it");
     }
 }
+
+#[test]
+fn a_volume_may_have_more_addresses_than_it_can_store() {
+    let sandbox = Sandbox::new();
+    let create = ["create", "disk.img", "--segment-size", "2M", "--size"];
+    let made = sandbox.json(&[&create[..], &["1T", "--capacity", "64M", "--json"]].concat());
+    assert_eq!(made["volume_size_bytes"], 1_u64 << 40);
+    assert_eq!(made["capacity_bytes"], 64 << 20);
+    assert!(made["store_size_bytes"].as_u64() < Some(256 << 20), "{made}");
+    let uri = sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let status = sandbox.json(&["status", "disk", "--json"]);
+    assert_eq!(status["volume_size_bytes"], 1_u64 << 40);
+    let space = &status["statistics"]["space"];
+    assert!(space["charged_limit_bytes"].as_u64() >= Some(64 << 20), "{space}");
+    let write = |at: &str, size: &str| {
+        let command = format!("write -P 1 {at} {size}");
+        let output = std::process::Command::new("qemu-io")
+            .args(["-f", "raw", "-c", &command, uri.trim_end()])
+            .output();
+        output.ok().map(|output| {
+            let text =
+                String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+            output.status.success() && !text.contains("failed")
+        })
+    };
+    let Some(first) = write("900G", "48M") else {
+        return sandbox::skipped("writes to a sparse volume: qemu-io is not installed");
+    };
+    assert!(first, "there is room for it");
+    assert_eq!(write("100G", "48M"), Some(false), "there is no room for it");
+    assert_eq!(write("900G", "48M"), Some(true), "an overwrite always has room");
+    let text = sandbox.ok(&["status", "disk"]);
+    assert!(text.contains("  capacity   "), "{text}");
+    sandbox.ok(&["detach", "disk"]);
+    sandbox.ok(&["check", "disk.img", "--data"]);
+}
+
+#[test]
+fn a_capacity_that_makes_no_sense_is_refused() {
+    let sandbox = Sandbox::new();
+    let create = ["create", "disk.img", "--segment-size", "2M"];
+    for words in [
+        // More than there are addresses; without addresses; more than the file has; of other data; no block.
+        &["--size", "64M", "--capacity", "128M"][..],
+        &["--capacity", "64M"],
+        &["--size", "1T", "--capacity", "1G", "--store-size", "256M"],
+        &["--size", "1T", "--capacity", "64M", "--from", "other.img"],
+        &["--size", "1T", "--capacity", "0"],
+        &["--size", "1T", "--capacity", "1000"],
+        &["--size", "1T", "--capacity", "-1"],
+    ] {
+        sandbox.fails(2, &[&create[..], words].concat());
+        assert!(!sandbox.path("disk.img").exists(), "{words:?}");
+    }
+}

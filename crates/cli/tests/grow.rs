@@ -2,7 +2,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, can_mount};
+use sandbox::{Sandbox, can_mount, skipped};
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
@@ -23,8 +23,75 @@ fn a_file_grows_and_is_sound() {
     sandbox.ok(&["check", "disk.img", "--data"]);
     let entry = sandbox.json(&["attach", "disk.img", "--via", "nbd-server", "--json"]);
     assert_eq!(entry["volume_size_bytes"], grown["volume_size_bytes"]);
-    let error = sandbox.fails(1, &["grow", "disk.img", "--store-size", "512M"]);
-    assert!(error.contains("attached as 'disk'") && error.contains("coulter detach"), "{error}");
+}
+
+/// The size that the kernel shows of a block device.
+fn device_size(device: &str) -> u64 {
+    let name = device.trim_start_matches("/dev/");
+    let sectors = fs::read_to_string(format!("/sys/block/{name}/size")).expect("it is there");
+    sectors.trim().parse::<u64>().expect("a number") * 512
+}
+
+#[test]
+fn an_attached_volume_grows_and_its_device_with_it_while_a_file_system_is_mounted() {
+    let Some(_alone) = can_mount("growing while a file system is mounted") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--size", "128M", "--segment-size", "2M"]);
+    let directory = sandbox.make_directory("mnt").display().to_string();
+    sandbox.ok(&["attach", "disk.img", "--via", "loop"]);
+    sandbox.ok(&["mount", "disk.img", &directory, "--mkfs", "ext4"]);
+    let device = sandbox.listed()[0]["device"].as_str().expect("it has one").to_owned();
+    assert_eq!(device_size(&device), 128 << 20);
+    let file = sandbox.path("mnt/file");
+    fs::write(&file, vec![7; 8 << 20]).expect("there is room");
+    let mut open = File::options().append(true).open(&file).expect("it is there");
+    let grown = sandbox.json(&["grow", "disk", "--size", "256M", "--json"]);
+    assert_eq!(grown["volume_size_bytes"], 256 << 20);
+    assert_eq!(device_size(&device), 256 << 20, "hosts see it");
+    assert_eq!(sandbox.listed()[0]["volume_size_bytes"], 256 << 20);
+    open.write_all(&[8; 4096]).expect("what was open stays open");
+    open.sync_all().expect("it is durable");
+    let output = Command::new("resize2fs").arg(&device).output().expect("it is installed");
+    let error = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        fs::write(sandbox.path("mnt/large"), vec![9; 150 << 20]).expect("there is room now");
+    } else {
+        assert!(error.contains("Permission denied to resize"), "{error}");
+        skipped("growing the file system itself: it takes CAP_SYS_RESOURCE");
+    }
+    let mut expected = vec![7; 8 << 20];
+    expected.extend([8; 4096]);
+    assert!(fs::read(&file).expect("it is there") == expected);
+    sandbox.ok(&["umount", &directory]);
+    sandbox.ok(&["check", "disk.img", "--data"]);
+}
+
+#[test]
+fn an_attached_volume_that_does_not_grow_serves_on() {
+    let sandbox = with_store();
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server"]);
+    let size = sandbox.listed()[0]["volume_size_bytes"].clone();
+    let length = || fs::metadata(sandbox.path("disk.img")).expect("it is there").len();
+    let error = sandbox.fails(2, &["grow", "disk", "--store-size", "256M", "--size", "1M"]);
+    assert!(error.contains("never shrinks"), "{error}");
+    let error = sandbox.fails(2, &["grow", "disk.img", "--store-size", "100M"]);
+    assert!(error.contains("never shrinks"), "{error}");
+    assert_eq!(length(), 128 << 20, "a refusal leaves the file as it was");
+    let status = sandbox.json(&["status", "disk", "--json"]);
+    assert_eq!((&status["state"], &status["volume_size_bytes"]), (&"running".into(), &size));
+    // The file below became shorter: opened again it would be refused.
+    let file = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
+    file.set_len(120 << 20).expect("it can be cut");
+    let error = sandbox.fails(1, &["grow", "disk"]);
+    assert!(error.contains("has become shorter"), "{error}");
+    file.set_len(128 << 20).expect("it can be made longer");
+    assert_eq!(sandbox.json(&["status", "disk", "--json"])["state"], "running");
+    sandbox.ok(&["detach", "disk"]);
+    let attach = ["attach", "disk.img", "--via", "nbd-server", "--read-only"];
+    sandbox.ok(&attach);
+    let error = sandbox.fails(1, &["grow", "disk", "--store-size", "256M"]);
+    assert!(error.contains("read-only"), "{error}");
+    assert_eq!(length(), 128 << 20);
 }
 
 #[test]

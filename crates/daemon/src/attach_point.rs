@@ -111,7 +111,11 @@ impl AttachPoint {
                 let options = loop_options(entry);
                 let device =
                     LoopDevice::resume(&*service, descriptor, device, &directory, &options);
-                Box::new(device.map_err(|error| failed(error.to_string()))?)
+                let device = device.map_err(|error| failed(error.to_string()))?;
+                if let Err(error) = device.take_over_size(service.size()) {
+                    log::error!(error:%; "hosts do not see the size of the volume");
+                }
+                Box::new(device)
             }
             // These hand nothing over: whoever is to serve them next takes them over.
             Point::Ublk | Point::Nbd | Point::Fs { .. } => {

@@ -1,9 +1,11 @@
 //! What lies behind an attach point, as the daemon sees it.
 
-use crate::error::{DaemonError, Error};
+use crate::error::{DaemonError, Error, OpenError};
+use crate::growth::{Grown, Growth};
 use crate::opening::Opening;
 use crate::state::Entry;
 use crate::status::Facts;
+use coulter::scrub::{Scrub, ScrubOrder};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, State};
@@ -22,6 +24,19 @@ pub trait Source: Send {
     /// Whether [`Source::store`] is the path of a file or disk, which one daemon serves at most. Of
     /// anything else there may be any number.
     fn is_at_its_path(&self) -> bool;
+
+    /// Lets it grow over all of its file or disk, while nobody has it open.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn grow(&self, _growth: Growth) -> Result<Grown, Error> {
+        Err(OpenError::NotGrown {
+            path: self.store(),
+            reason: "it is no store in a file or on a disk".to_owned(),
+            is_usage: false,
+        }
+        .into())
+    }
 
     /// Opens it.
     ///
@@ -65,6 +80,11 @@ pub trait Backing {
 
     /// Changes settings; what they are then. `None` if it has none to be changed, or has ended.
     fn tune(&self, retuning: Retuning) -> Option<Tuning>;
+
+    /// Begins or ends a scrub; how far it is then. `None` if it is nothing that can be scrubbed, or has ended.
+    fn scrub(&self, _order: ScrubOrder) -> Option<Scrub> {
+        None
+    }
 
     /// Why no other process could go on with it, if that is so; in words that follow "because".
     fn bound_to_the_process(&self) -> Option<&'static str> {

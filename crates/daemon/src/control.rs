@@ -8,6 +8,8 @@
 //! The protocol is internal: both ends are one build, and its fields may change in any release.
 
 use crate::error::{DaemonError, Error, StateError};
+use crate::growth::{Grown, Growth};
+use crate::scrub::{ScrubAction, ScrubFacts};
 use crate::setting::{Setting, Settings};
 use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
@@ -63,6 +65,16 @@ pub enum Request {
         /// Settings to change.
         settings: Vec<Setting>,
     },
+    /// Let the volume grow over all of its file or disk.
+    Grow {
+        /// How.
+        growth: Growth,
+    },
+    /// Begin or end a scrub, or tell of it.
+    Scrub {
+        /// Which.
+        action: ScrubAction,
+    },
     /// Does the volume hold anything?
     FirstData,
     /// Do what only this kind of backing understands.
@@ -80,6 +92,10 @@ pub enum Reply {
     Status(Box<Facts>),
     /// To [`Request::Tune`].
     Settings(Settings),
+    /// To [`Request::Grow`].
+    Grown(Grown),
+    /// To [`Request::Scrub`].
+    Scrub(Box<ScrubFacts>),
     /// To [`Request::FirstData`].
     FirstData {
         /// The first byte of the first block that is mapped; none if none is.
@@ -100,7 +116,9 @@ pub enum Reply {
 /// [`DaemonError::Ending`] or [`DaemonError::DaemonSilent`] when it does not answer in time.
 pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<Reply, Error> {
     let patience = match request {
-        Request::Detach { .. } | Request::Restart { .. } => SHUTDOWN_PATIENCE,
+        Request::Detach { .. } | Request::Restart { .. } | Request::Grow { .. } => {
+            SHUTDOWN_PATIENCE
+        }
         Request::FirstData => SEARCH_PATIENCE,
         _ => PATIENCE,
     };

@@ -6,13 +6,14 @@
 
 use crate::opening::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
+use crate::scrub::{ScrubFacts, Stage};
 use crate::state::Entry;
 use crate::status::Facts;
 use serde_json::{Map, Value};
 use std::fmt::{Display, Write};
 
 /// What goes up and down, of the groups and counters of the library; all others only go up.
-const GAUGES: [(&str, &str); 24] = [
+const GAUGES: [(&str, &str); 26] = [
     ("overlay", "files"),
     ("overlay", "settled_files"),
     ("overlay", "settle_backlog_files"),
@@ -27,6 +28,8 @@ const GAUGES: [(&str, &str); 24] = [
     ("space", "segments_total"),
     ("space", "segments_empty"),
     ("space", "valid_bytes"),
+    ("space", "charged_bytes"),
+    ("space", "charged_limit_bytes"),
     ("cleaning", "defrag_position_bytes"),
     ("map", "memory_bytes"),
     ("map", "memory_peak_bytes"),
@@ -60,6 +63,9 @@ pub(crate) fn render(facts: &Facts) -> String {
                 page.replica(replica);
             }
             page.group("overlay", "overlay", &status.overlay);
+            if let Some(scrub) = &status.scrub {
+                page.scrub(scrub);
+            }
         }
         Facts::Other(status) => {
             page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
@@ -93,6 +99,27 @@ impl Page {
         self.gauge("buffered", help, u8::from(is_buffered));
         let help = "When it was attached, in seconds since 1970";
         self.gauge("attached_at_unix_seconds", help, entry.attached_at_unix_seconds);
+    }
+
+    /// The latest scrub, whichever daemon began it.
+    fn scrub(&mut self, scrub: &ScrubFacts) {
+        let is_running = u8::from(scrub.state == Stage::Running);
+        self.gauge("scrub_running", "1 while a scrub goes on", is_running);
+        let help = "Bytes of the volume up to which the latest scrub has come";
+        self.gauge("scrub_position_bytes", help, scrub.position_bytes);
+        let help = "Bytes that the latest scrub has read and compared";
+        let checked = scrub.checked_bytes + scrub.metadata_checked_bytes;
+        self.gauge("scrub_checked_bytes", help, checked);
+        let help = "Bytes of the volume that the latest scrub could not read";
+        self.gauge("scrub_damaged_bytes", help, scrub.damaged_bytes);
+        let help = "Damaged blocks of metadata that the latest scrub could not repair";
+        let left = scrub.metadata_damaged.saturating_sub(scrub.metadata_repaired);
+        self.gauge("scrub_metadata_damaged_blocks", help, left);
+        let help = "Damaged blocks of metadata that the latest scrub repaired";
+        self.gauge("scrub_metadata_repaired_blocks", help, scrub.metadata_repaired);
+        let help =
+            "When the latest scrub had gone through everything, in seconds since 1970; 0 before";
+        self.gauge("scrub_finished_at_unix_seconds", help, scrub.finished_at_unix_seconds);
     }
 
     fn statistics(&mut self, statistics: &Map<String, Value>) {

@@ -65,6 +65,8 @@ pub fn run(
     if resumed.is_some() && entry.via == Via::Loop {
         job.point = Point::Loop;
     }
+    // What the command is told that waits for this.
+    let mut reply = Reply::Done;
     let mut served = false;
     let mut ready = |entry: &Entry| {
         ready(entry)?;
@@ -73,8 +75,13 @@ pub fn run(
         Ok(())
     };
     let ended = loop {
-        let next = match serve(state, &job, &mut entry, &signals, resumed, &mut ready) {
+        let next = match serve(state, &job, &mut entry, &signals, resumed, reply, &mut ready) {
             Turn::Ended(ended) => break ended,
+            Turn::Grown { handover, reply: told } => {
+                job.opening.has_begun();
+                (resumed, reply) = (Some(handover), told);
+                continue;
+            }
             Turn::Restart { handover, program } => (handover, program),
         };
         let (handover, program) = next;
@@ -86,7 +93,7 @@ pub fn run(
         // Then this one goes on as it was.
         job.opening.has_begun();
         log::error!(name = entry.name, error:%; "could not become another program");
-        resumed = Some(handover);
+        (resumed, reply) = (Some(handover), Reply::Done);
     };
     if !served && entry.via == Via::Loop {
         // What was handed over, and cannot go on, is dead; so is what could not be made whole.
@@ -120,6 +127,8 @@ pub fn run(
 enum Turn {
     /// It is over.
     Ended(Ended),
+    /// Everything is closed and hosts wait; the store has grown or not, and this program goes on.
+    Grown { handover: Handover, reply: Reply },
     /// Everything is closed, hosts wait, and another program is to go on.
     Restart { handover: Handover, program: PathBuf },
 }
@@ -137,6 +146,7 @@ fn serve(
     entry: &mut Entry,
     signals: &Signals,
     resumed: Option<Handover>,
+    reply: Reply,
     ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Turn {
     let (descriptor, waiting) = match resumed {
@@ -157,7 +167,7 @@ fn serve(
                 "serving"
             );
             if let Some(client) = waiting {
-                client.answer(&Reply::Done);
+                client.answer(&reply);
             }
             notify(&format!("READY=1\nSTATUS=serving {}", entry.name));
             serving.answer_until_told_to_end(signals)
@@ -169,6 +179,20 @@ fn serve(
             notify("STOPPING=1");
             let ended = serving.end();
             Turn::Ended(Ended { result: result.and(ended), asked_by })
+        }
+        End::Grow { growth, descriptor, client } => {
+            let ended = serving.end();
+            let grown = ended.and_then(|_| job.source.grow(growth));
+            let reply = grown.map_or_else(
+                |error| {
+                    log::error!(error:%; "the store does not grow");
+                    Reply::Failed(error.report())
+                },
+                Reply::Grown,
+            );
+            let handover =
+                Handover { entry: entry.clone(), descriptor, client: client.into_stream() };
+            Turn::Grown { handover, reply }
         }
         End::Restart { program, descriptor, client } => {
             notify("RELOADING=1");

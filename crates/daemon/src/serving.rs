@@ -8,12 +8,14 @@ use crate::error::{DaemonError, Error, OpenError};
 use crate::events::{Event, Events, Signals};
 use crate::failure_log::FailureLog;
 use crate::first_data;
+use crate::growth::{self, Growth};
 use crate::handover;
 use crate::job::Job;
 use crate::liveness::Liveness;
 use crate::outside::Outside;
 use crate::requests::{Client, Requests};
 use crate::scrapes::{self, Port};
+use crate::scrub::{ScrubAction, ScrubFacts, Scrubs};
 use crate::setting::{self, Setting, Settings};
 use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::{Facts, overlay_facts};
@@ -37,6 +39,15 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub(super) enum End {
     /// It is over; the client that asked for it, if there is one, waits for the answer.
     Over(Result<(), Error>, Option<Client>),
+    /// The store is to grow, and this process goes on.
+    Grow {
+        /// How.
+        growth: Growth,
+        /// What its attach point resumes with.
+        descriptor: OwnedFd,
+        /// Who waits for it to serve.
+        client: Client,
+    },
     /// Another program goes on.
     Restart {
         /// Which.
@@ -56,9 +67,13 @@ pub(super) struct Serving {
     entry: Entry,
     /// Whether the store was to be opened for reading only.
     read_only: bool,
+    /// Whether a copy of it is kept elsewhere.
+    is_replicated: bool,
     since: Instant,
     state: State,
     failures: FailureLog,
+    /// How far the latest scrub is.
+    scrubs: Scrubs,
     /// Whether it was told that nothing is answered.
     is_silent: bool,
     directory: StateDirectory,
@@ -141,6 +156,8 @@ impl Serving {
         if entry.via.is_block_device() {
             uevent::announce(&point.device());
         }
+        let scrub = |order| backing.scrub(order);
+        let scrubs = Scrubs::resume(state, &entry.uuid, entry.volume_size_bytes, &scrub);
         let (entry, state, directory) = (entry.clone(), known, state.clone());
         Ok(Serving {
             backing,
@@ -148,9 +165,11 @@ impl Serving {
             events,
             entry,
             read_only: job.opening.read_only,
+            is_replicated: job.opening.replicate.is_some(),
             since,
             state,
             failures: FailureLog::default(),
+            scrubs,
             is_silent: false,
             directory,
             is_unlisted: false,
@@ -177,6 +196,13 @@ impl Serving {
                         Err(error) => client.answer(&Reply::Failed(error.report())),
                     }
                 }
+                Ok(Event::Request(Request::Grow { growth }, client)) => {
+                    log::info!("growing when what is asked for is done");
+                    match self.prepare_growth() {
+                        Ok(descriptor) => return End::Grow { growth, descriptor, client },
+                        Err(error) => client.answer(&Reply::Failed(error.report())),
+                    }
+                }
                 Ok(Event::Request(Request::Detach { force }, client)) => match self.detach(force) {
                     Ok(()) => return End::Over(Ok(()), Some(client)),
                     // There is nothing left to serve.
@@ -186,6 +212,13 @@ impl Serving {
                     Err(error) => client.answer(&Reply::Failed(error.report())),
                 },
                 Ok(Event::Request(Request::FirstData, client)) => self.search(client),
+                Ok(Event::Request(Request::Scrub { action }, client)) => {
+                    let scrubbed = self.scrub(action);
+                    client.answer(&scrubbed.map_or_else(
+                        |error| Reply::Failed(error.report()),
+                        |facts| Reply::Scrub(Box::new(facts)),
+                    ));
+                }
                 Ok(Event::Request(request, client)) => client.answer(&self.answer(&request)),
                 Ok(Event::Heartbeat) if self.point.has_ended() => {
                     log::info!("it was unmounted");
@@ -243,6 +276,12 @@ impl Serving {
         Ok(settings)
     }
 
+    fn scrub(&mut self, action: ScrubAction) -> Result<ScrubFacts, Error> {
+        let (name, backing) = (self.entry.name.clone(), &self.backing);
+        let facts = self.scrubs.act(action, &|order| backing.scrub(order));
+        facts.ok_or_else(|| DaemonError::NotScrubbed { name }.into())
+    }
+
     /// Whether this could go on as `program`.
     fn check_restart(&self, program: &Path) -> Result<(), Error> {
         let refused = |reason: &str| DaemonError::Restart {
@@ -261,10 +300,51 @@ impl Serving {
         handover::check(&self.entry.name, program)
     }
 
+    /// Has hosts wait, if the store can be closed, grown and opened again.
+    fn prepare_growth(&mut self) -> Result<OwnedFd, Error> {
+        self.check_growth()?;
+        self.point.hand_over().map_err(|_| {
+            let reason = format!(
+                "it is attached by {}, which cannot wait for it: detach it first",
+                self.entry.via
+            );
+            OpenError::NotGrown { path: self.entry.store.clone(), reason, is_usage: false }.into()
+        })
+    }
+
+    /// Whether its store could be closed, grown and opened again.
+    fn check_growth(&self) -> Result<(), Error> {
+        let path = self.entry.store.clone();
+        let refused = |reason: String| OpenError::NotGrown { path, reason, is_usage: false };
+        if self.read_only {
+            return Err(refused("it is attached read-only".to_owned()).into());
+        }
+        if self.is_replicated {
+            let reason = "a copy of it is kept elsewhere, which does not grow while it is attached";
+            return Err(refused(reason.to_owned()).into());
+        }
+        if let Some(reason) = self.backing.bound_to_the_process() {
+            return Err(refused(reason.to_owned()).into());
+        }
+        handover::check_store(&self.entry, self.read_only)?;
+        // Closed, it could not be opened again.
+        let needed = self.backing.store_size().unwrap_or(0);
+        let found = growth::size_of(&self.entry.store)?;
+        if found < needed {
+            return Err(refused(format!(
+                "it has become shorter: it has {found} bytes, and the store needs {needed}"
+            ))
+            .into());
+        }
+        Ok(())
+    }
+
     /// A volume that can do less than before says so once in the log, as does one that answers nothing, and
     /// when it does again. What fails is told now and then.
     fn watch(&mut self) {
         self.failures.tell(&self.backing.failures(), Instant::now(), false);
+        let backing = &self.backing;
+        self.scrubs.watch(&|order| backing.scrub(order));
         let unanswered_for = self.backing.unanswered_for().unwrap_or_default();
         let is_silent = unanswered_for >= SILENCE;
         if is_silent != self.is_silent {
@@ -336,6 +416,7 @@ impl Serving {
                 {
                     status.overlay = overlay_facts(&figures);
                 }
+                facts.tell_scrub(self.scrubs.facts());
                 if let Some(trouble) = self.outside.trouble() {
                     facts.tell_trouble(trouble);
                 }
@@ -347,7 +428,11 @@ impl Serving {
             },
             Request::Command { words } => self.backing.command(&self.entry, words),
             // These do not come here.
-            Request::Detach { .. } | Request::Restart { .. } | Request::FirstData => Ok(()),
+            Request::Detach { .. }
+            | Request::Restart { .. }
+            | Request::Grow { .. }
+            | Request::FirstData
+            | Request::Scrub { .. } => Ok(()),
         };
         result.map_or_else(|error| Reply::Failed(error.report()), |()| Reply::Done)
     }
@@ -397,6 +482,8 @@ impl Serving {
         // Does nothing if it was detached already.
         let detached = self.point.detach(true);
         self.failures.tell(&self.backing.failures(), Instant::now(), true);
+        let backing = &self.backing;
+        self.scrubs.end(&|order| backing.scrub(order));
         let closed = self.backing.close(&self.entry, self.since.elapsed());
         detached.and(closed)
     }

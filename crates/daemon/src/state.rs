@@ -258,6 +258,17 @@ impl StateDirectory {
         Ok(killed.find(|entry| entry.matched_by(text, path.as_deref()) == Match::Yes))
     }
 
+    /// The attached volume that `path` means: its store, or its name if nothing else is there.
+    pub fn attached_at(&self, path: &Path) -> Option<Entry> {
+        match path.canonicalize() {
+            Ok(store) => {
+                let is_it = |entry: &Entry| entry.is_of(&store) == Some(true);
+                self.attached().ok()?.into_iter().find(is_it)
+            }
+            Err(_) => self.find(path.to_str()?).ok(),
+        }
+    }
+
     /// The attached volume that `text` means: a name, the path of a store, or a device.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 use crate::opening::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
+use crate::scrub::{ScrubFacts, Stage};
 use crate::state::Entry;
 use coulter_terminal::Size;
 use coulter_terminal::{self as terminal, BOLD};
@@ -47,6 +48,13 @@ impl Facts {
             Facts::Other(other) => &mut other.entry,
         };
         entry.failure.get_or_insert(trouble);
+    }
+
+    /// Takes note of the latest scrub.
+    pub(crate) fn tell_scrub(&mut self, scrub: &ScrubFacts) {
+        if let Facts::Volume(status) = self {
+            status.scrub = Some(Box::new(scrub.clone()));
+        }
     }
 
     fn meters(&self) -> Meters {
@@ -145,6 +153,9 @@ pub struct Status {
     /// The figures of the overlay that it is the store of; empty for other volumes.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub overlay: Map<String, Value>,
+    /// The latest scrub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<Box<ScrubFacts>>,
     /// What lies below it, where that tells something.
     #[serde(flatten)]
     pub below: Option<Below>,
@@ -193,6 +204,7 @@ impl Status {
             statistics,
             replica: None,
             overlay: Map::new(),
+            scrub: None,
             below: None,
         };
         let written = |name| status.number(&["written", name]) as f64;
@@ -371,6 +383,9 @@ impl fmt::Display for Status {
                 "  writeback  writes are acknowledged from memory (buffered); only a flush makes them last"
             )?;
         }
+        if let Some(scrub) = self.scrub.as_ref().filter(|scrub| scrub.state != Stage::Never) {
+            scrub.write_lines(f)?;
+        }
         if let Some(replica) = &self.replica {
             write_replica(f, replica)?;
         }
@@ -397,6 +412,11 @@ impl fmt::Display for Status {
             Size(empty * segment),
             number("space", "segments_cleaned"),
         )?;
+        let limit = number("space", "charged_limit_bytes");
+        if limit > 0 {
+            let used = Size(number("space", "charged_bytes"));
+            writeln!(f, "  capacity   {used} of {} in use, map pages included", Size(limit))?;
+        }
         let position = number("cleaning", "defrag_position_bytes");
         if (1..*volume_size_bytes).contains(&position) {
             let moved = Size(number("cleaning", "defragmented_bytes"));

@@ -3,11 +3,13 @@
 use crate::backing::{Backing, Source};
 use crate::cache;
 use crate::error::{Error, OpenError};
+use crate::growth::{self, Grown, Growth};
 use crate::opening::{DeviceChoice, Opening, Trim};
 use crate::replication::{self, Replication, Shipped};
 use crate::signatures;
 use crate::state::{Entry, StateDirectory, name_of_store};
 use crate::status::{Facts, Status, facts_of};
+use coulter::scrub::{Scrub, ScrubOrder};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
@@ -219,6 +221,10 @@ impl Source for Store {
         true
     }
 
+    fn grow(&self, growth: Growth) -> Result<Grown, Error> {
+        growth::grow(&self.path, growth)
+    }
+
     fn open(&self, opening: &Opening) -> Result<Box<dyn Backing>, Error> {
         Ok(Box::new(self.open_wrapped(opening, &|device| device)?))
     }
@@ -284,6 +290,10 @@ impl Backing for OpenStore {
             true => shipped.replica.leave_within(LINGER),
             false => shipped.replica.stay(),
         }
+    }
+
+    fn scrub(&self, order: ScrubOrder) -> Option<Scrub> {
+        self.volume.scrub(order)
     }
 
     /// What is known at the end can be had again by opening the store.

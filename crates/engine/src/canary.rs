@@ -96,11 +96,15 @@ pub enum Canary {
     UnreadableDropped,
     /// A header that is rebuilt from what another one tells of it counts though its payload is not what was written.
     EchoUnverified,
+    /// A scrub takes the blocks of every third segment for intact, and does not read them.
+    ScrubSkipsSegment,
+    /// A scrub does not compare checksums.
+    ScrubBelieves,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 41] = [
+    pub const ALL: [Canary; 43] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -142,6 +146,8 @@ impl Canary {
         Canary::ParityIncomplete,
         Canary::UnreadableDropped,
         Canary::EchoUnverified,
+        Canary::ScrubSkipsSegment,
+        Canary::ScrubBelieves,
     ];
 }
 

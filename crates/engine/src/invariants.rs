@@ -124,6 +124,11 @@ impl Engine {
                 Purpose::Load(slot) => self.shared.loads.segment_of(slot),
                 Purpose::Clean(slot) => self.cleaner.segment_of(slot),
                 Purpose::Defrag(segment) => segment,
+                Purpose::Scrub(piece) => match piece.segment {
+                    Some(segment) => segment,
+                    // Before the log, or behind it.
+                    None => continue,
+                },
                 Purpose::Trim(segment) => {
                     self.shared.segments.assert_trimming(segment);
                     continue;
@@ -142,7 +147,10 @@ impl Engine {
             assert_eq!(segment.readers, readers[index.index()], "who reads {index:?} is counted");
         }
         let cleaning = self.count_ios(|p| matches!(p, Purpose::Clean(_) | Purpose::Defrag(_)));
-        let lent = self.shared.log.lent_count() - self.checkpointer.body_copies_out();
+        let scrubbing = self.count_ios(|purpose| matches!(purpose, Purpose::Scrub(_)));
+        self.scrubber.assert_invariants(scrubbing);
+        let others = self.checkpointer.body_copies_out() + self.scrubber.lent();
+        let lent = self.shared.log.lent_count() - others;
         self.cleaner.assert_chunks(cleaning, lent);
     }
 

@@ -1,6 +1,6 @@
 //! Device commands: those that wait to be taken and those that are out.
 //!
-//! What the cleaner reads waits behind all others, and only so much of it is out at once: a device does
+//! What the cleaner and a scrub read waits behind all others, and only so much of it is out at once: a device does
 //! what it was given in order, and where its bandwidth is capped, as in a cloud, two mebibytes that
 //! nobody waits for take longer than a write of the host.
 //!
@@ -9,6 +9,7 @@
 
 use crate::api::{Command, Io, IoId, RecordRef};
 use crate::memory::{self, NoMemory};
+use crate::scrub::ScrubPiece;
 use crate::units::SegmentIndex;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -34,6 +35,8 @@ pub(crate) enum Purpose {
     Clean(u8),
     /// A piece of a range that is put in the host's order; where it lies.
     Defrag(SegmentIndex),
+    /// A piece of what a scrub reads.
+    Scrub(ScrubPiece),
     /// Recovery's read.
     Recover(u32),
 }
@@ -50,7 +53,7 @@ pub(crate) struct ReadPart {
 impl Purpose {
     /// Whether the command may wait behind all others.
     fn is_background(self) -> bool {
-        matches!(self, Purpose::Clean(_))
+        matches!(self, Purpose::Clean(_) | Purpose::Scrub(_))
     }
 }
 

@@ -76,6 +76,7 @@ mod recovery;
 mod references;
 mod requests;
 mod room;
+pub mod scrub;
 mod seal;
 mod segments;
 mod shared;
@@ -107,6 +108,7 @@ use prepare::Preparer;
 use reads::{Asked, Reads};
 use recovery::Recovery;
 use requests::Wants;
+use scrub::Scrubber;
 use shared::{ERRNO_DAMAGED, Outcome, Shared};
 use sweeper::Sweeper;
 use writes::{HostWrite, Writes};
@@ -121,6 +123,7 @@ pub struct Engine {
     sweeper: Sweeper,
     cleaner: Cleaner,
     preparer: Preparer,
+    scrubber: Scrubber,
     checkpointer: Checkpointer,
     /// Gone once the store is open.
     recovery: Option<Apart<Recovery>>,
@@ -146,6 +149,7 @@ impl Engine {
             sweeper: Sweeper::default(),
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
+            scrubber: Scrubber::default(),
             checkpointer: Checkpointer::default(),
             recovery: Some(Recovery::new(config.record_count)?),
             shared: Shared::new(config, device_size)?,
@@ -240,6 +244,7 @@ impl Engine {
             Purpose::Prepare(segment) => self.preparer.completed(shared, segment, result),
             Purpose::Clean(slot) => self.cleaner.read_completed(shared, slot, result, buffers),
             Purpose::Defrag(segment) => self.cleaner.piece_read(shared, segment, result),
+            Purpose::Scrub(piece) => self.scrubber.completed(shared, piece, result, buffers),
             Purpose::Recover(job) => {
                 if let Some(recovery) = &mut self.recovery {
                     recovery.completed(job, result);
@@ -291,6 +296,7 @@ impl Engine {
             shared.ios.limit_background(reads_max);
             self.preparer.step(shared, outcome);
         }
+        outcome = outcome.or(self.scrubber.step(shared, buffers));
         self.flusher.step(shared);
         self.applier.step(shared, buffers);
         shared.write_header_parities(buffers);
@@ -319,6 +325,7 @@ impl Engine {
                     self.writes.continue_discard(&mut self.shared, slot, buffers);
                 }
                 (Waiter::Cleaner, _) => self.cleaner.resume(),
+                (Waiter::Scrubber, failed) => self.scrubber.resume(failed),
                 (Waiter::Nobody, _) => {}
             }
         }

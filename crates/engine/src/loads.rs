@@ -20,6 +20,8 @@ pub(crate) enum Waiter {
     Discard(u32),
     /// The cleaner.
     Cleaner,
+    /// The scrubber.
+    Scrubber,
     /// Nobody: the sweep and prefetching look again by themselves.
     Nobody,
 }
@@ -76,7 +78,10 @@ impl Loads {
     /// Someone who must try again later.
     pub(crate) fn starve(&mut self, waiter: Waiter) {
         if waiter != Waiter::Nobody {
-            assert!(self.starved.len() < 1 << 24, "who starves is a request, or the cleaner");
+            assert!(
+                self.starved.len() < 1 << 24,
+                "who starves is a request, the cleaner or a scrub"
+            );
             self.starved.push(waiter);
         }
     }

@@ -135,6 +135,17 @@ impl References {
         self.all.push(referred);
     }
 
+    /// All of them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Referred> {
+        self.all.iter()
+    }
+
+    /// The one whose header lies there.
+    pub(crate) fn find(&self, header: Pba) -> Option<&Reference> {
+        let mut references = self.all.iter().map(|referred| &referred.reference);
+        references.find(|reference| reference.pba == header)
+    }
+
     /// The first so many, in order.
     pub(crate) fn first(&self, count: usize) -> &[Referred] {
         &self.all[..count]

@@ -16,7 +16,7 @@ pub struct Statistics {
     pub relocated_blocks: u64,
     /// Metadata blocks that the cleaner wrote again.
     pub relocated_metadata_blocks: u64,
-    /// Of a sparse store: blocks that its data and map pages are charged, and how many they may be.
+    /// Of a sparse store: blocks that its data and map pages are charged, and how many they may be. Zero of any other.
     pub charged_blocks: u64,
     /// See `charged_blocks`.
     pub charged_blocks_max: u64,

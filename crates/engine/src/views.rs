@@ -85,8 +85,10 @@ impl Engine {
         statistics.map = self.shared.map.statistics;
         statistics.map_bytes = self.shared.map.size();
         statistics.map_bytes_limit = self.shared.map_size();
-        statistics.charged_blocks = self.shared.charge();
-        statistics.charged_blocks_max = self.shared.charge_max();
+        if self.shared.superblock.geometry.is_sparse() {
+            statistics.charged_blocks = self.shared.charge();
+            statistics.charged_blocks_max = self.shared.charge_max();
+        }
         statistics.roots_in_use = self.shared.map.root_page_count();
         let (recovery_cells, recovery_cells_max) = self.shared.map.recovery_cells();
         statistics.recovery_cells = recovery_cells as u64;

@@ -36,6 +36,9 @@ const REFERENCES: u64 = 0x7265_6665_7221;
 /// Keeps what is drawn for writes of several ranges apart.
 const MANY: u64 = 0x6d61_6e79_2121;
 
+/// Keeps what is drawn for scrubs apart.
+const SCRUBS: u64 = 0x7363_7275_6273_2121;
+
 /// Keeps what is drawn for sparse volumes apart.
 const SPARSE: u64 = 0x7370_6172_7365_2121;
 
@@ -81,6 +84,8 @@ pub fn plan(seed: u64) -> Plan {
     let forgets = matches!(seed % 16, 2 | 15).then(|| Random::new(seed ^ FORGETS));
     // In one of three, many a write is of several ranges.
     let many = (seed % 3 == 1 || sparse).then(|| Random::new(seed ^ MANY));
+    // In one of five, the volume is scrubbed from time to time.
+    let scrubs = (seed % 5 == 4).then(|| Random::new(seed ^ SCRUBS));
     let (steps, growth) = (Vec::new(), 0);
     let mut maker = Maker {
         random,
@@ -88,6 +93,7 @@ pub fn plan(seed: u64) -> Plan {
         changes,
         forgets,
         many,
+        scrubs,
         switches,
         operator,
         shape,
@@ -201,6 +207,8 @@ struct Maker {
     forgets: Option<Random>,
     /// If it writes several ranges at once, and asks what is mapped: what is drawn for that.
     many: Option<Random>,
+    /// If it is scrubbed: what is drawn for that.
+    scrubs: Option<Random>,
     operator: Option<Random>,
     /// Whether the way to reclaim changes in the middle of its life.
     switches: bool,
@@ -291,6 +299,9 @@ impl Maker {
             {
                 let (_, setting) = SETTINGS[operator.below(SETTINGS.len() as u64) as usize];
                 self.steps.push(Step::Tune(setting));
+            }
+            if self.scrubs.as_mut().is_some_and(|scrubs| scrubs.chance(8)) {
+                self.steps.push(Step::Scrub);
             }
             if let Some(changes) = self.changes.as_mut()
                 && changes.chance(10)

@@ -16,6 +16,7 @@
 //! run 9 4711           nine device commands complete, in an order that follows from 4711
 //! drain                all that was begun comes to its end
 //! tune idle            see Setting
+//! scrub                all that counts is read and compared, while the rest goes on
 //! fault rot 3          see Fault
 //! reclaim hole-fill    space is reclaimed in another way from now on
 //! place mixed          which blocks share segments from now on
@@ -202,6 +203,8 @@ pub enum Step {
     Drain,
     /// An operator changes a setting.
     Tune(Setting),
+    /// The engine begins to read all that counts and to compare it.
+    Scrub,
     /// The device misbehaves.
     Fault(Fault, u64),
     /// Space is reclaimed in another way.
@@ -398,6 +401,7 @@ impl fmt::Display for Step {
             Step::Flush => f.write_str("flush"),
             Step::Run { events, seed } => write!(f, "run {events} {seed}"),
             Step::Drain => f.write_str("drain"),
+            Step::Scrub => write!(f, "scrub"),
             Step::Tune(setting) => write!(f, "tune {}", name_of(&SETTINGS, setting)),
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
             Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
@@ -499,6 +503,7 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "flush" => Step::Flush,
         "run" => Step::Run { events: number(1)?.try_into().ok()?, seed: number(2)? },
         "drain" => Step::Drain,
+        "scrub" => Step::Scrub,
         "tune" => Step::Tune(by_name(&SETTINGS, words.get(1)?)?),
         "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
         "reclaim" => Step::Reclaim(words.get(1)?.parse().ok()?),

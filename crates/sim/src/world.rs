@@ -254,6 +254,10 @@ impl World {
                 self.tune(*setting);
                 Ok(())
             }
+            Step::Scrub => {
+                assert!(self.engine().start_scrub(0), "there is memory for what it lists");
+                Ok(())
+            }
             Step::Fault(fault, number) => {
                 self.arm(*fault, *number);
                 Ok(())
@@ -592,6 +596,7 @@ impl World {
         self.end_client_reads(false)?;
         self.poll();
         self.take_responses()?;
+        self.check_scrub()?;
         Ok(true)
     }
 

@@ -110,7 +110,7 @@ pub fn store_size_for(volume_size: u64, options: &CreateOptions) -> Result<u64, 
         let device_size = size / SIZE;
         let translated = translate(&options, device_size, &[0; RANDOM_SIZE])?;
         let found = match layout::plan(&translated) {
-            Ok((geometry, _)) => geometry.volume_size * SIZE,
+            Ok((geometry, _)) => geometry.capacity * SIZE,
             Err(layout::LayoutError::DeviceTooSmall { needed }) if needed > device_size => {
                 size = needed * SIZE;
                 continue;

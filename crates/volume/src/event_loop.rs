@@ -28,6 +28,7 @@ use crate::geometry::Geometry;
 use crate::governor::Governor;
 use crate::message::{Ending, Message, SessionId, Submission};
 use crate::open_error::OpenErrorKind;
+use crate::scrub::{Scrub, ScrubOrder};
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::state::{ReadOnlyReason, Shared, State};
 use crate::statistics::{Latencies, LoopCounts, Statistics, Waiting, gather};
@@ -427,6 +428,9 @@ impl EventLoop {
             Message::Tune(retuning, sender) => {
                 let _ = sender.send(self.tune(retuning));
             }
+            Message::Scrub(order, sender) => {
+                let _ = sender.send(self.scrub(order));
+            }
             Message::Host(guest) => self.guest = Some(guest),
             Message::End(ending) => self.begin_end(ending),
         }
@@ -444,6 +448,13 @@ impl EventLoop {
         let driver = self.driver.as_mut().expect("no step is taken after the end");
         let tuning = driver.tune(retuning);
         self.governor.tune(retuning, tuning, driver.engine(), now_ns)
+    }
+
+    fn scrub(&mut self, order: ScrubOrder) -> Scrub {
+        let now_ns = self.shared.now_ns();
+        let driver = self.driver.as_mut().expect("no step is taken after the end");
+        self.governor.scrub(order, driver.engine(), now_ns);
+        Scrub::of(driver.engine())
     }
 
     fn correspondent(&mut self, session: SessionId) -> &mut Correspondent {
@@ -587,7 +598,7 @@ impl EventLoop {
             }
             // It runs all the same: somebody counts on that.
             Message::Host(guest) => self.guest = Some(guest),
-            Message::Disconnect(_) | Message::Tune(..) | Message::End(_) => {}
+            Message::Disconnect(_) | Message::Tune(..) | Message::Scrub(..) | Message::End(_) => {}
         }
     }
 }

@@ -5,17 +5,14 @@
 //! loop may sleep. Without any of the settings nothing here is called but [`Governor::is_at_work`].
 //!
 //! Invariants:
-//! - over any time t cleaning reads at most rate × t + [`BURST`] of it, and one chunk;
+//! - over any time t cleaning, or a scrub, reads at most what [`Allowance`] pays out, and one chunk;
 //! - a sleep that ends only because of a setting ends by itself: nobody is woken for it.
 
+use crate::allowance::Allowance;
+use crate::scrub::ScrubOrder;
+use crate::service::BLOCK_SIZE;
 use crate::tuning::{CleaningRate, IdleAfter, LatencyTarget, Retuning, Tuning};
 use coulter_engine::Engine;
-use coulter_format::BLOCK_SIZE;
-use std::time::Duration;
-
-/// What may be saved up: more would be felt as a stall by those who set a rate.
-const BURST: Duration = Duration::from_millis(50);
-
 /// How often at most the loop wakes up for an allowance, and at least for the host's latency.
 const NAP_LEAST_NS: u64 = 2_000_000;
 const NAP_NS: u64 = 50_000_000;
@@ -27,17 +24,15 @@ const WINDOW_WRITES: u32 = 2048;
 /// Writes below which nothing is concluded.
 const WRITES_MIN: u32 = 16;
 
-const SECOND_NS: u128 = 1_000_000_000;
-
 /// Settings that need a clock, and what they need to know.
 #[derive(Debug, Default)]
 pub(crate) struct Governor {
     rate: CleaningRate,
+    cleaning: Allowance,
+    scrub: Allowance,
     target: LatencyTarget,
     cleans_when_idle: bool,
     idle_after: IdleAfter,
-    /// Up to when the allowance has been paid out.
-    paid_ns: u64,
     slow: SlowWrites,
     holds_back: bool,
     /// When the host was last seen to want something; `None` before the first turn.
@@ -58,11 +53,10 @@ pub(crate) struct GovernorCounts {
 impl Governor {
     /// Whether any setting needs the clock.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.limits() || self.target.time().is_some() || self.cleans_when_idle
-    }
-
-    fn limits(&self) -> bool {
-        self.rate.bytes_per_second().is_some()
+        self.cleaning.is_limited()
+            || self.scrub.is_limited()
+            || self.target.time().is_some()
+            || self.cleans_when_idle
     }
 
     pub(crate) fn counts(&self) -> GovernorCounts {
@@ -78,8 +72,9 @@ impl Governor {
         now_ns: u64,
     ) -> Tuning {
         if let Some(rate) = retuning.cleaning_rate {
-            (self.rate, self.paid_ns) = (rate, now_ns);
-            engine.limit_cleaning(self.limits());
+            self.rate = rate;
+            self.cleaning.set(rate.bytes_per_second(), now_ns);
+            engine.limit_cleaning(self.cleaning.is_limited());
         }
         if let Some(target) = retuning.latency_target {
             (self.target, self.slow) = (target, SlowWrites::default());
@@ -98,6 +93,19 @@ impl Governor {
             idle_cleaning: self.cleans_when_idle,
             idle_after: self.idle_after,
             ..tuning
+        }
+    }
+
+    /// Has a scrub begin, change its rate or end.
+    pub(crate) fn scrub(&mut self, order: ScrubOrder, engine: &mut Engine, now_ns: u64) {
+        match order {
+            ScrubOrder::Start { from_bytes, rate } => {
+                self.scrub.set(rate.bytes_per_second(), now_ns);
+                engine.limit_scrub(self.scrub.is_limited());
+                engine.start_scrub(from_bytes / BLOCK_SIZE);
+            }
+            ScrubOrder::Stop => engine.stop_scrub(),
+            ScrubOrder::Tell => {}
         }
     }
 
@@ -141,9 +149,15 @@ impl Governor {
     pub(crate) fn nap_ns(&self, engine: &Engine, now_ns: u64) -> Option<u64> {
         let mut nap = None;
         if engine.waits_for_time() {
-            let debt = engine.cleaning_allowance().map_or(0, |allowance| 1 - allowance.min(1));
-            let owed = self.time_for(debt.unsigned_abs()).map_or(0, |time| time.max(NAP_LEAST_NS));
-            nap = Some(if owed > 0 { owed } else { NAP_NS });
+            let allowance = engine.cleaning_allowance().unwrap_or(1);
+            let owed = allowance <= 0;
+            let time = self.cleaning.time_until_positive(allowance).filter(|_| owed);
+            nap = Some(time.map_or(NAP_NS, |time| time.max(NAP_LEAST_NS)));
+        }
+        if engine.scrub_waits_for_time() {
+            let allowance = engine.scrub_allowance().unwrap_or(1);
+            let time = self.scrub.time_until_positive(allowance).unwrap_or(0).max(NAP_LEAST_NS);
+            nap = Some(nap.map_or(time, |nap: u64| nap.min(time)));
         }
         if let Some(wanted_ns) = self.wanted_ns
             && self.cleans_when_idle
@@ -164,24 +178,14 @@ impl Governor {
         }
     }
 
-    /// Adds to the engine's allowance what the time since the last turn is worth, in whole blocks.
+    /// Adds to the engine's allowances what the time since the last turn is worth.
     fn pay_out(&mut self, engine: &mut Engine, now_ns: u64) {
-        let Some(rate) = self.rate.bytes_per_second() else { return };
-        let elapsed = u128::from(now_ns.saturating_sub(self.paid_ns));
-        let blocks = elapsed * u128::from(rate) / (SECOND_NS * BLOCK_SIZE as u128);
-        let Ok(blocks) = u64::try_from(blocks) else { return };
-        if blocks > 0 {
-            self.paid_ns += self.time_for(blocks).unwrap_or(0);
-            let burst = u128::from(rate) * BURST.as_nanos() / (SECOND_NS * BLOCK_SIZE as u128);
-            engine.allow_cleaning(blocks, (burst as u64).max(1));
+        if let Some(payment) = self.cleaning.pay(now_ns) {
+            engine.allow_cleaning(payment.blocks, payment.most);
         }
-    }
-
-    /// Nanoseconds that reading so many blocks takes at the rate, rounded up.
-    fn time_for(&self, blocks: u64) -> Option<u64> {
-        let rate = u128::from(self.rate.bytes_per_second()?);
-        let bytes = u128::from(blocks) * BLOCK_SIZE as u128;
-        Some(u64::try_from((bytes * SECOND_NS).div_ceil(rate)).unwrap_or(u64::MAX))
+        if let Some(payment) = self.scrub.pay(now_ns) {
+            engine.allow_scrub(payment.blocks, payment.most);
+        }
     }
 }
 
@@ -224,6 +228,7 @@ impl SlowWrites {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn engine() -> Engine {
         Engine::open(coulter_engine::Config::default(), 1 << 20).expect("there is memory")

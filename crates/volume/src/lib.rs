@@ -74,6 +74,7 @@
 //! | [`LocalVolume`] | the thread that asks | one thread that does its own waiting |
 
 mod abort;
+mod allowance;
 mod arena;
 mod bounce;
 pub mod buffer;
@@ -104,6 +105,7 @@ mod message;
 mod open_error;
 mod open_options;
 mod pool;
+pub mod scrub;
 pub mod service;
 mod session;
 mod state;

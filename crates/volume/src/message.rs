@@ -3,6 +3,7 @@
 use crate::delivery::Outbox;
 use crate::many::Many;
 use crate::memory::Memory;
+use crate::scrub::{Scrub, ScrubOrder};
 use crate::service::{Completion, Guest, Operation, RequestError};
 use crate::statistics::Statistics;
 use crate::tuning::{Retuning, Tuning};
@@ -59,6 +60,8 @@ pub(crate) enum Message {
     Statistics(SyncSender<Statistics>),
     /// Change settings, and tell what they are then.
     Tune(Retuning, SyncSender<Tuning>),
+    /// Begin or end a scrub, and tell how far it is.
+    Scrub(ScrubOrder, SyncSender<Scrub>),
     /// Run this on the loop's thread.
     Host(Guest),
     /// Stop.

@@ -100,6 +100,10 @@ pub struct Space {
     pub segments_empty: u64,
     /// Bytes in segments that are still needed.
     pub valid_bytes: u64,
+    /// Of a sparse volume: bytes that its data and map pages are charged; 0 of any other.
+    pub charged_bytes: u64,
+    /// How many that may be; 0 of a volume that is not sparse.
+    pub charged_limit_bytes: u64,
     /// Segments that the cleaner has gone through.
     pub segments_cleaned: u64,
     /// Relocated blocks that had been overwritten in the meantime.
@@ -314,6 +318,8 @@ pub(crate) fn gather(
             segments_total: engine.segment_count,
             segments_empty: engine.segments_empty,
             valid_bytes: bytes(engine.valid_blocks),
+            charged_bytes: bytes(engine.charged_blocks),
+            charged_limit_bytes: bytes(engine.charged_blocks_max),
             segments_cleaned: engine.segments_cleaned,
             relocations_dropped: engine.relocations_dropped,
             prepared_bytes: bytes(engine.prepared_blocks),

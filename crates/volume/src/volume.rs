@@ -10,6 +10,7 @@ use crate::memory::Memory;
 use crate::message::{Ending, Message};
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::open_options::OpenOptions;
+use crate::scrub::{Scrub, ScrubOrder};
 use crate::service::{
     BlockService, Change, Completion, Description, Extent, Guest, Identity, Operation,
     REQUEST_SIZE_MAX, RequestError, Session, Watch,
@@ -95,6 +96,15 @@ impl Volume {
         self.shared.assert_may_wait();
         let (sender, receiver) = sync_channel(1);
         let sent = self.shared.mailbox.try_send(Message::Tune(retuning, sender));
+        sent.ok().and_then(|()| receiver.recv().ok())
+    }
+
+    /// Begins or ends a scrub, at once, and tells how far it is; `None` if the volume has ended. A scrub goes on by
+    /// itself, and ends with the volume.
+    pub fn scrub(&self, order: ScrubOrder) -> Option<Scrub> {
+        self.shared.assert_may_wait();
+        let (sender, receiver) = sync_channel(1);
+        let sent = self.shared.mailbox.try_send(Message::Scrub(order, sender));
         sent.ok().and_then(|()| receiver.recv().ok())
     }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 const LOOP_CLR_FD: Opcode = 0x4c01;
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
+const LOOP_SET_CAPACITY: Opcode = 0x4c07;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 
@@ -123,6 +124,12 @@ pub(super) fn clear(device: &OwnedFd) -> rustix::io::Result<()> {
         Ok(()) | Err(Errno::NXIO) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Has the device take over the size of the file below, and tell whoever uses it.
+pub(super) fn take_over_size(device: &OwnedFd) -> rustix::io::Result<()> {
+    // SAFETY: LOOP_SET_CAPACITY takes no argument.
+    unsafe { ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) }
 }
 
 /// Whether the device is set up.

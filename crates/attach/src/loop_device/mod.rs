@@ -44,10 +44,10 @@ use crate::apart;
 use crate::claim::{claim, open};
 use crate::fuse::{FuseError, FuseFile, FuseOptions};
 use crate::point::{AttachPoint, Detach, DetachError};
-use control::{BackingFile, LoopSetup, clear, configure, is_named};
+use control::{BackingFile, LoopSetup, clear, configure, is_named, take_over_size};
 use coulter::service::BlockService;
 use coulter_system::holders;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -62,6 +62,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// KiB of one request of the device. With the kernel's own 1280 a write of 1 MiB and a bit would
 /// go out in two uneven messages; so the atomic unit is also the largest request.
 const REQUEST_KIB_MAX: u32 = 1024;
+
+/// Bytes of the unit in which the kernel tells sizes.
+const SECTOR: u64 = 512;
 
 /// How a loop device is attached.
 #[derive(Clone, Debug, Default)]
@@ -155,7 +158,8 @@ impl LoopDevice {
     }
 
     /// Goes on with a device that was handed over: `descriptor` is what [`AttachPoint::hand_over`]
-    /// gave, `device` and `directory` are what it had been attached as.
+    /// gave, `device` and `directory` are what it had been attached as. If the service has another size by now, the
+    /// device does not know yet: see [`LoopDevice::take_over_size`].
     ///
     /// # Errors
     /// When there can be no thread for it; the device is dead then.
@@ -177,6 +181,28 @@ impl LoopDevice {
             LoopError::System { step, target, source }
         })?;
         Ok(LoopDevice { device: device.to_owned(), file, backing: Some(identity) })
+    }
+
+    /// Sees to it that the device has this size, which its service has taken on while the device was handed over.
+    ///
+    /// # Errors
+    /// When the system refuses; hosts see the old size then.
+    pub fn take_over_size(&self, size: u64) -> io::Result<()> {
+        let name = self.device.file_name().unwrap_or_default();
+        let sectors = std::fs::read_to_string(Path::new("/sys/block").join(name).join("size"))?;
+        let shown = sectors.trim().parse::<u64>().map_err(io::Error::other)?.saturating_mul(SECTOR);
+        if shown == size {
+            return Ok(());
+        }
+        // The kernel keeps the file's size until it asks again.
+        let path = self.file.path();
+        apart::run(&[], || {
+            let flags = AtFlags::STATX_FORCE_SYNC;
+            rustix::fs::statx(CWD, &path, flags, StatxFlags::SIZE).map(|_| ())
+        })?;
+        let device = open(&self.device, OFlags::RDONLY)?;
+        apart::run_and_close(device, take_over_size)?;
+        Ok(())
     }
 
     /// The device's path.

@@ -28,8 +28,6 @@ pub enum StoreError {
     Shrinks { path: PathBuf, size: u64, present: u64 },
     /// `grow` of a file that has lost its end.
     CutShort { path: PathBuf, needed: u64, present: u64 },
-    /// What cannot be done to a store that is attached.
-    Attached { path: PathBuf, name: String },
     /// The library refused to let a store grow.
     Grow { path: PathBuf, reason: String, is_usage: bool },
     /// Neither a regular file nor a block device.
@@ -40,6 +38,8 @@ pub enum StoreError {
     Create { path: PathBuf, reason: String, is_usage: bool },
     /// A check or a dump came upon something that is wrong.
     Faulty { path: PathBuf, faults: u64, warnings: u64, complete: bool },
+    /// `probe` of what is no store.
+    NoStore { path: PathBuf },
     /// `create --from` what no volume can be made of.
     OriginUnfit { path: PathBuf, reason: &'static str },
     /// `salvage` to where something is.
@@ -121,9 +121,6 @@ impl StoreError {
                 "copy it once more from where it is whole; if that is nowhere, `coulter salvage` \
                          takes out what is left",
             ),
-            StoreError::Attached { path, name } => fault(format!("cannot grow {}", path.display()))
-                .why(format!("it is attached as '{name}'"))
-                .help(format!("first run `coulter detach {name}`")),
             StoreError::Grow { path, reason, is_usage } => {
                 let what = format!("cannot grow {}", path.display());
                 let report = if *is_usage { usage(what) } else { fault(what) };
@@ -158,6 +155,7 @@ impl StoreError {
                      attached, `coulter salvage` takes out what is left",
                 )
             }
+            StoreError::NoStore { path } => usage(format!("{} is no store", path.display())),
             StoreError::OriginUnfit { path, reason } => {
                 usage(format!("cannot bring in {}", path.display()))
                     .why(*reason)

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 Examples:
   coulter create disk.img --size 10G       a volume of 10 GiB in a file, which is larger
   coulter create disk.img --size 1T --sparse   takes space only when it is written
+  coulter create disk.img --size 1T --capacity 100G   1 TiB of addresses, of which 100 GiB may be in use
   coulter create /dev/sdb                  a whole disk; the volume gets what the over-provisioning leaves
   coulter create disk.img --store-size 1T --segment-size 256M --over-provisioning 10%
   coulter create disk.img --from /dev/sdc  a volume with the data of that disk")]
@@ -41,7 +42,7 @@ pub(crate) struct Create {
 
     /// Copy the data of this image or disk into the volume; the source is not changed [default: an
     /// empty volume]
-    #[arg(long, value_name = "IMAGE|DISK")]
+    #[arg(long, value_name = "IMAGE|DISK", conflicts_with = "capacity")]
     pub from: Option<PathBuf>,
 
     /// Format even if the target holds data, and erase its signatures
@@ -84,7 +85,12 @@ pub struct Shape {
     #[arg(long)]
     pub sparse: bool,
 
-    /// Bytes of addresses, if they are to be more than can be stored at once
+    /// Bytes that may be stored at once, if that is less than --size: a sparse volume. Overwrites and discards
+    /// always succeed; a write for which there is no room fails with ENOSPC and changes nothing
+    #[arg(long, value_name = "SIZE", requires = "size", allow_hyphen_values = true)]
+    pub capacity: Option<Size>,
+
+    /// Bytes of addresses, of a store that has as much capacity as fits into it
     #[arg(skip)]
     pub address_space: Option<u64>,
 }
@@ -124,8 +130,12 @@ impl Create {
         if self.json {
             return terminal::print_json(&made);
         }
+        let capacity = match made.capacity_bytes < made.volume_size_bytes {
+            true => format!(", of which {} may be in use", Size(made.capacity_bytes)),
+            false => String::new(),
+        };
         terminal::print(&format!(
-            "{}: a store of {} for a volume of {}",
+            "{}: a store of {} for a volume of {}{capacity}",
             self.path.display(),
             Size(made.store_size_bytes),
             Size(made.volume_size_bytes),

@@ -1,6 +1,6 @@
 //! `coulter grow`: a store takes in more of its file or disk.
 
-use crate::error::{CliError, StoreError};
+use crate::error::{CliError, DaemonError, StoreError};
 use crate::interrupt::Interrupt;
 use crate::named_store;
 use crate::room;
@@ -13,17 +13,24 @@ use coulter::service::BLOCK_SIZE;
 use coulter::{Geometry, GrowError, GrowOptions};
 use coulter_check::FileBlocks;
 use coulter_check::dump::{self, SuperblockState};
-use coulter_daemon::state::StateDirectory;
+use coulter_daemon::control::{self, Reply, Request};
+use coulter_daemon::growth::Growth;
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_device::Device;
 use coulter_terminal::Size;
+use nix::fcntl::FallocateFlags;
 use serde::Serialize;
-use std::fs::{self, File};
-use std::os::unix::fs::FileTypeExt;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Grow a store and its volume; data is neither moved nor changed.
 ///
-/// The store must not be attached. After a power cut the store has either its old or its new size.
+/// Of an attached volume requests wait while the store is closed, grown and opened again; then its
+/// device has the new size (loop, NVMe), or clients see it when they reconnect (NBD server). ublk, the
+/// kernel's NBD client and mounted Coulter file systems must be detached first. After a power cut the
+/// store has either its old or its new size.
 /// Grow a file system on the volume afterwards with its own tool, such as resize2fs, xfs_growfs or
 /// `btrfs filesystem resize`. A store cannot shrink.
 #[derive(Debug, Args)]
@@ -31,9 +38,10 @@ use std::path::{Path, PathBuf};
 Examples:
   coulter grow disk.img --size 20G         the volume, and its file as far as it takes
   coulter grow /dev/sdb                    after the disk has grown
+  coulter grow disk --size 20G             an attached volume
   coulter grow disk.img --store-size 30G --size 20G   more spare space")]
 pub(crate) struct Grow {
-    /// File or disk that holds the store
+    /// File or disk that holds the store, or the name of an attached volume
     #[arg(value_parser = named_store::parser())]
     pub(crate) path: PathBuf,
 
@@ -69,11 +77,10 @@ struct Grown {
 
 impl Grow {
     pub(crate) fn run(&self, state: &StateDirectory) -> Result<(), CliError> {
-        let path = store::existing(&self.path)?;
-        let attached = state.attached()?;
-        if let Some(entry) = attached.into_iter().find(|entry| entry.is_of(&path) == Some(true)) {
-            return Err(StoreError::Attached { path, name: entry.name }.into());
+        if let Some(entry) = state.attached_at(&self.path) {
+            return self.grow_attached(state, &entry);
         }
+        let path = store::existing(&self.path)?;
         let place = self.find(&path)?;
         let options =
             GrowOptions { volume_size: self.size.map(|size| size.0), spare_percent: self.spare };
@@ -82,17 +89,60 @@ impl Grow {
                 if matches!(error.kind, coulter::OpenErrorKind::Growth { .. }));
             StoreError::Grow { path: path.clone(), reason: error.to_string(), is_usage }
         })?;
-        let grown = Grown {
+        self.tell(&Grown {
             uuid: geometry.uuid_text(),
             store: path,
             store_size_bytes: geometry.store_size_bytes,
             volume_size_bytes: geometry.volume_size_bytes,
             segments_total: geometry.segment_count,
             map_memory_bytes: geometry.map_memory_min_bytes,
+        })
+    }
+
+    /// Has the daemon close, grow and open the store again. The file is made longer before.
+    fn grow_attached(&self, state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
+        let path = entry.store.clone();
+        let failed = |source| CliError::io("grow", &path, source);
+        let metadata = fs::metadata(&path).map_err(failed)?;
+        let growth =
+            Growth { volume_size: self.size.map(|size| size.0), spare_percent: self.spare };
+        let file = match metadata.is_file() {
+            true => Some(File::options().read(true).write(true).open(&path).map_err(failed)?),
+            false if self.store_size.is_some() => {
+                return Err(StoreError::SizeOfDisk { path }.into());
+            }
+            false => None,
         };
-        room::note_if_short(&self.path);
+        if let Some(file) = &file {
+            let size = self.file_size(&path, file, metadata.len())?;
+            lengthen_in_use(file, &metadata, size).map_err(failed)?;
+        }
+        let grown = match control::ask(state, entry, &Request::Grow { growth }) {
+            Ok(Reply::Grown(grown)) => grown,
+            Ok(_) => return Err(DaemonError::silent(entry).into()),
+            Err(error) => {
+                // As without a daemon: what a superblock claims stays.
+                let claimed = file.as_ref().and_then(store_length).unwrap_or(u64::MAX);
+                if let Some(file) = file.filter(|_| claimed <= metadata.len()) {
+                    let _ = file.set_len(metadata.len());
+                }
+                return Err(error.into());
+            }
+        };
+        self.tell(&Grown {
+            uuid: entry.uuid.clone(),
+            store: path,
+            store_size_bytes: grown.store_size_bytes,
+            volume_size_bytes: grown.volume_size_bytes,
+            segments_total: grown.segments_total,
+            map_memory_bytes: grown.map_memory_bytes,
+        })
+    }
+
+    fn tell(&self, grown: &Grown) -> Result<(), CliError> {
+        room::note_if_short(&grown.store);
         if self.json {
-            return terminal::print_json(&grown);
+            return terminal::print_json(grown);
         }
         terminal::print(&format!(
             "{}: a store of {} for a volume of {}",
@@ -100,6 +150,23 @@ impl Grow {
             Size(grown.store_size_bytes),
             Size(grown.volume_size_bytes),
         ))
+    }
+
+    /// Bytes that the file at `path` is to have, of which it has `present`.
+    fn file_size(&self, path: &Path, file: &File, present: u64) -> Result<u64, CliError> {
+        let needed = || {
+            let volume = self.size?.0;
+            store_size_for(file, volume).filter(|needed| *needed > present)
+        };
+        let size = match self.store_size {
+            Some(size) => size.0,
+            None => needed().unwrap_or(present),
+        };
+        if size < present {
+            let path = path.to_owned();
+            return Err(StoreError::Shrinks { path, size, present }.into());
+        }
+        Ok(size)
     }
 
     /// What is at `path`, locked and as long as it should be.
@@ -113,18 +180,7 @@ impl Grow {
         }
         let mut file = TargetFile::open(path)?;
         let present = file.length()?;
-        let needed = || {
-            let volume = self.size?.0;
-            store_size_for(file.file(), volume).filter(|needed| *needed > present)
-        };
-        let size = match self.store_size {
-            Some(size) => size.0,
-            None => needed().unwrap_or(present),
-        };
-        if size < present {
-            let path = path.to_owned();
-            return Err(StoreError::Shrinks { path, size, present }.into());
-        }
+        let size = self.file_size(path, file.file(), present)?;
         match store_length(file.file()) {
             // Longer, it would have holes in place of what is missing, and nobody would see it any more.
             Some(needed) if needed > present => {
@@ -142,6 +198,19 @@ impl Grow {
         let device = file.open_device()?;
         Ok(StoreToGrow { device, file: Some((file, present)) })
     }
+}
+
+/// Makes the file of a store that a daemon serves longer. If all its space was allocated, so is the rest.
+fn lengthen_in_use(file: &File, before: &Metadata, size: u64) -> io::Result<()> {
+    if size <= before.len() {
+        return Ok(());
+    }
+    if before.blocks() * 512 < before.len() {
+        return file.set_len(size);
+    }
+    let (start, length) = (before.len(), size - before.len());
+    let (start, length) = (start as libc::off_t, length as libc::off_t);
+    nix::fcntl::fallocate(file, FallocateFlags::empty(), start, length).map_err(io::Error::from)
 }
 
 /// Where a store is.

@@ -254,6 +254,7 @@ impl Mount {
             (shape.spare.is_some(), "--over-provisioning"),
             (!shape.label.is_empty(), "--label"),
             (shape.sparse, "--sparse"),
+            (shape.capacity.is_some(), "--capacity"),
         ];
         let options: Vec<_> =
             options.into_iter().filter_map(|(is_so, option)| is_so.then_some(option)).collect();

@@ -365,6 +365,7 @@ impl Attach {
             spare: None,
             label: String::new(),
             sparse: false,
+            capacity: None,
             address_space: Some(space.next_multiple_of(1 << 30)),
         };
         let target = Target::prepare(&path, &shape, false)?;

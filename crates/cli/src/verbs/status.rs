@@ -284,8 +284,11 @@ fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Facts, CliError> {
     match control::ask(state, entry, &Request::Status)? {
         Reply::Status(status) => Ok(*status),
         // The daemon is another build, with other answers.
-        Reply::Done | Reply::Settings(_) | Reply::FirstData { .. } | Reply::Failed(_) => {
-            Err(DaemonError::silent(entry).into())
-        }
+        Reply::Done
+        | Reply::Settings(_)
+        | Reply::Grown(_)
+        | Reply::Scrub(_)
+        | Reply::FirstData { .. }
+        | Reply::Failed(_) => Err(DaemonError::silent(entry).into()),
     }
 }

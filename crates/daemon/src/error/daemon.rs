@@ -2,7 +2,7 @@
 
 use crate::state::Entry;
 use crate::store_fate::StoreFate;
-use coulter_terminal::{Report, fault, usage};
+use coulter_terminal::{Report, Size, fault, usage};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -36,6 +36,10 @@ pub enum DaemonError {
     DaemonDied { directory: PathBuf, how: String },
     /// A command that what is served does not understand.
     NotUnderstood { name: String, words: String },
+    /// What is served has no blocks to be compared with anything, or has ended.
+    NotScrubbed { name: String },
+    /// A scrub has come upon damage that it could not repair.
+    ScrubFoundDamage { name: String, damaged_bytes: u64, metadata: u64 },
     /// No socket was passed to this process, or too many.
     NoSocketPassed { count: u32 },
     /// Settings cannot be changed.
@@ -151,6 +155,20 @@ impl DaemonError {
             DaemonError::NotUnderstood { name, words } => {
                 fault(format!("'{name}' does not understand `{words}`"))
                     .help("ask the program that attached it")
+            }
+            DaemonError::NotScrubbed { name } => {
+                fault(format!("cannot scrub '{name}'")).why("it is no volume that runs")
+            }
+            DaemonError::ScrubFoundDamage { name, damaged_bytes, metadata } => {
+                fault(format!("'{name}' is damaged"))
+                    .why(format!(
+                        "{} of data cannot be read; unrepaired blocks of metadata: {metadata}",
+                        Size(*damaged_bytes)
+                    ))
+                    .help(
+                        "restore the data from a copy: a damaged range can be read again once it has been \
+                         overwritten; docs/recovery.md tells more",
+                    )
             }
             DaemonError::NoSocketPassed { count } => usage(format!("{count} sockets were passed"))
                 .why("--nbd systemd takes one, from LISTEN_FDS")

@@ -36,6 +36,8 @@ pub enum OpenError {
     NoBucket { path: PathBuf, url: String, reason: String },
     /// A store was closed in order, and its copy could not be brought up to date.
     CopyBehind { path: PathBuf, url: String, reason: String },
+    /// A store that is served does not grow.
+    NotGrown { path: PathBuf, reason: String, is_usage: bool },
     /// A volume did not end in order.
     NotClosed { path: PathBuf, reason: String },
 }
@@ -44,6 +46,11 @@ impl OpenError {
     /// What, why, and what to do.
     pub fn report(&self) -> Report {
         match self {
+            OpenError::NotGrown { path, reason, is_usage } => {
+                let what = format!("cannot let {} grow", path.display());
+                let report = if *is_usage { usage(what) } else { fault(what) };
+                report.why(reason.as_str())
+            }
             OpenError::PathNotText { path } => usage(format!("cannot serve {}", path.display()))
                 .why("its path is not UTF-8, and the entry of an attached volume is")
                 .help("rename the file, or the directory that it lies in"),

@@ -293,6 +293,25 @@ impl Directory {
         self.roots.iter().any(|root| root.key >= self.dense && root.is_empty())
     }
 
+    /// The first leaf from this one on that may hold anything.
+    pub(crate) fn next_in_use(&self, leaf: u64) -> Option<u64> {
+        let per_root = ENTRIES_PER_PAGE as u64;
+        let first = self.roots.partition_point(|root| root.key < leaf / per_root);
+        for root in &self.roots[first..] {
+            let start = root.key * per_root;
+            let from = leaf.saturating_sub(start).min(per_root);
+            if root.state != RootState::Loaded {
+                return Some(start + from);
+            }
+            let Some(leaves) = &root.leaves else { continue };
+            let is_in_use = |leaf: &Leaf| !leaf.is_empty();
+            if let Some(found) = leaves[from as usize..].iter().position(is_in_use) {
+                return Some(start + from + found as u64);
+            }
+        }
+        None
+    }
+
     /// Forgets roots that say nothing; returns how many. Their pages were given up.
     pub(crate) fn drop_empty(&mut self) -> usize {
         let before = self.roots.len();

@@ -321,6 +321,12 @@ impl Map {
         }
     }
 
+    /// Whether memory knows what a root page says.
+    pub(crate) fn root_is_known(&self, key: u64) -> bool {
+        let root = self.directory.find_root(key).map(|root| &self.directory.roots()[root]);
+        root.is_some_and(|root| root.state == RootState::Loaded && root.leaves.is_some())
+    }
+
     /// A root page is on the device.
     pub(crate) fn root_written(
         &mut self,

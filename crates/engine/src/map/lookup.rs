@@ -83,6 +83,21 @@ impl Map {
         }
     }
 
+    /// The first address from here on of which the leaf may hold anything; behind all of them if there is none.
+    pub(crate) fn next_leaf_in_use(&self, lba: u64) -> u64 {
+        let (leaf, _) = split(Lba(lba));
+        let next = self.directory.next_in_use(leaf);
+        next.map_or(u64::MAX, |next| next.saturating_mul(ENTRIES_PER_PAGE as u64).max(lba))
+    }
+
+    /// Where the page of a leaf lies, if it has one that counts and that is not known to be damaged.
+    pub(crate) fn leaf_page_in_use(&self, key: u64) -> Option<BlockPointer> {
+        let place = self.directory.find(key).filter(|place| self.directory.is_loaded(*place))?;
+        let leaf = self.directory.leaf(place);
+        let counts = !leaf.base_is_gone() && !leaf.is(Flag::Damaged) && !leaf.is(Flag::Loading);
+        (counts && leaf.disk.is_mapped() && !leaf.disk.is_lost()).then_some(leaf.disk)
+    }
+
     /// Where a block lies, if memory tells and it lies anywhere. Counts as no lookup.
     pub(crate) fn location(&self, lba: Lba) -> Option<Pba> {
         let (key, index) = split(lba);

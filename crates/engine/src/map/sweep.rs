@@ -73,6 +73,33 @@ impl Map {
         None
     }
 
+    /// Leaves to be swept so that none is left that has updates, and one more: the round comes to its end.
+    pub(crate) fn sweep_quota_of_all(&self) -> usize {
+        self.recovery.dirty_leaves() + 1
+    }
+
+    /// Sees to it that the sweep writes a leaf's page anew, which is damaged on the device and known in memory.
+    /// False if it is not known there, or has no room to stay.
+    pub(crate) fn write_leaf_anew(&mut self, key: u64) -> bool {
+        let Some(place) = self.directory.find(key) else { return false };
+        let leaf = *self.directory.leaf(place);
+        if leaf.is(Flag::Changed) || leaf.is(Flag::Writing) {
+            return true;
+        }
+        let is_known = leaf.frame.is_some() && !leaf.is(Flag::Loading);
+        if !is_known || !self.is_roomy() || !self.recovery_admits(1) {
+            return false;
+        }
+        // As though the array had been changed and changed back: it counts what it says itself.
+        let leaf = self.directory.leaf_mut(place);
+        leaf.set(Flag::Changed, true);
+        if leaf.unmerged == 0 {
+            self.count_update(place);
+        }
+        self.refresh_pin(place);
+        true
+    }
+
     /// Whether the leaf's page is still on its way from the last round.
     pub(crate) fn is_writing(&self, key: u64) -> bool {
         self.directory.find(key).is_some_and(|place| self.directory.leaf(place).is(Flag::Writing))

@@ -80,6 +80,7 @@ impl Plan {
             spare: None,
             label: "demo".to_owned(),
             sparse: false,
+            capacity: None,
             address_space: None,
         };
         let path = scratch.path("demo.store");

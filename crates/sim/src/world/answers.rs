@@ -43,6 +43,19 @@ impl World {
         }
     }
 
+    /// On a device without fault a scrub finds nothing, whatever is written, moved and overwritten meanwhile.
+    pub(super) fn check_scrub(&mut self) -> Result<(), Violation> {
+        if self.tainted || self.failed || self.forgotten {
+            return Ok(());
+        }
+        let engine = self.engine();
+        let report = engine.scrub();
+        if report.blocks_damaged == 0 && report.metadata_damaged == 0 {
+            return Ok(());
+        }
+        violation(format!("a scrub finds {:?}: {report:?}", engine.scrub_findings()))
+    }
+
     /// Whether a request may fail so.
     pub(super) fn excuse(
         &mut self,

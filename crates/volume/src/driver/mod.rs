@@ -401,7 +401,8 @@ impl Driver {
     /// Whether somebody waits although nothing is on its way, not even time.
     fn is_stuck(&self) -> bool {
         let waiting = self.jobs.count() > 0 || self.is_shutting_down;
-        let waits = self.engine.waits_for_time() || self.engine.lacks_space();
+        let is_given_time = self.engine.waits_for_time() || self.engine.scrub_waits_for_time();
+        let waits = is_given_time || self.engine.lacks_space();
         // A client that reads a segment which is wanted wakes the loop when it is done.
         let by_clients = self.cache.as_ref().is_some_and(|cache| cache.is_awaited());
         let on_its_way = self.commands_out > 0 || waits || by_clients;
