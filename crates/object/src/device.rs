@@ -104,6 +104,7 @@ pub struct ShippedDevice<D: Device> {
     flushed: u64,
     read_count: usize,
     told: Duration,
+    told_idle: bool,
     ready: Vec<Completion>,
     scratch: Vec<Completion>,
     replica: Replica,
@@ -177,6 +178,7 @@ impl<D: Device> ShippedDevice<D> {
             flushed: 0,
             read_count: 0,
             told: Duration::ZERO,
+            told_idle: false,
             ready: Vec::with_capacity(depth),
             scratch: Vec::with_capacity(depth),
             replica: replica.clone(),
@@ -549,10 +551,13 @@ impl<D: Device> ShippedDevice<D> {
     /// Tells those who ask how it stands, not more often than anybody looks.
     fn tell(&mut self, now: Duration) {
         let is_final = self.shipper.is_fenced() || !self.ships();
-        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !is_final {
+        let is_idle = self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty();
+        // Once it is idle, the device's thread may sleep for long: that is told at once.
+        let rests = is_idle && !self.told_idle;
+        if now < self.told + TELL_EVERY && self.told != Duration::ZERO && !is_final && !rests {
             return;
         }
-        self.told = now;
+        (self.told, self.told_idle) = (now, is_idle);
         let since = self.shipper.lag_since();
         let time = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let mut shared = self.replica.lock();
@@ -564,7 +569,7 @@ impl<D: Device> ShippedDevice<D> {
             is_fenced: self.shipper.is_fenced(),
             has_stopped: self.has_stopped,
             has_left: self.has_left,
-            is_idle: self.shipper.is_idle() && self.flights.is_empty() && self.held.is_empty(),
+            is_idle,
         };
     }
 
