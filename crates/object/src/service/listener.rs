@@ -1,6 +1,7 @@
 //! Takes connections on this machine, each on a thread of its own, and ends them all when it is dropped.
 
 use super::http::Message;
+use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,8 @@ pub(super) trait Handler: Send + Sync + 'static {
 #[derive(Debug, Default)]
 struct Connections {
     is_over: bool,
-    streams: Vec<TcpStream>,
+    /// Those that are open, by number.
+    streams: BTreeMap<u64, TcpStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -57,22 +59,28 @@ impl Listener {
     }
 }
 
-fn accept<H: Handler>(socket: &TcpListener, connections: &Mutex<Connections>, handler: &Arc<H>) {
-    for stream in socket.incoming() {
+fn accept<H: Handler>(
+    socket: &TcpListener,
+    connections: &Arc<Mutex<Connections>>,
+    handler: &Arc<H>,
+) {
+    for (number, stream) in (0..).zip(socket.incoming()) {
         let Ok(stream) = stream else { continue };
         let Ok(handle) = stream.try_clone() else { continue };
         let mut known = lock(connections);
         if known.is_over {
             return;
         }
-        let handler = handler.clone();
-        let thread = std::thread::spawn(move || {
+        // Thousands of connections come and go while a bucket is probed: what has ended is let go.
+        known.threads.retain(|thread| !thread.is_finished());
+        known.streams.insert(number, handle);
+        let (handler, connections) = (handler.clone(), connections.clone());
+        known.threads.push(std::thread::spawn(move || {
             // A client that goes away in the middle is its own affair.
             let _ = serve(&stream, &*handler);
             let _ = stream.shutdown(Shutdown::Both);
-        });
-        known.streams.push(handle);
-        known.threads.push(thread);
+            lock(&connections).streams.remove(&number);
+        }));
     }
 }
 
@@ -93,7 +101,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let mut known = lock(&self.connections);
         known.is_over = true;
-        for stream in known.streams.drain(..) {
+        for stream in std::mem::take(&mut known.streams).into_values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         let threads = std::mem::take(&mut known.threads);
