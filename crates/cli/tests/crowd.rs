@@ -188,7 +188,8 @@ fn leftovers(sandbox: &Sandbox) -> Vec<String> {
     });
     let state = in_directory(sandbox.path("state").to_str().expect("it is text"))
         .filter_map(|file| file.file_name().into_string().ok())
-        .filter(|name| name != "lock" && !name.ends_with(".log"));
+        // How far a scrub came is kept beyond the daemon.
+        .filter(|name| name != "lock" && !name.ends_with(".log") && !name.ends_with(".scrub"));
     mounts.chain(of_ours.map(|path| path.display().to_string())).chain(state).collect()
 }
 

@@ -51,6 +51,7 @@ fn an_attached_volume_grows_and_its_device_with_it_while_a_file_system_is_mounte
     assert_eq!(sandbox.listed()[0]["volume_size_bytes"], 256 << 20);
     open.write_all(&[8; 4096]).expect("what was open stays open");
     open.sync_all().expect("it is durable");
+    drop(open);
     let output = Command::new("resize2fs").arg(&device).output().expect("it is installed");
     let error = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
