@@ -16,6 +16,7 @@ use coulter_check::dump::{self, SuperblockState};
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::growth::Growth;
 use coulter_daemon::state::{Entry, StateDirectory};
+use coulter_daemon::store_fate::StoreFate;
 use coulter_device::Device;
 use coulter_terminal::Size;
 use nix::fcntl::FallocateFlags;
@@ -102,6 +103,18 @@ impl Grow {
     /// Has the daemon close, grow and open the store again. The file is made longer before.
     fn grow_attached(&self, state: &StateDirectory, entry: &Entry) -> Result<(), CliError> {
         let path = entry.store.clone();
+        // Another file may be at its path by now.
+        if let Some(fate) = StoreFate::of(entry) {
+            let reason = format!(
+                "it is attached as '{0}', and what was at {1} is {2}: run `coulter detach {0}` first",
+                entry.name,
+                path.display(),
+                fate.word(entry)
+            );
+            return Err(
+                StoreError::Grow { path: self.path.clone(), reason, is_usage: false }.into()
+            );
+        }
         let failed = |source| CliError::io("grow", &path, source);
         let metadata = fs::metadata(&path).map_err(failed)?;
         let growth =
