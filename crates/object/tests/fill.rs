@@ -142,6 +142,8 @@ fn a_cache_survives_power_cuts(seed: u64) {
     wait_until("the cache is whole", || fill.status().missing_bytes == 0);
     let kept = oracle.assert_prefix(&volume, oracle.flushed);
     volume.close().expect("it is closed in order");
+    // Whoever only looks tries a few times, and of thousands of reads one fails as often.
+    faulty.set_rates(NO_FAULTS);
     oracle.assert_prefix(&open_copy(&copy(&*bucket)), kept);
     oracle.assert_prefix(&open_copy(&cache), kept);
 }
