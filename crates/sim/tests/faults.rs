@@ -174,8 +174,14 @@ fn a_record_lost_below_what_was_durable_is_damage_not_a_torn_tail() {
     scene.run();
     // The next record tells that the first one was durable.
     scene.write(1, 1, 2);
+    let block = reads[0].0;
     let mut device = scene.device.clone();
-    device.corrupt(Pba(reads[0].0.0 - 1), 50);
+    device.corrupt(Pba(block.0 - 1), 50);
+    let mut rebuilt = Scene::open(device.clone());
+    let found = (rebuilt.try_read(0), rebuilt.try_read(1));
+    assert_eq!(found, (Ok(1), Ok(2)), "the next header tells of the one before it");
+    // With the block as well nothing proves what the header was.
+    device.corrupt(block, 50);
     let reopened = Scene::try_open(device, None);
     let phase = reopened.engine.phase();
     let missing =
