@@ -424,6 +424,11 @@ struct Fsyncs {
 fn fsyncs(options: &Options) -> Result<Fsyncs, BenchError> {
     let remote = Remote::start(options.distance)?;
     let stored = Stored::new(options, "fsync", Some((&remote, Ack::Remote)))?;
+    // The first write after an opening waits for the commit of what the opening wrote.
+    let volume = stored.volume.volume();
+    volume.write_at(0, &[1; BLOCK_SIZE]).map_err(BenchError::Request)?;
+    volume.flush().map_err(BenchError::Request)?;
+    stored.wait_until_shipped();
     let before = Reading::of(&remote, &stored);
     options.progress.report("flushes by one client", 0.5);
     let one = flush_rate(options, &stored, 1)?;
