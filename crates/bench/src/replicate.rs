@@ -441,7 +441,7 @@ fn fsyncs(options: &Options) -> Result<Fsyncs, BenchError> {
     Ok(Fsyncs { one, many, sent, lists })
 }
 
-/// Writes and flushes per second of so many clients, each with one request out.
+/// Pairs of a write and a flush per second, by `clients` clients. Each waits for its own request.
 fn flush_rate(options: &Options, stored: &Stored, clients: usize) -> Result<f64, BenchError> {
     let blocks = options.size / BLOCK_SIZE as u64;
     let count = AtomicUsize::new(0);

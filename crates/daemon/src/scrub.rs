@@ -227,7 +227,7 @@ pub(crate) struct Scrubs {
 pub(crate) type Ask<'a> = &'a dyn Fn(ScrubOrder) -> Option<Scrub>;
 
 impl Scrubs {
-    /// Of the store with this UUID. One that was going on when its daemon ended goes on.
+    /// The scrubs of the store with this UUID. A scrub that the end of its daemon interrupted is continued.
     pub(crate) fn resume(state: &StateDirectory, uuid: &str, size: u64, ask: Ask<'_>) -> Scrubs {
         let file = directory(state.path()).join(format!("{uuid}.scrub"));
         let kept: Option<ScrubFacts> =

@@ -301,7 +301,7 @@ impl Backing for OpenStore {
         self.volume.shut_down().map_err(|error| {
             Error::from(OpenError::NotClosed { path: self.path.clone(), reason: error.to_string() })
         })?;
-        // Nothing is lost here. The copy is what is behind, and whoever relies on it has to know.
+        // The store is whole. Its copy is behind, and the user must be told.
         match &self.replica {
             Some((replication, shipped)) if shipped.replica.status().has_left => {
                 let (path, url) = (self.path.clone(), replication.url.to_string());

@@ -59,7 +59,7 @@ pub(crate) struct Log {
     pub(crate) epoch: u64,
     /// Of the durable superblock.
     pub(crate) generation: u64,
-    /// Of the latest cut.
+    /// The sequence of the latest cut.
     pub(crate) cut: Sequence,
     echoes: Echoes,
     /// Whether records may be long: both copies of the superblock that is durable say so, and all of the map
@@ -77,7 +77,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    // Not inline: the stack of whoever opens a store is small.
+    // Not inlined: its locals would enlarge the caller's stack frame.
     #[inline(never)]
     pub(crate) fn new(record_count: u16, reclaim: Reclaim) -> Result<Log, NoMemory> {
         let mut records = memory::list(usize::from(record_count))?;

@@ -145,7 +145,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    // Not inline: the stack of whoever opens a store is small.
+    // Not inlined: its locals would enlarge the caller's stack frame.
     #[inline(never)]
     pub(crate) fn new(geometry: Geometry) -> Result<Segments, NoMemory> {
         let free = Segment {

@@ -156,7 +156,7 @@ fn first_requests(config: &Config) -> Result<Apart<Requests>, NoMemory> {
 
 impl Shared {
     /// Of a store of which nothing is known yet.
-    // Not inline: the stack of whoever opens a store is small.
+    // Not inlined: its locals would enlarge the caller's stack frame.
     #[inline(never)]
     pub(crate) fn new(config: Config, device_size: u64) -> Result<Apart<Shared>, NoMemory> {
         // A recovery has as many reads out as there are record buffers, and the superblocks.

@@ -15,6 +15,7 @@
 //!
 //! Commands of the host are never copied: what was written is read back.
 
+mod held;
 mod opening;
 mod replica;
 
@@ -285,7 +286,7 @@ impl<D: Device> ShippedDevice<D> {
                 for chunk in &chunks {
                     self.marking.remove(chunk);
                 }
-                let failed = self.held.extract_if_any(&chunks);
+                let failed = held::take_those_in(&mut self.held, &chunks);
                 let error = DeviceError { kind: DeviceErrorKind::Io, errno };
                 for command in failed {
                     self.ready.push(Completion { tag: command.tag, result: Err(error) });
@@ -620,25 +621,6 @@ fn flush_number(flight: &Flight) -> Option<u64> {
     match flight {
         Flight::Flush(_, number) => Some(*number),
         Flight::Host(_) | Flight::ReadBack(..) | Flight::Witness(..) => None,
-    }
-}
-
-/// Takes commands out of a queue.
-trait ExtractIfAny {
-    fn extract_if_any(&mut self, chunks: &[u64]) -> Vec<Command>;
-}
-
-impl ExtractIfAny for VecDeque<Command> {
-    /// Those that would change one of `chunks`.
-    fn extract_if_any(&mut self, chunks: &[u64]) -> Vec<Command> {
-        let chunk_size = u64::from(CHUNK_SIZE);
-        let touches = |command: &Command| {
-            let end = (command.offset + command.length).div_ceil(chunk_size);
-            chunks.iter().any(|chunk| (command.offset / chunk_size..end).contains(chunk))
-        };
-        let (out, kept) = self.drain(..).partition(touches);
-        *self = kept;
-        Vec::from_iter::<VecDeque<Command>>(out)
     }
 }
 

@@ -126,7 +126,7 @@ pub(super) fn clear(device: &OwnedFd) -> rustix::io::Result<()> {
     }
 }
 
-/// Has the device take over the size of the file below, and tell whoever uses it.
+/// Makes the device as large as the file below it. The kernel tells those who use the device.
 pub(super) fn take_over_size(device: &OwnedFd) -> rustix::io::Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument.
     unsafe { ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) }

@@ -142,7 +142,7 @@ const fn frame_size(width: EntryWidth) -> u64 {
 
 impl Map {
     /// A map without entries, within `map_size` bytes; `None` if that is too little.
-    // Not inline: the stack of whoever opens a store is small.
+    // Not inlined: its locals would enlarge the caller's stack frame.
     #[inline(never)]
     pub(crate) fn new(
         geometry: &Geometry,

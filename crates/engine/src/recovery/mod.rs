@@ -226,7 +226,7 @@ enum SuperblockError {
 }
 
 impl Recovery {
-    // Not inline: the stack of whoever opens a store is small.
+    // Not inlined: its locals would enlarge the caller's stack frame.
     #[inline(never)]
     pub(crate) fn new(record_count: u16) -> Result<Apart<Recovery>, NoMemory> {
         let jobs_max = usize::from(record_count).max(SUPERBLOCK_READS_MAX);
