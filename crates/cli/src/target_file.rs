@@ -10,7 +10,7 @@
 use crate::error::{CliError, OpenError};
 use crate::interrupt::Interrupt;
 use crate::store;
-use coulter_device::Device;
+use coulter_device::{Device, LockedFile};
 use coulter_format::BLOCK_SIZE;
 use coulter_format::checkpoint::BODY_SIZE_MAX;
 use coulter_system::sparse;
@@ -28,7 +28,7 @@ const RESERVED_AT_ONCE: u64 = 256 << 20;
 /// A locked file.
 #[derive(Debug)]
 pub(crate) struct TargetFile {
-    file: File,
+    file: LockedFile,
     path: PathBuf,
     before: Before,
     reserved: bool,
@@ -77,7 +77,7 @@ impl TargetFile {
     }
 
     fn lock(file: File, path: &Path) -> Result<TargetFile, CliError> {
-        store::lock_file(&file, path)?;
+        let file = store::lock_file(file, path)?;
         let failed = |source| CliError::io("look at", path, source);
         let metadata = file.metadata().map_err(failed)?;
         let length = metadata.len();
@@ -160,7 +160,7 @@ impl TargetFile {
             let piece = RESERVED_AT_ONCE.min(range.end - at);
             // No file is longer than 2^63 bytes.
             let (offset, length) = (at as libc::off_t, piece as libc::off_t);
-            match fallocate(&self.file, FallocateFlags::empty(), offset, length) {
+            match fallocate(&*self.file, FallocateFlags::empty(), offset, length) {
                 Ok(()) => at += piece,
                 Err(Errno::EINTR) => {}
                 Err(Errno::EOPNOTSUPP) => return Ok(false),

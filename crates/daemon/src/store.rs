@@ -13,7 +13,7 @@ use coulter::scrub::{Scrub, ScrubOrder};
 use coulter::service::BlockService;
 use coulter::tuning::{Retuning, Tuning};
 use coulter::{Failures, OpenErrorKind, State, Volume};
-use coulter_device::{Device, Engine, OpenOptions};
+use coulter_device::{Device, Engine, LockedFile, OpenOptions};
 use coulter_object::device::LINGER;
 use coulter_system::sparse::{self, Content};
 use std::fs::{self, File};
@@ -97,12 +97,12 @@ pub fn open_locked_device(path: &Path) -> Result<Box<dyn Device>, Error> {
     coulter_device::open_path(path, &options).map_err(|error| not_opened(path, &error))
 }
 
-/// Locks the regular file at `path` against others until `file` is closed, as an open store is.
+/// Locks `file`, which lies at `path`, against others, as an open store is.
 ///
 /// # Errors
 /// [`OpenError::Refused`], [`OpenError::InUse`].
-pub fn lock_file(file: &File, path: &Path) -> Result<(), Error> {
-    coulter_device::lock_file(file, path).map_err(|error| not_opened(path, &error))
+pub fn lock_file(file: File, path: &Path) -> Result<LockedFile, Error> {
+    LockedFile::lock(file, path).map_err(|error| not_opened(path, &error))
 }
 
 fn not_opened(path: &Path, error: &coulter_device::OpenError) -> Error {

@@ -31,7 +31,7 @@ pub use contract::{
     SECTOR_SIZE, Wait,
 };
 pub use device_error::{DeviceError, DeviceErrorKind};
-pub use medium::lock_file;
+pub use medium::LockedFile;
 pub use memory::{MemoryDevice, MemoryStore};
 pub use open::{Engine, OpenOptions, open_path};
 pub use open_error::OpenError;

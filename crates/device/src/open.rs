@@ -52,7 +52,7 @@ pub struct OpenOptions {
     /// If there is nothing at the path, make a file of so many bytes, readable by its owner only,
     /// without reserving room for it.
     pub create_size: Option<u64>,
-    /// The caller has locked the file with [`lock_file`](crate::lock_file), and keeps that for as
+    /// The caller has locked the file as a [`LockedFile`](crate::LockedFile), and keeps that for as
     /// long as the device is open: it is not locked once more. Of no meaning for a disk.
     pub locked: bool,
 }

@@ -6,7 +6,7 @@ use common::privileged::{LoopDisk, Mount, change_mount, checked, with_private_mo
 use common::{Scratch, open_as, uring};
 use coulter_device::conformance::Access;
 use coulter_device::{
-    AlignedMemory, Device, Engine, OpenError, OpenOptions, Region, blocking, lock_file, open_path,
+    AlignedMemory, Device, Engine, LockedFile, OpenError, OpenOptions, Region, blocking, open_path,
 };
 use std::ffi::CString;
 use std::fs;
@@ -118,14 +118,16 @@ fn the_process_that_has_a_file_open_is_named() {
 fn a_file_that_its_caller_has_locked_opens_once_that_is_said() {
     let file = Scratch::new().file("store", SIZE);
     let handle = fs::File::open(&file.path).expect("it is there");
-    lock_file(&handle, &file.path).expect("nobody else has it");
+    let copy = handle.try_clone().expect("it is open");
+    let locked = LockedFile::lock(handle, &file.path).expect("nobody else has it");
     let error = refusal(&file.path, &by_default(), "in use by process");
     assert!(matches!(error, OpenError::InUse { by: Some(_), .. }));
     let device = open_path(&file.path, &OpenOptions { locked: true, ..by_default() });
     drop(device.expect("the lock is known"));
     refusal(&file.path, &by_default(), "in use by process");
-    drop(handle);
-    open(&file.path).expect("the lock went with the caller's handle");
+    drop(locked);
+    open(&file.path).expect("the lock has ended, whoever still has a copy of the descriptor");
+    drop(copy);
 }
 
 /// Has `fcntl` do `command` with the byte 101 of `file`, which QEMU locks while it writes; what the

@@ -8,6 +8,7 @@
 use crate::open_error::OpenError;
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,6 +21,43 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How often it is tried in that time.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+/// A regular file, locked against everybody else just as an open device is, until this is dropped.
+///
+/// Invariant: the lock ends with this value, and not with the last copy of the descriptor: a process that
+/// another thread is about to start has one until it becomes another program.
+#[derive(Debug)]
+pub struct LockedFile(File);
+
+impl LockedFile {
+    /// Locks `file`, which lies at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`], or whatever keeps it from being locked.
+    pub fn lock(file: File, path: &Path) -> Result<LockedFile, OpenError> {
+        let metadata = file.metadata().map_err(|source| OpenError::Io {
+            path: path.to_path_buf(),
+            doing: "look at",
+            source,
+        })?;
+        lock(&file, path, &metadata, false)?;
+        Ok(LockedFile(file))
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        unlock(&self.0);
+    }
+}
 
 /// Locks a file against everybody, or only against writers if it is for reading.
 pub(super) fn lock(

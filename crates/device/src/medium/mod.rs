@@ -15,6 +15,8 @@ mod lock;
 mod loops;
 mod room;
 
+pub use lock::LockedFile;
+
 use crate::contract::{ALIGNMENT_MAX, Prepare, Properties, SECTOR_SIZE};
 use crate::open::OpenOptions;
 use crate::open_error::OpenError;
@@ -63,7 +65,7 @@ impl Target {
         }
         let metadata = fs::metadata(path).map_err(|source| open_failed(path, options, source))?;
         let kind = kind_of(path, metadata.file_type())?;
-        let (mut file, direct) = open_file(path, kind, options)?;
+        let (file, direct) = open_file(path, kind, options)?;
         let metadata = file.metadata().map_err(|source| failed(path, "look at", source))?;
         if kind_of(path, metadata.file_type())? != kind {
             return Err(OpenError::NotABlockDeviceOrFile { path: path.to_path_buf() });
@@ -85,18 +87,12 @@ impl Target {
                 file_below = loops::FileBelow::lock(path, &directory, options.read_only)?;
             }
         }
-        // From here on a failure drops the file, which gives up the lock.
-        let end = file.seek(SeekFrom::End(0)).map_err(|source| failed(path, "measure", source))?;
-        let too_small =
-            |size_min| OpenError::TooSmall { path: path.to_path_buf(), size: end, size_min };
-        if end < options.size_min.max(ALIGNMENT_MAX) {
-            return Err(too_small(options.size_min.max(ALIGNMENT_MAX)));
-        }
+        // From here on a failure drops the target, which gives up the lock.
         let mut target = Target {
             file,
             path: path.to_path_buf(),
             kind,
-            size: end,
+            size: 0,
             alignment: SECTOR_SIZE,
             volatile_cache: true,
             discard: false,
@@ -105,6 +101,14 @@ impl Target {
             notes: Vec::new(),
             _file_below: file_below,
         };
+        let end = target.file.seek(SeekFrom::End(0));
+        let end = end.map_err(|source| failed(path, "measure", source))?;
+        let too_small =
+            |size_min| OpenError::TooSmall { path: path.to_path_buf(), size: end, size_min };
+        if end < options.size_min.max(ALIGNMENT_MAX) {
+            return Err(too_small(options.size_min.max(ALIGNMENT_MAX)));
+        }
+        target.size = end;
         match kind {
             TargetKind::File => target.examine_file(options, direct)?,
             TargetKind::Disk => target.examine_disk(metadata.rdev(), options, direct)?,
@@ -269,17 +273,6 @@ impl Drop for Target {
             lock::unlock(&self.file);
         }
     }
-}
-
-/// Locks a regular file against everybody else until `file` is closed, just as an open device does: for
-/// who has something to do to a file before it is opened, with
-/// [`OpenOptions::locked`](crate::OpenOptions::locked). `path` is where it lies.
-///
-/// # Errors
-/// [`OpenError::InUse`], or whatever keeps it from being locked.
-pub fn lock_file(file: &File, path: &Path) -> Result<(), OpenError> {
-    let metadata = file.metadata().map_err(|source| failed(path, "look at", source))?;
-    lock::lock(file, path, &metadata, false)
 }
 
 /// Makes a file if there is nothing, durably: its name survives a power cut too.
