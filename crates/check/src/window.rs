@@ -171,6 +171,7 @@ fn read_mended(
 mod tests {
     use super::*;
     use crate::blocks::BlockFn;
+    use coulter_workload::Random;
     use std::cell::RefCell;
 
     /// A device whose blocks hold their own number, that notes every block read and fails at 40.
@@ -188,16 +189,16 @@ mod tests {
         let reads = RefCell::new(Vec::new());
         let mut device = device(&reads);
         let mut window = Window::new(&mut device);
-        let mut state = 1u32;
+        let mut random = Random::new(1);
         for _ in 0..2000 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let (pba, count) = ((state >> 8) % 100, 1 + (state >> 16) % 20);
-            let blocks = match state >> 30 {
+            let (pba, count) = (random.below(100) as u32, 1 + random.below(20) as u32);
+            let way = random.below(4);
+            let blocks = match way {
                 0 => window.blocks(Pba(pba), count),
                 1 => window.sequential(Pba(pba), count, 50),
                 _ => window.header(Pba(pba), 30).map(std::slice::from_ref),
             };
-            let count = if state >> 30 > 1 { 1 } else { count };
+            let count = if way > 1 { 1 } else { count };
             let possible = pba + count <= 100 && !(pba..pba + count).contains(&40);
             assert_eq!(blocks.is_ok(), possible, "{count} blocks at {pba}");
             for (offset, block) in blocks.unwrap_or(&[]).iter().enumerate() {

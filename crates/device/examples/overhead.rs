@@ -9,6 +9,7 @@ use coulter_device::wrap::{
     CountingDevice, FaultyDevice, SlowDevice, SlowModel, TraceRecord, TracedDevice,
 };
 use coulter_device::{AlignedMemory, Command, Device, MemoryStore, Wait};
+use coulter_workload::Random;
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 64 << 20;
@@ -47,11 +48,10 @@ fn run(device: &mut impl Device, is_write: bool) -> f64 {
     memory.fill(0xa5);
     let start = memory.as_mut_pointer();
     let mut completions = Vec::with_capacity(DEPTH as usize);
-    let (mut state, time) = (1u64, Instant::now());
+    let (mut random, time) = (Random::new(1), Instant::now());
     for _ in 0..COUNT / DEPTH {
         for lane in 0..DEPTH {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let offset = (state >> 33) % (SIZE / LENGTH) * LENGTH;
+            let offset = random.below(SIZE / LENGTH) * LENGTH;
             let buffer = start.wrapping_add((lane * LENGTH) as usize);
             let command = match is_write {
                 true => Command::write(lane, offset, LENGTH, buffer),

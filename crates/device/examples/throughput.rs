@@ -213,7 +213,7 @@ fn measure(load: &Load, settings: &Settings) -> Result<Rate, Box<dyn Error>> {
     let region = Region { start: memory.as_mut_pointer(), length: memory.len() };
     // SAFETY: the device is dropped before the memory, which was made first.
     unsafe { device.register(&[region]) }?;
-    let mut offsets = Offsets { load: *load, size: settings.size, state: 1 };
+    let mut offsets = Offsets { load: *load, size: settings.size, random: Random::new(1), next: 0 };
     for lane in 0..load.depth {
         submit(&mut *device, load, &mut memory, lane as u64, offsets.next());
     }
@@ -262,18 +262,18 @@ fn submit(
 struct Offsets {
     load: Load,
     size: u64,
-    state: u64,
+    random: Random,
+    next: u64,
 }
 
 impl Offsets {
     fn next(&mut self) -> u64 {
         let count = self.size / self.load.length;
         if self.load.is_random {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (self.state >> 33) % count * self.load.length
+            self.random.below(count) * self.load.length
         } else {
-            self.state += 1;
-            self.state % count * self.load.length
+            self.next += 1;
+            self.next % count * self.load.length
         }
     }
 }

@@ -118,17 +118,17 @@ impl IndexSet {
 mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
+    use coulter_workload::Random;
 
     #[test]
     fn it_holds_what_an_ordered_set_holds() {
         for capacity in [1, 63, 64, 65, 4096, 4097, 300_000] {
             let mut set = IndexSet::new(capacity).expect("there is memory");
             let mut expected = BTreeSet::new();
-            let mut state = capacity as u64 + 5;
+            let mut random = Random::new(capacity as u64 + 5);
             for _ in 0..2000 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let index = (state >> 33) as usize % capacity;
-                if state >> 20 & 1 == 0 {
+                let index = random.below(capacity as u64) as usize;
+                if random.below(2) == 0 {
                     assert_eq!(set.insert(index), expected.insert(index));
                 } else {
                     assert_eq!(set.remove(index), expected.remove(&index));

@@ -126,15 +126,15 @@ pub(crate) fn mean(sum: u128, count: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coulter_workload::Random;
 
     #[test]
     fn a_mean_is_what_the_division_of_128_bits_gives() {
-        let mut state = 7_u128;
+        let mut random = Random::new(7);
         for count in [1, 2, 3, 446, 65_535, u32::MAX - 1, u32::MAX] {
             for _ in 0..200 {
-                state =
-                    state.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645).wrapping_add(1);
-                let sum = state >> (state % 90);
+                let bits = u128::from(random.bits()) << 64 | u128::from(random.bits());
+                let sum = bits >> random.below(90);
                 let expected = u64::try_from(sum / u128::from(count)).unwrap_or(u64::MAX);
                 assert_eq!(mean(sum, count), expected, "{sum} by {count}");
             }

@@ -24,6 +24,7 @@ use coulter_format::{
     BLOCK_SIZE, Block, BlockPointer, Lba, NUMBER_LIMIT, Pba, StoreId, map_page, record, run,
     segment_table,
 };
+use coulter_workload::Random;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -41,10 +42,8 @@ fn store_id() -> impl Strategy<Value = StoreId> {
 fn block() -> impl Strategy<Value = Box<Block>> {
     (any::<u64>(), vec((0..BLOCK_SIZE, any::<u8>()), 0..600)).prop_map(|(seed, bytes)| {
         let mut block = Box::new([0; BLOCK_SIZE]);
-        let mut state = seed | 1;
-        for byte in block.iter_mut().filter(|_| seed & 1 == 1) {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            *byte = (state >> 56) as u8;
+        if seed & 1 == 1 {
+            Random::new(seed).fill(&mut block[..]);
         }
         bytes.into_iter().for_each(|(at, byte)| block[at] = byte);
         block

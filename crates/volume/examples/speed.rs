@@ -14,6 +14,7 @@ use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request, Session};
 use coulter::{CreateOptions, LocalVolume, OpenOptions, Statistics, Volume, create};
 use coulter_device::{self as device, AlignedMemory, Command, Device, MemoryStore, Wait};
+use coulter_workload::Random;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,7 @@ struct Bench {
     place: Place,
     size: u64,
     time: Duration,
-    random: u64,
+    random: Random,
     is_formatted: bool,
 }
 
@@ -82,7 +83,7 @@ impl Bench {
             fill(&mut *device, size);
             Place::File(path)
         };
-        Ok(Bench { place, size, time, random: 1, is_formatted: false })
+        Ok(Bench { place, size, time, random: Random::new(1), is_formatted: false })
     }
 
     fn device(&self) -> Result<Box<dyn Device>, Error> {
@@ -123,13 +124,6 @@ impl Bench {
         Ok(())
     }
 
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
-    }
-
     /// Requests straight to the device.
     fn raw(&mut self, phase: &str) -> Result<Measured, Error> {
         let mut device = self.device()?;
@@ -137,7 +131,7 @@ impl Bench {
         let depth = if phase == "raw-sequential" { 4 } else { DEPTH };
         let mut memory = AlignedMemory::zeroed(length as usize * depth);
         for chunk in memory.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes());
+            chunk.copy_from_slice(&self.random.bits().to_le_bytes());
         }
         let mut completions = Vec::new();
         let (mut count, mut position) = (0, 0);
@@ -148,7 +142,8 @@ impl Bench {
                 && let Some(tag) = idle.pop()
             {
                 let slots = self.size / length;
-                position = if phase == "raw-sequential" { position + 1 } else { self.next() };
+                position =
+                    if phase == "raw-sequential" { position + 1 } else { self.random.bits() };
                 let offset = position % slots * length;
                 let start = memory.as_mut_pointer().wrapping_add((tag * length) as usize);
                 let command = match phase {
@@ -234,7 +229,8 @@ impl Bench {
         while begun.elapsed() < self.time || buffers.len() < depth {
             if begun.elapsed() < self.time {
                 while let Some(buffer) = buffers.pop() {
-                    position = if phase == "sequential" { position + 1 } else { self.next() };
+                    position =
+                        if phase == "sequential" { position + 1 } else { self.random.bits() };
                     let offset = position % slots * length;
                     let operation =
                         if is_read { Operation::Read } else { Operation::Write { fua: false } };

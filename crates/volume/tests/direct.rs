@@ -5,6 +5,7 @@ use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Operation, Request};
 use coulter::tuning::Retuning;
 use coulter::{Acknowledge, CreateOptions, OpenOptions, Volume, create, device};
+use coulter_workload::Random;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
@@ -106,19 +107,9 @@ impl Model {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// Changes blocks of its own groups, a few at a time, until the end.
 fn write(volume: &Volume, model: &Model, writer: u64, writers: u64, ended: &AtomicBool) {
-    let mut random = Random(writer + 1);
+    let mut random = Random::new(writer + 1);
     let mut buffer = Buffer::zeroed(GROUP as usize * BLOCK);
     let groups = model.blocks() / GROUP / writers;
     let begun = Instant::now();
@@ -157,7 +148,7 @@ fn write(volume: &Volume, model: &Model, writer: u64, writers: u64, ended: &Atom
 
 /// Reads one request after the other.
 fn read(volume: &Volume, model: &Model, seed: u64, ended: &AtomicBool) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut buffer = Buffer::zeroed(GROUP as usize * BLOCK);
     while !ended.load(Ordering::Relaxed) {
         let count = 1 + random.below(GROUP);
@@ -174,7 +165,7 @@ fn read(volume: &Volume, model: &Model, seed: u64, ended: &AtomicBool) {
 /// The same, many at a time.
 fn read_many(volume: &Volume, model: &Model, seed: u64, ended: &AtomicBool) {
     const DEPTH: u64 = 16;
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut session = volume.connect();
     let mut asked: Vec<(u64, Vec<u64>)> = vec![(0, Vec::new()); DEPTH as usize];
     let mut idle: Vec<(u64, Buffer)> = (0..DEPTH).map(|tag| (tag, Buffer::zeroed(BLOCK))).collect();

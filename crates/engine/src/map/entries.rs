@@ -125,6 +125,7 @@ const fn rotated(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coulter_workload::Random;
 
     fn widths() -> impl Iterator<Item = EntryWidth> {
         (33..=64).map(EntryWidth::of_bits)
@@ -132,20 +133,17 @@ mod tests {
 
     /// Pointers that fit, the narrowest and the widest among them.
     struct Pointers {
-        state: u64,
+        random: Random,
         width: EntryWidth,
     }
 
     impl Pointers {
         fn next(&mut self) -> u64 {
-            self.state ^= self.state << 13;
-            self.state ^= self.state >> 7;
-            self.state ^= self.state << 17;
-            let entry = match self.state >> 60 {
+            let entry = match self.random.below(16) {
                 0 => 0,
                 1 => 1 << CHECKSUM_BITS,
                 2 => u64::MAX,
-                _ => self.state.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                _ => self.random.bits(),
             };
             rotated(entry & self.width.mask())
         }
@@ -167,7 +165,7 @@ mod tests {
     #[test]
     fn entries_of_every_width_are_read_as_they_were_set_and_no_neighbour_changes() {
         for width in widths() {
-            let mut pointers = Pointers { state: 77 + width.bits() as u64, width };
+            let mut pointers = Pointers { random: Random::new(77 + width.bits() as u64), width };
             let mut plain = [0; ENTRIES_PER_PAGE];
             let mut words = alloc::vec![0; width.words_per_leaf()];
             assert_eq!(words.len(), 8 * width.bits());
@@ -193,7 +191,7 @@ mod tests {
     #[test]
     fn a_whole_leaf_of_every_width_comes_out_as_it_went_in() {
         for width in widths() {
-            let mut pointers = Pointers { state: 5 + width.bits() as u64, width };
+            let mut pointers = Pointers { random: Random::new(5 + width.bits() as u64), width };
             let plain: [u64; ENTRIES_PER_PAGE] = core::array::from_fn(|_| pointers.next());
             // What was there before is gone.
             let mut words = alloc::vec![u64::MAX; width.words_per_leaf()];

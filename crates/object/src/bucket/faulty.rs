@@ -1,6 +1,7 @@
 //! A bucket that fails in every way that a real one can: by a seed, and always within the contract.
 
 use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
+use coulter_workload::Random;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +27,7 @@ enum Late {
 
 #[derive(Debug)]
 struct State {
-    seed: u64,
+    random: Random,
     rates: Rates,
     late: Vec<Late>,
     /// How many of those were carried out.
@@ -44,7 +45,13 @@ pub struct FaultyBucket {
 impl FaultyBucket {
     /// Fails requests to `inner` at `rates`, by `seed`.
     pub fn new(inner: Arc<dyn Bucket>, rates: Rates, seed: u64) -> FaultyBucket {
-        let state = State { seed, rates, late: Vec::new(), late_count: 0, is_down: false };
+        let state = State {
+            random: Random::new(seed),
+            rates,
+            late: Vec::new(),
+            late_count: 0,
+            is_down: false,
+        };
         FaultyBucket { inner, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -131,8 +138,7 @@ impl FaultyBucket {
 impl State {
     /// A number below 1000.
     fn draw(&mut self) -> u32 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        ((self.seed >> 33) % 1000) as u32
+        self.random.below(1000) as u32
     }
 }
 
