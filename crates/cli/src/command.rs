@@ -78,12 +78,15 @@ pub(crate) enum Verb {
     Export(verbs::export::Export),
     Restore(verbs::restore::Restore),
     Snapshot(verbs::snapshot::Snapshot),
+    Replicate(verbs::replicate::Replicate),
     Replica(verbs::replica::Replica),
     Diff(verbs::diff::Diff),
     Clone(verbs::clone::Clone),
     Move(verbs::move_volume::Move),
     #[command(hide = true)]
     Daemon(verbs::daemon::Daemon),
+    #[command(hide = true)]
+    Thaw(verbs::thaw::Thaw),
     #[command(hide = true)]
     Generate(verbs::generate::Generate),
 }

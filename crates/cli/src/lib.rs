@@ -27,6 +27,7 @@ mod named_store;
 mod nvme_keys;
 pub mod opening;
 pub mod output;
+mod retention;
 pub mod room;
 pub mod store;
 mod target_file;
@@ -110,8 +111,10 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         Verb::Dump(verb) => verb.run(known_state().as_ref()),
         Verb::Salvage(verb) => verb.run(known_state().as_ref()),
         Verb::Restore(verb) => verb.run(),
-        Verb::Snapshot(verb) => verb.run(),
+        Verb::Snapshot(verb) => verb.run(known_state().as_ref()),
+        Verb::Replicate(verb) => verb.run(&looked_into()?),
         Verb::Replica(verb) => verb.run(),
+        Verb::Thaw(verb) => verb.run(),
         Verb::Diff(verb) => verb.run(),
         Verb::Clone(verb) => verb.run(),
         Verb::Move(verb) => verb.run(&state()?),

@@ -123,10 +123,10 @@ impl Default for CopyOptions {
 }
 
 /// What a flush may wait for.
-const ACKS: [(&str, Ack); 2] = [("local", Ack::Local), ("remote", Ack::Remote)];
+pub(crate) const ACKS: [(&str, Ack); 2] = [("local", Ack::Local), ("remote", Ack::Remote)];
 
 /// A time between commits: 10 ms to an hour.
-fn parse_every(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_every(text: &str) -> Result<Duration, String> {
     let every = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     let bounds = Duration::from_millis(10)..=Duration::from_secs(3600);
     if bounds.contains(&every) { Ok(every) } else { Err("from 10ms to 1h".to_string()) }

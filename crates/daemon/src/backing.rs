@@ -94,6 +94,11 @@ pub trait Backing {
     /// It is about to be closed, and nobody uses it. `false`: it goes on after all.
     fn leave(&self, _leaves: bool) {}
 
+    /// Asks for a commit to its copy; `false` if it has none.
+    fn commit(&self) -> bool {
+        false
+    }
+
     /// Does what only this kind of backing understands, asked for by a command of the program that
     /// gave it.
     ///

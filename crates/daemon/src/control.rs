@@ -7,6 +7,7 @@
 //!
 //! The protocol is internal: both ends are one build, and its fields may change in any release.
 
+use crate::copying::{CopyOrder, Copying};
 use crate::error::{DaemonError, Error, StateError};
 use crate::growth::{Grown, Growth};
 use crate::scrub::{ScrubAction, ScrubFacts};
@@ -75,6 +76,13 @@ pub enum Request {
         /// Which.
         action: ScrubAction,
     },
+    /// Begin, change or end the volume's replication.
+    Copy {
+        /// How.
+        order: CopyOrder,
+    },
+    /// Have a commit made of what has completed. `is_current` of the status tells when it is there.
+    Commit,
     /// Does the volume hold anything?
     FirstData,
     /// Do what only this kind of backing understands.
@@ -96,6 +104,8 @@ pub enum Reply {
     Grown(Grown),
     /// To [`Request::Scrub`].
     Scrub(Box<ScrubFacts>),
+    /// To [`Request::Copy`].
+    Copying(Copying),
     /// To [`Request::FirstData`].
     FirstData {
         /// The first byte of the first block that is mapped; none if none is.
@@ -116,9 +126,10 @@ pub enum Reply {
 /// [`DaemonError::Ending`] or [`DaemonError::DaemonSilent`] when it does not answer in time.
 pub fn ask(state: &StateDirectory, entry: &Entry, request: &Request) -> Result<Reply, Error> {
     let patience = match request {
-        Request::Detach { .. } | Request::Restart { .. } | Request::Grow { .. } => {
-            SHUTDOWN_PATIENCE
-        }
+        Request::Detach { .. }
+        | Request::Restart { .. }
+        | Request::Grow { .. }
+        | Request::Copy { .. } => SHUTDOWN_PATIENCE,
         Request::FirstData => SEARCH_PATIENCE,
         _ => PATIENCE,
     };

@@ -16,6 +16,7 @@
 //! and then cannot open the store ends, and the device with it, as if the daemon had been killed:
 //! nothing that was flushed is lost.
 
+use crate::copying::CopyOrder;
 use crate::error::{DaemonError, Error};
 use crate::file_identity::FileIdentity;
 use crate::state::Entry;
@@ -54,6 +55,8 @@ pub(super) struct Handover {
     pub(super) descriptor: OwnedFd,
     /// The command that waits for an answer.
     pub(super) client: UnixStream,
+    /// How it is replicated, if that is not what the words say with which this process was started.
+    pub(super) copying: Option<CopyOrder>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -61,13 +64,15 @@ struct Passed {
     entry: Entry,
     descriptor: RawFd,
     client: RawFd,
+    #[serde(default)]
+    copying: Option<CopyOrder>,
 }
 
 impl Handover {
     /// What was passed to this process, if anything was.
     pub(super) fn passed() -> Option<Handover> {
         let text = std::env::var(VARIABLE).ok()?;
-        let Passed { entry, descriptor, client } = serde_json::from_str(&text).ok()?;
+        let Passed { entry, descriptor, client, copying } = serde_json::from_str(&text).ok()?;
         if entry.process != Process::current() {
             return None;
         }
@@ -79,7 +84,7 @@ impl Handover {
             set_flags(&descriptor, FdFlag::FD_CLOEXEC).ok().map(|()| descriptor)
         };
         let (descriptor, client) = (adopt(descriptor)?, adopt(client)?.into());
-        Some(Handover { entry, descriptor, client })
+        Some(Handover { entry, descriptor, client, copying })
     }
 
     /// Becomes `program`. Comes back only if that fails.
@@ -88,6 +93,7 @@ impl Handover {
             entry: self.entry.clone(),
             descriptor: self.descriptor.as_raw_fd(),
             client: self.client.as_raw_fd(),
+            copying: self.copying.clone(),
         };
         let text = match serde_json::to_string(&passed) {
             Ok(text) => text,

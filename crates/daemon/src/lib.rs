@@ -26,6 +26,7 @@ pub mod backing;
 pub mod cache;
 mod claim;
 pub mod control;
+pub mod copying;
 pub mod detach;
 mod device_link;
 mod entry;

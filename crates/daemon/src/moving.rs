@@ -1,9 +1,11 @@
-//! A volume is handed over to whichever host attaches it next.
+//! What is done with a store and its copy while nobody serves the store: it is shipped, or handed over to
+//! whichever host attaches it next.
 
 use crate::error::{Error, OpenError};
 use crate::replication::{self, Replication};
 use crate::{cache, store};
 use coulter_device::Wait;
+use coulter_object::names::CommitId;
 use coulter_object::publish::Briefly;
 use coulter_object::{Ack, Settings, Url, lineage, takeover};
 use std::path::Path;
@@ -26,14 +28,49 @@ pub fn hand_over(path: &Path, url: &Url) -> Result<String, Error> {
     let bucket = lineage::open(url, false, &Briefly).map_err(|error| refused(error.to_string()))?;
     coulter_object::history::record(&*bucket, &Briefly)
         .map_err(|error| refused(error.to_string()))?;
-    let replication = Replication {
+    let cache = cache::is_incomplete(path).then_some(cache::Caching { take_over: false });
+    let last = ship_all(path, &Replication { cache, ..once(url) }, &refused)?;
+    let epoch = last.map_or(0, |last| last.epoch);
+    let ended = takeover::give_up(&*bucket, epoch, &Briefly);
+    let last = ended.map_err(|error| refused(error.to_string()))?;
+    // Without its marks the store is refused as a replica.
+    replication::forget(path)?;
+    Ok(last.to_string())
+}
+
+/// Ships the store at `path`, which nobody serves, to a copy; makes the copy if there is none. Returns its last commit.
+/// With `reseed` all of the store is shipped, and counts whatever the copy holds.
+///
+/// # Errors
+/// [`OpenError::NotReplicated`], [`OpenError::NoBucket`], and when the store cannot be opened.
+pub fn ship(path: &Path, url: &Url, reseed: bool) -> Result<String, Error> {
+    let refused = |reason: String| {
+        let (path, url) = (path.to_owned(), url.to_string());
+        Error::from(OpenError::NotReplicated { path, url, reason })
+    };
+    cache::refuse_incomplete(path)?;
+    let last = ship_all(path, &Replication { reseed, ..once(url) }, &refused)?;
+    Ok(last.map_or_else(|| "-".to_owned(), |last| last.to_string()))
+}
+
+/// As a store is replicated that does not change meanwhile.
+fn once(url: &Url) -> Replication {
+    Replication {
         url: url.clone(),
         ack: Ack::Remote,
         every: Settings::DEFAULT.every,
         lag_max: Settings::DEFAULT.lag_max,
         reseed: false,
-        cache: cache::is_incomplete(path).then_some(cache::Caching { take_over: false }),
-    };
+        cache: None,
+    }
+}
+
+/// Ships what is left, and returns the last commit.
+fn ship_all(
+    path: &Path,
+    replication: &Replication,
+    refused: &dyn Fn(String) -> Error,
+) -> Result<Option<CommitId>, Error> {
     let device = store::open_device(path, false)?;
     let (mut device, shipped) = replication.wrap(path, device)?;
     let mut outage = None;
@@ -49,7 +86,7 @@ pub fn hand_over(path: &Path, url: &Url) -> Result<String, Error> {
             return Err(refused("the store cannot be read".to_owned()));
         }
         if status.is_idle {
-            break;
+            return Ok(status.last);
         }
         match status.weather.error {
             None => outage = None,
@@ -60,11 +97,4 @@ pub fn hand_over(path: &Path, url: &Url) -> Result<String, Error> {
             }
         }
     }
-    let epoch = shipped.replica.status().last.map_or(0, |last| last.epoch);
-    drop(device);
-    let ended = takeover::give_up(&*bucket, epoch, &Briefly);
-    let last = ended.map_err(|error| refused(error.to_string()))?;
-    // Without its marks the store is refused as a replica.
-    replication::forget(path)?;
-    Ok(last.to_string())
 }

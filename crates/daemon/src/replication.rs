@@ -69,6 +69,9 @@ pub struct ReplicaFacts {
     pub url: String,
     /// `local` or `remote`: what a flush waits for.
     pub ack: String,
+    /// Everything that had completed is in a commit.
+    #[serde(default)]
+    pub is_current: bool,
     /// Bytes that are in no commit yet.
     pub lag_bytes: u64,
     /// For how long something has waited to be in one.
@@ -215,6 +218,7 @@ impl Replication {
                 Ack::Remote => "remote",
             }
             .to_string(),
+            is_current: status.is_idle,
             lag_bytes: status.lag.bytes,
             lag_seconds: status.lag.time.as_secs_f64(),
             commit: status.last.map_or_else(|| "-".to_string(), |last| last.to_string()),

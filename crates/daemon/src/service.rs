@@ -14,7 +14,8 @@
 use crate::attach_point;
 use crate::claim;
 use crate::control::Reply;
-use crate::error::{DaemonError, Error};
+use crate::copying::{CopyOrder, Copying};
+use crate::error::{DaemonError, Error, OpenError};
 use crate::events::Signals;
 use crate::handover::Handover;
 use crate::job::{Job, Point};
@@ -22,10 +23,12 @@ use crate::logging;
 use crate::notify::notify;
 use crate::opening::Acknowledge;
 use crate::protect;
+use crate::replication::Replication;
 use crate::requests::Client;
 use crate::serving::{End, Serving};
 use crate::state::{Entry, StateDirectory, Via};
 use crate::status::Facts;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// Serves `job` until it is told to end. `ready` is called once the device answers. Gives back what
@@ -48,8 +51,13 @@ pub fn run(
     let signals = Signals::take_over()?;
     let protection = protect::protect(&job.point);
     let mut resumed = Handover::passed();
+    // What a command has changed since this process was started with its words.
+    let mut copying = resumed.as_ref().and_then(|handover| handover.copying.clone());
     if resumed.is_some() {
         job.opening.has_begun();
+    }
+    if let Some(order) = &copying {
+        job.opening.replicate = order.applied(None).unwrap_or_default();
     }
     let claim::Claim { mut entry, waiting, mut liveness } = match &resumed {
         Some(Handover { entry, .. }) => {
@@ -74,17 +82,35 @@ pub fn run(
         log::info!(protection:% = protection; "protected against want of memory");
         Ok(())
     };
+    let mut before = None;
     let ended = loop {
-        let next = match serve(state, &job, &mut entry, &signals, resumed, reply, &mut ready) {
+        let goes_on = Resumed { handover: resumed, reply, may_go_back: before.is_some() };
+        let next = match serve(state, &job, &mut entry, &signals, goes_on, &mut ready) {
             Turn::Ended(ended) => break ended,
+            Turn::Copying { handover, reply: told, replication } => {
+                job.opening.has_begun();
+                before = Some((job.opening.replicate.take(), copying));
+                copying = Some(CopyOrder::to(replication.as_ref()));
+                job.opening.replicate = replication;
+                (resumed, reply) = (Some(handover), told);
+                continue;
+            }
+            Turn::Refused { handover, error } => {
+                log::error!(error:%; "the replication cannot be changed, and stays as it was");
+                let (replication, order) = before.take().expect("it may go back");
+                (job.opening.replicate, copying) = (replication, order);
+                (resumed, reply) = (Some(handover), Reply::Failed(error.report()));
+                continue;
+            }
             Turn::Grown { handover, reply: told } => {
                 job.opening.has_begun();
-                (resumed, reply) = (Some(handover), told);
+                (before, resumed, reply) = (None, Some(handover), told);
                 continue;
             }
             Turn::Restart { handover, program } => (handover, program),
         };
-        let (handover, program) = next;
+        let (mut handover, program) = next;
+        (before, handover.copying) = (None, copying.clone());
         log::info!(name = entry.name, program:% = program.display(); "becoming another program");
         if let Err(error) = liveness.restore().and_then(|()| liveness.pass_on()) {
             log::warn!(error:%; "in other namespaces it may be taken for ended");
@@ -129,6 +155,10 @@ enum Turn {
     Ended(Ended),
     /// Everything is closed and hosts wait; the store has grown or not, and this program goes on.
     Grown { handover: Handover, reply: Reply },
+    /// Everything is closed and hosts wait; the store is to be opened with another replication.
+    Copying { handover: Handover, reply: Reply, replication: Option<Replication> },
+    /// It cannot be opened so; hosts still wait.
+    Refused { handover: Handover, error: Error },
     /// Everything is closed, hosts wait, and another program is to go on.
     Restart { handover: Handover, program: PathBuf },
 }
@@ -140,22 +170,40 @@ struct Ended {
     asked_by: Option<Client>,
 }
 
+/// With what a service goes on.
+struct Resumed {
+    /// What was handed over, if it is not the first.
+    handover: Option<Handover>,
+    /// What the command is told that waits.
+    reply: Reply,
+    /// If the store cannot be opened, hosts go on waiting, for it to be opened as before.
+    may_go_back: bool,
+}
+
 fn serve(
     state: &StateDirectory,
     job: &Job,
     entry: &mut Entry,
     signals: &Signals,
-    resumed: Option<Handover>,
-    reply: Reply,
+    resumed: Resumed,
     ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Turn {
-    let (descriptor, waiting) = match resumed {
+    let Resumed { handover, reply, may_go_back } = resumed;
+    let (descriptor, waiting) = match handover {
         Some(handover) => (Some(handover.descriptor), Some(Client::resume(handover.client))),
         None => (None, None),
     };
+    let spare = descriptor.as_ref().filter(|_| may_go_back).and_then(|it| it.try_clone().ok());
     let mut serving = match Serving::start(state, job, entry, descriptor) {
         Ok(serving) => serving,
-        Err(error) => return Turn::Ended(Ended { result: Err(error), asked_by: waiting }),
+        Err(error) => {
+            return match (spare, waiting) {
+                (Some(descriptor), Some(client)) => {
+                    Turn::Refused { handover: handover_of(entry, descriptor, client), error }
+                }
+                (_, asked_by) => Turn::Ended(Ended { result: Err(error), asked_by }),
+            };
+        }
     };
     let end = match ready(entry) {
         Ok(()) => {
@@ -190,9 +238,26 @@ fn serve(
                 },
                 Reply::Grown,
             );
-            let handover =
-                Handover { entry: entry.clone(), descriptor, client: client.into_stream() };
-            Turn::Grown { handover, reply }
+            Turn::Grown { handover: handover_of(entry, descriptor, client), reply }
+        }
+        End::Copy { replication, descriptor, client } => {
+            let ended = serving.end();
+            let url_of = |replication: &Replication| replication.url.to_string();
+            let copying = Copying {
+                url: replication.as_ref().map(url_of),
+                url_before: job.opening.replicate.as_ref().map(url_of),
+                behind: match ended {
+                    Ok(_) => None,
+                    Err(Error::Open(OpenError::CopyBehind { reason, .. })) => Some(reason),
+                    // What is not closed in order is replayed by the next opening.
+                    Err(error) => {
+                        log::error!(error:%; "the store could not be closed");
+                        Some(error.to_string())
+                    }
+                },
+            };
+            let handover = handover_of(entry, descriptor, client);
+            Turn::Copying { handover, reply: Reply::Copying(copying), replication }
         }
         End::Restart { program, descriptor, client } => {
             notify("RELOADING=1");
@@ -200,11 +265,13 @@ fn serve(
             if let Err(error) = serving.end() {
                 log::error!(error:%; "the store could not be closed");
             }
-            let client = client.into_stream();
-            let handover = Handover { entry: entry.clone(), descriptor, client };
-            Turn::Restart { handover, program }
+            Turn::Restart { handover: handover_of(entry, descriptor, client), program }
         }
     }
+}
+
+fn handover_of(entry: &Entry, descriptor: OwnedFd, client: Client) -> Handover {
+    Handover { entry: entry.clone(), descriptor, client: client.into_stream(), copying: None }
 }
 
 /// Leaves the terminal's session, so that neither its end nor its Ctrl-C reaches this process.

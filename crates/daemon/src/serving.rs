@@ -4,6 +4,7 @@ use crate::attach_point::AttachPoint;
 use crate::backing::Backing;
 use crate::claim;
 use crate::control::{Reply, Request};
+use crate::copying::CopyOrder;
 use crate::error::{DaemonError, Error, OpenError};
 use crate::events::{Event, Events, Signals};
 use crate::failure_log::FailureLog;
@@ -13,6 +14,7 @@ use crate::handover;
 use crate::job::Job;
 use crate::liveness::Liveness;
 use crate::outside::Outside;
+use crate::replication::Replication;
 use crate::requests::{Client, Requests};
 use crate::scrapes::{self, Port};
 use crate::scrub::{ScrubAction, ScrubFacts, Scrubs};
@@ -48,6 +50,15 @@ pub(super) enum End {
         /// Who waits for it to serve.
         client: Client,
     },
+    /// The store is to be replicated in another way, and this process goes on.
+    Copy {
+        /// How, from now on.
+        replication: Option<Replication>,
+        /// What its attach point resumes with.
+        descriptor: OwnedFd,
+        /// Who waits for it to serve.
+        client: Client,
+    },
     /// Another program goes on.
     Restart {
         /// Which.
@@ -67,8 +78,8 @@ pub(super) struct Serving {
     entry: Entry,
     /// Whether the store was to be opened for reading only.
     read_only: bool,
-    /// Whether a copy of it is kept elsewhere.
-    is_replicated: bool,
+    /// How a copy of it is kept elsewhere, if one is.
+    replication: Option<Replication>,
     since: Instant,
     state: State,
     failures: FailureLog,
@@ -165,7 +176,7 @@ impl Serving {
             events,
             entry,
             read_only: job.opening.read_only,
-            is_replicated: job.opening.replicate.is_some(),
+            replication: job.opening.replicate.clone(),
             since,
             state,
             failures: FailureLog::default(),
@@ -200,6 +211,14 @@ impl Serving {
                     log::info!("growing when what is asked for is done");
                     match self.prepare_growth() {
                         Ok(descriptor) => return End::Grow { growth, descriptor, client },
+                        Err(error) => client.answer(&Reply::Failed(error.report())),
+                    }
+                }
+                Ok(Event::Request(Request::Copy { order }, client)) => {
+                    match self.prepare_copying(&order) {
+                        Ok((replication, descriptor)) => {
+                            return End::Copy { replication, descriptor, client };
+                        }
                         Err(error) => client.answer(&Reply::Failed(error.report())),
                     }
                 }
@@ -319,7 +338,7 @@ impl Serving {
         if self.read_only {
             return Err(refused("it is attached read-only".to_owned()).into());
         }
-        if self.is_replicated {
+        if self.replication.is_some() {
             let reason = "a copy of it is kept elsewhere, which does not grow while it is attached";
             return Err(refused(reason.to_owned()).into());
         }
@@ -337,6 +356,55 @@ impl Serving {
             .into());
         }
         Ok(())
+    }
+
+    /// Has hosts wait, if the store can be closed, and opened again with another replication.
+    fn prepare_copying(
+        &mut self,
+        order: &CopyOrder,
+    ) -> Result<(Option<Replication>, OwnedFd), Error> {
+        let replication = self.check_copying(order)?;
+        log::info!("changing the replication when what is asked for is done");
+        let descriptor = self.point.hand_over().map_err(|_| {
+            self.not_copied(format!(
+                "it is attached by {}, which cannot wait for it: detach it, and attach it as it is to be replicated",
+                self.entry.via
+            ))
+        })?;
+        Ok((replication, descriptor))
+    }
+
+    fn not_copied(&self, reason: String) -> Error {
+        DaemonError::NotCopied { name: self.entry.name.clone(), reason }.into()
+    }
+
+    /// What an order makes of the replication, if the store can be closed and opened again so.
+    fn check_copying(&self, order: &CopyOrder) -> Result<Option<Replication>, Error> {
+        let refused = |reason: &str| self.not_copied(reason.to_owned());
+        let replication = order.applied(self.replication.as_ref());
+        let replication = replication.map_err(|error| refused(&error.to_string()))?;
+        if self.read_only {
+            return Err(refused("it is attached read-only"));
+        }
+        let facts = self.backing.status(&self.entry, self.since.elapsed());
+        let Facts::Volume(status) = facts else { return Err(refused("it is no volume")) };
+        if let Some(replica) = &status.replica {
+            // It must not become the valid one again, and its users have met errors.
+            if replica.is_fenced {
+                return Err(refused("another host has taken the volume over"));
+            }
+            if replica.missing_bytes > 0 {
+                return Err(refused("its cache is not filled yet, and needs the copy until then"));
+            }
+        }
+        if self.backing.state() != State::Running {
+            return Err(refused(&self.backing.state().to_string()));
+        }
+        if let Some(reason) = self.backing.bound_to_the_process() {
+            return Err(refused(reason));
+        }
+        handover::check_store(&self.entry, self.read_only)?;
+        Ok(replication)
     }
 
     /// A volume that can do less than before says so once in the log, as does one that answers nothing, and
@@ -426,11 +494,14 @@ impl Serving {
                 Ok(settings) => return Reply::Settings(settings),
                 Err(error) => Err(error),
             },
+            Request::Commit if self.backing.commit() => Ok(()),
+            Request::Commit => Err(self.not_copied("it is not replicated".to_owned())),
             Request::Command { words } => self.backing.command(&self.entry, words),
             // These do not come here.
             Request::Detach { .. }
             | Request::Restart { .. }
             | Request::Grow { .. }
+            | Request::Copy { .. }
             | Request::FirstData
             | Request::Scrub { .. } => Ok(()),
         };

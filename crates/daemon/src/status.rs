@@ -323,6 +323,12 @@ impl fmt::Display for Rates {
     }
 }
 
+impl fmt::Display for ReplicaFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_replica(f, self)
+    }
+}
+
 fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Result {
     let ReplicaFacts { url, ack, lag_bytes, lag_seconds, commit, .. } = replica;
     writeln!(

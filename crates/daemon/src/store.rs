@@ -292,6 +292,12 @@ impl Backing for OpenStore {
         }
     }
 
+    fn commit(&self) -> bool {
+        let Some((_, shipped)) = &self.replica else { return false };
+        shipped.replica.commit();
+        true
+    }
+
     fn scrub(&self, order: ScrubOrder) -> Option<Scrub> {
         self.volume.scrub(order)
     }

@@ -245,6 +245,8 @@ impl<D: Device> ShippedDevice<D> {
         drop(shared);
         if wants_commit {
             self.shipper.ask_for_commit();
+            // Whoever asks is told how it stands from here on, not before.
+            self.told = Duration::ZERO;
         }
         self.leave(leaving);
         let now = self.start.elapsed();

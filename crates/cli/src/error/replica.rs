@@ -22,6 +22,14 @@ pub enum CopyError {
     OtherCopy { one: String, other: String },
     /// The URL of a copy in place of a store, without a cache.
     NoCache { url: String },
+    /// A volume was to be named, and a URL was.
+    UrlOfVolume { url: String },
+    /// A file system cannot be frozen.
+    NotFrozen { directory: PathBuf, reason: String },
+    /// A file system that is to be frozen is not on the volume of the copy.
+    OtherFileSystem { directory: PathBuf, url: String },
+    /// A file system was thawed before the snapshot was made.
+    ThawedEarly { directory: PathBuf },
     /// A cache of what is no copy.
     CacheOfStore { path: PathBuf },
     /// A copy cannot be attached as it was asked for.
@@ -83,6 +91,27 @@ impl CopyError {
             CopyError::NoCache { url } => usage(format!("cannot attach {url}"))
                 .why("a volume that is attached from its copy needs a local file as cache")
                 .help("add `--cache FILE`"),
+            CopyError::UrlOfVolume { url } => {
+                usage("cannot tell which volume is to be replicated".to_owned())
+                    .why(format!("{url} is a copy"))
+                    .help("write `coulter replicate NAME URL`; of a URL alone there are --status and --verify")
+            }
+            CopyError::NotFrozen { directory, reason } => {
+                fault(format!("cannot freeze the file system at {}", directory.display()))
+                    .why(reason.as_str())
+                    .help("without `--freeze` the snapshot is as after a power cut")
+            }
+            CopyError::OtherFileSystem { directory, url } => {
+                usage(format!("cannot freeze the file system at {}", directory.display()))
+                    .why(format!("it is not on a volume that this host ships to {url}"))
+                    .help("name a directory of a file system on the volume; in a virtual machine use fsfreeze(8) there")
+            }
+            CopyError::ThawedEarly { directory } => fault(format!(
+                "the snapshot was not made, or given up: {} was thawed before",
+                directory.display()
+            ))
+            .why("the copy did not have everything in time")
+            .help("see `coulter status`, or allow more with `--freeze-max`"),
             CopyError::CacheOfStore { path } => {
                 usage(format!("cannot attach {} with a cache", path.display()))
                     .why("it is a store itself, and `--cache` belongs to the URL of a copy")

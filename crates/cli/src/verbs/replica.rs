@@ -118,7 +118,7 @@ impl Replica {
     }
 }
 
-fn status(copy: &CopyName, json: bool) -> Result<(), CliError> {
+pub(super) fn status(copy: &CopyName, json: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
     let facts = copy.patiently(|| {
         let (record, _) = history::record(&*bucket, &Briefly)?;
@@ -168,7 +168,7 @@ fn print_facts(facts: &Facts) -> Result<(), CliError> {
     Ok(())
 }
 
-fn verify(copy: &CopyName, json: bool) -> Result<(), CliError> {
+pub(super) fn verify(copy: &CopyName, json: bool) -> Result<(), CliError> {
     let bucket = copy.open()?;
     let bar = terminal::progress("verifying", 1);
     let progress = |done: usize, total: usize| {

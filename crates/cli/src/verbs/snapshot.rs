@@ -1,21 +1,32 @@
 //! `coulter snapshot`: states of a copy that are kept.
 
+mod freezing;
+
 use super::restore::CopyName;
 use crate::error::{CliError, CopyError};
+use crate::interrupt::Interrupt;
+use crate::retention::Retention;
 use crate::terminal::{self, BOLD};
 use clap::{Args, Subcommand};
 use coulter_daemon::replication;
-use coulter_object::layout::VolumeRecord;
+use coulter_daemon::state::StateDirectory;
+use coulter_object::bucket::Bucket;
 use coulter_object::layout::pins::CloneLine;
+use coulter_object::layout::{Pin, VolumeRecord};
 use coulter_object::publish::Briefly;
 use coulter_object::{ReplicaError, history, lineage, rollback, snapshot};
 use coulter_terminal::Size;
 use serde::Serialize;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Attempts to make a snapshot: a busy host may delete meanwhile what one needs.
 const ATTEMPTS: usize = 20;
 
-/// Create, list or delete snapshots of a copy, or roll back to one.
+/// With what the names of a schedule's snapshots begin. Others are never pruned.
+const SCHEDULED: &str = "auto-";
+
+/// Create, list, prune or delete snapshots of a copy, or roll back to one.
 ///
 /// A snapshot keeps the newest commit of the copy. It costs the space of data that is overwritten
 /// later. The volume stays in use meanwhile. `coulter restore URL@NAME` restores it.
@@ -23,6 +34,8 @@ const ATTEMPTS: usize = 20;
 #[command(after_help = "\
 Examples:
   coulter snapshot create s3://bucket/vol@monday
+  coulter snapshot create s3://bucket/vol@monday --freeze /mnt
+  coulter snapshot create s3://bucket/vol --keep hourly=24,daily=7
   coulter snapshot list s3://bucket/vol
   coulter snapshot delete s3://bucket/vol@monday
   coulter snapshot rollback s3://bucket/vol@monday")]
@@ -35,10 +48,22 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Create a snapshot of the newest state
-    Create {
-        /// Copy and name
-        #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
+    Create(Create),
+    /// Give up snapshots of a schedule that are no longer to be kept
+    ///
+    /// Only snapshots whose name begins with auto- are given up, as `create --keep` names them, and of these none of
+    /// which there is a clone. Hours, days, weeks (from Monday), months and years are those of UTC.
+    Prune {
+        /// Copy
+        #[arg(value_name = "URL", value_parser = CopyName::parse_newest)]
         copy: CopyName,
+        /// How many to keep: last, hourly, daily, weekly, monthly or yearly=COUNT, with commas between. Keeps the
+        /// newest snapshot of each of the COUNT newest hours, days, … that have one
+        #[arg(long, value_name = "KIND=COUNT,…")]
+        keep: Retention,
+        /// Print what would be given up, and give up nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// List the snapshots
     List {
@@ -71,6 +96,35 @@ pub(crate) enum Action {
     },
 }
 
+/// How to create one.
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// Copy and name; with --keep the name may be left away, and is auto-TIME
+    #[arg(value_name = "URL@NAME", value_parser = CopyName::parse)]
+    copy: CopyName,
+
+    /// Give up snapshots of a schedule afterwards, as `snapshot prune --keep` does, such as hourly=24,daily=7
+    #[arg(long, value_name = "KIND=COUNT,…")]
+    keep: Option<Retention>,
+
+    /// Freeze the mounted file system at this directory meanwhile, so that the snapshot needs no replay of a journal.
+    /// It must be on a volume that this host ships to the copy
+    #[arg(long, value_name = "DIR")]
+    freeze: Option<PathBuf>,
+
+    /// Limit of the time for which it is frozen; then it is thawed, and no snapshot is made
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "freeze")]
+    #[arg(value_parser = parse_freeze_max)]
+    freeze_max: Duration,
+}
+
+/// A time for which a file system may be frozen.
+fn parse_freeze_max(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let bounds = Duration::from_millis(100)..=Duration::from_secs(300);
+    if bounds.contains(&time) { Ok(time) } else { Err("from 100ms to 5min".to_owned()) }
+}
+
 /// A snapshot as `list --json` shows it.
 #[derive(Serialize)]
 struct Row {
@@ -81,16 +135,16 @@ struct Row {
 }
 
 impl Snapshot {
-    pub(crate) fn run(&self) -> Result<(), CliError> {
+    pub(crate) fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
         match &self.action {
-            Action::Create { copy } => create(copy),
+            Action::Create(create) => create.run(state),
+            Action::Prune { copy, keep, dry_run } => prune(copy, keep, *dry_run),
             Action::List { copy, json } => list(copy, *json),
             Action::Rollback { copy, take_over } => roll_back(copy, *take_over),
             Action::Delete { copy } => {
                 let name = name_of(copy)?;
                 let bucket = copy.open()?;
-                let is_there = |line: &CloneLine| lineage::is_there(&copy.url, line, &Briefly);
-                snapshot::delete_unless_cloned(&*bucket, name, &is_there, &Briefly)
+                give_up(&*bucket, copy, name)
                     .map_err(|error| copy.failed("delete the snapshot", error))?;
                 terminal::print(&format!("{BOLD}{copy}{BOLD:#} is given up"))
             }
@@ -103,19 +157,88 @@ fn name_of(copy: &CopyName) -> Result<&str, CliError> {
     Ok(name.ok_or_else(|| CopyError::NoName { url: copy.to_string() })?)
 }
 
-fn create(copy: &CopyName) -> Result<(), CliError> {
-    let name = name_of(copy)?;
-    let bucket = copy.open()?;
+impl Create {
+    fn run(&self, state: Option<&StateDirectory>) -> Result<(), CliError> {
+        let mut copy = self.copy.clone();
+        if copy.snapshot.is_none() && self.keep.is_some() {
+            copy.snapshot = Some(scheduled_name(replication::seconds_since_1970()));
+        }
+        let name = name_of(&copy)?;
+        let bucket = copy.open()?;
+        let pin = match &self.freeze {
+            None => keep_newest(&*bucket, &copy, name)?,
+            Some(directory) => {
+                let interrupt = Interrupt::take_over()?;
+                let within = self.freeze_max;
+                let frozen = freezing::freeze(state, &copy.url, directory, within, &interrupt)?;
+                let made = keep_newest(&*bucket, &copy, name);
+                let thawed = frozen.thaw();
+                let pin = made?;
+                if let Err(error) = thawed {
+                    let _ = give_up(&*bucket, &copy, name);
+                    return Err(error);
+                }
+                pin
+            }
+        };
+        terminal::print(&format!("{BOLD}{copy}{BOLD:#} keeps commit {}", pin.commit))?;
+        self.keep.map_or(Ok(()), |keep| prune(&CopyName { snapshot: None, ..copy }, &keep, false))
+    }
+}
+
+/// The name of a schedule's snapshot.
+fn scheduled_name(time: u64) -> String {
+    let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(time));
+    format!("{SCHEDULED}{time}")
+}
+
+/// Keeps the newest state. A busy host may delete meanwhile what it needs.
+fn keep_newest(bucket: &dyn Bucket, copy: &CopyName, name: &str) -> Result<Pin, CliError> {
     let mut attempt = 1;
-    let pin = loop {
-        match snapshot::create(&*bucket, name, replication::seconds_since_1970(), &Briefly) {
+    loop {
+        match snapshot::create(bucket, name, replication::seconds_since_1970(), &Briefly) {
             Err(ReplicaError::Collected | ReplicaError::Missing(_)) if attempt < ATTEMPTS => {
                 attempt += 1
             }
-            made => break made.map_err(|error| copy.failed("make the snapshot", error))?,
+            made => return made.map_err(|error| copy.failed("make the snapshot", error)),
         }
-    };
-    terminal::print(&format!("{BOLD}{copy}{BOLD:#} keeps commit {}", pin.commit))
+    }
+}
+
+fn give_up(bucket: &dyn Bucket, copy: &CopyName, name: &str) -> Result<(), ReplicaError> {
+    let is_there = |line: &CloneLine| lineage::is_there(&copy.url, line, &Briefly);
+    snapshot::delete_unless_cloned(bucket, name, &is_there, &Briefly)
+}
+
+/// Gives up the snapshots of a schedule that `keep` does not keep.
+fn prune(copy: &CopyName, keep: &Retention, dry_run: bool) -> Result<(), CliError> {
+    let bucket = copy.open()?;
+    let failed = |error| copy.failed("prune the snapshots of", error);
+    let (record, _) = history::record(&*bucket, &Briefly).map_err(failed)?;
+    let (pins, _) = snapshot::pins(&*bucket, &record, &Briefly).map_err(failed)?;
+    let mut scheduled = pins.pins;
+    scheduled.retain(|pin| pin.name.starts_with(SCHEDULED));
+    let times: Vec<u64> = scheduled.iter().map(|pin| pin.time).collect();
+    let kept = keep.kept(&times);
+    for (pin, _) in scheduled.iter().zip(kept).filter(|(_, kept)| !kept) {
+        let (url, name) = (&copy.url, &pin.name);
+        if dry_run {
+            terminal::print(&format!("{BOLD}{url}@{name}{BOLD:#} would be given up"))?;
+            continue;
+        }
+        match give_up(&*bucket, copy, name) {
+            // Somebody else was first, or it is needed for longer.
+            Err(ReplicaError::NoPin(_)) => {}
+            Err(ReplicaError::HasClones(_)) => {
+                terminal::note(&format!("{url}@{name} stays, for there is a clone of it"));
+            }
+            done => {
+                done.map_err(failed)?;
+                terminal::print(&format!("{BOLD}{url}@{name}{BOLD:#} is given up"))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn roll_back(copy: &CopyName, take_over: bool) -> Result<(), CliError> {

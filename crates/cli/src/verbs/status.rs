@@ -288,6 +288,7 @@ fn status_of(state: &StateDirectory, entry: &Entry) -> Result<Facts, CliError> {
         | Reply::Settings(_)
         | Reply::Grown(_)
         | Reply::Scrub(_)
+        | Reply::Copying(_)
         | Reply::FirstData { .. }
         | Reply::Failed(_) => Err(DaemonError::silent(entry).into()),
     }

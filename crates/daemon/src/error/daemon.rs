@@ -44,6 +44,8 @@ pub enum DaemonError {
     NoSocketPassed { count: u32 },
     /// Settings cannot be changed.
     Tune { name: String, reason: String },
+    /// The replication of a volume cannot be changed while it is attached.
+    NotCopied { name: String, reason: String },
     /// A daemon cannot become another program.
     Restart { name: String, reason: String },
     /// A device would outlive a daemon that acknowledges from memory: this one, which waits for one, or one
@@ -175,6 +177,9 @@ impl DaemonError {
                 .help("start it from a systemd socket unit; docs/operation.md has one"),
             DaemonError::Tune { name, reason } => {
                 fault(format!("cannot tune '{name}'")).why(reason.as_str())
+            }
+            DaemonError::NotCopied { name, reason } => {
+                fault(format!("cannot change how '{name}' is replicated")).why(reason.as_str())
             }
             DaemonError::Restart { name, reason } => {
                 fault(format!("cannot restart '{name}'")).why(reason.as_str())

@@ -86,9 +86,13 @@ impl Replica {
         self.waker.wake();
     }
 
-    /// Asks for a commit now. [`Replica::status`] tells when it is there.
+    /// Asks for a commit now. Everything that had completed before is in one once [`Status::is_idle`] says so again.
     pub fn commit(&self) {
-        self.lock().wants_commit = true;
+        let mut shared = self.lock();
+        shared.wants_commit = true;
+        // What was told before this is of no use to whoever waits for it.
+        shared.status.is_idle = false;
+        drop(shared);
         self.waker.wake();
     }
 }
