@@ -182,6 +182,47 @@ fn the_generator_orders_volumes_and_mounts_without_a_cycle() {
     assert!(words.contains("cycle"), "the check does not see a cycle: {words}");
 }
 
+/// Every timer with its service, and what the service asks for.
+#[test]
+fn systemd_understands_the_timers_and_their_services() {
+    let sandbox = Sandbox::new();
+    let units = sandbox.make_directory("units");
+    let program = echo(&sandbox);
+    for file in fs::read_dir(dist("systemd")).expect("it is there").flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if file.path().is_file() && name.starts_with("coulter-s") {
+            let unit = fs::read_to_string(file.path()).expect("it is text");
+            let unit = unit.replace("/usr/bin/coulter", &program.display().to_string());
+            fs::write(units.join(name), unit).expect("the directory is writable");
+        }
+    }
+    let timers = ["coulter-scrub@a.timer", "coulter-snapshot@a.timer"];
+    let services = ["coulter-scrub@a.service", "coulter-snapshot@a.service"];
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .args(timers)
+        .args(services)
+        .current_dir(&units)
+        .env("SYSTEMD_UNIT_PATH", format!("{}:", units.display()))
+        .output();
+    let Ok(output) = output else { return skipped("units are verified by systemd-analyze") };
+    let words = said(&output);
+    let ours: Vec<&str> = words.lines().filter(|line| line.contains("coulter-s")).collect();
+    assert!(ours.is_empty(), "{words}");
+    // What the unit runs, with the words that it would have by default.
+    let unit = fs::read_to_string(dist("systemd/coulter-snapshot@.service")).expect("it is there");
+    let value = |key: &str| {
+        let line = unit.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("there is no {key}")).trim_matches('"').to_owned()
+    };
+    let options = value("Environment=\"SNAPSHOT_OPTIONS=");
+    let line = value("ExecStart=/usr/bin/coulter ").replace("$SNAPSHOT_OPTIONS", &options);
+    let line = line.replace("${COPY}", "file:///nowhere/at/all");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let error = sandbox.fails(1, &words);
+    assert!(error.contains("No such file or directory"), "{error}");
+}
+
 #[test]
 fn what_is_installed_is_taken_away_again() {
     let sandbox = Sandbox::new();

@@ -78,12 +78,9 @@ pub fn prepare(url: &Url, path: &Path) -> Result<(), Error> {
             None => Err(refused("something is there that is no cache".to_owned(), help)),
         };
     }
-    if history.newest_commit.epoch == 0 {
-        return Err(refused(
-            "nothing was shipped to it yet".to_owned(),
-            "attach the store that is shipped to it",
-        ));
-    }
+    let shipped = history.refuse_nothing();
+    shipped
+        .map_err(|error| refused(error.to_string(), "attach the store that is shipped to it"))?;
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let system = nix::sys::statvfs::statvfs(folder);

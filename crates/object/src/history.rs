@@ -23,6 +23,8 @@ pub enum ReplicaError {
     Missing(String),
     /// There is no volume here.
     NoVolume,
+    /// Nothing was shipped to the volume yet.
+    Nothing,
     /// Another host has taken the volume over meanwhile.
     TakenOver,
     /// The commits do not follow each other: the one where that shows.
@@ -58,6 +60,7 @@ impl fmt::Display for ReplicaError {
             }
             ReplicaError::Missing(name) => write!(f, "the object '{name}' is missing"),
             ReplicaError::NoVolume => write!(f, "there is no replicated volume here"),
+            ReplicaError::Nothing => write!(f, "nothing was shipped to it yet"),
             ReplicaError::TakenOver => write!(f, "another host has taken the volume over"),
             ReplicaError::Broken(id) => write!(f, "commit {id} does not follow the one before it"),
             ReplicaError::Diverged(what) => {
@@ -123,6 +126,14 @@ pub struct History {
 }
 
 impl History {
+    /// Refuses what no commit has ever been made of: it is no store.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Nothing`].
+    pub fn refuse_nothing(&self) -> Result<(), ReplicaError> {
+        if self.newest_commit.epoch == 0 { Err(ReplicaError::Nothing) } else { Ok(()) }
+    }
+
     /// Counts a commit.
     ///
     /// # Errors

@@ -48,6 +48,7 @@ pub fn create(
 ) -> Result<Pin, ReplicaError> {
     check_name(name)?;
     let (record, history) = history::newest(bucket, patience)?;
+    history.refuse_nothing()?;
     let (known, _) = pins(bucket, &record, patience)?;
     if known.find(name).is_some() {
         return Err(ReplicaError::PinName("is taken"));

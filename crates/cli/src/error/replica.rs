@@ -52,6 +52,7 @@ impl CopyError {
                     ReplicaError::NoVolume => report.help(
                         "a copy is made by `coulter attach STORE --replicate URL`; is the URL the same?",
                     ),
+                    ReplicaError::Nothing => report.help("wait for the first commit: `coulter status` of its host shows it"),
                     ReplicaError::NoPin(_) => {
                         report.help("`coulter snapshot list URL` names those that there are")
                     }

@@ -83,6 +83,7 @@ impl CopyName {
             }
             None => {
                 let (record, history) = history::newest(bucket, &Briefly)?;
+                history.refuse_nothing()?;
                 (record, history.pieces, history.newest_commit)
             }
         };
@@ -145,6 +146,8 @@ impl Restore {
         let bucket = self.copy.open()?;
         let failed = |error| self.copy.failed("restore", error);
         if self.take_over {
+            let (_, history) = history::newest(&*bucket, &Briefly).map_err(failed)?;
+            history.refuse_nothing().map_err(failed)?;
             let owner = replication::owner();
             let seen = replication::seconds_since_1970();
             let claim = takeover::claim(&*bucket, &owner, seen, &Briefly).map_err(failed)?;
