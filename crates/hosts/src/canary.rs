@@ -23,6 +23,12 @@ pub enum Canary {
     RestoredOverOld,
     /// A flush that the copy has is answered without the local device.
     NoLocalFlush,
+    /// After a power cut a host ships on from where the copy is, though its device may be another by then.
+    MarksIgnored,
+    /// A write does not replace what was kept in memory of the one before.
+    StaleKept,
+    /// A snapshot is made without a look at how far objects may have been deleted.
+    HorizonIgnored,
     /// The bucket creates what is there already.
     CarelessCreation,
     /// The bucket swaps whatever is there.
@@ -31,7 +37,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 12] = [
+    pub const ALL: [Canary; 15] = [
         Canary::EarlyAnswer,
         Canary::FenceDeleted,
         Canary::NameReused,
@@ -42,6 +48,9 @@ impl Canary {
         Canary::MixedCommit,
         Canary::RestoredOverOld,
         Canary::NoLocalFlush,
+        Canary::MarksIgnored,
+        Canary::StaleKept,
+        Canary::HorizonIgnored,
         Canary::CarelessCreation,
         Canary::CarelessSwap,
     ];

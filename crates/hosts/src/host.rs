@@ -1,12 +1,14 @@
 //! One host: a device of a few cells, and what ships it.
 
 use crate::canary::Canary;
+use crate::careless::WithoutHorizon;
 use crate::oracle::Cells;
 use crate::plan::{CELL_COUNT, Op};
 use crate::service::{HostBucket, Once, Persistent, Shared, Truth};
 use coulter_object::bucket::{Bucket, Created};
 use coulter_object::clerk::Clerk;
 use coulter_object::device::{Opening, adopt, begin};
+use coulter_object::kept::{Bundle, Kept};
 use coulter_object::layout::checksum;
 use coulter_object::marks::Marks;
 use coulter_object::names::CommitId;
@@ -26,6 +28,8 @@ use std::time::Duration;
 const CELL_SIZE: u64 = 8;
 /// Bytes of the device.
 const DEVICE_SIZE: u64 = CELL_SIZE * CELL_COUNT as u64;
+/// Bytes of a page of what is kept in memory: two cells.
+const PAGE_SIZE: u64 = 2 * CELL_SIZE;
 /// Steps of work that one wait takes at most.
 const STEPS_MAX: u32 = 2000;
 
@@ -38,6 +42,7 @@ const SETTINGS: Settings = Settings {
     object_size: 3 * CELL_SIZE,
     inline_max: CELL_SIZE,
     captures_max: 2,
+    keep_max: 0,
     manifest_every: 3,
 };
 
@@ -53,8 +58,11 @@ enum Ended {
 /// Something to be done in the background, in any order.
 #[derive(Debug)]
 enum Job {
-    Read(JobId, Vec<Range<u64>>),
+    /// Reads back what is missing of these bytes: where it goes, and the range.
+    Read(JobId, Vec<u8>, Vec<(usize, Range<u64>)>),
     Create(JobId, String, Vec<u8>),
+    /// Creates an object of what was kept.
+    CreateOf(JobId, String, Bundle),
 }
 
 /// The volume while this host has it.
@@ -63,6 +71,8 @@ struct Live {
     shipper: Shipper,
     clerk: Clerk,
     jobs: Vec<Job>,
+    /// What need not be read back.
+    kept: Kept,
     /// Manifests and collections, which are done in order.
     papers: VecDeque<Action>,
     /// Flushes that wait for their answer, and the state that they acknowledge.
@@ -192,6 +202,10 @@ impl Host {
             return self.take_over();
         }
         match begin(&mut self.opening, DEVICE_SIZE, &self.patience) {
+            // The copy may be newer than what a power cut has left here, or older.
+            Ok((claim, _)) if self.canary() == Some(Canary::MarksIgnored) && claim.epoch > 1 => {
+                self.start(claim, RangeSet::new())
+            }
             Ok((claim, unsure)) => self.start(claim, unsure),
             Err(ReplicaError::Diverged(_)) => self.take_over(),
             Err(error) => self.refused(error),
@@ -261,6 +275,8 @@ impl Host {
             shipper,
             clerk,
             jobs: Vec::new(),
+            // In every third epoch nothing is kept, and in others too little.
+            kept: Kept::new(epoch % 3 * 2 * PAGE_SIZE, PAGE_SIZE),
             papers: VecDeque::new(),
             flushes: BTreeMap::new(),
             captured: BTreeMap::new(),
@@ -296,12 +312,20 @@ impl Host {
         self.device[cell] = if is_write { state.stamp } else { 0 };
         state.oracle.changed(epoch, self.device);
         drop(state);
-        let shipper = &mut self.live().shipper;
+        let is_stale = self.canary() == Some(Canary::StaleKept);
+        let bytes = self.device[cell].to_le_bytes();
+        let Live { shipper, kept, .. } = self.live();
         if is_write {
-            shipper.handle_written(range)
+            shipper.handle_written(range.clone());
+            // The mistake: what is there already is not written over.
+            if !(is_stale && kept.holds(&range)) {
+                kept.keep(&range, &bytes);
+            }
         } else {
-            shipper.handle_discarded(range)
+            shipper.handle_discarded(range.clone());
+            kept.forget(&range);
         }
+        kept.assert_invariants();
         Ok(())
     }
 
@@ -349,7 +373,7 @@ impl Host {
             match action {
                 Action::Read { job, ranges } => {
                     live.captured.insert(job, ranges.clone());
-                    live.jobs.push(Job::Read(job, ranges));
+                    gather(live, job, &ranges);
                 }
                 Action::Create { job, name, bytes } => {
                     live.jobs.push(Job::Create(job, name, bytes))
@@ -376,10 +400,21 @@ impl Host {
             return self.do_paper(paper);
         }
         match self.live().jobs.remove(choice) {
-            Job::Read(job, ranges) => {
-                let bytes = self.read(&ranges);
+            Job::Read(job, mut bytes, missing) => {
+                for (start, range) in missing {
+                    let found = self.read(std::slice::from_ref(&range));
+                    bytes[start..start + found.len()].copy_from_slice(&found);
+                }
                 self.live().shipper.handle_read(job, bytes, 0);
                 Ok(())
+            }
+            Job::CreateOf(job, name, bundle) => {
+                let mut bytes = Vec::new();
+                bundle.copy_into(&mut bytes);
+                self.live().kept.give_back(bundle);
+                let sum = checksum(&bytes);
+                bytes.extend_from_slice(&sum.to_le_bytes());
+                self.create(job, &name, &bytes)
             }
             Job::Create(job, name, bytes) => self.create(job, &name, &bytes),
         }
@@ -475,7 +510,13 @@ impl Host {
         if is_known {
             return Ok(());
         }
-        match snapshot::create(&*self.bucket, name, 0, &self.patience) {
+        let kept = match self.canary() {
+            Some(Canary::HorizonIgnored) => {
+                snapshot::create(&WithoutHorizon(self.bucket.clone()), name, 0, &self.patience)
+            }
+            _ => snapshot::create(&*self.bucket, name, 0, &self.patience),
+        };
+        match kept {
             Ok(_) => {
                 let truth = Truth(self.shared.clone());
                 let found = read_pin(&truth, name);
@@ -516,6 +557,30 @@ impl Host {
             self.work()?;
         }
         Ok(())
+    }
+}
+
+/// Gathers the bytes of a job, as [`coulter_object::ShippedDevice`] does.
+fn gather(live: &mut Live, job: JobId, ranges: &[Range<u64>]) {
+    if live.shipper.is_capture(job)
+        && let Some(bundle) = live.kept.take(ranges)
+    {
+        let name = live.shipper.handle_kept(job);
+        live.jobs.push(Job::CreateOf(job, name, bundle));
+        return;
+    }
+    let (mut bytes, mut missing) = (Vec::new(), Vec::new());
+    for range in ranges {
+        let start = bytes.len();
+        bytes.resize(start + (range.end - range.start) as usize, 0);
+        for part in live.kept.take_part(range, &mut bytes[start..]) {
+            missing.push((start + (part.start - range.start) as usize, part));
+        }
+    }
+    if missing.is_empty() {
+        live.shipper.handle_read(job, bytes, 0);
+    } else {
+        live.jobs.push(Job::Read(job, bytes, missing));
     }
 }
 

@@ -17,6 +17,7 @@
 //! - The local store holds after a power cut what was acknowledged.
 
 pub mod canary;
+mod careless;
 pub mod chooser;
 pub mod exhaustive;
 mod host;

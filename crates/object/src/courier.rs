@@ -5,12 +5,13 @@
 //!   fail.
 //! - Manifests, the volume's record and deletions are one thread's, in order: the clerk's. Marks have a
 //!   thread of their own, so that a bucket that does not answer never holds up a write to a new chunk.
-//! - Every report is followed by a wake.
+//! - Every report is followed by a wake, save that pages are free.
 
 use crate::bucket::{Bucket, BucketError, Tag};
 use crate::clerk::Clerk;
 use crate::history::ReplicaError;
-use crate::layout::{Manifest, VolumeRecord};
+use crate::kept::Bundle;
+use crate::layout::{Manifest, VolumeRecord, checksum};
 use crate::marks::Marks;
 use crate::names::{CommitId, ManifestId, Source};
 use crate::publish::{self, Outcome, Patience};
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum Report {
     /// An object is there; ours or another's.
     Created(JobId, bool),
+    /// The bytes of an object were copied, and these pages are free again.
+    Copied(Bundle),
     /// A manifest counts.
     Manifest(ManifestId),
     /// Another host has the volume.
@@ -53,6 +56,23 @@ impl Outlook {
     pub(crate) fn weather(&self) -> Weather {
         self.0.lock().weather.clone()
     }
+}
+
+/// An object to be created.
+#[derive(Debug)]
+struct Parcel {
+    job: JobId,
+    name: String,
+    body: Body,
+}
+
+/// The bytes of an object.
+#[derive(Debug)]
+enum Body {
+    /// All of them.
+    Whole(Vec<u8>),
+    /// All but their checksum. The thread that sends them copies them, so the device's thread need not.
+    Kept(Bundle),
 }
 
 /// Work of the clerk.
@@ -130,7 +150,7 @@ impl Patience for Persistent {
 #[derive(Debug)]
 pub(crate) struct Courier {
     shared: Arc<Shared>,
-    objects: Option<Sender<(JobId, String, Vec<u8>)>>,
+    objects: Option<Sender<Parcel>>,
     papers: Option<Sender<Paper>>,
     marks: Option<Sender<MarkWork>>,
     reports: Receiver<Report>,
@@ -156,7 +176,7 @@ impl Courier {
             threads.push(thread.expect("the system starts threads"));
         };
 
-        let (objects, work) = channel::<(JobId, String, Vec<u8>)>();
+        let (objects, work) = channel::<Parcel>();
         let work = Arc::new(Mutex::new(work));
         for _ in 0..thread_count {
             let (bucket, work) = (bucket.clone(), work.clone());
@@ -190,8 +210,17 @@ impl Courier {
     }
 
     pub(crate) fn create(&self, job: JobId, name: String, bytes: Vec<u8>) {
+        self.send(Parcel { job, name, body: Body::Whole(bytes) });
+    }
+
+    /// Creates an object of what was kept and of its checksum.
+    pub(crate) fn create_of(&self, job: JobId, name: String, kept: Bundle) {
+        self.send(Parcel { job, name, body: Body::Kept(kept) });
+    }
+
+    fn send(&self, parcel: Parcel) {
         // A thread that has ended has told why, or the courier ends.
-        let _ = self.objects.as_ref().map(|objects| objects.send((job, name, bytes)));
+        let _ = self.objects.as_ref().map(|objects| objects.send(parcel));
     }
 
     pub(crate) fn store_manifest(&self, id: ManifestId, manifest: Box<Manifest>) {
@@ -245,18 +274,34 @@ impl Drop for Courier {
 
 fn put_objects(
     bucket: &dyn Bucket,
-    work: &Mutex<Receiver<(JobId, String, Vec<u8>)>>,
+    work: &Mutex<Receiver<Parcel>>,
     shared: &Arc<Shared>,
     report: &Sender<Report>,
 ) {
     let patience = Persistent(shared.clone());
+    // Used again and again: new memory of that size would cost more than the copying.
+    let mut copied = Vec::new();
     loop {
         let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((job, name, bytes)) = next else { return };
+        let Ok(Parcel { job, name, body }) = next else { return };
         if shared.lock().is_over {
             return;
         }
-        let Ok(outcome) = publish::create(bucket, &name, &bytes, &patience) else { return };
+        let bytes = match body {
+            Body::Whole(ref bytes) => bytes,
+            Body::Kept(bundle) => {
+                copied.clear();
+                bundle.copy_into(&mut copied);
+                let sum = checksum(&copied);
+                copied.extend_from_slice(&sum.to_le_bytes());
+                // Nobody is woken: what waits for pages does without them.
+                if report.send(Report::Copied(bundle)).is_err() {
+                    return;
+                }
+                &copied
+            }
+        };
+        let Ok(outcome) = publish::create(bucket, &name, bytes, &patience) else { return };
         let is_ours = matches!(outcome, Outcome::Ours(_));
         if report.send(Report::Created(job, is_ours)).is_err() {
             return;

@@ -13,19 +13,24 @@
 //! - A chunk's mark is durable before the chunk changes ([`crate::marks`]).
 //! - A drop ships what is left, for a while ([`LINGER`]).
 //!
-//! Commands of the host are never copied: what was written is read back.
+//! What was written is kept in memory until it is sent ([`crate::kept`]); what found no room there is read back.
 
+mod flight;
+mod gather;
 mod held;
 mod opening;
 mod replica;
 
 pub use crate::courier::Weather;
 pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
+use flight::{Flight, changed_range, flush_number, is_crossed};
+use gather::{ReadBack, UNREADABLE_UNIT};
 use replica::Leaving;
 pub use replica::{Replica, Status};
 
 use crate::courier::{Courier, Report};
 use crate::history::ReplicaError;
+use crate::kept::{self, Kept};
 use crate::publish::Briefly;
 use crate::ranges::RangeSet;
 use crate::shipper::{Ack, Action, JobId, Lag, Settings, Shipper};
@@ -43,33 +48,6 @@ use std::time::{Duration, Instant};
 /// How long a drop waits for what is left to be shipped.
 pub const LINGER: Duration = Duration::from_secs(30);
 
-/// Bytes of one command that reads back.
-const READ_SIZE: u64 = 1 << 20;
-
-/// Reads that fail are repeated in pieces of this size, so that one bad block costs no more than itself.
-const UNREADABLE_UNIT: u64 = 4096;
-
-/// A command on its way in the device within.
-#[derive(Debug)]
-enum Flight {
-    Host(Command),
-    /// A flush of the host, with its number in the order of submission, from 1 on.
-    Flush(Command, u64),
-    /// A part of what a job reads: first byte in its memory, and the range.
-    ReadBack(JobId, u64, Range<u64>),
-    /// The first block of the device, to tell a bad block, at this range of a job, from a device that is gone.
-    Witness(JobId, u64, Range<u64>),
-}
-
-/// Something that is read back.
-#[derive(Debug)]
-struct ReadBack {
-    memory: AlignedMemory,
-    size: u64,
-    left: usize,
-    unreadable: u64,
-}
-
 /// See the [module](self).
 pub struct ShippedDevice<D: Device> {
     /// First, so that it is dropped before the memory that it reads into.
@@ -80,6 +58,8 @@ pub struct ShippedDevice<D: Device> {
     start: Instant,
     flights: BTreeMap<u64, Flight>,
     next_tag: u64,
+    /// What was written and need not be read back.
+    kept: Kept,
     reads: BTreeMap<JobId, ReadBack>,
     /// Where the first block is read to; nobody looks at it.
     witness: AlignedMemory,
@@ -164,6 +144,7 @@ impl<D: Device> ShippedDevice<D> {
             start: Instant::now(),
             flights: BTreeMap::new(),
             next_tag: 0,
+            kept: Kept::new(settings.keep_max, kept::PAGE_SIZE),
             reads: BTreeMap::new(),
             witness: AlignedMemory::zeroed(UNREADABLE_UNIT as usize),
             unreadable: BTreeSet::new(),
@@ -198,6 +179,12 @@ impl<D: Device> ShippedDevice<D> {
         unsafe { self.inner.submit(Command { tag, ..command }) };
     }
 
+    /// Passes a command of the host, other than a flush.
+    fn pass_host(&mut self, command: Command) {
+        let is_crossed = is_crossed(&mut self.flights, &command);
+        self.pass(Flight::Host { command, is_crossed }, command);
+    }
+
     /// Passes what may pass of what is held, in order among those that overlap.
     fn release(&mut self) {
         let mut blocked: Vec<Range<u64>> = Vec::new();
@@ -212,7 +199,7 @@ impl<D: Device> ShippedDevice<D> {
                 continue;
             }
             self.held.remove(index);
-            self.pass(Flight::Host(command), command);
+            self.pass_host(command);
         }
     }
 
@@ -277,6 +264,7 @@ impl<D: Device> ShippedDevice<D> {
             Report::Created(_, true) | Report::Manifest(_) if !self.ships() => {}
             Report::Created(job, is_ours) => self.shipper.handle_created(job, is_ours),
             Report::Manifest(id) => self.shipper.handle_manifest(id),
+            Report::Copied(bundle) => self.kept.give_back(bundle),
             Report::Fenced => self.shipper.fence(),
             Report::Marked(chunks) => {
                 for chunk in chunks {
@@ -299,23 +287,7 @@ impl<D: Device> ShippedDevice<D> {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Read { job, ranges } => {
-                let size: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-                let memory = AlignedMemory::zeroed(size as usize);
-                let mut offset = 0;
-                let mut left = 0;
-                for range in ranges {
-                    let mut start = range.start;
-                    while start < range.end {
-                        let end = range.end.min(start + READ_SIZE);
-                        self.read_parts.push_back((job, offset, start..end));
-                        offset += end - start;
-                        start = end;
-                        left += 1;
-                    }
-                }
-                self.reads.insert(job, ReadBack { memory, size, left, unreadable: 0 });
-            }
+            Action::Read { job, ranges } => self.gather(job, &ranges),
             Action::Create { job, name, bytes } => self.courier.create(job, name, bytes),
             Action::Manifest { id, manifest } => self.courier.store_manifest(id, manifest),
             Action::Collect { horizon, sources } => self.courier.collect(horizon, sources),
@@ -326,23 +298,12 @@ impl<D: Device> ShippedDevice<D> {
         }
     }
 
-    /// Reads back, with a part of the queue only: the host goes first.
-    fn read_on(&mut self) {
-        let room = (self.inner.properties().queue_depth / 4).max(1);
-        while self.read_count < room {
-            let Some((job, offset, range)) = self.read_parts.pop_front() else { return };
-            let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
-            let buffer = read.memory.as_mut_pointer().wrapping_add(offset as usize);
-            let command = Command::read(0, range.start, range.end - range.start, buffer);
-            self.pass(Flight::ReadBack(job, offset, range), command);
-            self.read_count += 1;
-        }
-    }
-
     fn take_completion(&mut self, completion: Completion) {
         let flight = self.flights.remove(&completion.tag);
         match flight.expect("a completion answers a command in flight") {
-            Flight::Host(command) => self.host_completed(command, completion.result),
+            Flight::Host { command, is_crossed } => {
+                self.host_completed(command, is_crossed, completion.result);
+            }
             Flight::Flush(command, number) => {
                 self.flush_completed(command, number, completion.result)
             }
@@ -356,18 +317,33 @@ impl<D: Device> ShippedDevice<D> {
         }
     }
 
-    fn host_completed(&mut self, command: Command, result: Result<(), DeviceError>) {
+    fn host_completed(
+        &mut self,
+        command: Command,
+        is_crossed: bool,
+        result: Result<(), DeviceError>,
+    ) {
         let range = command.offset..command.offset.saturating_add(command.length);
         match command.kind {
             CommandKind::Read => {}
             // A failed write leaves old or new: what is there now is what is shipped.
-            CommandKind::Write => self.has_changed(&range, Shipper::handle_written),
+            CommandKind::Write => {
+                self.has_changed(&range, Shipper::handle_written);
+                self.keep(&command, result.is_ok() && !is_crossed);
+            }
+            // Whether the other came before or after it, nobody knows.
+            CommandKind::Discard | CommandKind::Prepare if is_crossed => {
+                self.has_changed(&range, Shipper::handle_written);
+                self.kept.forget(&range);
+            }
             CommandKind::Discard if result.is_ok() && self.inner.properties().discard => {
                 self.has_changed(&range, Shipper::handle_discarded);
+                self.kept.forget(&range);
             }
             // Nothing in it is needed: there it is zeros, here zeros or what it was.
             CommandKind::Prepare if result.is_ok() => {
                 self.has_changed(&range, Shipper::handle_discarded);
+                self.kept.forget(&range);
             }
             CommandKind::Discard | CommandKind::Prepare | CommandKind::Flush => {}
         }
@@ -407,68 +383,6 @@ impl<D: Device> ShippedDevice<D> {
         for chunk in range.start / chunk_size..range.end.div_ceil(chunk_size) {
             assert!(self.marked.contains(&chunk), "a chunk is marked before it changes");
             self.written.insert(chunk, self.flush_count);
-        }
-    }
-
-    fn read_back(
-        &mut self,
-        job: JobId,
-        offset: u64,
-        range: Range<u64>,
-        result: Result<(), DeviceError>,
-    ) {
-        let length = range.end - range.start;
-        if result.is_ok() || !self.ships() {
-            self.part_is_read(job);
-        } else if length > UNREADABLE_UNIT {
-            // Once more, in small pieces.
-            let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
-            let mut start = range.start;
-            while start < range.end {
-                let end = range.end.min(start + UNREADABLE_UNIT);
-                self.read_parts.push_back((job, offset + (start - range.start), start..end));
-                read.left += 1;
-                start = end;
-            }
-            self.part_is_read(job);
-        } else {
-            let buffer = self.witness.as_mut_pointer();
-            let command = Command::read(0, 0, UNREADABLE_UNIT, buffer);
-            self.pass(Flight::Witness(job, offset, range), command);
-        }
-    }
-
-    /// The first block was read, or not, after a part of a job was not.
-    fn witnessed(
-        &mut self,
-        job: JobId,
-        offset: u64,
-        range: Range<u64>,
-        result: Result<(), DeviceError>,
-    ) {
-        if result.is_err() {
-            self.stop();
-        } else {
-            let length = range.end - range.start;
-            let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
-            read.memory[offset as usize..(offset + length) as usize].fill(0);
-            read.unreadable += length;
-            self.unreadable.insert(range.start / u64::from(CHUNK_SIZE));
-        }
-        self.part_is_read(job);
-    }
-
-    /// One part fewer is missing of what a job reads.
-    fn part_is_read(&mut self, job: JobId) {
-        let read = self.reads.get_mut(&job).expect("a read goes on until all of it is there");
-        read.left -= 1;
-        if read.left > 0 {
-            return;
-        }
-        let read = self.reads.remove(&job).expect("it was there above");
-        if self.ships() {
-            let bytes = read.memory[..read.size as usize].to_vec();
-            self.shipper.handle_read(job, bytes, read.unreadable);
         }
     }
 
@@ -610,22 +524,6 @@ const LEAVE_EVERY: Duration = Duration::from_millis(100);
 /// Commits between two looks at the marks.
 const CLEAR_EVERY: u64 = 4;
 
-fn changed_range(flight: &Flight) -> Option<Range<u64>> {
-    match flight {
-        Flight::Host(command) if command.kind.changes_content() => {
-            Some(command.offset..command.offset + command.length)
-        }
-        _ => None,
-    }
-}
-
-fn flush_number(flight: &Flight) -> Option<u64> {
-    match flight {
-        Flight::Flush(_, number) => Some(*number),
-        Flight::Host(_) | Flight::ReadBack(..) | Flight::Witness(..) => None,
-    }
-}
-
 // SAFETY: what the device within completes for the host is handed on, once, and flushes when the shipper
 // says so; the host's memory is touched by the device within alone.
 unsafe impl<D: Device> Device for ShippedDevice<D> {
@@ -672,7 +570,7 @@ unsafe impl<D: Device> Device for ShippedDevice<D> {
             }
             CommandKind::Read => {}
         }
-        self.pass(Flight::Host(command), command);
+        self.pass_host(command);
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {

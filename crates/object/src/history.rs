@@ -3,7 +3,7 @@
 //! It asks for commits by name, one after the other, until there is none: nothing is listed. So a
 //! service's listing may be late or out of order.
 
-use crate::bucket::{Bucket, BucketError, Tag};
+use crate::bucket::{Bucket, BucketError, Object, Tag};
 use crate::layout::{Commit, Corrupt, Manifest, Reason, Stage, VolumeRecord};
 use crate::layout::{checksum, commit::Content};
 use crate::names::{CommitId, ManifestId, Source, VOLUME};
@@ -134,6 +134,19 @@ impl History {
         if self.newest_commit.epoch == 0 { Err(ReplicaError::Nothing) } else { Ok(()) }
     }
 
+    /// What a manifest says.
+    fn of(manifest: Manifest, id: ManifestId) -> History {
+        History {
+            pieces: manifest.pieces,
+            last: id.commit,
+            newest_commit: id.commit,
+            checksum: manifest.checksum,
+            garbage: Vec::new(),
+            commit_count: 0,
+            manifest: Some(id),
+        }
+    }
+
     /// Counts a commit.
     ///
     /// # Errors
@@ -178,7 +191,15 @@ pub fn record(
     bucket: &dyn Bucket,
     patience: &dyn Patience,
 ) -> Result<(VolumeRecord, Tag), ReplicaError> {
-    let object = publish::read(bucket, VOLUME, None, patience)?.ok_or(ReplicaError::NoVolume)?;
+    record_of(publish::read(bucket, VOLUME, None, patience)?)
+}
+
+/// The volume's record in what was read under its name.
+///
+/// # Errors
+/// [`ReplicaError::NoVolume`], and others.
+pub(crate) fn record_of(object: Option<Object>) -> Result<(VolumeRecord, Tag), ReplicaError> {
+    let object = object.ok_or(ReplicaError::NoVolume)?;
     let record = VolumeRecord::decode(&object.bytes);
     Ok((record.map_err(|corrupt| ReplicaError::Damaged(VOLUME.to_string(), corrupt))?, object.tag))
 }
@@ -193,8 +214,16 @@ pub fn manifest(
     id: ManifestId,
     patience: &dyn Patience,
 ) -> Result<Manifest, ReplicaError> {
+    manifest_of(publish::read(bucket, &id.name(), None, patience)?, record, id)
+}
+
+/// The manifest in what was read under its name.
+fn manifest_of(
+    object: Option<Object>,
+    record: &VolumeRecord,
+    id: ManifestId,
+) -> Result<Manifest, ReplicaError> {
     let name = id.name();
-    let object = publish::read(bucket, &name, None, patience)?;
     let object = object.ok_or_else(|| ReplicaError::Missing(name.clone()))?;
     let manifest = Manifest::decode(&object.bytes, record.volume, id.commit);
     let manifest = manifest.map_err(|corrupt| ReplicaError::Damaged(name.clone(), corrupt))?;
@@ -218,17 +247,27 @@ fn behind(
     count: usize,
     patience: &dyn Patience,
 ) -> Result<Vec<Next>, ReplicaError> {
-    let ids: Vec<CommitId> =
-        std::iter::successors(Some(id.next()), |id| Some(id.next())).take(count).collect();
-    let names: Vec<String> = ids.iter().map(|id| id.name()).collect();
-    let mut all = Vec::with_capacity(count);
-    for ((id, name), found) in ids.into_iter().zip(&names).zip(bucket.read_all(&names)) {
-        let found = match found {
-            Ok(found) => found,
-            // Once more, by itself, and for as long as it takes.
-            Err(_) => publish::read(bucket, name, None, patience)?,
-        };
-        let next = match found {
+    let names = names_behind(id, count);
+    decode_behind(publish::read_all(bucket, &names, patience)?, record, id)
+}
+
+/// The names of `count` commits behind `id`.
+fn names_behind(id: CommitId, count: usize) -> Vec<String> {
+    let ids = std::iter::successors(Some(id.next()), |id| Some(id.next()));
+    ids.take(count).map(|id| id.name()).collect()
+}
+
+/// What was read under the names behind `id`, up to the first that is no commit.
+fn decode_behind(
+    objects: Vec<Option<Object>>,
+    record: &VolumeRecord,
+    id: CommitId,
+) -> Result<Vec<Next>, ReplicaError> {
+    let mut all = Vec::with_capacity(objects.len());
+    let mut id = id;
+    for object in objects {
+        id = id.next();
+        let next = match object {
             None => Next::Nothing,
             Some(object) => decode(&object.bytes, record, id)?,
         };
@@ -277,20 +316,17 @@ pub fn start(
             manifest: None,
         });
     };
-    let manifest = manifest(bucket, record, id, patience)?;
-    Ok(History {
-        pieces: manifest.pieces,
-        last: id.commit,
-        newest_commit: id.commit,
-        checksum: manifest.checksum,
-        garbage: Vec::new(),
-        commit_count: 0,
-        manifest: Some(id),
-    })
+    Ok(History::of(manifest(bucket, record, id, patience)?, id))
 }
 
-/// Commits that are asked for at once, at most.
-const AHEAD_MAX: usize = 32;
+/// Commits that are asked for at once, at most. All that can be behind a manifest come in four round trips.
+const AHEAD_MAX: usize = 128;
+
+/// Commits that are asked for together with the manifest that they are behind.
+const AHEAD_FIRST: usize = 16;
+
+/// How many times as many commits are asked for after each round trip.
+const AHEAD_GROWTH: usize = 4;
 
 /// Counts what follows up to the end of what is there, through all epochs that have begun; returns
 /// whether the last epoch has been ended by a fence.
@@ -303,19 +339,33 @@ pub fn follow(
     history: &mut History,
     patience: &dyn Patience,
 ) -> Result<bool, ReplicaError> {
-    let mut count = 1;
+    // Who follows a host closely finds one commit or none; who comes late, many.
+    let found = behind(bucket, record, history.last, 1, patience)?;
+    follow_from(bucket, record, history, (found, 1), patience)
+}
+
+/// The same, of which the first `count` names behind the history were read already.
+fn follow_from(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    history: &mut History,
+    (mut found, mut count): (Vec<Next>, usize),
+    patience: &dyn Patience,
+) -> Result<bool, ReplicaError> {
     loop {
         let mut end = None;
-        for next in behind(bucket, record, history.last, count, patience)? {
+        for next in std::mem::take(&mut found) {
             match next {
                 Next::Commit(commit, checksum) => history.apply(&commit, checksum)?,
                 Next::Fence => end = Some(true),
                 Next::Nothing => end = Some(false),
             }
         }
-        // Who follows a host closely finds one commit or none; who comes late, many.
-        count = (2 * count).min(AHEAD_MAX);
-        let Some(is_fenced) = end else { continue };
+        count = (AHEAD_GROWTH * count).min(AHEAD_MAX);
+        let Some(is_fenced) = end else {
+            found = behind(bucket, record, history.last, count, patience)?;
+            continue;
+        };
         let last = history.last;
         let later = record
             .epochs
@@ -327,6 +377,7 @@ pub fn follow(
         }
         history.last = CommitId { epoch: later.epoch, number: 0 };
         history.checksum = 0;
+        found = behind(bucket, record, history.last, count, patience)?;
     }
 }
 
@@ -338,11 +389,41 @@ pub fn newest(
     bucket: &dyn Bucket,
     patience: &dyn Patience,
 ) -> Result<(VolumeRecord, History), ReplicaError> {
-    of_one_record(bucket, patience, |record| {
+    newest_behind(bucket, record(bucket, patience)?, patience)
+}
+
+/// The same, from a record that was just read.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub(crate) fn newest_behind(
+    bucket: &dyn Bucket,
+    found: (VolumeRecord, Tag),
+    patience: &dyn Patience,
+) -> Result<(VolumeRecord, History), ReplicaError> {
+    of_this_record(bucket, found, patience, |record| read_whole(bucket, record, patience))
+}
+
+/// The history that a record leads to. The manifest and what may be behind it take one round trip.
+fn read_whole(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    patience: &dyn Patience,
+) -> Result<History, ReplicaError> {
+    let Some(id) = record.manifest else {
         let mut history = start(bucket, record, patience)?;
-        follow(bucket, record, &mut history, patience)?;
-        Ok(history)
-    })
+        let found = behind(bucket, record, history.last, AHEAD_FIRST, patience)?;
+        follow_from(bucket, record, &mut history, (found, AHEAD_FIRST), patience)?;
+        return Ok(history);
+    };
+    let mut names = vec![id.name()];
+    names.extend(names_behind(id.commit, AHEAD_FIRST));
+    let mut objects = publish::read_all(bucket, &names, patience)?;
+    let manifest = manifest_of(objects.remove(0), record, id)?;
+    let found = decode_behind(objects, record, id.commit)?;
+    let mut history = History::of(manifest, id);
+    follow_from(bucket, record, &mut history, (found, AHEAD_FIRST), patience)?;
+    Ok(history)
 }
 
 /// What `read` makes of the volume's record. If it misses an object that the record led to, and the record
@@ -351,9 +432,18 @@ pub fn newest(
 pub(crate) fn of_one_record<T>(
     bucket: &dyn Bucket,
     patience: &dyn Patience,
+    read: impl FnMut(&VolumeRecord) -> Result<T, ReplicaError>,
+) -> Result<(VolumeRecord, T), ReplicaError> {
+    of_this_record(bucket, self::record(bucket, patience)?, patience, read)
+}
+
+/// The same, of a record that was just read.
+fn of_this_record<T>(
+    bucket: &dyn Bucket,
+    (mut record, mut tag): (VolumeRecord, Tag),
+    patience: &dyn Patience,
     mut read: impl FnMut(&VolumeRecord) -> Result<T, ReplicaError>,
 ) -> Result<(VolumeRecord, T), ReplicaError> {
-    let (mut record, mut tag) = self::record(bucket, patience)?;
     loop {
         match read(&record) {
             Ok(found) => return Ok((record, found)),

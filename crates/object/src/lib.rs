@@ -9,7 +9,7 @@
 //! - [`publish`]: requests that have an outcome, made of tries that may have none.
 //! - [`layout`], [`names`], [`pieces`]: the objects. `docs/objects.md` has their bytes.
 //! - [`shipper`]: what goes where and when; a state machine without I/O.
-//! - [`device`]: a device that ships, around a device that stores.
+//! - [`device`]: a device that ships, around a device that stores; [`kept`]: what it need not read back.
 //! - [`fill`]: a device whose content comes from the bucket while it is in use.
 //! - [`clerk`]: the volume's record, and what is deleted.
 //! - [`lineage`]: clones, which share the objects of a snapshot.
@@ -32,6 +32,7 @@ mod courier;
 pub mod device;
 pub mod fill;
 pub mod history;
+pub mod kept;
 pub mod layout;
 pub mod lineage;
 pub mod marks;

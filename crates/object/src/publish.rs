@@ -93,6 +93,25 @@ pub fn read(
     retried(patience, || bucket.read(name, range.clone()).map(Some))
 }
 
+/// Reads several objects, all asked for at once: one round trip if no request fails.
+///
+/// # Errors
+/// The last error, when `patience` has ended.
+pub fn read_all(
+    bucket: &dyn Bucket,
+    names: &[String],
+    patience: &dyn Patience,
+) -> Result<Vec<Option<Object>>, BucketError> {
+    let found = bucket.read_all(names);
+    assert_eq!(found.len(), names.len(), "each name has an answer");
+    let one = |(name, found): (&String, Result<_, _>)| match found {
+        Ok(found) => Ok(found),
+        // Once more, by itself, and for as long as it takes.
+        Err(_) => read(bucket, name, None, patience),
+    };
+    names.iter().zip(found).map(one).collect()
+}
+
 /// Removes an object.
 ///
 /// # Errors

@@ -89,6 +89,12 @@ impl RangeSet {
         !range.is_empty() && before.is_some_and(|(_, until)| *until > range.start)
     }
 
+    /// Whether every byte of a range is in it.
+    pub fn holds(&self, range: &Range<u64>) -> bool {
+        let before = self.ranges.range(..=range.start).next_back();
+        range.is_empty() || before.is_some_and(|(_, until)| *until >= range.end)
+    }
+
     /// What of a range is in it, ascending.
     pub fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.ranges.range(..=range.start).next_back();
@@ -176,6 +182,7 @@ mod tests {
                     let expected = range.clone().filter(|byte| model.0[*byte as usize]).count();
                     assert_eq!(bytes, expected as u64);
                     assert_eq!(set.overlaps(&range), expected > 0);
+                    assert_eq!(set.holds(&range), bytes == range.end - range.start);
                     if next(20) == 0 {
                         for part in set.take(next(30)) {
                             model.0[part.start as usize..part.end as usize].fill(false);

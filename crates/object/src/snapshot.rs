@@ -4,11 +4,11 @@
 //! swap; to delete one costs a swap, and the objects that only it needed go with the next collection.
 //! See [`crate::layout::pins`] for why a pin never names what is gone.
 
-use crate::bucket::{Bucket, Tag};
+use crate::bucket::{Bucket, Object, Tag};
 use crate::history::{self, History, ReplicaError};
 use crate::layout::pins::CloneLine;
 use crate::layout::{Manifest, Pin, Pins, VolumeRecord, nonce};
-use crate::names::{CommitId, ManifestId, PINS, Source};
+use crate::names::{CommitId, ManifestId, PINS, Source, VOLUME};
 use crate::publish::{self, Outcome, Patience};
 use std::collections::HashSet;
 
@@ -24,7 +24,14 @@ pub fn pins(
     record: &VolumeRecord,
     patience: &dyn Patience,
 ) -> Result<(Pins, Tag), ReplicaError> {
-    let object = publish::read(bucket, PINS, None, patience)?;
+    pins_of(publish::read(bucket, PINS, None, patience)?, record)
+}
+
+/// The pins in what was read under their name.
+fn pins_of(
+    object: Option<Object>,
+    record: &VolumeRecord,
+) -> Result<(Pins, Tag), ReplicaError> {
     let object = object.ok_or_else(|| ReplicaError::Missing(PINS.to_string()))?;
     let damaged = |corrupt| ReplicaError::Damaged(PINS.to_string(), corrupt);
     let pins = Pins::decode(&object.bytes).map_err(damaged)?;
@@ -37,6 +44,9 @@ pub fn pins(
 
 /// Keeps the newest commit under `name`.
 ///
+/// The pins are read first, together with the record. That is as good as just before the swap: if the horizon has
+/// moved since, the swap is refused, and the pins are read again.
+///
 /// # Errors
 /// [`ReplicaError::PinName`] if the name cannot be used, [`ReplicaError::Collected`] if the volume's host
 /// deleted what it needs meanwhile, and others.
@@ -47,15 +57,18 @@ pub fn create(
     patience: &dyn Patience,
 ) -> Result<Pin, ReplicaError> {
     check_name(name)?;
-    let (record, history) = history::newest(bucket, patience)?;
+    let names = [VOLUME.to_string(), PINS.to_string()];
+    let mut objects = publish::read_all(bucket, &names, patience)?.into_iter();
+    let record = history::record_of(objects.next().flatten())?;
+    let known = pins_of(objects.next().flatten(), &record.0)?;
+    let (record, history) = history::newest_behind(bucket, record, patience)?;
     history.refuse_nothing()?;
-    let (known, _) = pins(bucket, &record, patience)?;
-    if known.find(name).is_some() {
+    if known.0.find(name).is_some() {
         return Err(ReplicaError::PinName("is taken"));
     }
     let manifest = store_manifest(bucket, &record, &history, patience)?;
     let pin = Pin { name: name.to_string(), commit: history.last, manifest, time };
-    change(bucket, &record, patience, |pins| {
+    change_from(bucket, &record, Some(known), patience, |pins| {
         match pins.find(name) {
             // An earlier try has done it, and its answer was lost.
             Some(found) if *found == pin => return Ok(Edit::Needless),
@@ -285,10 +298,24 @@ fn change(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     patience: &dyn Patience,
+    edit: impl FnMut(&mut Pins) -> Result<Edit, ReplicaError>,
+) -> Result<(), ReplicaError> {
+    change_from(bucket, record, None, patience, edit)
+}
+
+/// The same; the first try is on `known`, the pins that were read before, if there are any.
+fn change_from(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    mut known: Option<(Pins, Tag)>,
+    patience: &dyn Patience,
     mut edit: impl FnMut(&mut Pins) -> Result<Edit, ReplicaError>,
 ) -> Result<(), ReplicaError> {
     for _ in 0..RACES_MAX {
-        let (mut pins, tag) = pins(bucket, record, patience)?;
+        let (mut pins, tag) = match known.take() {
+            Some(known) => known,
+            None => pins(bucket, record, patience)?,
+        };
         if matches!(edit(&mut pins)?, Edit::Needless) {
             return Ok(());
         }

@@ -161,6 +161,8 @@ fn a_device_that_is_gone_leaves_the_copy_what_it_was() {
         every: hour,
         early_bytes: STORE_SIZE,
         lag_max: STORE_SIZE,
+        // What is shipped is read back.
+        keep_max: 0,
         ..BUSY
     };
     let (mut oracle, mut random) = (Oracle::default(), Random::new(1));

@@ -35,12 +35,16 @@ impl Capture {
 
     /// It was read back. Returns the bytes of the object: those of the ranges, then their CRC-32C.
     pub(super) fn read(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
-        assert_eq!(self.progress, Progress::Reading, "it is read once");
-        let size: u64 = self.ranges.iter().map(|range| range.end - range.start).sum();
-        assert_eq!(bytes.len() as u64, size, "all of it was read");
-        self.progress = Progress::Storing;
+        assert_eq!(bytes.len() as u64, self.kept(), "all of it was read");
         let sum = checksum(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
+    }
+
+    /// Its bytes are at hand. Returns how many there are.
+    pub(super) fn kept(&mut self) -> u64 {
+        assert_eq!(self.progress, Progress::Reading, "it is read once");
+        self.progress = Progress::Storing;
+        self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 }

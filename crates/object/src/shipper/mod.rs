@@ -42,7 +42,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Bytes of zeros in a row that are not worth storing.
-const ZERO_ROW: usize = 64 << 10;
+pub(crate) const ZERO_ROW: usize = 64 << 10;
 
 /// Names a piece of work that the driver does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +51,8 @@ pub struct JobId(pub u64);
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Read these ranges of the device, one behind the other; then [`Shipper::handle_read`].
+    /// Read these ranges of the device, one behind the other; then [`Shipper::handle_read`]. Who has their bytes in
+    /// memory, as they are now, reads nothing: [`Shipper::handle_kept`].
     Read {
         /// The work.
         job: JobId,
@@ -251,15 +252,35 @@ impl Shipper {
         let capture = self.captures.get_mut(&job).expect("what was read was asked for");
         let bytes = capture.read(bytes);
         let name = capture.source.name();
-        if let Some(pending) =
-            self.pending.as_mut().filter(|pending| pending.waits_for.contains(&job))
-        {
-            for range in &capture.ranges {
-                pending.frozen.remove(range);
-            }
-        }
+        self.thaw(job);
         self.counts.shipped_bytes += bytes.len() as u64;
         self.actions.push_back(Action::Create { job, name, bytes });
+    }
+
+    /// Whether [`Action::Read`] asks for a data object, so that [`Shipper::handle_kept`] may answer it.
+    pub fn is_capture(&self, job: JobId) -> bool {
+        self.captures.contains_key(&job)
+    }
+
+    /// The driver has the bytes that [`Action::Read`] asked for, as they were on the device when it took this
+    /// action. It creates a data object of them and of their checksum, under the name that is returned; then
+    /// [`Shipper::handle_created`]. From now on nothing that is written there counts for this object.
+    pub fn handle_kept(&mut self, job: JobId) -> String {
+        let capture = self.captures.get_mut(&job).expect("what is kept was asked for");
+        let (name, size) = (capture.source.name(), capture.kept());
+        self.thaw(job);
+        self.counts.shipped_bytes += size + size_of::<u32>() as u64;
+        name
+    }
+
+    /// What a job captures may be written again.
+    fn thaw(&mut self, job: JobId) {
+        let Some(pending) = self.pending.as_mut().filter(|one| one.waits_for.contains(&job)) else {
+            return;
+        };
+        for range in &self.captures[&job].ranges {
+            pending.frozen.remove(range);
+        }
     }
 
     /// An object that [`Action::Create`] named is there. `is_ours` is false if another's is: then another

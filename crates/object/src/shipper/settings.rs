@@ -37,12 +37,14 @@ pub struct Settings {
     pub inline_max: u64,
     /// Data objects that are being read back or stored at once: each takes memory.
     pub captures_max: usize,
+    /// Bytes of memory for what was written and is not on its way yet. What finds no room is read back. 0: all is.
+    pub keep_max: u64,
     /// Commits between manifests.
     pub manifest_every: u64,
 }
 
 impl Settings {
-    /// A commit a second, objects of 8 MiB, 1 GiB of lag.
+    /// A commit a second, objects of 8 MiB, 1 GiB of lag, 64 MiB kept in memory.
     pub const DEFAULT: Settings = Settings {
         ack: Ack::Local,
         every: Duration::from_secs(1),
@@ -51,6 +53,7 @@ impl Settings {
         object_size: 8 << 20,
         inline_max: 1 << 20,
         captures_max: 8,
+        keep_max: 64 << 20,
         manifest_every: 256,
     };
 

@@ -38,6 +38,7 @@ pub(crate) const BUSY: Settings = Settings {
     object_size: 512 << 10,
     inline_max: 64 << 10,
     captures_max: 3,
+    keep_max: 1 << 20,
     manifest_every: 7,
 };
 
