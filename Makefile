@@ -151,6 +151,11 @@ hosts: ## two and three simulated hosts on one simulated bucket: WORLDS=5000 FIR
 	scripts/setup.sh build
 	$(CARGO) run --quiet --release --package coulter-hosts -- $(or $(WORLDS),5000) $(or $(FIRST),0)
 
+copies-kills: ## hosts that ship with --ack remote, killed or frozen, and others that take over: KILLS=200
+	scripts/setup.sh build
+	COULTER_KILLS=$(or $(KILLS),200) $(CARGO) test --quiet --package coulter-object --all-features \
+	  --test kills -- --nocapture
+
 object-servers: ## services of S3 by others, on this machine: versitygw carries a volume, moto is refused
 	scripts/setup.sh build
 	scripts/object_servers.sh
@@ -204,4 +209,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers hosts man completions fs-crashes fs-kills overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills hosts man completions fs-crashes fs-kills overlay-kills overlay-back million-files file-suites

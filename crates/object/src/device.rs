@@ -22,9 +22,9 @@ mod opening;
 mod replica;
 
 pub use crate::courier::Weather;
-pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
 use flight::{Flight, changed_range, flush_number, is_crossed};
 use gather::{ReadBack, UNREADABLE_UNIT};
+pub use opening::{CHUNK_SIZE, Opening, adopt, begin};
 use replica::Leaving;
 pub use replica::{Replica, Status};
 

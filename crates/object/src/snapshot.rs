@@ -28,10 +28,7 @@ pub fn pins(
 }
 
 /// The pins in what was read under their name.
-fn pins_of(
-    object: Option<Object>,
-    record: &VolumeRecord,
-) -> Result<(Pins, Tag), ReplicaError> {
+fn pins_of(object: Option<Object>, record: &VolumeRecord) -> Result<(Pins, Tag), ReplicaError> {
     let object = object.ok_or_else(|| ReplicaError::Missing(PINS.to_string()))?;
     let damaged = |corrupt| ReplicaError::Damaged(PINS.to_string(), corrupt);
     let pins = Pins::decode(&object.bytes).map_err(damaged)?;

@@ -2,11 +2,11 @@
 
 mod stamped;
 
-use coulter_device::{
-    AlignedMemory, Command, CommandKind, Completion, Device, MemoryStore,
-    Properties, Region, Wait, Waker, blocking,
-};
 use coulter_device::wrap::CountingDevice;
+use coulter_device::{
+    AlignedMemory, Command, CommandKind, Completion, Device, MemoryStore, Properties, Region, Wait,
+    Waker, blocking,
+};
 use coulter_object::bucket::MemoryBucket;
 use coulter_object::device::Opening;
 use coulter_object::marks::Marks;
