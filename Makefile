@@ -45,10 +45,11 @@ size: ## the program without debug information is under 8 MB
 	$(CARGO) build --release --package coulter-cli
 	scripts/size.sh
 
-demo: ## see it work: random writes against a plain file, a crash, a picture
+demo: ## see it work: random writes against a plain file, a crash, a picture, a lost host
 	scripts/setup.sh demo
 	$(CARGO) build --release --package coulter-lab
 	$(LABORATORY) demo $(ARGUMENTS)
+	$(LABORATORY) demo --replicate
 
 test: ## everything: format, lints, documentation, packages, bare-metal builds, tests, examples, virtual machines
 	scripts/setup.sh vm

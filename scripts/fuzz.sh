@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 readonly host=$(rustc -vV | awk '/^host:/ {print $2}')
 readonly seconds=${1:-60}
 readonly all=(superblock record map_page checkpoint run segment_table store crafted
-  nbd_handshake nbd_transmission nbd_client fuse_message nvme_decoders nvme_target engine)
+  nbd_handshake nbd_transmission nbd_client fuse_message nvme_decoders nvme_target object_volume object_pins object_commit
+  object_manifest object_copy engine)
 shift || true
 targets=("$@")
 ((${#targets[@]})) || targets=("${all[@]}")

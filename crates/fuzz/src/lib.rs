@@ -14,6 +14,7 @@ mod crafted;
 mod decoders;
 mod engine;
 mod input;
+mod objects;
 mod store;
 
 pub use input::Input;
@@ -45,6 +46,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "fuse_message", run: coulter_attach::fuzz::fuse_message, size_max: 512 },
     Target { name: "nvme_decoders", run: coulter_attach::fuzz::nvme_decoders, size_max: 4200 },
     Target { name: "nvme_target", run: coulter_attach::fuzz::nvme_target, size_max: 16_384 },
+    Target { name: "object_volume", run: objects::volume, size_max: 4200 },
+    Target { name: "object_pins", run: objects::pins, size_max: 4200 },
+    Target { name: "object_commit", run: objects::commit, size_max: 4200 },
+    Target { name: "object_manifest", run: objects::manifest, size_max: 4200 },
+    Target { name: "object_copy", run: objects::copy, size_max: 4200 },
     Target { name: "engine", run: engine::against_a_map, size_max: 4096 },
 ];
 
@@ -62,6 +68,9 @@ fn nbd_transmission(bytes: &[u8]) {
 
 /// Inputs to begin with, for a corpus that is made anew: what the engine writes, and a few streams.
 pub fn seeds(target: &Target) -> Vec<Vec<u8>> {
+    if let Some(seeds) = objects::seeds(target.name) {
+        return seeds;
+    }
     let models = store::models();
     let marked = |bytes: &[u8]| [0, 1].map(|first| [&[first], bytes].concat()).to_vec();
     match target.name {

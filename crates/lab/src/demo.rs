@@ -3,7 +3,7 @@
 //! `on_loop` is its way as root, `over_nbd` the one without; `plan` is what they share. `held_back`
 //! compares once more, with `bare` as the other side. `fio`, `crash`, `blocks` and `content` write
 //! and verify; `in_memory` tells whether there is a disk at all; `scratch` and `abandoned` see
-//! to it that nothing stays behind; `figures` and `picture` are what comes out.
+//! to it that nothing stays behind; `lost_host` is the part with a copy elsewhere; `figures` and `picture` are what comes out.
 
 mod abandoned;
 mod blocks;
@@ -13,6 +13,7 @@ mod figures;
 mod fio;
 mod held_back;
 mod in_memory;
+mod lost_host;
 mod on_loop;
 mod over_nbd;
 mod picture;
@@ -20,6 +21,7 @@ mod plan;
 mod scratch;
 
 pub(crate) use figures::Figures;
+pub(crate) use lost_host::LostHost;
 
 use crate::error::LabError;
 use crate::terminal;
@@ -66,4 +68,14 @@ pub(crate) fn run(wish: &Wish<'_>) -> Result<Figures, LabError> {
     } else {
         over_nbd::run(&plan, scratch, &picture)
     }
+}
+
+/// Runs the part with a copy elsewhere.
+///
+/// # Errors
+/// Whatever one of its steps cannot do.
+pub(crate) fn run_lost_host(directory: &Path, as_root: bool) -> Result<LostHost, LabError> {
+    let interrupt = Interrupt::take_over()?;
+    let scratch = Scratch::new(directory, lost_host::ROOM)?;
+    lost_host::run(&interrupt, scratch, as_root)
 }

@@ -64,6 +64,23 @@ fn a_report_removes_its_own_parts_only() {
     assert_eq!(left.map(|file| file.file_name()).collect::<Vec<_>>(), ["notes"]);
 }
 
+#[test]
+fn a_demonstration_with_a_copy_loses_its_host_and_no_flushed_write() {
+    let sandbox = Sandbox::new();
+    let words = ["demo", "--replicate", "--no-root", "--directory", ".", "--json"];
+    let found = sandbox.json(&words);
+    assert_eq!(found["recovered"], true, "{found}");
+    assert!(found["durable_before_loss"].as_u64() > Some(0), "{found}");
+    if nix::unistd::Uid::effective().is_root() {
+        let found = sandbox.json(&["demo", "--replicate", "--directory", ".", "--json"]);
+        assert_eq!(found["recovered"], true, "{found}");
+    }
+    let left = std::fs::read_dir(sandbox.path(".")).expect("it is readable").flatten();
+    let names: Vec<_> = left.map(|file| file.file_name()).filter(|name| name != "state").collect();
+    assert!(names.is_empty(), "{names:?} is left behind");
+    sandbox.fails(2, &["demo", "--replicate", "--size", "1G"]);
+}
+
 fn demo(sandbox: &Sandbox) -> Child {
     let mut command = sandbox.command(&[&DEMO[..], &["--picture", "p.svg"]].concat());
     command.stdout(Stdio::null()).spawn().expect("the program can be started")

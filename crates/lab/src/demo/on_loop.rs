@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// ext4 does all its work now, so that neither side is measured while it still formats.
-const MKFS_OPTIONS: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
+pub(super) const MKFS_OPTIONS: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
 
 /// How long the load runs before the daemon is killed.
 const LOAD: Duration = Duration::from_millis(2500);
@@ -29,7 +29,7 @@ const LOAD: Duration = Duration::from_millis(2500);
 const LOAD_SIZE: u64 = 128 << 20;
 
 /// How long a file system whose device is gone may take to let go.
-const LET_GO: Duration = Duration::from_secs(20);
+pub(super) const LET_GO: Duration = Duration::from_secs(20);
 
 /// One side: a mounted file system with a file to write to.
 struct Side {
@@ -176,7 +176,7 @@ fn recover(
     Ok(Recovered { seconds, clean, sound, files, data })
 }
 
-fn device_of(entry: &Entry) -> Result<PathBuf, LabError> {
+pub(super) fn device_of(entry: &Entry) -> Result<PathBuf, LabError> {
     let device = entry.device.as_ref().map(PathBuf::from);
     device.ok_or_else(|| failed("attaching", "the daemon names no device"))
 }
@@ -251,7 +251,7 @@ fn crash_under_load(fio: &Fio, side: &Side, entry: &Entry) -> Result<u64, LabErr
 }
 
 /// A file system whose device is gone may be busy for a moment with giving up.
-fn unmount_dead(mount_point: &Path) -> Result<(), LabError> {
+pub(super) fn unmount_dead(mount_point: &Path) -> Result<(), LabError> {
     let deadline = Instant::now() + LET_GO;
     loop {
         match file_system::unmount(mount_point) {
@@ -264,7 +264,7 @@ fn unmount_dead(mount_point: &Path) -> Result<(), LabError> {
 }
 
 /// Whether `e2fsck` finds nothing to complain of; it only reads.
-fn is_clean(device: &Path) -> Result<bool, LabError> {
+pub(super) fn is_clean(device: &Path) -> Result<bool, LabError> {
     let output = tool::command("e2fsck")
         .args(["-f", "-n"])
         .arg(device)

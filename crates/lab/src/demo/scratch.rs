@@ -137,7 +137,11 @@ impl Scratch {
         }
     }
 
-    fn reclaim_all(&self) -> Result<(), LabError> {
+    /// Clears away what killed daemons have left.
+    ///
+    /// # Errors
+    /// When something of it stays.
+    pub(crate) fn reclaim_all(&self) -> Result<(), LabError> {
         let lock = self.state.lock()?;
         let ended = |entry: &Entry| !self.state.is_alive(entry);
         let entries = self.state.entries()?;

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   coulter-lab demo
+  coulter-lab demo --replicate
   coulter-lab demo --json --size 4G --seconds 30 --directory /mnt/slow-disk")]
 pub(crate) struct Demo {
     /// Bytes written to on each side
@@ -41,6 +42,11 @@ pub(crate) struct Demo {
     /// File to write the picture to
     #[arg(long, value_name = "FILE", default_value = "coulter-demo.svg")]
     pub(crate) picture: PathBuf,
+
+    /// Demonstrate instead, in seconds, that a volume outlives its host: its daemon is killed, its store deleted, its
+    /// copy attached as on another host, and every file that was fsynced compared
+    #[arg(long, conflicts_with_all = ["size", "seconds", "picture"])]
+    pub(crate) replicate: bool,
 
     /// Print the figures as JSON
     #[arg(long)]
@@ -69,6 +75,9 @@ impl Demo {
         if is_root && !as_root && !self.no_root {
             terminal::note("this machine has no FUSE or no loop devices: using NBD instead");
         }
+        if self.replicate {
+            return self.lose_host(as_root);
+        }
         let figures = demo::run(&Wish {
             size: self.size.0.next_multiple_of(1 << 20),
             seconds: self.seconds,
@@ -92,6 +101,19 @@ impl Demo {
             if as_root { "files" } else { "writes" },
         );
         Err(TrialError::DemoFailed { step: "comparing", reason }.into())
+    }
+
+    fn lose_host(&self, as_root: bool) -> Result<(), LabError> {
+        let found = demo::run_lost_host(&self.directory, as_root)?;
+        if self.json {
+            terminal::print_json(&found)?;
+        } else {
+            terminal::print(&found.line())?;
+        }
+        if found.is_good() {
+            return Ok(());
+        }
+        Err(TrialError::DemoFailed { step: "comparing", reason: found.reason() }.into())
     }
 }
 
