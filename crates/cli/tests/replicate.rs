@@ -272,3 +272,41 @@ fn a_bucket_of_s3_carries_a_volume_to_another_host_through_faults() {
     let old = sandbox.ok(&["attach", "old.img", "--via", "nbd-server"]).trim_end().to_owned();
     assert!(holds(&sandbox, &old, 1), "the state of the snapshot");
 }
+
+/// The daemon of one host is stopped, as a virtual machine that is paused; another host takes over; then it goes on.
+#[test]
+fn a_host_that_was_frozen_while_another_took_over_fails_every_request_and_says_why() {
+    let (sandbox, url) = with_store();
+    let uri = attach(&sandbox, "disk.img", &url);
+    write(&sandbox, &uri, 1);
+    let frozen = sandbox.pid_of("vol");
+    sandbox::send(frozen, "STOP");
+    let there = sandbox.path("there").display().to_string();
+    let words = ["--state-directory", &there, "attach", &url, "--cache", "there.img"];
+    let more = ["--via", "nbd-server", "--ack", "remote"];
+    let refused = sandbox.fails(1, &[&words[..], &more[..]].concat());
+    assert!(refused.contains("--take-over"), "it may be writing: {refused}");
+    let new = sandbox.ok(&[&words[..], &more[..], &["--take-over"]].concat()).trim_end().to_owned();
+    assert!(holds(&sandbox, &new, 1), "everything that was flushed is there");
+    write(&sandbox, &new, 2);
+
+    sandbox::send(frozen, "CONT");
+    fs::write(sandbox.path("written"), content(9)).expect("there is room");
+    let tries = |words: &[&str]| {
+        let mut copy = Command::new("timeout");
+        let copy = copy.args(["100", "nbdcopy"]).args(words).current_dir(sandbox.path("."));
+        copy.output().expect("libnbd's programs are installed").status.success()
+    };
+    assert!(!tries(&["--flush", "written", &uri]), "no flush is answered any more");
+    assert!(!tries(&[&uri, "read"]), "nor is a read");
+    let told = sandbox.command(&["status", "vol"]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("fenced") && told.contains("another host"), "{told}");
+    let error = sandbox.fails(1, &["replicate", "vol", "--stop"]);
+    assert!(error.contains("another host has taken the volume over"), "{error}");
+    let _ = sandbox.command(&["detach", "vol", "--force"]).output();
+    assert!(holds(&sandbox, &new, 2), "the new host goes on");
+    sandbox.ok(&["--state-directory", &there, "detach", "there"]);
+    sandbox.ok(&["restore", &url, "copy.img"]);
+    sandbox.ok(&["check", "copy.img", "--data"]);
+}

@@ -60,6 +60,8 @@ pub struct Shipped {
     pub fill: Option<Fill>,
     /// What the bucket was asked.
     pub meter: Meter,
+    /// What the bucket's owner has set that harms a copy, as it was when the copy was made.
+    pub cautions: Vec<String>,
 }
 
 /// What a daemon tells of a copy.
@@ -98,6 +100,9 @@ pub struct ReplicaFacts {
     /// Why some of them could not be fetched.
     #[serde(default)]
     pub fill_error: Option<String>,
+    /// What the bucket's owner has set that harms a copy, if the copy was made by this opening.
+    #[serde(default)]
+    pub cautions: Vec<String>,
     /// What the bucket was asked since the opening, by what its objects are for.
     #[serde(default)]
     pub usage: BTreeMap<String, UsageFacts>,
@@ -173,6 +178,10 @@ impl Replication {
                 if !is_new && error.kind == BucketErrorKind::Busy => {}
             other => other.map_err(|error| refused(error.to_string()))?,
         }
+        let cautions = if is_new { bucket.cautions() } else { Vec::new() };
+        for caution in &cautions {
+            log::info!(url:% = self.url; "{caution}");
+        }
         let store = match self.cache {
             // The copy says it.
             Some(_) if !is_filled => [0; 16],
@@ -195,11 +204,11 @@ impl Replication {
         if let Some(caching) = self.cache.filter(|_| !is_filled) {
             let wrapped = cache::wrap(path, caching, device, opening);
             let (device, replica, fill) = wrapped.map_err(&refused)?;
-            return Ok((device, Shipped { replica, fill: Some(fill), meter }));
+            return Ok((device, Shipped { replica, fill: Some(fill), meter, cautions }));
         }
         let (device, replica) =
             ShippedDevice::open(device, opening).map_err(|error| refused(error.to_string()))?;
-        Ok((Box::new(device), Shipped { replica, fill: None, meter }))
+        Ok((Box::new(device), Shipped { replica, fill: None, meter, cautions }))
     }
 
     fn settings(&self) -> Settings {
@@ -234,6 +243,7 @@ impl Replication {
             is_fenced: status.is_fenced,
             missing_bytes: fill.missing_bytes,
             fill_error: fill.error,
+            cautions: shipped.cautions.clone(),
             usage: Cause::ALL
                 .iter()
                 .map(|(cause, name)| ((*name).to_owned(), shipped.meter.of(*cause).into()))

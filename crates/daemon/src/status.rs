@@ -361,6 +361,9 @@ fn write_replica(f: &mut fmt::Formatter<'_>, replica: &ReplicaFacts) -> fmt::Res
             None => writeln!(f)?,
         }
     }
+    for caution in &replica.cautions {
+        writeln!(f, "  caution    {caution}")?;
+    }
     if let (Some(seconds), Some(outage)) = (replica.outage_seconds, &replica.outage) {
         writeln!(f, "  outage     for {}: {outage}", Age(seconds as u64))?;
     }

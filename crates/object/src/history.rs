@@ -37,6 +37,8 @@ pub enum ReplicaError {
     PinName(&'static str),
     /// What the snapshot needs was deleted while it was made. Try again.
     Collected,
+    /// A rollback has fenced the host that had the volume, and was not finished.
+    Unfinished,
     /// Volumes were cloned from it, and are still there.
     HasClones(String),
     /// There is a volume already.
@@ -71,6 +73,7 @@ impl fmt::Display for ReplicaError {
             ReplicaError::Collected => {
                 write!(f, "the state was deleted while the snapshot was made")
             }
+            ReplicaError::Unfinished => write!(f, "a rollback was begun and not finished"),
             ReplicaError::HasClones(name) => {
                 write!(f, "volumes were cloned from the snapshot '{name}'")
             }

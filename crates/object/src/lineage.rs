@@ -87,6 +87,10 @@ impl Bucket for ClonedBucket {
     fn url(&self) -> String {
         self.own.url()
     }
+    fn cautions(&self) -> Vec<String> {
+        self.own.cautions()
+    }
+
     fn volume_of(&self, own: VolumeId, epoch: u64) -> VolumeId {
         let found = self.ancestors.iter().find(|(last, ..)| epoch <= *last);
         found.map_or(own, |(_, volume, _)| *volume)

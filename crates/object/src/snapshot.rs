@@ -7,7 +7,7 @@
 use crate::bucket::{Bucket, Object, Tag};
 use crate::history::{self, History, ReplicaError};
 use crate::layout::pins::CloneLine;
-use crate::layout::{Manifest, Pin, Pins, VolumeRecord, nonce};
+use crate::layout::{Epoch, Manifest, Pin, Pins, Stage, VolumeRecord, nonce};
 use crate::names::{CommitId, ManifestId, PINS, Source, VOLUME};
 use crate::publish::{self, Outcome, Patience};
 use std::collections::HashSet;
@@ -46,7 +46,7 @@ fn pins_of(object: Option<Object>, record: &VolumeRecord) -> Result<(Pins, Tag),
 ///
 /// # Errors
 /// [`ReplicaError::PinName`] if the name cannot be used, [`ReplicaError::Collected`] if the volume's host
-/// deleted what it needs meanwhile, and others.
+/// deleted what it needs meanwhile, [`ReplicaError::Unfinished`] after a rollback that a crash cut short, and others.
 pub fn create(
     bucket: &dyn Bucket,
     name: &str,
@@ -76,7 +76,13 @@ pub fn create(
             return Err(ReplicaError::PinName("would be one too many"));
         }
         if pin.commit < pins.horizon {
-            return Err(ReplicaError::Collected);
+            let claims = |newest: &&Epoch| newest.stage == Stage::Claiming;
+            let claimed = record.newest().filter(claims).map(|newest| newest.epoch);
+            // Nobody will ever commit at that horizon, so it does not help to try again.
+            return Err(match claimed == Some(pins.horizon.epoch) {
+                true => ReplicaError::Unfinished,
+                false => ReplicaError::Collected,
+            });
         }
         pins.pins.push(pin.clone());
         Ok(Edit::Done)

@@ -125,7 +125,7 @@ fn a_rollback_that_ends_at_any_step_leaves_one_of_the_two_states_whole() {
     roll_back(&bucket).expect("nothing fails");
     let steps = bucket.count();
     assert!(steps > 12, "it deletes objects, too: {steps}");
-    let mut seen = [0, 0];
+    let (mut seen, mut unfinished) = ([0, 0], 0);
     for at in (1..=12).chain([steps / 2, steps]) {
         for step in [Step::EndsBefore, Step::EndsAfter] {
             let memory = duplicate(&copy.bucket);
@@ -136,11 +136,20 @@ fn a_rollback_that_ends_at_any_step_leaves_one_of_the_two_states_whole() {
             seen[usize::from(now == copy.snapshot)] += 1;
             let (_, kept) = snapshot::read(&memory, "kept", &Briefly).expect("it is kept");
             assert_eq!(kept.pieces, copy.snapshot, "the snapshot stays what it was");
+            match snapshot::create(&memory, "later", 0, &Briefly) {
+                Ok(_) => assert_eq!(
+                    snapshot::read(&memory, "later", &Briefly).expect("made").1.pieces,
+                    now
+                ),
+                Err(ReplicaError::Unfinished) => unfinished += 1,
+                Err(error) => panic!("step {at}: {error}"),
+            }
             roll_back(&memory).expect("it can be done again");
             assert_eq!(newest(&memory), copy.snapshot);
             assert_sound(&memory);
         }
     }
+    assert!((1..=3).contains(&unfinished), "between the two swaps, and only there: {unfinished}");
     assert!(seen[0] >= 8 && seen[1] >= 8, "both states were met: {seen:?}");
     let memory = duplicate(&copy.bucket);
     roll_back(&memory).expect("nothing fails");

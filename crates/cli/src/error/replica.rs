@@ -2,6 +2,7 @@
 
 use coulter_object::ReplicaError;
 use coulter_object::bucket::{BucketError, BucketErrorKind};
+use coulter_object::names::PINS;
 use coulter_terminal::{Report, fault, usage};
 use std::path::PathBuf;
 
@@ -64,7 +65,13 @@ impl CopyError {
                     }
                     ReplicaError::TakenOver => report.help("try again: somebody else was first"),
                     ReplicaError::Collected => report.help("try again"),
+                    ReplicaError::Unfinished => report.help(
+                        "run `coulter snapshot rollback` again; or attach the volume: then the newest state is what it was, and snapshots can be made of it",
+                    ),
                     ReplicaError::HasClones(_) => report.help("delete the clones first: all objects below their URLs"),
+                    ReplicaError::Missing(name) | ReplicaError::Damaged(name, _) if name == PINS => report.help(
+                        "the volume goes on, without snapshots; ship it to another URL, and delete this copy then",
+                    ),
                     ReplicaError::Missing(_) | ReplicaError::Damaged(..) => report.help(
                         "restore an older snapshot, or ship the store anew with `--replicate URL --reseed`",
                     ),

@@ -7,8 +7,10 @@ use crate::room;
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use coulter_daemon::attach_point;
+use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::opening::Acknowledge;
 use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::status::Facts;
 use coulter_daemon::store::Store;
 use coulter_daemon::{Job, Point, launch, service};
 use std::ffi::OsString;
@@ -179,6 +181,16 @@ impl Options {
     }
 }
 
+/// Tells what harms the copy that was just made of a volume.
+pub(crate) fn note_cautions(state: &StateDirectory, entry: &Entry, is_copied: bool) {
+    let asked = is_copied.then(|| control::ask(state, entry, &Request::Status).ok()).flatten();
+    let Some(Reply::Status(facts)) = asked else { return };
+    if let Facts::Volume(status) = *facts {
+        let cautions = status.replica.map(|replica| replica.cautions).unwrap_or_default();
+        cautions.iter().for_each(|caution| terminal::note(&format!("warning: {caution}")));
+    }
+}
+
 /// Fails unless a loop device may be made.
 fn needs_root_for_loop() -> Result<(), CliError> {
     if nix::unistd::Uid::effective().is_root() {
@@ -232,6 +244,7 @@ impl Attach {
             return Ok(());
         }
         let entry = launch::launch(state, options.words(&self.path))?;
+        note_cautions(state, &entry, options.opening.copy.replicate.is_some());
         self.tell(&entry).inspect_err(|_| {
             let name = &entry.name;
             terminal::note(&format!(

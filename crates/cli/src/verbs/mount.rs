@@ -14,7 +14,7 @@ use crate::opening::OpeningOptions;
 use crate::room;
 use crate::store;
 use crate::terminal;
-use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::attach::{Options, ViaChoice, note_cautions};
 use crate::verbs::create::Shape;
 use clap::Args;
 use coulter_daemon::attach_point;
@@ -199,6 +199,7 @@ impl Mount {
             Options { via: ViaChoice::Auto, recover: false, opening: self.opening.clone() };
         let (options, _) = options.resolved()?;
         let entry = launch::launch(state, options.words(&self.path))?;
+        note_cautions(state, &entry, options.opening.copy.replicate.is_some());
         if !self.opening.read_only {
             room::note_if_short(&self.path);
         }

@@ -76,6 +76,8 @@ struct Facts {
     /// Objects that hold them.
     object_count: usize,
     snapshots: Vec<Kept>,
+    /// What the bucket's owner has set that harms a copy.
+    cautions: Vec<String>,
 }
 
 /// A snapshot of it.
@@ -141,6 +143,7 @@ pub(super) fn status(copy: &CopyName, json: bool) -> Result<(), CliError> {
             stored_bytes: history.pieces.total(),
             object_count: history.pieces.sources().count(),
             snapshots: pins.pins.into_iter().map(kept).collect(),
+            cautions: bucket.cautions(),
         })
     });
     let facts = facts.map_err(|error| copy.failed("read", error))?;
@@ -161,6 +164,9 @@ fn print_facts(facts: &Facts) -> Result<(), CliError> {
         facts.object_count,
         facts.commits_since_manifest
     ))?;
+    for caution in &facts.cautions {
+        terminal::print(&format!("  {BAD}caution{BAD:#} {caution}"))?;
+    }
     for Kept { name, commit, time: made } in &facts.snapshots {
         let made = time(*made);
         terminal::print(&format!("  snapshot {BOLD}{name}{BOLD:#}  {made}, commit {commit}"))?;

@@ -1,5 +1,6 @@
 //! `coulter replicate`: begins, changes and ends the replication of a volume, also while it is in use.
 
+use super::attach::note_cautions;
 use super::replica;
 use super::restore::CopyName;
 use crate::choices::named;
@@ -93,7 +94,10 @@ impl Replicate {
             return self.look_at_copy(state, &entry);
         }
         match control::ask(state, &entry, &Request::Copy { order: self.order() })? {
-            Reply::Copying(copying) => self.tell(&entry, &copying),
+            Reply::Copying(copying) => {
+                note_cautions(state, &entry, copying.url.is_some());
+                self.tell(&entry, &copying)
+            }
             _ => Err(DaemonError::silent(&entry).into()),
         }
     }

@@ -229,6 +229,10 @@ impl<B: Bucket> Bucket for MeteredBucket<B> {
         self.inner.url()
     }
 
+    fn cautions(&self) -> Vec<String> {
+        self.inner.cautions()
+    }
+
     fn volume_of(&self, own: VolumeId, epoch: u64) -> VolumeId {
         self.inner.volume_of(own, epoch)
     }

@@ -11,6 +11,8 @@
 //!
 //! It does not retry or cache: see [`crate::publish`]. [`MeteredBucket`] counts.
 
+#[cfg(feature = "s3")]
+mod cautions;
 mod directory;
 #[cfg(feature = "faults")]
 pub mod faulty;
@@ -95,6 +97,11 @@ pub trait Bucket: Send + Sync {
     /// The URL, for people.
     fn url(&self) -> String;
 
+    /// What its owner has set that costs money or destroys a copy, in words. What cannot be found out is left away.
+    fn cautions(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whose the objects of an epoch are: those of the volume `own`, or of one that it was cloned from.
     fn volume_of(&self, own: VolumeId, _epoch: u64) -> VolumeId {
         own
@@ -122,6 +129,9 @@ impl<B: Bucket + ?Sized> Bucket for Arc<B> {
     }
     fn url(&self) -> String {
         (**self).url()
+    }
+    fn cautions(&self) -> Vec<String> {
+        (**self).cautions()
     }
     fn volume_of(&self, own: VolumeId, epoch: u64) -> VolumeId {
         (**self).volume_of(own, epoch)

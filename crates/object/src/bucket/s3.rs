@@ -13,6 +13,7 @@
 //! # Does not
 //! send credentials over a plain connection, save to this machine: see [`S3Options::from_environment`].
 
+use super::cautions;
 use super::{Bucket, BucketError, BucketErrorKind, Created, Object, Swapped, Tag};
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket as Place, Credentials, UrlStyle};
@@ -165,6 +166,18 @@ impl S3Bucket {
         BucketError::new(BucketErrorKind::Busy, format!("{}: {error}", self.url()))
     }
 
+    /// The bucket's configuration of a kind; `None` if it has none, or these credentials may not read it.
+    fn configuration(&self, kind: &str) -> Option<String> {
+        let credentials = self.credentials().ok()?;
+        let mut action = self.place.get_object(Some(&credentials), "");
+        action.query_mut().insert(kind.to_owned(), "");
+        let mut response = self.agent.get(action.sign(SIGNED_FOR).as_str()).call().ok()?;
+        if response.status().as_u16() != 200 {
+            return None;
+        }
+        response.body_mut().with_config().limit(1 << 20).read_to_string().ok()
+    }
+
     /// A conditional PUT. `None` if the condition does not hold.
     fn put(
         &self,
@@ -297,6 +310,10 @@ impl Bucket for S3Bucket {
                 return Ok(found);
             }
         }
+    }
+
+    fn cautions(&self) -> Vec<String> {
+        cautions::of(&|kind| self.configuration(kind), &self.prefix)
     }
 
     fn url(&self) -> String {

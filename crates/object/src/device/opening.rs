@@ -72,6 +72,7 @@ pub fn begin(
         // Before anything is changed: a host that must not go on must not end the one that does.
         let (record, history) = history::newest(bucket, patience)?;
         check_is_ours(&opening.marks, record.volume, history.newest_commit)?;
+        check_is_not_older(&opening.marks, &record)?;
         check_is_free(opening, &record, patience)?;
     }
     let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
@@ -110,6 +111,17 @@ fn check_is_ours(marks: &Marks, volume: VolumeId, newest: CommitId) -> Result<()
     }
     if newest.epoch > owner.epoch {
         return Err(ReplicaError::Diverged("another host has written since"));
+    }
+    Ok(())
+}
+
+/// Whether the copy knows the epoch in which this store was shipped last. One that was brought back from a backup does
+/// not: what was shipped since is missing in it, and is not marked here.
+fn check_is_not_older(marks: &Marks, record: &VolumeRecord) -> Result<(), ReplicaError> {
+    let ours = marks.owner().map_or(0, |owner| owner.epoch);
+    let newest = record.newest().map_or(0, |newest| newest.epoch);
+    if newest < ours {
+        return Err(ReplicaError::Diverged("the copy is older than what was shipped to it"));
     }
     Ok(())
 }

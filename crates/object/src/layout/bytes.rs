@@ -2,6 +2,9 @@
 
 use super::{Corrupt, Reason};
 
+/// No number that was counted up from zero is larger, and one more is never too large for its bytes.
+const COUNTED_MAX: u64 = 1 << 62;
+
 /// Appends fields.
 #[derive(Default)]
 pub(super) struct Writer {
@@ -70,6 +73,12 @@ impl<'a> Reader<'a> {
 
     pub(super) fn u64(&mut self) -> Result<u64, Corrupt> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A number that is counted up, one by one: an epoch, that of a commit or an object, a counter.
+    pub(super) fn counted(&mut self, field: &'static str) -> Result<u64, Corrupt> {
+        let number = self.u64()?;
+        if number > COUNTED_MAX { Err(self.field(field)) } else { Ok(number) }
     }
 
     pub(super) fn text(&mut self, field: &'static str) -> Result<String, Corrupt> {

@@ -136,7 +136,7 @@ impl Commit {
         if of != volume {
             return Err(reader.corrupt(Reason::Volume));
         }
-        if (CommitId { epoch: reader.u64()?, number: reader.u64()? }) != id {
+        if (CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? }) != id {
             return Err(reader.corrupt(Reason::Name));
         }
         let is_fence = match reader.u8()? {
@@ -166,7 +166,10 @@ impl Commit {
                     Content::At(Source::Commit(id), offset)
                 }
                 2 => {
-                    let source = Source::Data { epoch: reader.u64()?, number: reader.u64()? };
+                    let source = Source::Data {
+                        epoch: reader.counted("epoch")?,
+                        number: reader.counted("number")?,
+                    };
                     let offset = reader.u64()?;
                     if !fits(offset) {
                         return Err(reader.field("offset"));

@@ -66,7 +66,9 @@ impl Manifest {
         if of != volume {
             return Err(reader.corrupt(Reason::Volume));
         }
-        if (CommitId { epoch: reader.u64()?, number: reader.u64()? }) != commit {
+        if (CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? })
+            != commit
+        {
             return Err(reader.corrupt(Reason::Name));
         }
         let checksum = reader.u32()?;
@@ -76,7 +78,7 @@ impl Manifest {
         for _ in 0..count {
             let kind = reader.u8()?;
             let (start, length) = (reader.u64()?, reader.u32()?);
-            let (epoch, number) = (reader.u64()?, reader.u64()?);
+            let (epoch, number) = (reader.counted("epoch")?, reader.counted("number")?);
             let source = match kind {
                 0 => Source::Data { epoch, number },
                 1 => Source::Commit(CommitId { epoch, number }),

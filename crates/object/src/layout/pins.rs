@@ -104,8 +104,9 @@ impl Pins {
     /// [`Corrupt`].
     pub fn decode(bytes: &[u8]) -> Result<Pins, Corrupt> {
         let (mut reader, volume, nonce) = open(STRUCTURE, MAGIC, bytes)?;
-        let counter = reader.u64()?;
-        let horizon = CommitId { epoch: reader.u64()?, number: reader.u64()? };
+        let counter = reader.counted("counter")?;
+        let horizon =
+            CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? };
         let count = reader.count(49, "pin_count")?;
         if count > PIN_COUNT_MAX {
             return Err(reader.field("pin_count"));
@@ -113,8 +114,10 @@ impl Pins {
         let mut pins: Vec<Pin> = Vec::with_capacity(count);
         for _ in 0..count {
             let name = reader.text("name")?;
-            let commit = CommitId { epoch: reader.u64()?, number: reader.u64()? };
-            let of = CommitId { epoch: reader.u64()?, number: reader.u64()? };
+            let commit =
+                CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? };
+            let of =
+                CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? };
             let manifest = ManifestId { commit: of, nonce: reader.u64()? };
             let time = reader.u64()?;
             if name.is_empty() || pins.iter().any(|pin| pin.name == name) {

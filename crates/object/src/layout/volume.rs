@@ -132,7 +132,7 @@ impl VolumeRecord {
     /// [`Corrupt`].
     pub fn decode(bytes: &[u8]) -> Result<VolumeRecord, Corrupt> {
         let (mut reader, features, volume, nonce) = open_with(STRUCTURE, MAGIC, CLONE, bytes)?;
-        let counter = reader.u64()?;
+        let counter = reader.counted("counter")?;
         let store = reader.array()?;
         let device_size = reader.u64()?;
         let chunk_size = reader.u32()?;
@@ -146,13 +146,14 @@ impl VolumeRecord {
         }
         let mut epochs: Vec<Epoch> = Vec::with_capacity(count);
         for _ in 0..count {
-            let epoch = reader.u64()?;
+            let epoch = reader.counted("epoch")?;
             let stage = match reader.u8()? {
                 0 => Stage::Claiming,
                 1 => Stage::Begun,
                 _ => return Err(reader.field("stage")),
             };
-            let after = CommitId { epoch: reader.u64()?, number: reader.u64()? };
+            let after =
+                CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? };
             if epochs.last().is_some_and(|last| last.epoch >= epoch) || after.epoch >= epoch {
                 return Err(reader.field("epoch"));
             }
@@ -187,7 +188,7 @@ fn ancestors(reader: &mut Reader<'_>) -> Result<Vec<Ancestor>, Corrupt> {
     let count = reader.count(25, "ancestor_count")?;
     let mut ancestors: Vec<Ancestor> = Vec::with_capacity(count);
     for _ in 0..count {
-        let last_epoch = reader.u64()?;
+        let last_epoch = reader.counted("last_epoch")?;
         let volume = VolumeId(reader.array()?);
         let path = reader.text("path")?;
         if ancestors.last().is_some_and(|before| before.last_epoch >= last_epoch) {
@@ -211,7 +212,8 @@ pub(super) fn read_manifest_id(reader: &mut Reader<'_>) -> Result<Option<Manifes
     match reader.u8()? {
         0 => Ok(None),
         1 => {
-            let commit = CommitId { epoch: reader.u64()?, number: reader.u64()? };
+            let commit =
+                CommitId { epoch: reader.counted("epoch")?, number: reader.counted("number")? };
             Ok(Some(ManifestId { commit, nonce: reader.u64()? }))
         }
         _ => Err(reader.corrupt(Reason::Field("manifest"))),

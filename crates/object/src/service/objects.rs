@@ -3,11 +3,12 @@
 use super::http::Message;
 use super::listener::{Handler, Listener, Reply};
 use crate::bucket::{Bucket, BucketError, BucketErrorKind, Created, Swapped, Tag};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Names on one page of a list: few, so that tests turn pages.
 const PAGE: usize = 100;
@@ -16,7 +17,11 @@ const PAGE: usize = 100;
 #[derive(Debug)]
 pub struct Service {
     listener: Listener,
+    configurations: Configurations,
 }
+
+/// What the bucket's owner has set: `versioning`, `object-lock`, `lifecycle`, each as S3 answers it.
+type Configurations = Arc<Mutex<BTreeMap<String, String>>>;
 
 impl Service {
     /// Answers requests for the bucket of a name from `objects`.
@@ -24,8 +29,16 @@ impl Service {
     /// # Errors
     /// When no port can be had.
     pub fn start(name: &str, objects: Arc<dyn Bucket>) -> io::Result<Service> {
-        let handler = Objects { name: name.to_string(), objects };
-        Ok(Service { listener: Listener::start(handler)? })
+        let configurations = Configurations::default();
+        let kept = configurations.clone();
+        let handler = Objects { name: name.to_string(), objects, configurations: kept };
+        Ok(Service { listener: Listener::start(handler)?, configurations })
+    }
+
+    /// Has it answer that the owner has set something, such as `versioning`.
+    pub fn configure(&self, kind: &str, answer: &str) {
+        let mut kept = self.configurations.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(kind.to_owned(), answer.to_owned());
     }
 
     /// Where it listens.
@@ -42,6 +55,7 @@ impl Service {
 struct Objects {
     name: String,
     objects: Arc<dyn Bucket>,
+    configurations: Configurations,
 }
 
 impl Handler for Objects {
@@ -64,6 +78,15 @@ impl Objects {
         }
         match request.method() {
             "PUT" => self.put(key, request),
+            "GET" if key.is_empty() && !query.contains("list-type=") => {
+                let kept = self.configurations.lock().unwrap_or_else(PoisonError::into_inner);
+                let asked = |kind: &str| parameter(query, kind).is_some();
+                let found = kept.iter().find(|(kind, _)| asked(kind));
+                Ok(found.map_or_else(
+                    || Message::error(404, "NoSuchConfiguration"),
+                    |(_, answer)| Message::answer(200, answer.as_str()),
+                ))
+            }
             "GET" if key.is_empty() => self.list(query),
             "GET" => self.get(key, request.header("range")),
             "DELETE" => {
