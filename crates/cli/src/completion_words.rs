@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use coulter_daemon::setting;
 
 /// Verbs whose first word is the name of a volume.
-const NAMING: &str = "detach|status|info|tune|scrub|restart|upgrade";
+const NAMING: &str = "detach|status|info|tune|scrub|replicate|restart|upgrade";
 
 /// Lists the names of attached volumes.
 const NAMES: &str =

@@ -68,7 +68,7 @@ pub(crate) enum Action {
     /// List the snapshots
     List {
         /// Copy
-        #[arg(value_name = "URL", value_parser = CopyName::parse)]
+        #[arg(value_name = "URL", value_parser = CopyName::parse_newest)]
         copy: CopyName,
         /// Print them as JSON
         #[arg(long)]
