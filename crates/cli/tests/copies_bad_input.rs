@@ -343,6 +343,21 @@ fn of_two_copies_of_one_store_the_one_that_is_behind_is_refused_until_it_is_ship
 }
 
 #[test]
+fn a_url_below_which_an_earlier_volume_has_left_objects_is_refused() {
+    let (sandbox, url) = with_copy();
+    for name in ["volume", "pins"] {
+        for file in files(&sandbox, name) {
+            fs::remove_file(file).expect("it is ours");
+        }
+    }
+    is_told(&sandbox, 1, &["replica", "status", &url], "no replicated volume here");
+    sandbox.ok(&["create", "b.img", "--store-size", "96M", "--segment-size", "2M"]);
+    is_told(&sandbox, 1, &attach("b.img", &url), "of an earlier volume");
+    is_told(&sandbox, 1, &["replicate", "b.img", &url], "name another URL");
+    is_told(&sandbox, 1, &attach("disk.img", &url), "of an earlier volume");
+}
+
+#[test]
 fn a_cache_for_which_there_is_no_space_is_refused_before_it_is_made() {
     let Some(_right) = can_mount("a_cache_for_which_there_is_no_space_is_refused") else { return };
     let (sandbox, url) = with_copy();

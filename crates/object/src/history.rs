@@ -41,6 +41,8 @@ pub enum ReplicaError {
     Unfinished,
     /// Volumes were cloned from it, and are still there.
     HasClones(String),
+    /// There is no volume, and an object of an earlier one: its name.
+    Leftovers(String),
     /// There is a volume already.
     Taken,
     /// A clone and its volume must be in one bucket.
@@ -76,6 +78,12 @@ impl fmt::Display for ReplicaError {
             ReplicaError::Unfinished => write!(f, "a rollback was begun and not finished"),
             ReplicaError::HasClones(name) => {
                 write!(f, "volumes were cloned from the snapshot '{name}'")
+            }
+            ReplicaError::Leftovers(name) => {
+                write!(
+                    f,
+                    "the object '{name}' of an earlier volume is there: delete all objects below the URL, or name another URL"
+                )
             }
             ReplicaError::Taken => write!(f, "there is a volume already"),
             ReplicaError::OtherBucket => {

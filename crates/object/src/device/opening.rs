@@ -6,7 +6,7 @@ use crate::history::{self, ReplicaError};
 use crate::layout::{VolumeId, VolumeRecord};
 use crate::marks::{Marks, Owner};
 use crate::names::CommitId;
-use crate::publish::Patience;
+use crate::publish::{self, Patience};
 use crate::ranges::RangeSet;
 use crate::rollback;
 use crate::shipper::Settings;
@@ -54,6 +54,7 @@ pub fn begin(
     let record = match history::record(bucket, patience) {
         Ok((record, _)) => record,
         Err(ReplicaError::NoVolume) => {
+            check_is_empty(bucket, patience)?;
             let (store, owner) = (opening.store, opening.owner.clone());
             let new = NewVolume { store, device_size, chunk_size: CHUNK_SIZE, owner };
             let claim = takeover::create(bucket, &new, seen, patience)?;
@@ -85,6 +86,16 @@ pub fn begin(
     let marked =
         marked.map(|chunk| chunk * chunk_size..((chunk + 1) * chunk_size).min(device_size));
     Ok((claim, marked.collect()))
+}
+
+/// Whether no objects of an earlier volume are left: under the names of its commits the new one could create none. It
+/// looks at the first commit only, which is there until a manifest makes it garbage.
+fn check_is_empty(bucket: &dyn Bucket, patience: &dyn Patience) -> Result<(), ReplicaError> {
+    let first = CommitId { epoch: 1, number: 1 }.name();
+    match publish::read(bucket, &first, None, patience)? {
+        Some(_) => Err(ReplicaError::Leftovers(first)),
+        None => Ok(()),
+    }
 }
 
 /// Makes the marks those of a claim: `all` chunks may differ from what it found, or none.
