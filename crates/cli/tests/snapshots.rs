@@ -212,7 +212,7 @@ fn a_file_system_is_thawed_when_time_is_over_and_when_the_command_or_its_guard_i
     ends_soon(&mut stuck);
 
     sandbox::write_and_sync(&sandbox.path("mnt/file"), b"something more to ship");
-    let mut command = sandbox.command(&words("2s")).spawn().expect("it runs");
+    let mut command = sandbox.command(&words("8s")).spawn().expect("it runs");
     let mut stuck = await_stuck(sandbox);
     let children = format!("/proc/{0}/task/{0}/children", command.id());
     let children = fs::read_to_string(children).unwrap_or_default();

@@ -164,7 +164,8 @@ fn volume_below(
             continue;
         }
         let replica = replica_of(state, &entry)?;
-        return Ok(replica.is_some_and(|it| it.url == url.to_string()).then_some(entry));
+        let is_at = |replica: &ReplicaFacts| replica.url.parse::<Url>().is_ok_and(|it| it == *url);
+        return Ok(replica.as_ref().is_some_and(is_at).then_some(entry));
     }
     Ok(None)
 }
