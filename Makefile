@@ -125,9 +125,9 @@ power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite, PostgreSQL
 	$(CARGO) build --release --package coulter-cli
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- $(ARGUMENTS)
 
-vm: ## real kernels in virtual machines: LONG=1, KERNELS=6.1,6.12,newest, SCENARIOS=words
+vm: ## real kernels in virtual machines: LONG=1, KERNELS=6.1,6.12,newest, SCENARIOS=words, PLACEMENT=1 (FDP)
 	scripts/setup.sh vm
-	scripts/vm.sh $(if $(LONG),--long) $(if $(KERNELS),--kernels $(KERNELS)) \
+	scripts/vm.sh $(if $(LONG),--long) $(if $(PLACEMENT),--placement) $(if $(KERNELS),--kernels $(KERNELS)) \
 	  $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") $(ARGUMENTS)
 
 f2fs: ## F2FS on a volume, in user-mode Linux: verified, checked, and its power cut: CUTS=3
@@ -139,6 +139,21 @@ guest: ## a virtual machine that boots from a volume over NBD, is killed, and co
 	scripts/setup.sh vm
 	$(CARGO) build --release --package coulter-cli --package coulter-systems --bins
 	scripts/guest.sh
+
+nvme-kills: ## the NVMe target killed and hung up on under load: KILLS=200
+	scripts/setup.sh build
+	COULTER_NVME_KILLS=$(or $(KILLS),200) $(CARGO) test --quiet --release --package coulter-cli \
+	  --test nvme_kills -- --ignored --nocapture
+
+nvme-cost: ## CPU time and latency of a request over NVMe/TCP, beside NBD, in turns, as JSON
+	scripts/setup.sh build
+	$(CARGO) run --quiet --release --package coulter-attach --example target_cost -- $(ARGUMENTS)
+
+pages-once: ## PostgreSQL without full-page writes over power cuts: CUTS=10 on each of ext4 and XFS
+	scripts/setup.sh test
+	$(CARGO) build --release --package coulter-cli
+	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- \
+	  --workloads postgresql-pages-once --file-systems ext4,xfs --cuts $(or $(CUTS),10)
 
 instructions: ## what a 4 KiB write costs from each attach point's queue to the ring: POINTS=…
 	scripts/setup.sh instructions
@@ -210,4 +225,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills hosts man completions fs-crashes fs-kills overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

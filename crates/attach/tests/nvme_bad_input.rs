@@ -419,6 +419,38 @@ fn a_queue_that_comes_back_takes_the_place_of_the_one_that_was() {
 }
 
 #[test]
+fn a_queue_that_was_disconnected_takes_no_more_commands_and_its_controller_stays() {
+    let served = Served::new();
+    let mut initiator = served.connect(1);
+    initiator.io.send(write(0, 1), &[7; 4096]).expect("a write succeeds");
+    let goodbye = fabrics::fabrics_command(fabrics_kind::DISCONNECT);
+    initiator.io.send(goodbye, &[]).expect("a host may leave");
+    let outcome = initiator.io.send(write(0, 1), &[8; 4096]);
+    let is_over = matches!(outcome, Err(InitiatorError::Ended(_) | InitiatorError::Io(_)));
+    assert!(is_over, "{outcome:?}");
+    initiator.admin.send(Sqe::new(admin::KEEP_ALIVE, 0), &[]).expect("the controller lives");
+    let mut back = NvmeHost(served.connect(2));
+    let mut block = [0; 4096];
+    back.read(0, &mut block).expect("a read succeeds");
+    assert_eq!(block, [7; 4096], "nothing was written behind its back");
+}
+
+#[test]
+fn hosts_with_one_identity_and_two_names_are_two_hosts() {
+    let served = Served::new();
+    let first = served.options(1);
+    let host = coulter_attach::nvme::host_name(&[9; 16]);
+    let second = InitiatorOptions { host, ..first.clone() };
+    let connect = |options| Initiator::connect(served.target.address(), options);
+    let mut hosts = [&first, &second].map(|options| NvmeHost(connect(options).expect("let in")));
+    for round in 0..3 {
+        for (host, block) in hosts.iter_mut().zip(0..) {
+            host.write(block * 4096, &[round; 4096], false).expect("neither ends the other");
+        }
+    }
+}
+
+#[test]
 fn a_reset_ends_io_queues_and_the_controller_stays() {
     let served = Served::new();
     let mut initiator = served.connect(1);

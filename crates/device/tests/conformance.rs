@@ -3,8 +3,13 @@
 mod common;
 
 use common::{Scratch, file_fixture, uring};
-use coulter_device::conformance::{Access, SIZE_MIN};
-use coulter_device::{Device, Engine, MemoryStore, OpenError, OpenOptions, conformance_suite};
+use coulter_device::conformance::{Access, CHECKS, SIZE_MIN};
+use coulter_device::{
+    Device, Engine, MemoryStore, OpenError, OpenOptions, conformance_suite, open_path,
+};
+use std::fs::OpenOptions as File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
 
 type Opened = Result<Box<dyn Device>, OpenError>;
 
@@ -39,3 +44,36 @@ conformance_suite!(
     buffered_file_by_one_thread,
     file(OpenOptions { direct: false, threads: 1, queue_depth: 8, ..by(Engine::Threads) })
 );
+
+/// A small NVMe namespace that may be overwritten; what the scenarios of the virtual machine set.
+const NAMESPACE_VARIABLE: &str = "COULTER_NVME_NAMESPACE";
+
+/// One test for the whole suite, since there is one namespace.
+#[test]
+fn a_namespace_by_passthrough() {
+    let Some(path) = std::env::var_os(NAMESPACE_VARIABLE).map(PathBuf::from) else {
+        println!("SKIPPED: {NAMESPACE_VARIABLE} names no NVMe namespace");
+        return;
+    };
+    for (name, check) in CHECKS {
+        println!("{name}");
+        let mut file = File::new().read(true).write(true).open(&path).expect("it can be opened");
+        let mut size = Vec::new();
+        let sys = PathBuf::from("/sys/class/block").join(path.file_name().expect("a name"));
+        let mut attribute = std::fs::File::open(sys.join("size")).expect("the kernel knows it");
+        attribute.read_to_end(&mut size).expect("it can be read");
+        let sectors: usize = String::from_utf8_lossy(&size).trim().parse().expect("a number");
+        file.write_all(&vec![0; sectors * 512]).expect("it can be written");
+        file.sync_all().expect("it can be flushed");
+        drop(file);
+        let options = by(Engine::NvmePassthrough);
+        check(&|access| {
+            let read_only = access == Access::ReadOnly;
+            let device = open_path(&path, &OpenOptions { read_only, ..options.clone() })?;
+            let description = &device.properties().description;
+            assert!(description.contains("NVMe passthrough"), "{:?}", device.properties());
+            Ok(device)
+        });
+    }
+    println!("{} checks", CHECKS.len());
+}

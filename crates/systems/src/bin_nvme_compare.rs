@@ -85,7 +85,12 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let mut equal = 0u64;
     for number in 0..arguments.commands {
         let drawn = draw(&mut random, block_count, block_size);
-        let (ours, theirs) = (answer(&mut first.io, &drawn)?, answer(&mut second.io, &drawn)?);
+        let failed = |which: &'static str| {
+            let sqe = drawn.sqe;
+            move |error| format!("command {number} ({sqe:?}), the {which} target: {error}")
+        };
+        let ours = answer(&mut first.io, &drawn).map_err(failed("first"))?;
+        let theirs = answer(&mut second.io, &drawn).map_err(failed("second"))?;
         match drawn.difference {
             _ if ours == theirs => equal += 1,
             Some(name) if !theirs.status.is_success() => *named.entry(name).or_default() += 1,

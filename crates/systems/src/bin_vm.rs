@@ -36,6 +36,10 @@ struct Arguments {
     #[arg(long, value_enum)]
     accelerator: Option<Accelerator>,
 
+    /// Give the disk handles for the placement of data (FDP), by a newer QEMU, fetched
+    #[arg(long)]
+    placement: bool,
+
     /// Put what ran into the table of this document
     #[arg(long, value_name = "FILE")]
     write_table: Option<PathBuf>,
@@ -51,6 +55,10 @@ struct Arguments {
     /// The test program `conformance` of the attach points
     #[arg(long)]
     conformance: Option<PathBuf>,
+
+    /// The test program `conformance` of the devices
+    #[arg(long)]
+    device_conformance: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -95,11 +103,15 @@ fn try_main(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
     if let Some(conformance) = &arguments.conformance {
         programs.push(("conformance".to_owned(), conformance.canonicalize()?));
     }
+    if let Some(conformance) = &arguments.device_conformance {
+        programs.push(("device-conformance".to_owned(), conformance.canonicalize()?));
+    }
     let options = Options {
         directory,
         scripts: PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vm"),
         programs,
         accelerator: arguments.accelerator,
+        placement: arguments.placement,
     };
     let mut reports: Vec<Report> = Vec::new();
     let mut written = Ok(());

@@ -75,6 +75,8 @@ enum Kind {
     Files,
     Sqlite,
     Postgresql,
+    /// PostgreSQL without full-page writes
+    PostgresqlPagesOnce,
     /// Files on `coulter fs`
     Fs,
     /// Files on `coulter overlay`
@@ -158,7 +160,7 @@ fn layers(kind: Kind, file_systems: &[FileSystem]) -> Option<Vec<Layer>> {
     match kind {
         Kind::Fs => Some(vec![Layer::Fs]),
         Kind::Overlay => Some(file_systems.iter().flat_map(over).collect()),
-        Kind::Files | Kind::Sqlite | Kind::Postgresql => None,
+        Kind::Files | Kind::Sqlite | Kind::Postgresql | Kind::PostgresqlPagesOnce => None,
     }
 }
 
@@ -214,6 +216,11 @@ fn make(
         Kind::Postgresql => {
             let outside = scratch.make_directory(&format!("socket-{file_system}"))?;
             Postgres::new(outside)?.map(|postgres| Box::new(postgres) as Box<_>)
+        }
+        Kind::PostgresqlPagesOnce => {
+            let outside = scratch.make_directory(&format!("socket-once-{file_system}"))?;
+            let postgres = Postgres::new(outside)?;
+            postgres.map(|postgres| Box::new(postgres.without_full_pages()) as Box<_>)
         }
         Kind::Fs | Kind::Overlay => None,
     })

@@ -1,5 +1,5 @@
 //! PostgreSQL committing transactions, with all defaults that have to do with durability, and with
-//! checksums on its pages.
+//! checksums on its pages; or without full-page writes, where the disk below must not tear a page.
 //!
 //! The server runs as a user of its own, as a child of this process. Several clients (`psql`) are
 //! fed one transaction at a time and say its number when it is committed. A transaction inserts
@@ -21,6 +21,9 @@ use std::thread::JoinHandle;
 const CLIENT_COUNT: u64 = 4;
 /// Many checkpoints, and files of the log that are used again.
 const SETTINGS: [&str; 3] = ["shared_buffers=16MB", "checkpoint_timeout=30s", "max_wal_size=64MB"];
+/// Nothing repairs a page that was written in part.
+const WITHOUT_FULL_PAGES: [&str; 4] =
+    [SETTINGS[0], SETTINGS[1], SETTINGS[2], "full_page_writes=off"];
 /// Bytes of a row's filling.
 const FILLING_SIZE: u64 = 500;
 
@@ -28,6 +31,7 @@ const FILLING_SIZE: u64 = 500;
 #[derive(Debug)]
 pub struct Postgres {
     server: PostgresServer,
+    settings: &'static [&'static str],
     /// The last transaction acknowledged, by client.
     acknowledged: Vec<u64>,
     seen: Vec<u64>,
@@ -43,10 +47,19 @@ impl Postgres {
         let Some(server) = PostgresServer::new(outside)? else { return Ok(None) };
         Ok(Some(Postgres {
             server,
+            settings: &SETTINGS,
             acknowledged: vec![0; CLIENT_COUNT as usize],
             seen: Vec::new(),
             clients: Vec::new(),
         }))
+    }
+
+    /// The same without full-page writes.
+    #[must_use]
+    pub fn without_full_pages(self) -> Postgres {
+        let mut postgres = self;
+        postgres.settings = &WITHOUT_FULL_PAGES;
+        postgres
     }
 
     fn compare(&self) -> Result<Vec<u64>, SystemsError> {
@@ -86,13 +99,13 @@ impl Postgres {
 
 impl Workload for Postgres {
     fn name(&self) -> &'static str {
-        "postgresql"
+        if self.settings.len() == SETTINGS.len() { "postgresql" } else { "postgresql, pages once" }
     }
 
     fn prepare(&mut self, directory: &Path) -> Result<(), SystemsError> {
         let data = directory.join("data");
         self.server.create(&data)?;
-        self.server.start(&data, &SETTINGS)?;
+        self.server.start(&data, self.settings)?;
         self.server.ask(&format!(
             "CREATE TABLE entry (client int, number bigint, half int, filling text);
              CREATE INDEX ON entry (client, number);
@@ -104,7 +117,7 @@ impl Workload for Postgres {
     }
 
     fn start(&mut self, directory: &Path, power: &Power) -> Result<(), SystemsError> {
-        self.server.start(&directory.join("data"), &SETTINGS)?;
+        self.server.start(&directory.join("data"), self.settings)?;
         for (client, acknowledged) in (0..).zip(self.acknowledged.clone()) {
             let mut command = self.server.client();
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -134,7 +147,7 @@ impl Workload for Postgres {
 
     fn verify(&mut self, directory: &Path) -> Result<Verified, SystemsError> {
         let data = directory.join("data");
-        self.server.start(&data, &SETTINGS)?;
+        self.server.start(&data, self.settings)?;
         let compared = self.compare();
         let stopped = self.server.shut_down(&data);
         self.seen = compared?;

@@ -12,18 +12,20 @@
 //!   may still write to is never given up: `drop` waits;
 //! - a command that is longer than the drive takes goes there in pieces, one after the other: the kernel
 //!   splits nothing of what is passed through;
+//! - discards go to the drive together, up to 256 ranges in one command, before the device sleeps or returns;
 //! - a status of the drive that says nothing was done is tried again for reads only; a failed write or flush is
 //!   told once.
 
 mod flights;
 mod namespace;
+mod placement;
 
 use crate::contract::{Command, CommandKind, Completion, Device, Properties, Region, Wait};
 use crate::event::Event;
 use crate::medium::Target;
 use crate::uring::ring::{Ring, setups};
 use crate::wake::{Awake, Deadline, Sleeper, Waker};
-use flights::{Flights, Outcome};
+use flights::Flights;
 use io_uring::{cqueue, opcode, squeue, types};
 use namespace::Namespace;
 use std::collections::VecDeque;
@@ -43,6 +45,8 @@ pub(crate) struct PassthroughDevice {
     properties: Properties,
     /// Commands beyond the queue depth.
     waiting: VecDeque<Command>,
+    /// Discards that go to the drive together.
+    discards: Vec<Command>,
     /// Completions of commands that never reached the kernel.
     done: Vec<Completion>,
     sleeper: Sleeper,
@@ -79,13 +83,16 @@ impl PassthroughDevice {
         properties.alignment = namespace.shape().block_size();
         properties.volatile_cache = namespace.shape().volatile_cache;
         properties.discard = namespace.shape().discard && !properties.read_only;
-        properties.note = target.note(None);
+        let handles = namespace.shape().placement.count();
+        let placed = format!("its writes go to {handles} placement handles");
+        properties.note = target.note((handles > 0).then_some(placed));
         properties.assert_consistent();
         Ok(PassthroughDevice {
             ring,
             flights: Flights::new(queue_depth, *namespace.shape()),
             properties,
             waiting: VecDeque::new(),
+            discards: Vec::new(),
             done: Vec::with_capacity(queue_depth),
             sleeper,
             event,
@@ -112,17 +119,26 @@ impl PassthroughDevice {
             self.done.push(Completion { tag: command.tag, result: Ok(()) });
             return;
         }
+        if command.kind == CommandKind::Discard {
+            self.discards.push(command);
+            return;
+        }
         let entry = self.flights.start(command);
         // SAFETY: the caller's promise covers the command's memory.
         unsafe { self.ring.push(&entry) };
     }
 
-    /// Queues what was waiting for room.
+    /// Queues what was waiting for room, and the discards that have come together.
     fn start_waiting(&mut self) {
         while self.flights.count() < self.properties.queue_depth {
             let Some(command) = self.waiting.pop_front() else { break };
             // SAFETY: promised when the command was submitted; it has not ended.
             unsafe { self.start(command) };
+        }
+        while !self.discards.is_empty() && self.flights.count() < self.properties.queue_depth {
+            let entry = self.flights.start_discards(&mut self.discards);
+            // SAFETY: the ranges belong to the flights, which keep them until the answer is there.
+            unsafe { self.ring.push(&entry) };
         }
     }
 
@@ -135,14 +151,13 @@ impl PassthroughDevice {
             match answer.user_data() {
                 EVENT => self.is_listening = false,
                 CANCEL => {}
-                index => match self.flights.settle(index, answer.result()) {
-                    Outcome::Ended(completion) => out.push(completion),
-                    Outcome::Further(entry) => {
+                index => {
+                    if let Some(entry) = self.flights.settle(index, answer.result(), out) {
                         // SAFETY: promised when the command was submitted; it has not ended.
                         let pushed = unsafe { submission.push(&entry) };
                         assert!(pushed.is_ok(), "the ring has room for every command in flight");
                     }
-                },
+                }
             }
         }
     }
@@ -223,7 +238,7 @@ unsafe impl Device for PassthroughDevice {
 
     /// What is passed through carries plain addresses: registered memory with it came late, and in parts.
     unsafe fn register(&mut self, _: &[Region]) -> io::Result<()> {
-        let outstanding = self.flights.count() + self.waiting.len();
+        let outstanding = self.flights.count() + self.waiting.len() + self.discards.len();
         assert_eq!(outstanding, 0, "memory is registered between commands");
         Ok(())
     }
@@ -279,6 +294,7 @@ unsafe impl Device for PassthroughDevice {
 impl Drop for PassthroughDevice {
     fn drop(&mut self) {
         self.waiting.clear();
+        self.discards.clear();
         // Before its first use the kernel was never given anything.
         if self.ring.is_enabled() && self.drain().is_err() {
             // Dropped on a foreign thread: the kernel may yet write there.

@@ -1,5 +1,6 @@
 //! The namespace behind a block device: its character device, and what the drive says of it.
 
+use super::placement::{self, Placement};
 use crate::medium::Target;
 use coulter_nvme::identify::{ControllerView, Namespace as Facts, cns, has_metadata, optional};
 use coulter_nvme::opcode::{admin, io};
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// `NVME_IOCTL_ADMIN_CMD`: `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
 const ADMIN_COMMAND: libc::c_ulong = 0xc048_4e41;
+/// `NVME_IOCTL_IO_CMD`: the same structure, for a command of an I/O queue.
+const IO_COMMAND: libc::c_ulong = 0xc048_4e43;
 /// Bytes of a page, the unit in which the kernel counts segments here.
 const PAGE_SIZE: u64 = 4096;
 
@@ -25,6 +28,8 @@ pub(super) struct Shape {
     pub(super) transfer_size_max: u64,
     pub(super) volatile_cache: bool,
     pub(super) discard: bool,
+    /// Where streams of writes go.
+    pub(super) placement: Placement,
 }
 
 impl Shape {
@@ -105,7 +110,22 @@ fn shape(file: &File, directory: &Path) -> Result<Shape, String> {
         transfer_size_max,
         volatile_cache: controller.has_write_cache(),
         discard: controller.optional_commands() & optional::DATASET_MANAGEMENT != 0,
+        placement: match controller.attributes() & placement::ATTRIBUTE {
+            0 => Placement::default(),
+            _ => placement_of(file, nsid),
+        },
     })
+}
+
+/// The handles of a namespace; none if the drive does not tell them, as when placement is switched off.
+fn placement_of(file: &File, nsid: u32) -> Placement {
+    let mut out = Box::new([0; placement::STATUS_SIZE]);
+    let sqe = placement::ask(nsid);
+    let length = placement::STATUS_SIZE as u32;
+    let mut command = passthrough::encode(&sqe, out.as_mut_ptr() as u64, length, 0);
+    // SAFETY: as for `identify`.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), IO_COMMAND as _, command.as_mut_ptr()) };
+    if result == 0 { Placement::decode(&out[..]) } else { Placement::default() }
 }
 
 fn identify(file: &File, nsid: u32, which: u8) -> Result<Box<[u8; IDENTIFY_SIZE]>, String> {

@@ -1,7 +1,7 @@
 //! Scenarios, one after the other, on as few machines as can be.
 
 use super::image::{Contents, archive_directory, pack};
-use super::kernel::{Kernel, KernelName, make};
+use super::kernel::{Kernel, KernelName, fetch_emulator, make};
 use super::machine::{Accelerator, Guest, GuestShape, Heard};
 use super::power_cut;
 use super::scenario::{HostRole, Scenario};
@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the guest's disk; sparse on the host.
 const DISK_SIZE: u64 = 3 << 30;
+/// Bytes of the second namespace.
+const SCRATCH_SIZE: u64 = 16 << 20;
 /// How long a guest may take until it listens.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(240);
 /// The same where the accelerator is only tried.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 /// Times that a guest is started whose kernel does not come as far as its first process.
@@ -32,6 +34,8 @@ pub struct Options {
     pub programs: Vec<(String, PathBuf)>,
     /// Who executes; KVM if it works, if `None`.
     pub accelerator: Option<Accelerator>,
+    /// Give the disk handles for the placement of data (FDP), which needs a newer emulator, fetched.
+    pub placement: bool,
 }
 
 /// What came of one scenario.
@@ -88,6 +92,8 @@ pub fn run(
 pub(super) struct Lab {
     kernel: Kernel,
     accelerator: Accelerator,
+    /// Where the files of an emulator are that can place data, if one is wanted.
+    emulator: Option<PathBuf>,
     base: PathBuf,
     directory: PathBuf,
     machine_count: u32,
@@ -103,7 +109,8 @@ impl Lab {
             Contents { programs: options.programs.clone(), scripts: options.scripts.clone() };
         pack(&kernel, &contents, &directory.join("root"), &base)?;
         let accelerator = options.accelerator.unwrap_or(Accelerator::Tcg);
-        let mut lab = Lab { kernel, accelerator, base, directory, machine_count: 0 };
+        let emulator = options.placement.then(|| fetch_emulator(&options.directory)).transpose()?;
+        let mut lab = Lab { kernel, accelerator, emulator, base, directory, machine_count: 0 };
         if options.accelerator.is_none() && lab.has_kvm()? {
             lab.accelerator = Accelerator::Kvm;
         }
@@ -150,7 +157,12 @@ impl Lab {
         std::io::copy(&mut part, &mut whole).map_err(failed)?;
         let log = self.directory.join(format!("console-{}.log", self.machine_count));
         let (kernel, accelerator) = (&self.kernel, self.accelerator);
-        Guest::start(&GuestShape { kernel, archive: &archive, disk, log: &log, accelerator })
+        let scratch = &self.directory.join("scratch.img");
+        let failed = |source| SystemsError::io("make", scratch, source);
+        fs::File::create(scratch).and_then(|file| file.set_len(SCRATCH_SIZE)).map_err(failed)?;
+        let (archive, log) = (&archive, &log);
+        let emulator = self.emulator.as_deref();
+        Guest::start(&GuestShape { kernel, archive, disk, scratch, log, accelerator, emulator })
     }
 
     /// Starts a machine and waits until it listens. One whose kernel dies before its first process has

@@ -91,6 +91,31 @@ impl Kernel {
 }
 
 /// Apt with sources, lists and cache of its own.
+/// Packages of an emulator that can place data.
+const EMULATOR_PACKAGES: [&str; 4] =
+    ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
+/// Debian 12's backport of it, QEMU 10: its own, 7.2, cannot.
+const EMULATOR_SUITE: &str = "bookworm-backports";
+
+/// A QEMU that emulates placement of data (FDP), fetched and unpacked below `directory` unless it is there; where
+/// its files are.
+///
+/// # Errors
+/// What apt says.
+pub(super) fn fetch_emulator(directory: &Path) -> Result<PathBuf, SystemsError> {
+    let directory = directory.join("emulator");
+    let (root, complete) = (directory.join("root"), directory.join("complete"));
+    if !complete.exists() {
+        let _ = fs::remove_dir_all(&directory);
+        make(&root)?;
+        let apt = Apt::new(EMULATOR_SUITE, &directory)?;
+        apt.run("apt-get", &[&["download", "-q"], &EMULATOR_PACKAGES[..]].concat())?;
+        apt.unpack(&root)?;
+        fs::write(&complete, "").map_err(|e| SystemsError::io("write", &complete, e))?;
+    }
+    Ok(root)
+}
+
 struct Apt {
     directory: PathBuf,
     options: Vec<String>,
@@ -147,6 +172,11 @@ impl Apt {
             });
         }
         self.run("apt-get", &[&["download", "-q"], &wanted[..]].concat())?;
+        self.unpack(root)
+    }
+
+    /// Unpacks every package that was downloaded.
+    fn unpack(&self, root: &Path) -> Result<(), SystemsError> {
         for package in entries(&self.directory)? {
             if package.extension().is_some_and(|extension| extension == "deb") {
                 let mut command = tool::command("dpkg-deb");

@@ -7,7 +7,7 @@ use crate::tool;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -40,9 +40,47 @@ pub(super) struct GuestShape<'a> {
     pub(super) archive: &'a Path,
     /// Becomes the guest's NVMe disk.
     pub(super) disk: &'a Path,
+    /// Becomes a second, small namespace of it, for whoever overwrites all of one.
+    pub(super) scratch: &'a Path,
     /// Where the console goes.
     pub(super) log: &'a Path,
     pub(super) accelerator: Accelerator,
+    /// Where the files of an emulator are whose disks can place data, and the disk is to.
+    pub(super) emulator: Option<&'a Path>,
+}
+
+impl GuestShape<'_> {
+    /// The emulator, with where it finds its own files.
+    fn command(&self) -> Command {
+        let Some(root) = self.emulator else { return tool::command("qemu-system-x86_64") };
+        let program = root.join("usr/bin/qemu-system-x86_64");
+        let mut command = tool::command(&program.display().to_string());
+        for directory in ["usr/share/qemu", "usr/share/seabios"] {
+            command.arg("-L").arg(root.join(directory));
+        }
+        command
+    }
+
+    /// Two namespaces of one controller, whose numbers are the same at each boot.
+    fn add_disks(&self, command: &mut Command) {
+        let (of_controller, of_namespace) = match self.emulator {
+            None => ("", ["", ""]),
+            Some(_) => {
+                let groups = "nvme-subsys,id=places,nqn=places,fdp=on,fdp.nruh=4,fdp.runs=64M";
+                command.args(["-device", groups]);
+                (",subsys=places", [",shared=off,fdp.ruhs=0-3", ",shared=off"])
+            }
+        };
+        command.arg("-device").arg(format!("nvme,id=nvme,serial=0{of_controller}"));
+        let namespaces = [("disk", self.disk), ("scratch", self.scratch)];
+        for (nsid, ((name, path), more)) in (1..).zip(namespaces.into_iter().zip(of_namespace)) {
+            let drive = format!("if=none,id={name},format=raw,discard=unmap,cache=writeback,file=");
+            command.arg("-drive").arg(format!("{drive}{}", path.display()));
+            let blocks = "logical_block_size=4096,physical_block_size=4096";
+            let namespace = format!("nvme-ns,bus=nvme,drive={name},nsid={nsid},{blocks}{more}");
+            command.args(["-device", &namespace]);
+        }
+    }
 }
 
 /// A running machine. Dropping it pulls the plug.
@@ -71,7 +109,7 @@ impl Guest {
     pub(super) fn start(shape: &GuestShape<'_>) -> Result<Guest, SystemsError> {
         let failed = |source| SystemsError::io("write", shape.log, source);
         File::create(shape.log).map_err(failed)?;
-        let mut command = tool::command("qemu-system-x86_64");
+        let mut command = shape.command();
         command.args(shape.accelerator.arguments());
         command.args(["-smp", &PROCESSORS.to_string(), "-m", &MEMORY_MIB.to_string()]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
@@ -79,10 +117,7 @@ impl Guest {
         // On a busy host the kernel's test of the timer finds too few ticks, and panics.
         let words = "console=ttyS0 no_timer_check quiet panic=-1 nvme_core.io_timeout=255";
         command.args(["-append", words]);
-        let drive = "if=none,id=disk,format=raw,discard=unmap,cache=writeback,file=";
-        command.arg("-drive").arg(format!("{drive}{}", shape.disk.display()));
-        let nvme = "nvme,drive=disk,serial=0,logical_block_size=4096,physical_block_size=4096";
-        command.args(["-device", nvme]);
+        shape.add_disks(&mut command);
         command.arg("-serial").arg(format!("file:{}", shape.log.display()));
         command.args(["-serial", "stdio"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

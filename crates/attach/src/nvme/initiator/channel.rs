@@ -9,10 +9,11 @@ use coulter_nvme::tcp::{self, Data, Digests, Header, IcReq, IcResp, flag, kind};
 use coulter_nvme::{Cqe, DataPointer, Sqe};
 use std::io;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Bytes of data that go out with a command; the longest that an admin queue takes.
+/// Bytes of data that go out with a command of an admin queue, or before a controller has said how many may.
 const IN_CAPSULE_MAX: usize = 8 << 10;
 /// Bytes received at a time.
 const READ_SIZE: usize = 256 << 10;
@@ -23,10 +24,14 @@ pub struct Channel {
     digests: Digests,
     timeout: Duration,
     data_size_max: u32,
+    /// Bytes of data that go out with a command.
+    in_capsule_max: usize,
     slots: Vec<Option<Pending>>,
     idle: Vec<usize>,
     outgoing: Vec<u8>,
+    /// What was received lies at `unread`; the rest is room.
     incoming: Vec<u8>,
+    unread: Range<usize>,
     end: Option<InitiatorError>,
 }
 
@@ -86,10 +91,12 @@ impl Channel {
             digests,
             timeout,
             data_size_max: answer.data_size_max,
+            in_capsule_max: IN_CAPSULE_MAX,
             slots: (0..slot_count).map(|_| None).collect(),
             idle: (0..slot_count).rev().collect(),
             outgoing: Vec::new(),
-            incoming: Vec::new(),
+            incoming: vec![0; READ_SIZE],
+            unread: 0..0,
             end: None,
         })
     }
@@ -98,6 +105,10 @@ impl Channel {
         let count = size as usize - 1;
         self.slots = (0..count).map(|_| None).collect();
         self.idle = (0..count).rev().collect();
+    }
+
+    pub(super) fn set_in_capsule_max(&mut self, size: usize) {
+        self.in_capsule_max = size;
     }
 
     pub(super) fn slot_count(&self) -> usize {
@@ -124,7 +135,7 @@ impl Channel {
     /// # Panics
     /// When the queue is full.
     pub fn submit(&mut self, sqe: Sqe, outward: Buffer, inward: Buffer) -> usize {
-        let in_capsule = !outward.is_empty() && outward.len() <= IN_CAPSULE_MAX;
+        let in_capsule = !outward.is_empty() && outward.len() <= self.in_capsule_max;
         let length = outward.len().max(inward.len()) as u32;
         let pointer = match length {
             0 => DataPointer::None,
@@ -223,13 +234,22 @@ impl Channel {
     }
 
     fn receive_some(&mut self, deadline: Instant) -> Result<(), InitiatorError> {
-        let start = self.incoming.len();
-        self.incoming.resize(start + READ_SIZE, 0);
-        let received = receive(&self.socket, &mut self.incoming[start..], deadline, None);
-        self.incoming.truncate(start + received.as_ref().copied().unwrap_or(0));
-        match received? {
+        // Bytes move only when they would leave too little room, so a turn costs no copy of its own.
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if self.incoming.len() - self.unread.end < READ_SIZE / 2 {
+            self.incoming.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+            let needed = self.unread.end + READ_SIZE;
+            self.incoming.resize(needed.max(self.incoming.len()), 0);
+        }
+        let room = &mut self.incoming[self.unread.end..];
+        match receive(&self.socket, room, deadline, None)? {
             0 => Err(InitiatorError::Ended(None)),
-            _ => Ok(()),
+            count => {
+                self.unread.end += count;
+                Ok(())
+            }
         }
     }
 
@@ -244,7 +264,7 @@ impl Channel {
 
     fn take_pdus(&mut self, out: &mut Vec<Finished>) -> Result<(), InitiatorError> {
         let incoming = std::mem::take(&mut self.incoming);
-        let mut rest = &incoming[..];
+        let mut rest = &incoming[self.unread.clone()];
         let outcome = loop {
             let Some(common) = rest.first_chunk() else { break Ok(()) };
             let header = Header::decode(common);
@@ -258,7 +278,8 @@ impl Channel {
                 break Err(error);
             }
         };
-        self.incoming = rest.to_vec();
+        self.unread.start = self.unread.end - rest.len();
+        self.incoming = incoming;
         outcome
     }
 

@@ -28,8 +28,9 @@ use coulter_nvme::identify::{ControllerView, Namespace, cns};
 use coulter_nvme::log::{GetLog, page};
 use coulter_nvme::opcode::{admin, io};
 use coulter_nvme::range::{self, Range};
+use coulter_nvme::sqe::{self, SQE_SIZE};
 use coulter_nvme::tcp::Digests;
-use coulter_nvme::{Cqe, IDENTIFY_SIZE, Sqe, Status, sqe};
+use coulter_nvme::{Cqe, IDENTIFY_SIZE, Sqe, Status};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -219,7 +220,10 @@ impl Initiator {
         let unusable = InitiatorError::Protocol("the namespace cannot be used");
         let namespace = Namespace::decode(&namespace).ok_or(unusable)?;
         let transfer_size_max = view.transfer_size_max().unwrap_or(128 << 10);
-        let io = Initiator::connect_queue(address, options, cntlid, 1)?;
+        let mut io = Initiator::connect_queue(address, options, cntlid, 1)?;
+        // As Linux does: some targets know no other way for data that would fit.
+        let in_capsule = view.command_capsule_size().saturating_sub(SQE_SIZE as u64);
+        io.set_in_capsule_max(in_capsule as usize);
         let requests = vec![None; io.slot_count()];
         let (finished, failed) = (Vec::new(), Vec::new());
         let (address, options) = (address.clone(), options.clone());
