@@ -6,6 +6,37 @@ use sandbox::{Sandbox, names};
 use std::collections::BTreeSet;
 
 #[test]
+fn every_field_about_copies_is_documented() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let documentation = std::fs::read_to_string(path).expect("the documentation is there");
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["create", "disk.img", "--store-size", "96M", "--segment-size", "2M"]);
+    let url = format!("file://{}", sandbox.path("copy").display());
+    let one = format!("{url}@one");
+    sandbox.ok(&["replicate", "disk.img", &url]);
+    sandbox.ok(&["snapshot", "create", &one]);
+    sandbox.ok(&["attach", "disk.img", "--via", "nbd-server", "--replicate", &url]);
+    let mut printed = BTreeSet::new();
+    let mut status = sandbox.json(&["replicate", "disk", "--status", "--json"]);
+    let usage = status.as_object_mut().and_then(|fields| fields.remove("usage"));
+    names(&usage.expect("it has one")["data"], &mut printed);
+    names(&status, &mut printed);
+    sandbox.ok(&["detach", "disk"]);
+    for words in [
+        &["replica", "status", &url, "--json"][..],
+        &["replica", "verify", &url, "--json"],
+        &["snapshot", "list", &url, "--json"],
+        &["diff", &one, &url, "--json"],
+    ] {
+        names(&sandbox.json(words), &mut printed);
+    }
+    assert!(printed.len() > 45, "{printed:?}");
+    let missing: Vec<&String> =
+        printed.iter().filter(|name| !documentation.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
+}
+
+#[test]
 fn every_field_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
     let documentation = std::fs::read_to_string(path).expect("the documentation is there");
