@@ -172,6 +172,16 @@ copies-kills: ## hosts that ship with --ack remote, killed or frozen, and others
 	COULTER_KILLS=$(or $(KILLS),200) $(CARGO) test --quiet --package coulter-object --all-features \
 	  --test kills -- --nocapture
 
+copies-attach: ## a copy of 1 TiB is attached on a host that has nothing of it: GETs, seconds to the first block
+	scripts/setup.sh build
+	$(CARGO) test --quiet --package coulter-object --all-features --test cold_attach -- \
+	  --ignored --nocapture
+
+copies-rival: ## random writes with fsync on a volume with --ack remote and on s3backer, one bucket of versitygw
+	scripts/setup.sh build
+	scripts/object_servers.sh
+	VERSITYGW=target/tools/bin/versitygw $(LABORATORY) bench replicate --rival $(ARGUMENTS)
+
 object-servers: ## services of S3 by others, on this machine: versitygw carries a volume, moto is refused
 	scripts/setup.sh build
 	scripts/object_servers.sh
@@ -225,4 +235,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

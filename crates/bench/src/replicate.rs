@@ -13,7 +13,9 @@
 //! | `snapshot_seconds` | a snapshot, while that load goes on |
 //! | `restore_*` | the volume brought back into a file, in turns with GETs of the same objects |
 
+mod discarding;
 mod remote;
+pub mod rival;
 
 use crate::backing::{ScratchFile, place};
 use crate::error::BenchError;
@@ -28,13 +30,16 @@ use coulter_object::device::Opening;
 use coulter_object::marks::Marks;
 use coulter_object::publish::Briefly;
 use coulter_object::{
-    Ack, Replica, ReplicaError, Settings, ShippedDevice, history, publish, restore, snapshot,
+    Ack, Bucket, Replica, ReplicaError, Settings, ShippedDevice, history, publish, restore,
+    snapshot,
 };
 use coulter_workload::{Addresses, BLOCK_SIZE, Content, Pattern, Random};
+use discarding::DiscardingBucket;
 use remote::Remote;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -122,6 +127,11 @@ pub struct Report {
     pub local_p99_ms: f64,
     /// Shipped to alone.
     pub local_p99_ratio: f64,
+    /// The same two ratios where what is shipped is thrown away in this process, after as long as a service takes: what
+    /// shipping costs without the work of a client and a service on the same processors.
+    pub discarded_ratio: f64,
+    /// See `discarded_ratio`.
+    pub discarded_p99_ratio: f64,
     /// A PUT of a commit's size, in milliseconds.
     pub commit_put_ms: f64,
     /// A write and a flush by one client with `--ack remote`, the mean, in milliseconds.
@@ -169,6 +179,9 @@ impl Report {
             })
             .row("  99 % at most", ms(self.local_p99_ms), {
                 format!("{:.2} of {} alone", self.local_p99_ratio, ms(self.alone_p99_ms))
+            })
+            .row("  thrown away instead", format!("{:.2} of alone", self.discarded_ratio), {
+                format!("99 %: {:.2} of alone", self.discarded_p99_ratio)
             })
             .row("write and flush, --ack remote", ms(self.fsync_ms), {
                 format!("{} beyond a PUT", ms(self.fsync_beyond_put_ms))
@@ -230,6 +243,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         alone_p99_ms: local.alone_p99 * 1e3,
         local_p99_ms: local.shipped_p99 * 1e3,
         local_p99_ratio: local.p99_ratio,
+        discarded_ratio: local.discarded_ratio,
+        discarded_p99_ratio: local.discarded_p99_ratio,
         commit_put_ms: commit_put * 1e3,
         fsync_ms: fsync_seconds * 1e3,
         fsync_beyond_put_ms: (fsync_seconds - commit_put) * 1e3,
@@ -263,7 +278,7 @@ impl Stored {
     fn new(
         options: &Options,
         name: &str,
-        shipped: Option<(&Remote, Ack)>,
+        shipped: Option<(&Arc<dyn Bucket>, Ack)>,
     ) -> Result<Stored, BenchError> {
         let create_options = CreateOptions {
             volume_size: Some(options.size),
@@ -277,9 +292,9 @@ impl Stored {
         create(file.open()?, &create_options).map_err(BenchError::Create)?;
         let mut device = Limits::hold_back(options.limits, file.open()?);
         let mut replica = None;
-        if let Some((remote, ack)) = shipped {
+        if let Some((bucket, ack)) = shipped {
             let opening = Opening {
-                bucket: remote.bucket.clone(),
+                bucket: bucket.clone(),
                 settings: Settings { ack, ..Settings::DEFAULT },
                 marks: Marks::in_memory(),
                 store: *b"bench replicate ",
@@ -320,12 +335,16 @@ struct Writes {
     alone_p99: f64,
     shipped_p99: f64,
     p99_ratio: f64,
+    discarded_ratio: f64,
+    discarded_p99_ratio: f64,
 }
 
 /// Random writes of a store that is shipped, and of one that is not, in turns.
 fn writes(options: &Options, remote: &Remote) -> Result<Writes, BenchError> {
     let mut alone = Stored::new(options, "alone", None)?;
-    let mut shipped = Stored::new(options, "shipped", Some((remote, Ack::Local)))?;
+    let mut shipped = Stored::new(options, "shipped", Some((&remote.bucket, Ack::Local)))?;
+    let nowhere: Arc<dyn Bucket> = Arc::new(DiscardingBucket::new(options.distance));
+    let mut discarded = Stored::new(options, "discarded", Some((&nowhere, Ack::Local)))?;
     let content = Content::new(1);
     let blocks = options.size / BLOCK_SIZE as u64;
     let time = Duration::from_secs_f64(options.seconds / ROUNDS as f64);
@@ -356,21 +375,25 @@ fn writes(options: &Options, remote: &Remote) -> Result<Writes, BenchError> {
         options.progress.report("random writes, in turns", 0.4 * round as f64 / ROUNDS as f64);
         let (alone_rate, alone_p99) = measure(&mut alone, round)?;
         let (shipped_rate, shipped_p99) = measure(&mut shipped, round)?;
-        rates.push((alone_rate, shipped_rate));
-        p99s.push((alone_p99, shipped_p99));
+        let (discarded_rate, discarded_p99) = measure(&mut discarded, round)?;
+        rates.push((alone_rate, shipped_rate, discarded_rate));
+        p99s.push((alone_p99, shipped_p99, discarded_p99));
     }
     alone.volume.close()?;
     shipped.volume.close()?;
-    let middle = |pairs: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
-        median(&pairs.iter().map(of).collect::<Vec<_>>())
-    };
+    discarded.volume.close()?;
+    type Turn = (f64, f64, f64);
+    let middle =
+        |turns: &[Turn], of: fn(&Turn) -> f64| median(&turns.iter().map(of).collect::<Vec<_>>());
     Ok(Writes {
-        alone: middle(&rates, |pair| pair.0),
-        shipped: middle(&rates, |pair| pair.1),
-        ratio: middle(&rates, |pair| pair.1 / pair.0),
-        alone_p99: middle(&p99s, |pair| pair.0),
-        shipped_p99: middle(&p99s, |pair| pair.1),
-        p99_ratio: middle(&p99s, |pair| pair.1 / pair.0),
+        alone: middle(&rates, |turn| turn.0),
+        shipped: middle(&rates, |turn| turn.1),
+        ratio: middle(&rates, |turn| turn.1 / turn.0),
+        alone_p99: middle(&p99s, |turn| turn.0),
+        shipped_p99: middle(&p99s, |turn| turn.1),
+        p99_ratio: middle(&p99s, |turn| turn.1 / turn.0),
+        discarded_ratio: middle(&rates, |turn| turn.2 / turn.0),
+        discarded_p99_ratio: middle(&p99s, |turn| turn.2 / turn.0),
     })
 }
 
@@ -423,7 +446,7 @@ struct Fsyncs {
 /// A write and a flush, over and over, by one client and by many.
 fn fsyncs(options: &Options) -> Result<Fsyncs, BenchError> {
     let remote = Remote::start(options.distance)?;
-    let stored = Stored::new(options, "fsync", Some((&remote, Ack::Remote)))?;
+    let stored = Stored::new(options, "fsync", Some((&remote.bucket, Ack::Remote)))?;
     // The first write after an opening waits for the commit of what the opening wrote.
     let volume = stored.volume.volume();
     volume.write_at(0, &[1; BLOCK_SIZE]).map_err(BenchError::Request)?;
@@ -444,17 +467,27 @@ fn fsyncs(options: &Options) -> Result<Fsyncs, BenchError> {
 /// Pairs of a write and a flush per second, by `clients` clients. Each waits for its own request.
 fn flush_rate(options: &Options, stored: &Stored, clients: usize) -> Result<f64, BenchError> {
     let blocks = options.size / BLOCK_SIZE as u64;
+    let volume = stored.volume.volume();
+    paced_by(options, clients, |number, random| {
+        let offset = random.below(blocks) * BLOCK_SIZE as u64;
+        volume.write_at(offset, &[number as u8; BLOCK_SIZE]).map_err(BenchError::Request)?;
+        volume.flush().map_err(BenchError::Request)
+    })
+}
+
+/// Acts per second of `clients` clients that do one after the other, for half of the time.
+fn paced_by(
+    options: &Options,
+    clients: usize,
+    act: impl Fn(usize, &mut Random) -> Result<(), BenchError> + Sync,
+) -> Result<f64, BenchError> {
     let count = AtomicUsize::new(0);
     let start = Instant::now();
     let until = start + Duration::from_secs_f64(options.seconds / 2.0);
-    let volume = stored.volume.volume();
     let client = |number: usize| -> Result<(), BenchError> {
         let mut random = Random::new(number as u64 + 1);
-        let bytes = vec![number as u8; BLOCK_SIZE];
         while Instant::now() < until {
-            let offset = random.below(blocks) * BLOCK_SIZE as u64;
-            volume.write_at(offset, &bytes).map_err(BenchError::Request)?;
-            volume.flush().map_err(BenchError::Request)?;
+            act(number, &mut random)?;
             count.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -479,7 +512,7 @@ struct Streamed {
 /// Sequential writes as fast as they are taken; then paced ones, with a snapshot amid.
 fn stream(options: &Options) -> Result<Streamed, BenchError> {
     let remote = Remote::start(options.distance)?;
-    let mut stored = Stored::new(options, "stream", Some((&remote, Ack::Local)))?;
+    let mut stored = Stored::new(options, "stream", Some((&remote.bucket, Ack::Local)))?;
     let before = Reading::of(&remote, &stored);
     let mut versions = Versions::new(options.size / BLOCK_SIZE as u64);
     side::write_all(&mut stored.volume, &mut versions, &Content::new(2), |_| ())?;

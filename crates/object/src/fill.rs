@@ -331,7 +331,7 @@ impl<D: Device> FillingDevice<D> {
         let busy = |progress: &&Progress| {
             matches!(progress, Progress::Fetching | Progress::Writing { .. })
         };
-        let mut room = fetcher::THREADS.saturating_sub(self.progress.values().filter(busy).count());
+        let mut room = fetcher::BEHIND.saturating_sub(self.progress.values().filter(busy).count());
         if room == 0 {
             return;
         }

@@ -5,6 +5,8 @@ use crate::error::BenchError;
 use coulter_object::bucket::{MemoryBucket, Meter, MeteredBucket, S3Bucket, S3Options};
 use coulter_object::service::{Proxy, Service, Weather};
 use coulter_object::{Bucket, BucketError, ReplicaError};
+use std::any::Any;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,17 +15,25 @@ pub(super) struct Remote {
     pub(super) bucket: Arc<dyn Bucket>,
     pub(super) meter: Meter,
     /// They end with it; the proxy first.
-    _proxy: Proxy,
-    _service: Service,
+    proxy: Proxy,
+    _service: Box<dyn Any + Send + Sync>,
     _credentials: tempfile::TempDir,
 }
 
 impl Remote {
     pub(super) fn start(distance: Distance) -> Result<Remote, BenchError> {
-        let system = |doing| move |source| BenchError::System { doing, source };
-        let listening = system("starting a service of objects");
-        let service = Service::start("bucket", Arc::new(MemoryBucket::new())).map_err(listening)?;
-        let proxy = Proxy::start(service.address(), 1).map_err(listening)?;
+        let service = Service::start("bucket", Arc::new(MemoryBucket::new()));
+        let service = service.map_err(system("starting a service of objects"))?;
+        Remote::behind(service.address(), Box::new(service), distance)
+    }
+
+    /// A service at `upstream`, which ends when `service` is dropped.
+    pub(super) fn behind(
+        upstream: SocketAddr,
+        service: Box<dyn Any + Send + Sync>,
+        distance: Distance,
+    ) -> Result<Remote, BenchError> {
+        let proxy = Proxy::start(upstream, 1).map_err(system("starting a proxy"))?;
         proxy.set_weather(Weather {
             get_latency: distance.get_latency,
             put_latency: distance.put_latency,
@@ -47,10 +57,15 @@ impl Remote {
         Ok(Remote {
             meter: bucket.meter(),
             bucket: Arc::new(bucket),
-            _proxy: proxy,
+            proxy,
             _service: service,
             _credentials: folder,
         })
+    }
+
+    /// The URL of the proxy.
+    pub(super) fn endpoint(&self) -> String {
+        self.proxy.endpoint()
     }
 
     /// Seconds that the creation of an object of a commit's size takes: the mean of a few.
@@ -67,6 +82,10 @@ impl Remote {
         }
         Ok(mean)
     }
+}
+
+fn system(doing: &'static str) -> impl Fn(std::io::Error) -> BenchError + Copy {
+    move |source| BenchError::System { doing, source }
 }
 
 /// What a bucket met is what the replica did.

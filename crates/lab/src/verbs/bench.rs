@@ -69,6 +69,10 @@ pub(crate) struct ReplicateBench {
     #[arg(long)]
     pub(crate) near: bool,
 
+    /// Measure writes with flushes only, against s3backer on one bucket of versitygw; both programs must be installed
+    #[arg(long)]
+    pub(crate) rival: bool,
+
     /// Throttle the device: cloud (1 ms, 3000 operations of up to 256 KiB and 125 MiB per second),
     /// or a list such as latency=1ms,iops=3000,bandwidth=125M
     #[arg(long, value_name = "LIMITS", value_parser = crate::limits::parse_limits)]
@@ -453,19 +457,23 @@ impl FillBench {
 
 impl ReplicateBench {
     fn run(&self) -> Result<(), LabError> {
-        let report = measure("replicate", |progress| {
-            replicate::run(&replicate::Options {
-                backing: self.backing.clone(),
-                size: self.size.0,
-                seconds: self.seconds,
-                distance: match self.near {
-                    true => replicate::Distance::default(),
-                    false => replicate::Distance::REGION,
-                },
-                limits: self.limits,
-                progress,
-            })
-        })?;
+        let options = |progress| replicate::Options {
+            backing: self.backing.clone(),
+            size: self.size.0,
+            seconds: self.seconds,
+            distance: match self.near {
+                true => replicate::Distance::default(),
+                false => replicate::Distance::REGION,
+            },
+            limits: self.limits,
+            progress,
+        };
+        if self.rival {
+            let run = |progress| replicate::rival::run(&options(progress));
+            let report = measure("replicate --rival", run)?;
+            return print(self.json, &report, || report.table());
+        }
+        let report = measure("replicate", |progress| replicate::run(&options(progress)))?;
         print(self.json, &report, || report.table())
     }
 }

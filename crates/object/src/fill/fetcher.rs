@@ -26,7 +26,11 @@ use std::time::Duration;
 use super::chunk_range;
 
 /// Chunks that are fetched at once.
-pub(super) const THREADS: usize = 4;
+pub(super) const THREADS: usize = 8;
+
+/// Of them, those that no command waits for: one that does finds a thread at once.
+pub(super) const BEHIND: usize = 4;
+const _: () = assert!(BEHIND < THREADS);
 
 /// Objects that are kept for the next chunk.
 const KEPT: usize = 8;

@@ -18,6 +18,8 @@ pub(super) struct Message {
     pub(super) headers: Vec<(String, String)>,
     /// All of it.
     pub(super) body: Vec<u8>,
+    /// An answer to HEAD has no body, though it tells the length of one.
+    pub(super) is_head: bool,
 }
 
 impl Message {
@@ -26,7 +28,7 @@ impl Message {
         Message {
             first: format!("HTTP/1.1 {status} {status}"),
             body: body.into(),
-            headers: Vec::new(),
+            ..Message::default()
         }
     }
 
@@ -59,8 +61,16 @@ impl Message {
 
     /// Reads a message; `None` if the connection was closed before one.
     pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Message>> {
+        Message::read_answer(from, false)
+    }
+
+    /// Reads the answer to a request, which was HEAD or not.
+    pub(super) fn read_answer(
+        from: &mut impl BufRead,
+        is_head: bool,
+    ) -> io::Result<Option<Message>> {
         let Some(first) = read_line(from)? else { return Ok(None) };
-        let mut message = Message { first, ..Message::default() };
+        let mut message = Message { first, is_head, ..Message::default() };
         loop {
             let line = read_line(from)?.ok_or(io::ErrorKind::UnexpectedEof)?;
             if line.is_empty() {
@@ -72,7 +82,9 @@ impl Message {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
-        message.body = message.read_body(from)?;
+        if !is_head {
+            message.body = message.read_body(from)?;
+        }
         Ok(Some(message))
     }
 
@@ -105,11 +117,15 @@ impl Message {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut head = format!("{}\r\n", self.first);
         for (name, value) in &self.headers {
-            if !matches!(name.as_str(), "content-length" | "transfer-encoding") {
+            let is_length = matches!(name.as_str(), "content-length" | "transfer-encoding");
+            if !is_length || self.is_head {
                 head.push_str(&format!("{name}: {value}\r\n"));
             }
         }
-        head.push_str(&format!("content-length: {}\r\n\r\n", self.body.len()));
+        if !self.is_head {
+            head.push_str(&format!("content-length: {}\r\n", self.body.len()));
+        }
+        head.push_str("\r\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(&self.body);
         bytes

@@ -160,9 +160,10 @@ impl Way {
         let mut stream = TcpStream::connect(self.0.upstream)?;
         stream.set_nodelay(true)?;
         request.headers.retain(|(name, _)| name != "connection");
+        let is_head = request.method() == "HEAD";
         // Host stays as it was: it is signed.
         request.with("connection", "close").write(&mut stream)?;
-        let answer = Message::read(&mut BufReader::new(stream))?;
+        let answer = Message::read_answer(&mut BufReader::new(stream), is_head)?;
         let mut answer = answer.ok_or(io::ErrorKind::UnexpectedEof)?;
         answer.headers.retain(|(name, _)| name != "connection");
         Ok(answer)
