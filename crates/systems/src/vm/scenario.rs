@@ -109,7 +109,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme btrfs of 512", "nvme-file-system btrfs 512", Set::Long, 120),
     any("nvme 6 kills", "nvme-kills 6", Set::Long, 300),
     any("nvme keys", "nvme-auth", Set::Short, 120),
-    any("nvme compared with the kernel's target", "nvme-compare", Set::Long, 120),
+    any("nvme compared with the kernel's target", "nvme-compare", Set::Long, 300),
     any("nvme silence", "nvme-silence", Set::Long, 240),
     any("nvme long commands", "nvme-long", Set::Long, 300),
     any("nvme resize", "nvme-resize", Set::Long, 120),
