@@ -66,7 +66,8 @@ impl GuestShape<'_> {
         let (of_controller, of_namespace) = match self.emulator {
             None => ("", ["", ""]),
             Some(_) => {
-                let groups = "nvme-subsys,id=places,nqn=places,fdp=on,fdp.nruh=4,fdp.runs=64M";
+                // Four handles for the disk, and one for the other namespace.
+                let groups = "nvme-subsys,id=places,nqn=places,fdp=on,fdp.nruh=5,fdp.runs=64M";
                 command.args(["-device", groups]);
                 (",subsys=places", [",shared=off,fdp.ruhs=0-3", ",shared=off"])
             }
