@@ -61,7 +61,7 @@ impl GuestShape<'_> {
         command
     }
 
-    /// Two namespaces of one controller, whose numbers are the same at each boot.
+    /// Two namespaces of one controller.
     fn add_disks(&self, command: &mut Command) {
         let (of_controller, of_namespace) = match self.emulator {
             None => ("", ["", ""]),
