@@ -3,6 +3,7 @@
 use crate::choices::named;
 use crate::error::{CliError, CopyError};
 use clap::Args;
+use coulter::Degraded;
 use coulter_daemon::Opening;
 use coulter_daemon::cache::{self, Caching};
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
@@ -50,6 +51,11 @@ pub struct OpeningOptions {
     /// Refuse writes, and do not change the store
     #[arg(long)]
     pub read_only: bool,
+
+    /// How to open a store with metadata damaged beyond repair: `ro`, refuse writes; `rw`, take writes where all that is
+    /// in doubt is known block by block, else as ro; `refuse`, do not open it. Reads of what is in doubt fail
+    #[arg(long, default_value = "ro", value_name = "HOW", value_parser = named(&Degraded::NAMED))]
+    pub degraded: Degraded,
 
     /// Start with this setting of `coulter tune`, such as reclaim=hole-fill; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
@@ -205,6 +211,7 @@ impl OpeningOptions {
             trim: self.trim,
             acknowledge: self.acknowledge,
             read_only: self.read_only,
+            degraded: self.degraded,
             tune: self.tune.clone(),
             metrics: self.metrics,
             replicate: self.copy.replication(),
@@ -236,6 +243,11 @@ impl OpeningOptions {
         }
         if self.read_only {
             words.push("--read-only".into());
+        }
+        match self.degraded {
+            Degraded::ReadOnly => {}
+            Degraded::ReadWrite => words.push("--degraded=rw".into()),
+            Degraded::Refused => words.push("--degraded=refuse".into()),
         }
         words.extend(self.tune.iter().map(|setting| format!("--tune={setting}").into()));
         if let Some(address) = self.metrics {

@@ -2,6 +2,7 @@
 
 use crate::replication::Replication;
 use crate::setting::{self, Setting};
+use coulter::Degraded;
 use coulter::tuning::Retuning;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -23,6 +24,8 @@ pub struct Opening {
     pub acknowledge: Acknowledge,
     /// Whether to refuse writes, and leave the store as it is.
     pub read_only: bool,
+    /// What to do if something is damaged beyond repair.
+    pub degraded: Degraded,
     /// Settings to begin with.
     pub tune: Vec<Setting>,
     /// Where to offer metrics, if anywhere.

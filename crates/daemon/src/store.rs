@@ -195,6 +195,7 @@ impl Store {
         let options = coulter::OpenOptions {
             map_memory: opening.map_memory,
             read_only: opening.read_only,
+            degraded: opening.degraded,
             trim: trims(opening.trim, &path),
             tuning: opening.tuning(),
             acknowledge: opening.acknowledge.into(),

@@ -1,5 +1,6 @@
 //! What the driver decides when it opens a store.
 
+use crate::degraded::Degraded;
 use crate::grow::Growth;
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
@@ -27,6 +28,8 @@ pub struct Config {
     pub trim: bool,
     /// Whether to refuse writes and leave the device untouched.
     pub read_only: bool,
+    /// What to do if something is damaged beyond repair.
+    pub degraded: Degraded,
     /// Whether the store is to take in the rest of the device, and how.
     pub growth: Option<Growth>,
     /// How the cleaner chooses; see [`crate::Engine::set_victims`].
@@ -57,6 +60,7 @@ impl Default for Config {
             reference_blocks: 128,
             trim: false,
             read_only: false,
+            degraded: Degraded::default(),
             growth: None,
             victims: VictimPolicy::default(),
             placement: Placement::default(),

@@ -49,6 +49,7 @@ mod classes;
 mod cleaner;
 pub mod config;
 pub mod create;
+pub mod degraded;
 mod flush;
 mod group;
 pub mod grow;
@@ -92,6 +93,7 @@ pub use api::{
     PageRef, Phase, RECORD_BLOCKS, RecordRef, Request, RequestId, Response, Target,
 };
 pub use config::Config;
+pub use degraded::{Degradation, Degraded};
 pub use map::MapStatistics;
 pub use prepare::Prepare;
 pub use statistics::Statistics;

@@ -134,6 +134,8 @@ pub(crate) struct Segments {
     listed_blocks: u64,
     patched_count: u32,
     miscounted: bool,
+    /// Nobody knows what counts where, and nothing is written.
+    uncounted: bool,
     /// Freed since they were asked for.
     lives: Lives,
     /// The segment that the cleaner is emptying.
@@ -192,6 +194,7 @@ impl Segments {
             table,
             usable: 0,
             miscounted: false,
+            uncounted: false,
             gone_through_count: 0,
             lives: Lives::default(),
             emptied: None,
@@ -424,6 +427,9 @@ impl Segments {
 
     /// Frees the segment if it is closed and nothing in it is counted or to come.
     pub(crate) fn settle(&mut self, segment: SegmentIndex, now: Sequence) {
+        if self.uncounted {
+            return;
+        }
         let entry = &self.table[segment.index()];
         if entry.state == State::Closed && entry.valid == 0 && entry.pending == 0 {
             // One that was patched did not live from its opening on.

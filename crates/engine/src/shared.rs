@@ -6,10 +6,11 @@
 //! # Invariants
 //! - After a failed write or flush nothing is written any more: see [`Shared::poison`].
 
-use crate::api::{Failure, Phase, RecordRef};
+use crate::api::{Failure, OpenError, Phase, RecordRef};
 use crate::checkpoint::Lists;
 use crate::config::Config;
 use crate::create::PLACEHOLDER;
+use crate::degraded::{Degradation, Degraded};
 use crate::group::Group;
 use crate::header_parity::HeaderParities;
 use crate::ios::Ios;
@@ -101,6 +102,8 @@ impl Signals {
 /// The state that is everybody's.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// What is damaged beyond repair, if anything was when it was opened.
+    pub(crate) degradation: Option<Degradation>,
     pub(crate) phase: Phase,
     /// Set once something could not be written: the error number.
     pub(crate) poisoned: Option<i32>,
@@ -164,6 +167,7 @@ impl Shared {
             (config.request_count as usize * 2).max(usize::from(config.record_count) + 16);
         Apart::new(Shared {
             phase: Phase::Opening,
+            degradation: None,
             poisoned: None,
             device_size,
             segments: first_segments()?,
@@ -193,6 +197,27 @@ impl Shared {
 
     pub(crate) fn store(&self) -> StoreId {
         self.superblock.store
+    }
+
+    /// Something is damaged beyond repair. The opening goes on, if it was asked to; without writing, unless that is
+    /// safe.
+    pub(crate) fn degrade(&mut self, cause: OpenError, may_write: bool) -> Result<(), OpenError> {
+        if self.config.degraded == Degraded::Refused {
+            return Err(cause);
+        }
+        let degradation = self.degradation.get_or_insert_with(|| Degradation::new(cause));
+        degradation.causes += 1;
+        degradation.may_write &= may_write;
+        if !degradation.may_write || self.config.read_only || self.config.degraded == Degraded::ReadOnly {
+            self.refuse_to_write();
+        }
+        Ok(())
+    }
+
+    /// What is damaged makes writing unsafe: what counts where is not kept any more.
+    pub(crate) fn refuse_to_write(&mut self) {
+        self.config.read_only = true;
+        self.segments.give_up_counting();
     }
 
     pub(crate) fn refuses_writes(&self) -> bool {

@@ -2,11 +2,13 @@
 
 use crate::Engine;
 use crate::api::{Phase, RequestId};
+use crate::degraded::Degradation;
 use crate::placement::Placement;
 use crate::policy::VictimPolicy;
 use crate::read_cache::ReadCache;
 use crate::statistics::Statistics;
 use alloc::sync::Arc;
+use core::ops::Range;
 use coulter_format::Lba;
 use coulter_format::superblock::{Geometry, Superblock};
 
@@ -25,6 +27,21 @@ impl Engine {
     /// Whether writes are refused: opened so, or after a failure (then with the error number).
     pub fn read_only(&self) -> Option<i32> {
         self.shared.poisoned.or(self.shared.config.read_only.then_some(0))
+    }
+
+    /// What is damaged beyond repair, if anything was when the store was opened.
+    pub fn degradation(&self) -> Option<&Degradation> {
+        self.shared.degradation.as_ref()
+    }
+
+    /// Host addresses of which nobody knows the newest value: reading them is an error. Ranges that ascend.
+    pub fn in_doubt(&self) -> &[Range<u64>] {
+        self.shared.map.doubt().ranges()
+    }
+
+    /// How many of them there are.
+    pub fn in_doubt_count(&self) -> u64 {
+        self.shared.map.doubt().count()
     }
 
     /// Changes how the cleaner chooses its victims, from the next one on.

@@ -536,7 +536,7 @@ impl EventLoop {
         self.read_only = read_only;
         let reason = match read_only {
             None => return,
-            Some(0) => ReadOnlyReason::Opened,
+            Some(0) => self.driver().degraded().unwrap_or(ReadOnlyReason::Opened),
             Some(errno) => ReadOnlyReason::Failed { errno },
         };
         self.shared.set_state(State::ReadOnly(reason));

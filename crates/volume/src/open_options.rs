@@ -4,7 +4,7 @@ use crate::driver::Settings;
 use crate::open_error::OpenErrorKind;
 use crate::tuning::Retuning;
 use coulter_device::Device;
-use coulter_engine::Config;
+use coulter_engine::{Config, Degraded};
 
 /// Fewest requests that the engine has places for.
 const REQUEST_COUNT_MIN: u32 = 16;
@@ -22,6 +22,8 @@ pub struct OpenOptions {
     pub map_memory: Option<u64>,
     /// Refuse writes, and leave the device as it is.
     pub read_only: bool,
+    /// What to do if something is damaged beyond repair.
+    pub degraded: Degraded,
     /// Discard freed segments on the device.
     pub trim: bool,
     /// Writes of records under way up to which requests are not gathered any longer.
@@ -62,6 +64,7 @@ impl Default for OpenOptions {
         OpenOptions {
             map_memory: config.map_size,
             read_only: config.read_only,
+            degraded: config.degraded,
             trim: config.trim,
             batch_depth: config.batch_depth,
             record_count: config.record_count,
@@ -103,6 +106,7 @@ impl OpenOptions {
             batch_depth: self.batch_depth,
             trim: self.trim,
             read_only: self.read_only,
+            degraded: self.degraded,
             ..Config::default()
         };
         let OpenOptions { tuning, acknowledge, read_cache, .. } = *self;

@@ -35,6 +35,11 @@ pub enum State {
 pub enum ReadOnlyReason {
     /// It was opened so.
     Opened,
+    /// Something is damaged beyond repair, and it is opened all the same. Reading what is in doubt is an error.
+    Degraded {
+        /// Bytes of host addresses of which nobody knows the newest content.
+        in_doubt_bytes: u64,
+    },
     /// A write or a flush failed. What was acknowledged before as durable still is; what was
     /// written after it may be lost. Opening the store anew recovers what the device kept.
     Failed {
@@ -48,6 +53,11 @@ impl fmt::Display for State {
         match self {
             State::Running => write!(f, "running"),
             State::ReadOnly(ReadOnlyReason::Opened) => write!(f, "read-only: opened so"),
+            State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes }) => write!(
+                f,
+                "degraded: metadata is damaged beyond repair; {in_doubt_bytes} bytes are in doubt, and reading them \
+                 fails; read-only"
+            ),
             State::ReadOnly(ReadOnlyReason::Failed { errno }) => {
                 let error = io::Error::from_raw_os_error(*errno);
                 write!(f, "read-only since the device failed to write: {error}")

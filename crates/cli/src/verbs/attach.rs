@@ -257,6 +257,9 @@ impl Attach {
         if self.json {
             return terminal::print_json(entry);
         }
+        if let Some(failure) = &entry.failure {
+            terminal::note(&format!("'{}' is {failure}", entry.name));
+        }
         terminal::print(entry.device.as_deref().unwrap_or_default())
     }
 }
@@ -280,6 +283,7 @@ mod tests {
             trim: Trim::Yes,
             acknowledge: Acknowledge::Buffered,
             read_only: true,
+            degraded: coulter::Degraded::ReadWrite,
             tune: ["cleaning=drain", "cleaning-rate=12345678", "latency-target=1500us"]
                 .map(|text| text.parse().expect("it is a setting"))
                 .to_vec(),

@@ -307,6 +307,7 @@ impl FsMount {
             // What a program did not sync may go with the mount, as with any file system.
             acknowledge: Acknowledge::Buffered,
             read_only: list.split(',').any(|option| option == "ro"),
+            degraded: coulter::Degraded::ReadOnly,
             tune: self.tune.clone(),
             metrics: self.metrics,
             copy: CopyOptions::default(),

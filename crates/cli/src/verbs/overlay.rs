@@ -390,6 +390,8 @@ impl Attach {
             trim: Trim::Auto,
             acknowledge: Acknowledge::Buffered,
             read_only: false,
+            // The files below and what is here must agree.
+            degraded: coulter::Degraded::Refused,
             tune: self.tune.clone(),
             metrics: self.metrics,
             copy: CopyOptions::default(),

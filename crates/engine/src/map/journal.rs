@@ -265,6 +265,7 @@ impl Map {
 
     fn restore_discard(&mut self, entry: &RunEntry) -> bool {
         let (key, _) = split(entry.lba);
+        self.doubt.remove(entry.lba.0..entry.lba.0 + u64::from(entry.count));
         let place = self.directory.place(key);
         self.count_update(place);
         if entry.released {

@@ -137,6 +137,7 @@ impl Map {
         let dead = leaf.is(Flag::Dead);
         let cleared = leaf.is(Flag::Cleared);
         self.frames.take_page(frame, page);
+        self.doubt_array(place);
         self.refresh_pin(place);
         assert!(!cleared, "a cleared leaf's page is never loaded");
         if dead {

@@ -40,7 +40,7 @@ impl Map {
     #[inline]
     pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
         let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return self.lookup_without_table(key) };
+        let Some(place) = self.directory.find(key) else { return self.lookup_without_table(lba, key) };
         let leaf = self.directory.leaf_mut(place);
         if leaf.chain.is_some()
             && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
@@ -53,11 +53,14 @@ impl Map {
             leaf.set(Flag::Used, true);
             return found(self.frames.entry(leaf.frame, index));
         }
-        self.lookup_without_array(key, place)
+        self.lookup_without_array(lba, key, place)
     }
 
     #[inline(never)]
-    fn lookup_without_array(&mut self, key: u64, place: LeafPlace) -> Lookup {
+    fn lookup_without_array(&mut self, lba: Lba, key: u64, place: LeafPlace) -> Lookup {
+        if self.doubt.contains(lba.0) {
+            return Lookup::Damaged;
+        }
         let leaf = self.directory.leaf(place);
         if leaf.base_is_gone() {
             return Lookup::Unmapped;
@@ -74,7 +77,10 @@ impl Map {
     }
 
     #[inline(never)]
-    fn lookup_without_table(&self, key: u64) -> Lookup {
+    fn lookup_without_table(&self, lba: Lba, key: u64) -> Lookup {
+        if self.doubt.contains(lba.0) {
+            return Lookup::Damaged;
+        }
         let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
         match root.map(|root| self.directory.roots()[root].state) {
             None | Some(RootState::Loaded) => Lookup::Unmapped,
@@ -87,7 +93,8 @@ impl Map {
     pub(crate) fn next_leaf_in_use(&self, lba: u64) -> u64 {
         let (leaf, _) = split(Lba(lba));
         let next = self.directory.next_in_use(leaf);
-        next.map_or(u64::MAX, |next| next.saturating_mul(ENTRIES_PER_PAGE as u64).max(lba))
+        let next = next.map_or(u64::MAX, |next| next.saturating_mul(ENTRIES_PER_PAGE as u64).max(lba));
+        next.min(self.doubt.next(lba))
     }
 
     /// Where the page of a leaf lies, if it has one that counts and that is not known to be damaged.
@@ -150,6 +157,13 @@ impl Map {
         }
         if leaf.frame.is_some() && !leaf.is(Flag::Loading) {
             return Some(self.frames.entry(leaf.frame, index));
+        }
+        let in_doubt = !self.doubt.is_empty() && {
+            let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
+            self.doubt.contains(start + index as u64)
+        };
+        if in_doubt {
+            return Some(BlockPointer::LOST);
         }
         let nothing_on_device = self.directory.is_loaded(place) && !leaf.disk.is_mapped();
         (leaf.base_is_gone() || nothing_on_device).then_some(BlockPointer::NOWHERE)

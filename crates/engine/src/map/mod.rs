@@ -29,6 +29,7 @@
 mod chain;
 mod directory;
 mod discard;
+mod doubt;
 mod entries;
 mod frames;
 mod journal;
@@ -42,6 +43,7 @@ mod update;
 #[cfg(feature = "verify")]
 mod verify;
 
+use crate::degraded::Doubt;
 use crate::memory::{NoMemory, list};
 use crate::units::Sequence;
 use alloc::vec::Vec;
@@ -93,6 +95,8 @@ pub(crate) struct Map {
     referred: usize,
     budget: RecoveryBudget,
     recovery: RecoveryMemory,
+    /// Addresses of which the newest value is damaged beyond repair, unless chain or array tell another.
+    doubt: Doubt,
     /// Until all has been replayed.
     is_recovering: bool,
     /// Cells promised to blocks in flight.
@@ -180,6 +184,7 @@ impl Map {
             referred: 0,
             budget,
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
+            doubt: Doubt::default(),
             is_recovering: true,
             reserved_cells: 0,
             relocating: 0,
@@ -264,7 +269,8 @@ impl Map {
         let roots = self.directory.roots();
         let index = roots.partition_point(|root| root.key < lba / per_root);
         let first = roots.get(index).map(|root| root.key.saturating_mul(per_root));
-        first.map_or(self.volume_size.max(lba), |first| first.max(lba))
+        let next = first.map_or(self.volume_size.max(lba), |first| first.max(lba));
+        next.min(self.doubt.next(lba))
     }
 
     /// Whether there is a root in which there is nothing.

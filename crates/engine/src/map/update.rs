@@ -138,6 +138,7 @@ impl Map {
                 leaf.frame = frame;
                 leaf.set(Flag::Cleared, false);
                 leaf.set(Flag::Dead, false);
+                self.doubt_array(place);
                 self.change_in_array(place, index, pointer);
                 return (BlockPointer::NOWHERE, true);
             }

@@ -198,7 +198,9 @@ impl Recovery {
         // Side by side: one after the other, each chain would be cache misses of its own.
         let live = entries.clone().filter(is_live);
         core::hint::black_box(live.fold(0, |sum, entry| sum ^ shared.map.warm_chain(entry.lba)));
+        self.run_goes_on(shared, run, entries.clone().next())?;
         for entry in entries {
+            self.beyond.last = Some((run, entry.lba.0));
             let somewhere = entry.pointer.is_mapped() && !entry.pointer.is_lost();
             if somewhere && segment_of(&geometry, entry.pointer.pba).is_none() {
                 return Err(damaged(Structure::Run, Reason::Field("pba"), pba));
@@ -231,6 +233,7 @@ impl Recovery {
         reference: &Reference,
         block: &Block,
     ) -> Result<(), OpenError> {
+        self.runs_end(shared)?;
         let pba = reference.pba;
         let wrong = |name| damaged(Structure::RecordHeader, Reason::Field(name), pba);
         let view = RecordView::decode(block, &shared.superblock.store, pba)

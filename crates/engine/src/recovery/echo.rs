@@ -95,8 +95,12 @@ impl Recovery {
         buffers: &mut impl Buffers,
     ) -> Result<(), OpenError> {
         let holder = self.rebuilt.pop().expect("a header tells of it");
-        let Ok(count) = result else { return Ok(()) };
         let store = shared.superblock.store;
+        let Ok(count) = result else {
+            let view = RecordView::decode(&holder, &store, holder_pba);
+            let echo = view.ok().and_then(|view| view.echo());
+            return echo.map_or(Ok(()), |echo| self.note_told(&echo));
+        };
         let end = self.walks[walk].end.expect("a walk that has ended is asked about");
         let start = segment_start(&shared.superblock.geometry, self.walks[walk].segment);
         let mut header = [0; BLOCK_SIZE];
@@ -106,7 +110,7 @@ impl Recovery {
         let payload = &blocks[..count as usize];
         let is_whole = echo.is_some_and(|echo| echo.rebuild(&store, payload, &mut header));
         if !is_whole && !sings(Canary::EchoUnverified) {
-            return Ok(());
+            return echo.map_or(Ok(()), |echo| self.note_told(&echo));
         }
         assert_eq!(payload.len(), count as usize, "all of it was read");
         blocks.copy_within(..count as usize, 1);

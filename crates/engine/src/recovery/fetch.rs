@@ -143,7 +143,10 @@ impl Recovery {
                             // What is wrong with the first is what is told if the second is no better.
                             let has_copy = item.copy(shared).is_some();
                             if is_copy || !has_copy || sings(Canary::CopyUnused) {
-                                return Err(self.item_error.take().unwrap_or(error));
+                                let error = self.item_error.take().unwrap_or(error);
+                                self.give_up_item(shared, next, error)?;
+                                self.fetch_one_by_one(shared, next + 1, end, false);
+                                continue;
                             }
                             self.item_error = Some(error);
                             match item {

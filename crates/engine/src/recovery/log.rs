@@ -4,6 +4,7 @@ use super::unreadable::Piece;
 use super::{Found, JobKind, Recovery, Walk, damaged};
 use crate::api::{Buffers, OpenError, RECORD_BLOCKS, Target};
 use crate::canary::{Canary, sings};
+use crate::degraded::Degraded;
 use crate::holes::Headers;
 use crate::memory::{self, NoMemory};
 use crate::segments::{State, Trim};
@@ -15,7 +16,7 @@ use coulter_format::{Block, NUMBER_LIMIT_AT_OPENING, Reason, Structure, checksum
 
 /// Blocks searched from the end of a walk on: a header that is damaged, the longest payload that it can
 /// have, and the header behind that.
-const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
+pub(super) const PROBE_BLOCKS: u32 = RECORD_BLOCKS as u32 + 1;
 
 impl Walk {
     pub(super) fn new(segment: SegmentIndex, latest: Sequence) -> Walk {
@@ -30,6 +31,7 @@ impl Walk {
             probe: 0,
             end: None,
             end_is_settled: false,
+            skips: false,
         }
     }
 }
@@ -283,6 +285,15 @@ impl Recovery {
                 self.hear(&view, shared.superblock.epoch)?;
                 if header.epoch == shared.superblock.epoch && header.sequence > walk.latest {
                     self.durable = self.durable.max(header.durable_sequence);
+                    let end = walk.offset + offset as u32 + header.span();
+                    if walk.skips && header.scattered.is_none() && end <= size {
+                        // It goes on there.
+                        let offset = walk.offset + offset as u32;
+                        let step = RECORD_BLOCKS as u32;
+                        self.walks[index] = Walk { offset, probe: 0, step, ..walk };
+                        self.walks_waiting.push_back(index);
+                        return Ok(());
+                    }
                 }
             }
         }
@@ -298,24 +309,17 @@ impl Recovery {
 
     /// Decides which records count, and sets heads and segments accordingly.
     pub(super) fn settle_log(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
-        self.found.sort_unstable_by_key(|found| found.sequence);
         let first = shared.superblock.checkpoint.sequence + 1;
-        let counts = |(index, found): &(usize, &Found)| {
-            let follows = found.sequence == first + *index as u64;
-            follows && (found.intact || found.sequence <= self.durable)
-        };
-        self.accepted = self.found.iter().enumerate().take_while(counts).count();
-        // Of a group, all or nothing.
-        if !sings(Canary::GroupHalved) {
-            let ends = self.found[..self.accepted].iter().rposition(|found| !found.goes_on);
-            self.accepted = ends.map_or(0, |end| end + 1);
+        let last = self.accept(first);
+        if let Some(missing) = self.first_missing(first) {
+            let (sequence, durable) = (missing, self.durable);
+            let error = OpenError::DurableRecordMissing { sequence, durable };
+            self.lose_records(shared, (first, error))?;
         }
-        let last = first + self.accepted as u64 - 1;
-        if last < self.durable {
-            let durable = self.durable;
-            return Err(OpenError::DurableRecordMissing { sequence: last + 1, durable });
+        if shared.config.degraded == Degraded::Refused {
+            self.assert_readable()?;
         }
-        self.assert_readable()?;
+        let last = last.max(self.durable);
         if self.generation > shared.superblock.generation {
             return Err(OpenError::SuperblockLost { generation: self.generation });
         }

@@ -20,6 +20,7 @@
 //! without a gap. A gap at or below a sequence that was durable is damage, not a torn tail: then
 //! the store is not opened.
 
+mod beyond;
 mod checkpoint;
 mod echo;
 mod fetch;
@@ -43,6 +44,7 @@ use coulter_format::checkpoint::Head;
 use coulter_format::record::Entry;
 use coulter_format::superblock::Superblock;
 use coulter_format::{Block, BlockPointer, Corrupt, Pba, Reason, Structure};
+use beyond::Beyond;
 use unreadable::{Piece, Unreadable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +149,8 @@ struct Walk {
     end: Option<Pba>,
     /// What another header tells of the one there was asked for.
     end_is_settled: bool,
+    /// A header is looked for with which it goes on behind a damaged one.
+    skips: bool,
 }
 
 /// A record that was found behind the checkpoint.
@@ -217,6 +221,8 @@ pub(crate) struct Recovery {
     epoch_pba: Pba,
     /// Records of `found`, in order, that replay takes.
     accepted: usize,
+    /// What is damaged beyond repair.
+    beyond: Beyond,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -258,6 +264,7 @@ impl Recovery {
             epoch: 0,
             epoch_pba: Pba::NOWHERE,
             accepted: 0,
+            beyond: Beyond::default(),
         })
     }
 
@@ -331,11 +338,18 @@ impl Recovery {
                 RecoveryStage::Body => RecoveryStage::Table,
                 RecoveryStage::Table => RecoveryStage::Discover,
                 RecoveryStage::Discover => {
+                    if self.goes_beyond(shared)? {
+                        self.begun = true;
+                        continue;
+                    }
                     self.settle_log(shared)?;
                     self.list_runs(shared)?;
                     RecoveryStage::Runs
                 }
-                RecoveryStage::Runs => RecoveryStage::Replay,
+                RecoveryStage::Runs => {
+                    self.runs_end(shared)?;
+                    RecoveryStage::Replay
+                }
                 RecoveryStage::Replay => unreachable!("replay returns"),
             };
         }

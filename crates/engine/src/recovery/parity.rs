@@ -97,7 +97,7 @@ impl Recovery {
             Some(index) => verify_header(shared, &others[index], block).map(|()| block),
         });
         // What is wrong with the header is what is told if another one is damaged as well.
-        let Ok(block) = block else { return Err(self.first_error()) };
+        let Ok(block) = block else { return self.give_up_header(shared, next, end) };
         match self.rebuilt.first_mut() {
             Some(rebuilt) => xor(rebuilt, block),
             None => self.rebuilt.extend_from_slice(core::slice::from_ref(block)),
@@ -112,12 +112,24 @@ impl Recovery {
         let rebuilt = core::mem::take(&mut self.rebuilt);
         let block = rebuilt.first().expect("the parity was read");
         if verify_header(shared, &referred.reference, block).is_err() {
-            return Err(self.first_error());
+            return self.give_up_header(shared, next, end);
         }
         let item = self.items[next];
         self.take_item(shared, &item, block)?;
         repair(shared, &item, block);
         self.rebuilt = rebuilt;
+        self.fetch_one_by_one(shared, next + 1, end, false);
+        Ok(())
+    }
+
+    fn give_up_header(
+        &mut self,
+        shared: &mut Shared,
+        next: usize,
+        end: usize,
+    ) -> Result<(), OpenError> {
+        let error = self.first_error();
+        self.give_up_item(shared, next, error)?;
         self.fetch_one_by_one(shared, next + 1, end, false);
         Ok(())
     }

@@ -14,7 +14,9 @@ use coulter_format::{BlockPointer, Lba, Pba, Reason, Structure};
 
 impl Recovery {
     pub(super) fn replay(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
-        for found in self.found[..self.accepted].iter() {
+        for index in 0..self.accepted {
+            let found = self.found[index];
+            self.pass_gap(shared, shared.log.applied + 1..found.sequence)?;
             assert!(found.intact || found.sequence <= self.durable, "torn records do not count");
             let entries =
                 found.first_entry as usize..(found.first_entry + found.entry_count) as usize;
@@ -36,6 +38,8 @@ impl Recovery {
             shared.statistics.records_replayed += 1;
             shared.statistics.long_records_replayed += u64::from(found.is_long);
         }
+        self.pass_gap(shared, shared.log.applied + 1..self.durable + 1)?;
+        self.settle_doubt(shared)?;
         match shared.segments.miscounted() {
             false => Ok(()),
             true => {

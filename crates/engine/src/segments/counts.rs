@@ -9,6 +9,9 @@ impl Segments {
     #[inline]
     pub(crate) fn retain(&mut self, pba: Pba) {
         assert_ne!(pba, Pba::LOST, "what is lost is nowhere");
+        if self.uncounted {
+            return;
+        }
         let segment = self.of(pba);
         let size = self.geometry.segment_blocks;
         let entry = self.segment_mut(segment);
@@ -27,6 +30,9 @@ impl Segments {
 
     /// The same for one that the checkpoint lists.
     pub(crate) fn retain_listed(&mut self, pba: Pba) {
+        if self.uncounted {
+            return;
+        }
         self.retain(pba);
         let segment = self.of(pba);
         self.segment_mut(segment).listed += 1;
@@ -47,7 +53,7 @@ impl Segments {
     /// counted, but nobody knows where: see [`Segments::forgive`].
     #[inline]
     pub(crate) fn release(&mut self, pba: Pba, now: Sequence) {
-        if pba == Pba::LOST {
+        if pba == Pba::LOST || self.uncounted {
             return;
         }
         let segment = self.of(pba);

@@ -33,6 +33,11 @@ impl Segments {
         }
     }
 
+    /// What counts in which segment cannot be known any more: nothing is counted from now on, and nothing freed.
+    pub(crate) fn give_up_counting(&mut self) {
+        self.uncounted = true;
+    }
+
     /// The checkpoint says that a segment is patched.
     pub(crate) fn restore_patched(&mut self, segment: SegmentIndex) {
         self.set_patched(segment, true);

@@ -21,7 +21,7 @@
 //! ```
 
 use super::{
-    BODY_SIZE, EXTENT_SIZE, EXTENTS_START, FLAG_SCATTERED, Form, MAGIC, PACKED_KEY_SIZE,
+    BODY_SIZE, EXTENT_SIZE, EXTENTS_START, Extent, FLAG_SCATTERED, Form, MAGIC, PACKED_KEY_SIZE,
     PLACES_START, RecordView, VERSION, decode_extent, decode_form,
 };
 use crate::bytes::{Reader, Writer, at, put, u16_at, u32_at};
@@ -170,6 +170,32 @@ impl Echo<'_> {
         let sum = checksum::sealed::<12>(block, store.salt);
         put::<12, 4>(block, sum.to_le_bytes());
         is_built && sum.to_le_bytes() == self.fixed(0)
+    }
+
+    /// Tells what that record holds, extent by extent; the blocks of a packed one one by one. `None` if it is damaged:
+    /// then what was told is not all.
+    pub fn extents(&self, tell: &mut dyn FnMut(Extent)) -> Option<()> {
+        let [flags] = self.fixed(37);
+        let form = decode_form(flags)?;
+        let count = usize::from(u16::from_le_bytes(self.fixed(34)));
+        let mut rest = Reader::new(self.bytes.get(FIXED_SIZE..)?);
+        if let Form::Packed { relocated } = form {
+            for _ in 0..count {
+                let mut wide = [0; 8];
+                let key = rest.take::<PACKED_KEY_SIZE>()?;
+                wide.first_chunk_mut::<PACKED_KEY_SIZE>()?.copy_from_slice(&key);
+                let key = u64::from_le_bytes(wide);
+                tell(Extent { key, count: 1, kind: Kind::Data, relocated });
+                if relocated {
+                    rest.take::<4>()?;
+                }
+            }
+            return Some(());
+        }
+        for _ in 0..count {
+            tell(decode_extent(&rest.take::<EXTENT_SIZE>()?)?);
+        }
+        Some(())
     }
 
     fn build(&self, store: &StoreId, payload: &[Block], block: &mut Block) -> Option<()> {

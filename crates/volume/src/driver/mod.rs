@@ -42,6 +42,7 @@ use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
 use crate::service::{BLOCK_SIZE, Completion, Operation, RequestError};
+use crate::state::ReadOnlyReason;
 use crate::tuning::{Retuning, Tuning};
 use answers::Lost;
 use conflicts::{Admission, Conflicts};
@@ -255,6 +256,13 @@ impl Driver {
     /// Whether writes are refused: since it was opened (zero), or after this error.
     pub(crate) fn read_only(&self) -> Option<i32> {
         self.engine.read_only()
+    }
+
+    /// Why it refuses writes, if something was damaged beyond repair.
+    pub(crate) fn degraded(&self) -> Option<ReadOnlyReason> {
+        self.engine.degradation()?;
+        let in_doubt_bytes = self.engine.in_doubt_count().saturating_mul(BLOCK_SIZE as u64);
+        Some(ReadOnlyReason::Degraded { in_doubt_bytes })
     }
 
     /// What has failed so far.

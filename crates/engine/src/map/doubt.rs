@@ -1,0 +1,118 @@
+//! Addresses in doubt: what memory knows of them is void, and what their pages tell too.
+//!
+//! Chain and array tell *lost* of them until they are written or discarded. What is in neither is looked up among the
+//! ranges in doubt.
+
+use super::Map;
+use super::chain::Update;
+use super::directory::{LeafPlace, split};
+use crate::degraded::Doubt;
+use crate::memory::{self, NoMemory};
+use crate::segments::Segments;
+use crate::units::Sequence;
+use coulter_format::map_page::ENTRIES_PER_PAGE;
+use coulter_format::{BlockPointer, Lba};
+use core::ops::Range;
+
+impl Map {
+    pub(crate) fn doubt(&self) -> &Doubt {
+        &self.doubt
+    }
+
+    /// From now on these addresses are in doubt, whatever was known of them so far. While a store is opened.
+    pub(crate) fn cast_doubt(&mut self, range: Range<u64>) -> Result<(), NoMemory> {
+        assert!(self.is_recovering, "a store that is open is not put in doubt");
+        let range = range.start..range.end.min(self.volume_size);
+        self.doubt.add(range.clone())?;
+        let per_leaf = ENTRIES_PER_PAGE as u64;
+        for root in 0..self.directory.roots().len() {
+            let found = &self.directory.roots()[root];
+            let first = found.key * per_leaf * per_leaf;
+            let is_met = first < range.end && first + per_leaf * per_leaf > range.start;
+            if found.leaves.is_none() || !is_met {
+                continue;
+            }
+            for slot in 0..ENTRIES_PER_PAGE {
+                let place = LeafPlace { root, slot };
+                self.doubt_chain(place, &range)?;
+                let start = self.directory.key(place) * per_leaf;
+                self.doubt_array_in(place, start.max(range.start)..range.end.min(start + per_leaf));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was restored of these addresses is void.
+    fn doubt_chain(&mut self, place: LeafPlace, range: &Range<u64>) -> Result<(), NoMemory> {
+        let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
+        let chain = self.directory.leaf(place).chain;
+        if !chain.is_some() || start >= range.end || start + ENTRIES_PER_PAGE as u64 <= range.start {
+            return Ok(());
+        }
+        let updates = self.frames.chain_updates(chain);
+        let met = updates.filter(|update| range.contains(&(start + update.index as u64)));
+        for index in memory::listed(met.map(|update| update.index))? {
+            let found = self.frames.chain_find(chain, index);
+            let (slot, update) = found.expect("it was listed");
+            self.frames.chain_set(slot, Update { pointer: BlockPointer::LOST, ..update });
+        }
+        Ok(())
+    }
+
+    /// What the array of a leaf tells of addresses in doubt is void: it came from a page, or is new.
+    pub(super) fn doubt_array(&mut self, place: LeafPlace) {
+        if !self.doubt.is_empty() {
+            let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
+            self.doubt_array_in(place, start..start + ENTRIES_PER_PAGE as u64);
+        }
+    }
+
+    fn doubt_array_in(&mut self, place: LeafPlace, range: Range<u64>) {
+        let frame = self.directory.leaf(place).frame;
+        if !frame.is_some() {
+            return;
+        }
+        for lba in range {
+            if self.doubt.contains(lba) {
+                let (_, index) = split(Lba(lba));
+                self.frames.set_entry(frame, index, BlockPointer::LOST);
+            }
+        }
+    }
+
+    /// All that is in doubt is marked lost, as updates that the next checkpoint writes down. Returns whether there was
+    /// room for that; if not, some of it may be, which is no harm: it is in doubt still.
+    pub(crate) fn lose_doubtful(
+        &mut self,
+        segments: &mut Segments,
+        now: Sequence,
+    ) -> Result<bool, NoMemory> {
+        for index in 0..self.doubt.ranges().len() {
+            let range = self.doubt.ranges()[index].clone();
+            for lba in range {
+                if !self.reserve(1) || self.journal_room() <= 1 {
+                    return Ok(false);
+                }
+                self.make_leaves(Lba(lba), 1)?;
+                let (key, slot) = split(Lba(lba));
+                let place = self.directory.place(key);
+                let was_written = self.known_since(place, slot);
+                if !was_written {
+                    self.note_update(place, lba << 1);
+                    let (old, _) = self.replace(place, slot, BlockPointer::LOST);
+                    if old.is_mapped() {
+                        segments.release(old.pba, now);
+                    }
+                }
+                self.unreserve(1);
+            }
+        }
+        self.doubt.clear();
+        Ok(true)
+    }
+
+    /// Whether something newer is known of an address in doubt.
+    fn known_since(&self, place: LeafPlace, index: usize) -> bool {
+        self.known(place, index).is_some_and(|pointer| !pointer.is_lost())
+    }
+}
