@@ -208,7 +208,10 @@ impl Shared {
         let degradation = self.degradation.get_or_insert_with(|| Degradation::new(cause));
         degradation.causes += 1;
         degradation.may_write &= may_write;
-        if !degradation.may_write || self.config.read_only || self.config.degraded == Degraded::ReadOnly {
+        if !degradation.may_write
+            || self.config.read_only
+            || self.config.degraded == Degraded::ReadOnly
+        {
             self.refuse_to_write();
         }
         Ok(())

@@ -32,9 +32,9 @@
 //!                                               block_count × (pba u32, checksum u32)
 //!      …      reference       × reference_count pba u32, checksum u32, sweep_position u64,
 //!                                               sweep_cycles u16, runs u16
-//!      …      copy            version 3 only: pba u32 for each root page, table page and block of a run, in
+//!      …      copy            version 4 only: pba u32 for each root page, table page and block of a run, in
 //!                             that order
-//!      …      group           version 3 only: u16 for each reference: which parity is of its header, and others
+//!      …      group           version 4 only: u16 for each reference: which parity is of its header, and others
 //!                             (0xffff: none)
 //!      …      parity          × parity_count    pba u32, checksum u32
 //! ```
@@ -47,7 +47,8 @@ use crate::{BlockPointer, Corrupt, Pba, Reason, Structure};
 const MAGIC: [u8; 4] = *b"CCKP";
 const VERSION: u16 = 1;
 const VERSION_WITH_REFERENCES: u16 = 2;
-const VERSION_WITH_COPIES: u16 = 3;
+/// Version 3 listed second copies, too, but not always in this layout, and was never released.
+const VERSION_WITH_COPIES: u16 = 4;
 
 /// Bytes of a reference.
 pub const REFERENCE_SIZE: usize = 20;
@@ -620,6 +621,16 @@ mod tests {
         let view = BodyView::decode(&bytes[..size]).unwrap();
         assert_eq!(view.references().count(), 0);
         assert_eq!(view.copies().count() + view.header_parities().count(), 0);
+    }
+
+    #[test]
+    fn a_body_of_the_version_with_two_layouts_is_refused() {
+        let mut bytes = [0; 4096];
+        let size = example(&mut bytes);
+        assert_eq!(bytes[4], 4);
+        bytes[4] = 3;
+        let error = BodyView::decode(&bytes[..size]).map(|_| ()).unwrap_err();
+        assert_eq!(error.reason, Reason::Version(3));
     }
 
     #[test]

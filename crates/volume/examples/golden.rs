@@ -4,7 +4,7 @@
 //! Each is a small store as some life left it, compressed, and beside it a list of what its volume
 //! holds. They lie in `testdata/golden/format-N` and are opened by `tests/golden.rs` of every later
 //! version; those of released formats are never made anew. Those before `packed` were made when there were
-//! no long records, and stay as they are for what they say of such stores. `format-1-three-streams` was made before
+//! no long records and no second copies, and stay as they are for what they say of such stores. `format-1-three-streams` was made before
 //! there were seven streams.
 
 use coulter::buffer::Buffer;
@@ -179,12 +179,14 @@ fn packed() -> Result<Golden, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     type Life = fn() -> Result<Golden, Box<dyn Error>>;
-    let lives: [(&str, Life); 5] = [
+    let lives: [(&str, Life); 6] = [
         ("empty", empty),
         ("closed", closed),
         ("crashed", crashed),
         ("patched", patched),
         ("packed", packed),
+        // The life of `crashed`, since checkpoints list second copies.
+        ("copies", crashed),
     ];
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     for (name, life) in lives {

@@ -117,9 +117,9 @@ mod volume;
 pub use close_error::CloseError;
 /// Files, disks and memory that a volume can lie on.
 pub use coulter_device as device;
+pub use coulter_engine::Degraded;
 pub use counters::{DeviceCounts, RequestCounts};
 pub use create::{CreateOptions, check_create, create, store_size_for};
-pub use coulter_engine::Degraded;
 pub use create_error::CreateError;
 pub use failures::Failures;
 pub use geometry::Geometry;

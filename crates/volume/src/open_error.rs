@@ -4,7 +4,7 @@ use crate::bytes::Bytes;
 use coulter_engine as engine;
 use coulter_engine::create::LayoutError;
 use coulter_engine::grow::GrowthError;
-use coulter_format::BLOCK_SIZE;
+use coulter_format::{BLOCK_SIZE, Corrupt, Reason, Structure};
 use std::fmt;
 use std::io;
 
@@ -41,6 +41,11 @@ pub enum OpenErrorKind {
         needed: u64,
         /// Bytes that the device has.
         found: u64,
+    },
+    /// Its checkpoint is of a version that this program does not read.
+    CheckpointVersion {
+        /// The version that was found.
+        version: u32,
     },
     /// Metadata without which nothing can be found is damaged.
     Damaged {
@@ -112,6 +117,11 @@ impl OpenErrorKind {
             engine::OpenError::Truncated { needed, found } => {
                 OpenErrorKind::Truncated { needed: bytes(needed), found: bytes(found) }
             }
+            engine::OpenError::Damaged {
+                corrupt:
+                    Corrupt { structure: Structure::Checkpoint, reason: Reason::Version(version) },
+                ..
+            } => OpenErrorKind::CheckpointVersion { version },
             engine::OpenError::Damaged { corrupt, pba } => {
                 OpenErrorKind::Damaged { what: corrupt.to_string(), offset: pba.byte_offset() }
             }
@@ -213,6 +223,11 @@ impl fmt::Display for OpenErrorKind {
                 Bytes(*found),
                 Bytes(*needed)
             ),
+            OpenErrorKind::CheckpointVersion { version } => write!(
+                f,
+                "its checkpoint is of version {version}, which this coulter does not read; use the coulter that \
+                 wrote it"
+            ),
             OpenErrorKind::Damaged { what, offset } => write!(
                 f,
                 "{what}, at byte {offset}: the store is damaged there and cannot be opened \
@@ -271,11 +286,21 @@ impl std::error::Error for OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coulter_format::Pba;
 
     #[test]
     fn a_lost_superblock_is_told_in_words() {
         let kind = OpenErrorKind::of(engine::OpenError::SuperblockLost { generation: 7 });
         let text = kind.to_string();
         assert!(text.contains("after generation 7") && !text.contains("SuperblockLost"), "{text}");
+    }
+
+    #[test]
+    fn a_checkpoint_of_a_version_that_was_given_up_is_refused_by_its_number() {
+        let (structure, reason) = (Structure::Checkpoint, Reason::Version(3));
+        let corrupt = Corrupt { structure, reason };
+        let kind = OpenErrorKind::of(engine::OpenError::Damaged { corrupt, pba: Pba(9) });
+        let text = kind.to_string();
+        assert!(text.contains("of version 3") && text.contains("that wrote it"), "{text}");
     }
 }

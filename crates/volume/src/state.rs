@@ -1,5 +1,6 @@
 //! What the volume, its sessions and its loop have in common.
 
+use crate::bytes::Bytes;
 use crate::description::Watchers;
 use crate::direct::Direct;
 use crate::failures::Failures;
@@ -53,10 +54,16 @@ impl fmt::Display for State {
         match self {
             State::Running => write!(f, "running"),
             State::ReadOnly(ReadOnlyReason::Opened) => write!(f, "read-only: opened so"),
+            State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes: 0 }) => {
+                write!(
+                    f,
+                    "degraded: metadata is damaged beyond repair; all data can be read; read-only"
+                )
+            }
             State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes }) => write!(
                 f,
-                "degraded: metadata is damaged beyond repair; {in_doubt_bytes} bytes are in doubt, and reading them \
-                 fails; read-only"
+                "degraded: metadata is damaged beyond repair; {} are in doubt, and reading them fails; read-only",
+                Bytes(*in_doubt_bytes)
             ),
             State::ReadOnly(ReadOnlyReason::Failed { errno }) => {
                 let error = io::Error::from_raw_os_error(*errno);

@@ -67,7 +67,7 @@ fn compare(volume: &Volume, content: &[u8], name: &str) {
 #[test]
 fn the_present_format_has_its_images() {
     let directory = root().join(format!("format-{FORMAT_VERSION}"));
-    for name in ["empty", "closed", "crashed", "patched", "packed"] {
+    for name in ["empty", "closed", "crashed", "patched", "packed", "copies"] {
         let there = directory.join(format!("{name}.img.gz")).exists();
         assert!(there, "make them: cargo run -p coulter --example golden");
     }

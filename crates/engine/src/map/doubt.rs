@@ -10,9 +10,9 @@ use crate::degraded::Doubt;
 use crate::memory::{self, NoMemory};
 use crate::segments::Segments;
 use crate::units::Sequence;
+use core::ops::Range;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::{BlockPointer, Lba};
-use core::ops::Range;
 
 impl Map {
     pub(crate) fn doubt(&self) -> &Doubt {
@@ -46,7 +46,8 @@ impl Map {
     fn doubt_chain(&mut self, place: LeafPlace, range: &Range<u64>) -> Result<(), NoMemory> {
         let start = self.directory.key(place) * ENTRIES_PER_PAGE as u64;
         let chain = self.directory.leaf(place).chain;
-        if !chain.is_some() || start >= range.end || start + ENTRIES_PER_PAGE as u64 <= range.start {
+        if !chain.is_some() || start >= range.end || start + ENTRIES_PER_PAGE as u64 <= range.start
+        {
             return Ok(());
         }
         let updates = self.frames.chain_updates(chain);

@@ -40,7 +40,9 @@ impl Map {
     #[inline]
     pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
         let (key, index) = split(lba);
-        let Some(place) = self.directory.find(key) else { return self.lookup_without_table(lba, key) };
+        let Some(place) = self.directory.find(key) else {
+            return self.lookup_without_table(lba, key);
+        };
         let leaf = self.directory.leaf_mut(place);
         if leaf.chain.is_some()
             && let Some((_, update)) = self.frames.chain_find(leaf.chain, index)
@@ -93,7 +95,8 @@ impl Map {
     pub(crate) fn next_leaf_in_use(&self, lba: u64) -> u64 {
         let (leaf, _) = split(Lba(lba));
         let next = self.directory.next_in_use(leaf);
-        let next = next.map_or(u64::MAX, |next| next.saturating_mul(ENTRIES_PER_PAGE as u64).max(lba));
+        let next =
+            next.map_or(u64::MAX, |next| next.saturating_mul(ENTRIES_PER_PAGE as u64).max(lba));
         next.min(self.doubt.next(lba))
     }
 

@@ -99,7 +99,8 @@ impl Recovery {
         let count = shared.superblock.geometry.segment_count - first;
         for index in first..first + count.min(SEGMENTS_PER_PAGE as u32) {
             let segment = SegmentIndex(index);
-            let stream = self.heads.iter().position(|head| head.is_some_and(|h| h.segment == index));
+            let stream =
+                self.heads.iter().position(|head| head.is_some_and(|h| h.segment == index));
             let state = match stream {
                 Some(_) => State::Open,
                 None if self.reserved.contains(&segment) => State::Free,
@@ -311,9 +312,13 @@ mod tests {
 
     #[test]
     fn leaves_that_the_sweep_has_not_passed_are_live() {
-        for (written, position) in
-            [((3, 5), (3, 5)), ((3, 5), (3, 9)), ((3, 5), (4, 2)), ((3, 5), (4, 5)), ((3, 0), (4, 0))]
-        {
+        for (written, position) in [
+            ((3, 5), (3, 5)),
+            ((3, 5), (3, 9)),
+            ((3, 5), (4, 2)),
+            ((3, 5), (4, 5)),
+            ((3, 0), (4, 0)),
+        ] {
             let [written, position] =
                 [written, position].map(|(cycle, leaf)| SweepPosition { cycle, leaf });
             let parts = live_leaves(written, position);

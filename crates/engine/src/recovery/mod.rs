@@ -40,11 +40,11 @@ use crate::shared::Shared;
 use crate::units::{SegmentIndex, Sequence};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use beyond::Beyond;
 use coulter_format::checkpoint::Head;
 use coulter_format::record::Entry;
 use coulter_format::superblock::Superblock;
 use coulter_format::{Block, BlockPointer, Corrupt, Pba, Reason, Structure};
-use beyond::Beyond;
 use unreadable::{Piece, Unreadable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
