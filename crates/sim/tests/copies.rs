@@ -87,6 +87,11 @@ pub(crate) fn a_store_with_a_header_that_is_referred_to_or_its_parity_damaged_is
             assert_holds(&mut hand, &expected, &context);
             let used = hand.engine.statistics().metadata_copies_used;
             assert_eq!(used, u64::from(damaged != parity), "{context}");
+            if damaged != parity {
+                // The header was written again, where it lies.
+                let again = Hand::open(hand.device, small());
+                assert_eq!(again.engine.statistics().metadata_copies_used, 0, "{context}");
+            }
         }
     }
 }

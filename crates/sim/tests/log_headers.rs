@@ -77,6 +77,8 @@ pub(crate) fn each_header_but_the_last_is_rebuilt() {
             if !read_only {
                 hand.submit(Request::Shutdown).expect("it is always taken");
                 hand.run();
+                let sound = hand.device.check();
+                assert_eq!(sound, Ok(()), "it was written again: {context}");
                 let mut hand = Hand::open(hand.device, small());
                 assert_eq!(hand.engine.statistics().metadata_copies_used, 0, "{context}");
                 assert_eq!(hand.read(3), Some(Ok(expected(3))), "{context}");

@@ -116,6 +116,7 @@ impl Recovery {
         blocks.copy_within(..count as usize, 1);
         blocks[0] = header;
         shared.statistics.metadata_copies_used += 1;
+        self.mend(end, &blocks[0])?;
         // Headers behind it may attest more.
         self.walks.iter_mut().for_each(|walk| walk.end_is_settled = false);
         let offset = end.0 - start.0;

@@ -201,8 +201,8 @@ impl Recovery {
     }
 }
 
-/// A block came from its second copy: the next checkpoint writes both anew. Of a header there is nothing to be
-/// written: it stays where its record is.
+/// A block came from its second copy: the next checkpoint writes both anew. A header is
+/// written where it lies: see [`super::mend`].
 pub(super) fn repair(shared: &mut Shared, item: &Item, block: &Block) {
     shared.statistics.metadata_copies_used += 1;
     match *item {

@@ -9,6 +9,7 @@
 //! Runs         updates that no leaf page contains, oldest first, and the headers of records that are
 //!              referred to
 //! Replay       the records behind the checkpoint, in order, up to the first gap
+//! Mend         headers that were rebuilt are written again, unless nothing may be written
 //! ```
 //! Then reads are served, and a checkpoint under a new epoch is written before any write is
 //! accepted: records that were dropped can never come back, for their epoch is over.
@@ -26,6 +27,7 @@ mod echo;
 mod fetch;
 mod holes;
 mod log;
+mod mend;
 mod parity;
 mod replay;
 mod superblocks;
@@ -55,6 +57,7 @@ enum RecoveryStage {
     Discover,
     Runs,
     Replay,
+    Mend,
 }
 
 /// What a read of recovery is for.
@@ -94,6 +97,8 @@ enum JobKind {
         walk: usize,
         holder: Pba,
     },
+    /// A header that was rebuilt is written.
+    Mend,
     /// Block `next` of a piece of a walk that could not be read as a whole; see [`unreadable`].
     WalkBlock {
         walk: usize,
@@ -221,6 +226,9 @@ pub(crate) struct Recovery {
     epoch_pba: Pba,
     /// Records of `found`, in order, that replay takes.
     accepted: usize,
+    /// Headers that were rebuilt, and where they lie.
+    mended: Vec<Pba>,
+    mended_blocks: Vec<Block>,
     /// What is damaged beyond repair.
     beyond: Beyond,
 }
@@ -264,6 +272,8 @@ impl Recovery {
             epoch: 0,
             epoch_pba: Pba::NOWHERE,
             accepted: 0,
+            mended: Vec::new(),
+            mended_blocks: Vec::new(),
             beyond: Beyond::default(),
         })
     }
@@ -326,7 +336,13 @@ impl Recovery {
                 RecoveryStage::Discover => self.discover(shared, buffers)?,
                 RecoveryStage::Replay => {
                     self.replay(shared)?;
-                    return Ok(true);
+                    true
+                }
+                RecoveryStage::Mend => {
+                    if self.mend_on(shared, buffers) {
+                        return Ok(true);
+                    }
+                    false
                 }
             };
             if !stage_done {
@@ -350,7 +366,8 @@ impl Recovery {
                     self.runs_end(shared)?;
                     RecoveryStage::Replay
                 }
-                RecoveryStage::Replay => unreachable!("replay returns"),
+                RecoveryStage::Replay => RecoveryStage::Mend,
+                RecoveryStage::Mend => unreachable!("all is done then"),
             };
         }
     }

@@ -117,6 +117,7 @@ impl Recovery {
         let item = self.items[next];
         self.take_item(shared, &item, block)?;
         repair(shared, &item, block);
+        self.mend(referred.reference.pba, block)?;
         self.rebuilt = rebuilt;
         self.fetch_one_by_one(shared, next + 1, end, false);
         Ok(())

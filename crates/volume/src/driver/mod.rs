@@ -261,7 +261,7 @@ impl Driver {
     /// Why it refuses writes, if something was damaged beyond repair.
     pub(crate) fn degraded(&self) -> Option<ReadOnlyReason> {
         self.engine.degradation()?;
-        let in_doubt_bytes = self.engine.in_doubt_count().saturating_mul(BLOCK_SIZE as u64);
+        let in_doubt_bytes = self.engine.in_doubt_count().saturating_mul(BLOCK_SIZE);
         Some(ReadOnlyReason::Degraded { in_doubt_bytes })
     }
 
