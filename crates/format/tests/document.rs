@@ -391,7 +391,7 @@ fn body_part() -> Part {
     bytes.truncate(size);
     let mut of = Fields { table: "body", start: 0, fields: Vec::new() };
     of.add("magic", 0, b"CCKP", "\"CCKP\"");
-    of.u16("version", 4, 3);
+    of.u16("version", 4, 4);
     of.u16("stream_count", 6, 3);
     of.u64("sequence", 8, 41);
     of.u64("write_clock", 16, 99_100);
