@@ -51,6 +51,8 @@ part_tests() {
   local log status=0 runner
   log=$(mktemp)
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+  # `cargo test --workspace` builds the programs that tests of other packages run.
+  export COULTER_ALL_BUILT=1
   runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
   env "$runner=timeout --kill-after=10 $program_seconds_max" \
     cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?

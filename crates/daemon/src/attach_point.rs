@@ -17,6 +17,7 @@ use coulter_attach::nvme::{Disk, TargetOptions, subsystem_name};
 use coulter_attach::nvme_device::{self, NvmeDevice};
 use coulter_attach::point::{AttachPoint as Inner, Detach, DetachError};
 use coulter_attach::ublk::{self, UblkDevice, UblkError, UblkOptions};
+use coulter_system::dead_mounts;
 use coulter_system::mounts::{self, Mount};
 use coulter_terminal::reason_of;
 use std::fs::OpenOptions;
@@ -479,8 +480,7 @@ pub fn remove_waiting(entry: &Entry) -> Result<(), Error> {
             // What is left of it answers with errors; programs in it see it go.
             let directory = entry.device.as_deref().map(Path::new);
             if let Some(directory) = directory.filter(|directory| is_mounted(entry, directory)) {
-                let gone = nix::mount::umount2(directory, nix::mount::MntFlags::MNT_DETACH);
-                gone.map_err(|error| {
+                dead_mounts::take_away(directory).map_err(|error| {
                     failed(format!("cannot unmount {}: {error}", directory.display()))
                 })?;
             }

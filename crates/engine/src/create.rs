@@ -198,6 +198,10 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         }
     }
     geometry.third_superblock = geometry.best_third_superblock();
+    assert!(geometry.capacity <= geometry.volume_size, "what may be mapped has addresses");
+    let end = (u64::from(segment_count) + 1) * u64::from(size);
+    assert!(end <= options.device_size, "the segments lie on the device");
+    assert!(geometry.first_segment.0 >= size, "the superblocks lie before the log");
     let budget = budget(options, &geometry)?;
     Ok((geometry, budget))
 }
@@ -222,6 +226,7 @@ pub(crate) fn spare_percent_of(geometry: &Geometry, options: &CreateOptions) -> 
 /// The capacity of a store that is to have the share of spare space that another one has.
 pub(crate) fn capacity_alike(new: &Geometry, old: &Geometry, options: &CreateOptions) -> u64 {
     // Both factors count blocks of a device, which are fewer than 2^32: the product fits.
+    assert!(old.capacity > 0, "a store has a capacity");
     let room = room_of(new, options).saturating_mul(old.capacity);
     room / room_of(old, options).max(1)
 }
@@ -300,6 +305,7 @@ pub const fn segment_blocks_default(device_size: u64, spare: u64) -> u32 {
     while device_size / size > SEGMENT_COUNT_MAX as u64 {
         size *= 2;
     }
+    assert!(size.is_power_of_two(), "a segment is aligned to its own size");
     size as u32
 }
 
@@ -354,6 +360,7 @@ pub(crate) fn body_copy_place(geometry: &Geometry, blocks: u32, current: Pba) ->
     let places = geometry.body_copy_places();
     let place = places.into_iter().find(|place| !place.contains(&current.0));
     let place = place.expect("a copy lies in one place of two");
+    assert!(!place.contains(&current.0), "the copy that counts is not overwritten");
     if place.len() >= blocks as usize { Pba(place.start) } else { Pba::NOWHERE }
 }
 
@@ -378,8 +385,14 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
         places
     };
     let (table, copies) = (append(Kind::SegmentTable), append(Kind::TableCopy));
+    assert_eq!(table.len(), pages.len(), "each page of the table is somewhere");
+    assert_eq!(copies.len(), table.len(), "each page has a copy");
     let marks = Watermarks::of(&geometry, &budget);
     let queue = (marks.high + 4).min(geometry.segment_count - 1).min(RESERVED_MAX as u32);
+    assert!(
+        (1..=RESERVED_MAX as u32).contains(&queue),
+        "a store has room to write to, and lists it"
+    );
     let mut body = alloc::vec![0; checkpoint::BODY_SIZE_MAX as usize];
     let header = CheckpointHeader {
         // Both kinds of first record are behind the checkpoint: nothing is to be replayed.
@@ -403,6 +416,8 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     let (body_blocks, _) = body[..size.next_multiple_of(BLOCK_SIZE)].as_chunks::<BLOCK_SIZE>();
     let placed = log.append(Kind::Checkpoint, 0, body_blocks, &mut blocks);
     let copy = put_body_copy(&geometry, body_blocks, &mut blocks);
+    assert_eq!(placed.len(), body_blocks.len(), "each block of the body is somewhere");
+    assert!(placed.iter().all(|block| block.pba >= start), "what a checkpoint is lies in the log");
     let checkpoint = CheckpointLocation {
         sequence: header.sequence,
         pba: placed[0].pba,

@@ -86,6 +86,7 @@ impl HeaderParities {
             group.is_closed = true;
         }
         self.blocks[self.groups.len()] = *header;
+        assert_eq!(self.blocks.len(), WAITING_MAX, "there is a block for each group");
         self.groups.push(Group { first: pba, stream, segment, members: 1, is_closed: false });
         pba
     }
@@ -93,6 +94,7 @@ impl HeaderParities {
     /// Takes out any group: its first header, and the parity.
     pub(crate) fn pop(&mut self) -> Option<(Pba, &Block)> {
         let group = self.groups.pop()?;
+        assert!((1..=MEMBERS_MAX).contains(&group.members), "a group has members");
         Some((group.first, &self.blocks[self.groups.len()]))
     }
 

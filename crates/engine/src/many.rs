@@ -171,6 +171,7 @@ impl Writes {
             return Err(Busy);
         }
         let mut extents = core::mem::take(&mut self.extents);
+        assert!(extents.capacity() >= EXTENTS_MAX, "room for the most is kept");
         extents_of(changes, &mut extents);
         let together = Together { extents: &extents, updates, buffer, fua };
         let taken = self.try_accept_many(shared, id, together, buffers);
@@ -186,6 +187,7 @@ impl Writes {
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
         let Together { extents, updates, buffer, fua } = together;
+        assert!(!extents.is_empty() && updates > 0, "a write of several ranges changes something");
         let promised = match shared.admission(extents) {
             Admission::Free(promised) => promised,
             Admission::Wait => return Err(Busy),
@@ -245,6 +247,7 @@ impl Writes {
                 _ => {
                     self.stage_write(shared, staged, *extent, source, buffers);
                     source += u32::from(extent.count);
+                    assert!(source as usize <= ATOMIC_BLOCKS_MAX, "a request holds no more");
                 }
             }
         }

@@ -214,6 +214,7 @@ impl Pacing {
     pub(crate) fn update(&mut self, empty: u32, is_apart: bool) {
         self.empty = empty;
         self.marks = if is_apart { self.marks_apart } else { self.marks_apart.together() };
+        assert!(self.marks.low <= self.marks.high, "marks are in order");
         let scarce = empty < self.marks.low;
         if !scarce {
             self.tokens = TOKENS_MAX;
@@ -263,6 +264,7 @@ impl Pacing {
     /// empty segments become more again and not only no fewer.
     pub(crate) fn gain(&mut self, blocks: u64) {
         let share = blocks - blocks / 8;
+        assert!(share <= blocks, "a part of what was won is given");
         self.tokens = (self.tokens + share as i64).min(TOKENS_MAX);
         assert!(self.tokens >= -TOKENS_MAX, "no more is owed than may be");
     }

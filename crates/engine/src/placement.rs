@@ -119,9 +119,11 @@ impl Placer {
         let ends = u128::from(lives.count) * u128::from(clock);
         self.lived += ends.saturating_sub(lives.sum_opened);
         self.ended += lives.count;
+        assert!(self.ended < 1 << 24, "no more segments end than there are");
         if self.ended >= LIVES {
             self.life = mean(self.lived, self.ended).max(1);
             (self.ended, self.lived) = (0, 0);
+            assert!(self.life > 0, "a segment lives for a write at least");
         }
     }
 
@@ -160,6 +162,7 @@ impl Placer {
         let Some(age) = age else { return };
         self.overwrites += 1;
         self.young += u64::from(age < self.life);
+        assert!(self.young <= self.overwrites, "the young are some of them");
     }
 
     /// Decides, for a store with so many blocks, whether ages tell anything. If all blocks were

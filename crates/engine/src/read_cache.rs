@@ -123,6 +123,7 @@ impl ReadCache {
             return None;
         }
         let count = 1_u64 << wanted.ilog2();
+        assert!(count <= wanted, "the cache is no larger than was asked for");
         let empty = || Slot { key: AtomicU64::new(0), value: AtomicU64::new(0) };
         let (mut slots, mut readers) = (Vec::new(), Vec::new());
         slots.try_reserve_exact(count as usize).ok()?;
@@ -285,6 +286,7 @@ impl ReadCache {
     /// Nothing is known any more.
     pub fn forget_all(&self) {
         let next = self.generation.0.load(Ordering::Relaxed) + 1;
+        assert!(next > 1, "no generation is that of an empty slot");
         let is_last = next >> (u64::BITS - ADDRESS_BITS) != 0;
         if is_last {
             // The first generation comes again; what was of it, long ago, must be gone.

@@ -55,6 +55,7 @@ impl Reads {
         let Asked { lba, count, buffer, wants } = asked;
         let work = Work::Read { lba, count, buffer, wants, cursor: 0, outstanding: 0 };
         let slot = shared.requests.insert(id, work).ok_or(Busy)?;
+        assert!(count > 0, "the driver checks the range");
         if wants == Wants::Data {
             shared.statistics.user_blocks_read += u64::from(count);
         }
@@ -155,6 +156,8 @@ impl Reads {
             panic!("only a read has runs")
         };
         let segment = shared.segments.of(run.pba);
+        let last = shared.segments.of(run.pba.plus(run.count - 1));
+        assert_eq!(segment, last, "a run lies in one segment");
         assert!(run.count > 0 && run.count <= RUN_BLOCKS_MAX, "a run is one command");
         shared.segments.begin_read(segment);
         let target = Target::Request { buffer, block: run.first };

@@ -15,7 +15,7 @@ use crate::group::Group;
 use crate::header_parity::HeaderParities;
 use crate::ios::Ios;
 use crate::loads::Loads;
-use crate::log::Log;
+use crate::log::{Log, RecordState};
 use crate::map::{EntryWidth, Map};
 use crate::memory::{Apart, NoMemory};
 use crate::pacing::Pacing;
@@ -231,6 +231,7 @@ impl Shared {
 
     /// Nothing more will be written: a write or flush failed with this error number.
     pub(crate) fn poison(&mut self, errno: i32) {
+        assert!(errno > 0, "a failure has a reason");
         if self.poisoned.is_some() {
             return;
         }
@@ -247,6 +248,7 @@ impl Shared {
     /// The record will never take effect.
     pub(crate) fn give_up(&mut self, record_ref: RecordRef, errno: i32) {
         let record = self.log.record_mut(record_ref);
+        assert!(record.state != RecordState::Idle, "what is given up was begun");
         let requests = core::mem::take(&mut record.requests);
         let (reserved, promised) = (record.reserved, record.take_promises());
         self.map.unreserve(reserved);
@@ -284,12 +286,14 @@ impl Shared {
     pub(crate) fn durable_up_to(&mut self, sequence: Sequence) {
         assert!(sequence <= self.log.applied, "what is durable has taken effect");
         self.log.durable = self.log.durable.max(sequence);
+        assert!(self.log.durable >= sequence, "what was durable stays so");
         self.statistics.flush_requests += self.requests.durable_up_to(self.log.durable);
     }
 
     /// Whoever waits for the last checkpoint waits in vain.
     pub(crate) fn give_up_shutdown(&mut self, errno: i32) {
         if let Some(id) = self.requests.shutdown.take() {
+            assert!(self.refuses_writes(), "nothing is written any more");
             self.phase = Phase::Closed;
             self.requests.respond(id, Err(Failure::Device(errno)));
         }

@@ -50,6 +50,7 @@ impl Sweeper {
                 shared.note_settling();
                 self.has_changed = true;
                 rounds += 1;
+                assert!(rounds <= 2, "after a whole round there is nothing left");
                 // A whole round found nothing: nothing is left to be swept now.
                 if rounds == 2 || !shared.lists.has_runs() {
                     shared.signals.sweep_quota = 0;
@@ -81,6 +82,8 @@ impl Sweeper {
         let Some(record) = shared.metadata_record(&extent, buffers) else { return false };
         let place = 1 + shared.log.record(record).payload as usize;
         assert!(place < crate::api::RECORD_BLOCKS, "a record that takes it has room");
+        let origin = shared.log.record(record).origin;
+        assert!(origin == Origin::Metadata, "pages lie apart from what the host writes");
         let now = shared.log.now();
         let page = &mut buffers.record_mut(record)[place];
         match shared.map.sweep_page(&mut shared.segments, key, page, now) {
@@ -109,6 +112,7 @@ fn load_ahead(shared: &mut Shared, key: u64) {
     }
     let mut keys = [0; AHEAD];
     let found = shared.map.sweep_ahead(key, &mut keys);
+    assert!(keys[..found].iter().all(|ahead| *ahead > key), "they come after it");
     for ahead in &keys[..found] {
         shared.load_for(*ahead, Waiter::Nobody, LoadPurpose::Clean);
     }

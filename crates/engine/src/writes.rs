@@ -54,6 +54,7 @@ impl Writes {
         buffers: &mut impl Buffers,
     ) -> Result<(), Busy> {
         let HostWrite { lba, count, buffer, fua } = write;
+        assert!((1..=ATOMIC_BLOCKS_MAX as u32).contains(&count), "the driver checks the range");
         let extent = Extent { key: lba.0, count: count as u16, kind: Kind::Data, relocated: false };
         let waits = shared.requests.discard_under_way || shared.requests.is_full();
         if waits {
@@ -152,6 +153,8 @@ impl Writes {
         drop(filled);
         if second.is_some() {
             shared.seal_group(buffers);
+            let filled = shared.log.streams_filled_by(Origin::User).count();
+            assert_eq!(filled, 0, "a group goes as a whole");
         }
         let wanted = first.filter(|_| second.is_none()).unwrap_or(Stream::User);
         Place { wanted, choice: Choice::Only(wanted) }
@@ -266,6 +269,7 @@ impl Writes {
         if waits || shared.phase != Phase::Running {
             return Err(Busy);
         }
+        assert!(count > 0 && lba.0.checked_add(count).is_some(), "the driver checks the range");
         // Until all of it is logged nothing else is: what was accepted first takes effect first.
         shared.requests.discard_under_way = true;
         let work = Work::Discard { next: lba, end: Lba(lba.0 + count), parts: 0, fua };
@@ -310,6 +314,7 @@ impl Writes {
             assert!(next.0 < step_end, "a discard goes on");
             assert!(step_end - next.0 <= DISCARD_BLOCKS_MAX.into(), "as an extent can say it");
             let count = (step_end - next.0) as u16;
+            assert!(step_end <= end.0, "no more is discarded than was asked for");
             let extent = Extent { key: next.0, count, kind: Kind::Discard, relocated: false };
             let updates = discard_updates(next, step_end);
             let place = self.place_of_discard(shared, buffers);
@@ -350,6 +355,7 @@ impl Writes {
     fn abort_discard(&mut self, shared: &mut Shared, slot: u32) {
         shared.requests.discard_under_way = false;
         shared.requests.fail(slot, Failure::ReadOnly);
+        assert!(shared.poisoned.is_some(), "only a failure ends it before its end");
         if let Work::Discard { next, end, parts, .. } = &mut shared.requests.slot(slot).work {
             *next = *end;
             if *parts == 0 {
@@ -380,6 +386,7 @@ pub(crate) struct Staged {
 pub(crate) fn discard_updates(lba: Lba, end: u64) -> usize {
     let first_whole = lba.0.div_ceil(LEAF) * LEAF;
     let last_whole = end / LEAF * LEAF;
+    assert!(lba.0 < end, "a discard covers something");
     if first_whole >= last_whole {
         return (end - lba.0) as usize;
     }

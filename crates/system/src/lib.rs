@@ -3,6 +3,7 @@
 //! It knows nothing of volumes. What `/proc` and `/sys` say is for explaining and for finding; a caller that
 //! must be sure asks the kernel by taking a lock or a claim.
 
+pub mod dead_mounts;
 pub mod freeze;
 mod further_devices;
 pub mod holders;

@@ -27,6 +27,7 @@ impl Due {
 /// Blocks of log, headers and all else included, after which a checkpoint is due although the journal
 /// is not full: records of one block take recovery twice as long to read as full ones.
 fn log_blocks_max(journal_size: usize) -> u64 {
+    assert!(journal_size > 1, "some updates come between two checkpoints");
     journal_size as u64 / 2 * 3
 }
 
@@ -39,6 +40,7 @@ pub(super) fn decide(shared: &Shared, latest_cut: Sequence) -> Due {
         if !quiet {
             return Due::NO;
         }
+        assert!(shared.log.is_quiet(Origin::User), "the last checkpoint has all that was written");
         let too_many = runs_are_too_many(shared);
         return Due { is_due: !too_many, runs_are_too_many: Some(too_many) };
     }
@@ -69,6 +71,7 @@ fn segments_are_scarce(shared: &Shared) -> bool {
     let segments = &shared.segments;
     let marks = shared.pacing.marks();
     let freed = segments.freed_count();
+    assert!(freed <= segments.empty_count(), "what was freed is empty");
     let is_worth_it =
         u64::from(freed) * u64::from(shared.superblock.geometry.segment_blocks) >= 2 * cost(shared);
     let at_the_floor = segments.usable_count() <= marks.kept_by_cleaning as usize;
@@ -92,6 +95,7 @@ fn runs_are_too_many(shared: &Shared) -> bool {
     let alive = shared.lists.runs.iter();
     let alive = alive.filter(|run| !Map::run_is_dead(run.sweep, position));
     let (count, blocks) = alive.fold((0, 0), |(c, b), run| (c + 1, b + run.blocks.len()));
+    assert!(count <= shared.lists.runs.len(), "those alive are some of them");
     let limit = shared.superblock.budget.run_count_limit as usize;
     count > 0 && (count >= limit || !lists_fit(shared, count, blocks))
 }

@@ -112,6 +112,7 @@ impl Cleaner {
             if let Lookup::Miss(leaf) = shared.map.lookup(Lba(block.key)) {
                 shared.load_for(leaf, Waiter::Nobody, Purpose::Clean);
                 asked += 1;
+                assert!(asked <= AHEAD, "no more pages than that are asked for at once");
             }
         }
     }
@@ -153,6 +154,10 @@ impl Cleaner {
         }
         let record = shared.log.record_mut(target);
         buffers.relocate(buffer, block.place, target, record.payload);
+        assert!(
+            record.origin == Origin::Cleaning,
+            "relocations are told from what the host writes"
+        );
         record.reserved += usize::from(is_data);
         record.timed += u32::from(is_data);
         record.times += u128::from(self.time) * u128::from(is_data);

@@ -128,6 +128,7 @@ impl Cleaner {
     /// A range of host blocks is being read into `buffer`, to be relocated to `stream`.
     pub(crate) fn begin_range(&mut self, buffer: RecordRef, stream: Stream, time: u64) {
         assert!(self.segment.is_none(), "one chunk at a time");
+        assert!(self.job.is_none(), "one thing at a time");
         self.borrows = false;
         self.job = Some(Job::Defrag);
         self.chunks.take_range(buffer);
@@ -241,12 +242,14 @@ impl Cleaner {
     /// Blocks that what the host wrote is worth.
     fn worth(&self, shared: &Shared) -> u64 {
         let size = shared.superblock.geometry.segment_blocks;
+        assert!(self.latest_valid <= size, "a segment holds no more");
         shared.pacing.credit_for(shared.pacing.credit(), self.latest_valid, size)
     }
 
     fn begin_segment(&mut self, shared: &mut Shared, segment: SegmentIndex, job: Job) {
         assert!(self.job.is_none(), "one thing at a time");
         self.job = Some(job);
+        assert!(self.segment.is_none(), "the segment before it was left");
         self.has_searched = job == Job::Search;
         shared.segments.empty(Some(segment).filter(|_| job == Job::Clean));
         self.segment = Some(segment);
@@ -263,6 +266,7 @@ impl Cleaner {
 
     /// Reads, and looks at what has been read. False: must wait.
     fn work_on_chunks(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) -> bool {
+        assert!(self.job.is_some(), "somebody wants the chunks");
         if self.segment.is_some() {
             let may_read_ahead = self.restraint.lets_search();
             self.read_chunks(shared, may_read_ahead, buffers);
@@ -281,6 +285,7 @@ impl Cleaner {
     }
 
     fn end_chunk(&mut self, shared: &mut Shared) {
+        assert_eq!(self.cursor, self.chunks.first().blocks.len(), "each block was looked at");
         if self.is_searching() {
             self.end_searched_chunk(shared);
             return;
@@ -291,6 +296,7 @@ impl Cleaner {
         }
         let chunk = self.chunks.first();
         let (covered, is_last) = (u64::from(chunk.covered()), chunk.is_last());
+        assert!(self.job == Some(Job::Clean), "what is copied out is cleaned");
         let gained = covered.saturating_sub(self.copied);
         let size = shared.superblock.geometry.segment_blocks;
         // What was gone through is paid from the credit, in user blocks.

@@ -88,6 +88,7 @@ impl Restraint {
 
     /// Whoever has the clock is told whether the cleaner would work, were it allowed to.
     pub(super) fn note(&mut self, wish: Wish) {
+        assert!(wish.reason.is_some() || !wish.is_allowed, "what is allowed was wished for");
         self.waits = wish.reason.is_some() && !wish.is_allowed;
     }
 
@@ -100,6 +101,7 @@ impl Restraint {
     pub(crate) fn allow(&mut self, blocks: u64, most: u64) {
         if let Some(allowance) = &mut self.allowance {
             let (blocks, most) = (clamped(blocks), clamped(most));
+            assert!(blocks >= 0 && most >= 0, "an allowance is blocks");
             *allowance = allowance.saturating_add(blocks).min(most);
         }
     }

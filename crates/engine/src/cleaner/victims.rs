@@ -57,6 +57,10 @@ impl Cleaner {
         }
         let is_fresh = |victim| !shared.segments.is_exhausted(victim);
         assert!(choice.victim.is_none_or(is_fresh), "none is cleaned twice before a checkpoint");
+        let is_closed = |victim| shared.segments.segment(victim).state == State::Closed;
+        assert!(choice.victim.is_none_or(is_closed), "nothing is written to a victim any more");
+        let is_still = |victim| shared.segments.segment(victim).pending == 0;
+        assert!(choice.victim.is_none_or(is_still), "nor is anything on its way to it");
         choice.victim
     }
 
@@ -101,6 +105,7 @@ impl Cleaner {
     ) -> Option<(u64, SegmentIndex)> {
         let size = shared.superblock.geometry.segment_blocks;
         let clock = shared.log.write_clock;
+        assert!(least_gain > 0 && least_gain <= size, "cleaning a segment wins something");
         let mean_age = shared.segments.mean_age_of_closed(clock);
         let candidates = shared.segments.cleanable().filter(|(index, segment)| {
             !shared.segments.is_exhausted(*index)

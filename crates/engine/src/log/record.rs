@@ -104,6 +104,7 @@ impl Record {
     }
 
     pub(super) fn fits(&self, extents: &[Extent]) -> bool {
+        assert!(self.payload <= self.capacity, "what is in it had room");
         let added = |(blocks, cost): (u32, Cost), extent: &Extent| {
             (blocks + extent.payload_blocks() as u32, cost.with(extent))
         };
@@ -115,6 +116,8 @@ impl Record {
     /// it fits, or is empty.
     pub(crate) fn push_extent(&mut self, extent: Extent) {
         self.payload += extent.payload_blocks() as u32;
+        assert!(extent.count > 0, "an extent covers something");
+        assert!(self.payload <= self.capacity, "whoever adds to a record asks whether it fits");
         if let Some(last) = self.extents.last_mut() {
             let joins = last.kind == extent.kind
                 && last.relocated == extent.relocated

@@ -198,6 +198,7 @@ impl Directory {
 
     /// There may be `most` roots from now on.
     pub(crate) fn allow(&mut self, most: u64) -> Result<(), NoMemory> {
+        assert!(most >= self.roots.len() as u64, "those that are there are allowed");
         let mut changed = memory::list((most as usize).max(self.changed.len()))?;
         changed.extend_from_slice(&self.changed);
         self.changed = changed;
@@ -211,6 +212,7 @@ impl Directory {
             memory::push(&mut self.roots, Root::empty(key))?;
         }
         self.dense = self.dense.max(dense);
+        assert_eq!(self.roots.len() as u64, self.dense, "a root for each key");
         Ok(())
     }
 
@@ -226,6 +228,7 @@ impl Directory {
     /// Puts roots that changed into order, to be taken.
     pub(crate) fn sort_changed_roots(&mut self) {
         self.changed.sort_unstable_by(|a, b| b.cmp(a));
+        assert!(self.changed.len() <= self.roots.len(), "each root is listed once");
     }
 
     /// The first root that changed; it counts as written now.
@@ -234,6 +237,7 @@ impl Directory {
         let index = self.find_root(key).expect("a root that changed stays until it is written");
         let root = &mut self.roots[index];
         assert!(root.changed, "a root is listed while it has changed");
+        assert!(root.leaves.is_some(), "a root that changed has leaves");
         root.changed = false;
         Some(root)
     }
@@ -275,6 +279,8 @@ impl Directory {
             Ok(index) => index,
             Err(index) => {
                 self.roots.insert(index, Root::empty(key));
+                let near = &self.roots[index.saturating_sub(1)..(index + 2).min(self.roots.len())];
+                assert!(near.is_sorted_by(|a, b| a.key < b.key), "roots are in order of key");
                 index
             }
         }
@@ -315,9 +321,11 @@ impl Directory {
     /// Forgets roots that say nothing; returns how many. Their pages were given up.
     pub(crate) fn drop_empty(&mut self) -> usize {
         let before = self.roots.len();
+        assert!(self.leaf_tables <= before, "a root has one table");
         let (dense, leaf_tables) = (self.dense, &mut self.leaf_tables);
         self.roots.retain(|root| {
             let is_empty = root.key >= dense && root.is_empty() && !root.disk.is_mapped();
+            assert!(!is_empty || !root.changed, "a root that changed is written first");
             *leaf_tables -= usize::from(is_empty && root.leaves.is_some());
             !is_empty
         });

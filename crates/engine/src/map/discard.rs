@@ -70,6 +70,7 @@ impl Map {
     /// fills the array with zeros.
     fn clear_array(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
         let leaf = *self.directory.leaf(place);
+        assert!(leaf.frame.is_some() && !leaf.is(Flag::Loading), "its array is in memory");
         for index in 0..ENTRIES_PER_PAGE {
             let old = self.frames.entry(leaf.frame, index);
             let update = self.frames.chain_find(leaf.chain, index);

@@ -238,6 +238,7 @@ impl Map {
     /// Puts an update of a run into a chain, at recovery. Runs must come oldest first. Returns
     /// false when the memory that the store promised to suffice does not.
     pub(crate) fn restore_update(&mut self, entry: &RunEntry) -> bool {
+        assert!(self.is_recovering && entry.count > 0, "runs are read when a store is opened");
         let whole = entry.count as usize == ENTRIES_PER_PAGE
             && entry.lba.0.is_multiple_of(ENTRIES_PER_PAGE as u64);
         if whole && !entry.pointer.is_mapped() {
@@ -264,6 +265,7 @@ impl Map {
     }
 
     fn restore_discard(&mut self, entry: &RunEntry) -> bool {
+        assert!(!entry.pointer.is_mapped(), "nothing is there afterwards");
         let (key, _) = split(entry.lba);
         self.doubt.remove(entry.lba.0..entry.lba.0 + u64::from(entry.count));
         let place = self.directory.place(key);
@@ -284,6 +286,7 @@ impl Map {
         let index = self.directory.try_root_index(key)?;
         let root = &mut self.directory.roots_mut()[index];
         root.disk = pointer;
+        assert!(root.state == RootState::Loaded && root.leaves.is_none(), "it is restored once");
         root.state = RootState::OnDevice;
         self.root_page_count += 1;
         Ok(())
@@ -306,6 +309,7 @@ impl Map {
                 if old.is_mapped() {
                     segments.release_listed(old.pba, now);
                     self.root_page_count -= 1;
+                    assert!(self.root_page_count < u64::MAX, "a page that goes was counted");
                     gone(root.key);
                 }
                 continue;

@@ -82,12 +82,12 @@ impl Map {
     /// The root page arrived; `None` if it is damaged.
     pub(crate) fn finish_root(&mut self, key: u64, page: Option<&Block>, geometry: &Geometry) {
         let index = self.directory.root_index(key);
+        assert_eq!(self.directory.roots()[index].state, RootState::Loading, "one load at a time");
         let page = page.filter(|page| points_into_log(page, geometry));
         let Some(page) = page else {
             self.directory.roots_mut()[index].state = RootState::Damaged;
             return;
         };
-        assert_eq!(self.directory.roots()[index].state, RootState::Loading, "one load at a time");
         for (slot, pointer) in map_page::decode(page).enumerate() {
             if pointer.is_mapped() || self.directory.roots()[index].leaves.is_some() {
                 let place = self.directory.place(key * ENTRIES_PER_PAGE as u64 + slot as u64);
@@ -102,6 +102,7 @@ impl Map {
     /// The root page could not be read.
     pub(crate) fn forget_root_load(&mut self, key: u64) {
         let index = self.directory.root_index(key);
+        assert_eq!(self.directory.roots()[index].state, RootState::Loading, "it was on its way");
         self.directory.roots_mut()[index].state = RootState::OnDevice;
     }
 
@@ -109,6 +110,7 @@ impl Map {
     pub(crate) fn forget_leaf_load(&mut self, key: u64) {
         let place = self.directory.find(key).expect("a leaf that is loaded has a table");
         let leaf = self.directory.leaf_mut(place);
+        assert!(leaf.is(Flag::Loading) && leaf.frame.is_some(), "it was on its way to its frame");
         leaf.set(Flag::Loading, false);
         let frame = core::mem::replace(&mut leaf.frame, frames::FrameIndex::NONE);
         self.frames.release(frame);
@@ -126,6 +128,7 @@ impl Map {
         let geometry = *segments.geometry();
         let page = page.filter(|page| points_into_log(page, &geometry));
         let leaf = self.directory.leaf_mut(place);
+        assert!(leaf.is(Flag::Loading) && leaf.frame.is_some(), "it was on its way to its frame");
         leaf.set(Flag::Loading, false);
         let Some(page) = page else {
             leaf.set(Flag::Damaged, true);

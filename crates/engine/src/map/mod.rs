@@ -158,6 +158,8 @@ impl Map {
         // what a damaged superblock asks for is not taken on trust.
         let leaf_count_max = leaf_count_max(geometry);
         let roots_max = geometry.roots_max();
+        assert!(geometry.volume_size > 0 && roots_max > 0, "a volume has blocks");
+        assert!(budget.journal_size > 0, "some updates come between two checkpoints");
         let useful = (3 * leaf_count_max + 1024) * FRAME_SIZE_MAX;
         let Some(left) = map_size.checked_sub(directory_size(roots_max)) else { return Ok(None) };
         let size = left.min(useful);
@@ -197,10 +199,14 @@ impl Map {
     /// frames had. They are free: the new size is one that recovery could do with, directory and all, and
     /// all that was restored was let in by the old one.
     pub(crate) fn grow(&mut self, geometry: &Geometry, map_size: u64) -> Result<(), NoMemory> {
+        assert!(geometry.volume_size >= self.volume_size, "a volume does not shrink");
+        assert!(geometry.roots_max() >= self.roots_max, "nor does what may be in use");
+        assert_eq!(geometry.is_sparse(), self.is_sparse, "and it stays what it is");
         let width = self.frames.width();
         let directory = directory_size(geometry.roots_max());
         let frames = map_size.saturating_sub(directory) / frame_size(width);
         self.frames.retire_down_to(frames as usize);
+        assert!(self.frames.count() > 0, "frames are left");
         self.directory.allow(geometry.roots_max())?;
         if !geometry.is_sparse() {
             self.directory.grow(dense_roots(geometry))?;
@@ -249,6 +255,7 @@ impl Map {
     /// many blocks.
     pub(crate) fn make_leaves(&mut self, lba: Lba, count: u64) -> Result<(), NoMemory> {
         let (first, last) = (split(lba).0, split(Lba(lba.0 + count.max(1) - 1)).0);
+        assert!(self.is_recovering, "once it runs, leaves are made as they are written");
         for leaf in first..=last {
             let in_use = self.has_root(leaf / ENTRIES_PER_PAGE as u64) || count == 1;
             if in_use {
@@ -260,6 +267,7 @@ impl Map {
 
     /// Takes a root into use.
     pub(crate) fn make_root(&mut self, key: u64) {
+        assert!(key < self.root_key_limit(), "a root covers addresses of the volume");
         self.directory.root_index(key);
     }
 
@@ -282,6 +290,7 @@ impl Map {
     /// and did not take effect needs its root. Recovery may come from the checkpoint before this one, which
     /// has them, so they count until this one is durable.
     pub(crate) fn drop_empty_roots(&mut self) {
+        assert_eq!(self.relocating, 0, "nothing is on its way at a cut");
         self.roots_held += self.directory.drop_empty();
     }
 
@@ -328,12 +337,14 @@ impl Map {
         let leaf = self.directory.leaf_mut(place);
         if leaf.is(Flag::Pageless) {
             leaf.set(Flag::Pageless, false);
+            assert!(self.pageless > 0, "it was counted");
             self.pageless -= 1;
         }
     }
 
     /// Bytes in use: arrays, chains, directory.
     pub(crate) fn size(&self) -> u64 {
+        assert!(self.frames.free_count() <= self.frames.count(), "what is free is there");
         let frames = (self.frames.count() - self.frames.free_count()) as u64;
         frames * frame_size(self.frames.width())
             + (self.directory.leaf_tables * LEAF_TABLE_SIZE
@@ -372,6 +383,7 @@ impl Map {
 
     /// All has been replayed. Returns how many cells hold updates.
     pub(crate) fn recovery_is_over(&mut self) -> usize {
+        assert!(self.is_recovering, "it is over once");
         self.is_recovering = false;
         self.frames.used_cell_count()
     }

@@ -30,6 +30,7 @@ impl Map {
 
     /// Sets the position, when a store is opened.
     pub(crate) fn restore_sweep(&mut self, position: SweepPosition) {
+        assert!(self.is_recovering, "later the sweep alone moves it");
         self.sweep = position;
     }
 
@@ -65,6 +66,7 @@ impl Map {
         for root in &self.directory.roots()[first..] {
             let start = self.sweep.leaf.saturating_sub(root.key * per_root).min(per_root);
             if let Some(slot) = root.next_dirty(start as usize) {
+                assert!(slot >= start as usize, "the sweep goes on in order");
                 self.sweep.leaf = root.key * per_root + slot as u64;
                 return Some(self.sweep.leaf);
             }
@@ -116,6 +118,7 @@ impl Map {
                 if count == found.len() {
                     return count;
                 }
+                assert!(slot >= from && slot < ENTRIES_PER_PAGE, "a leaf behind the one before");
                 found[count] = root.key * per_root + slot as u64;
                 count += 1;
                 from = slot + 1;
@@ -133,6 +136,7 @@ impl Map {
         page: &mut Block,
         now: Sequence,
     ) -> PageWrite {
+        assert!(self.sweep.leaf <= key, "a leaf is swept when the sweep comes to it");
         let place = self.directory.place(key);
         self.give_up_damaged_root(key);
         let leaf = *self.directory.leaf(place);
@@ -223,6 +227,7 @@ impl Map {
         leaf.set(Flag::Changed, false);
         let frame = leaf.frame;
         if leaf.relocating == 0 {
+            assert!(frame.is_some(), "its array says that all is unmapped");
             leaf.frame = frames::FrameIndex::NONE;
             self.frames.release(frame);
         } else {
@@ -265,6 +270,7 @@ impl Map {
     ) -> bool {
         let place = self.directory.place(key);
         let current = self.directory.leaf(place).disk;
+        assert!(source.0 != 0 && pointer.pba != source, "a copy lies elsewhere");
         if !self.directory.is_loaded(place) || current.pba != source {
             return false;
         }
@@ -279,6 +285,8 @@ impl Map {
         pointer: BlockPointer,
         now: Sequence,
     ) {
+        assert!(pointer.is_mapped() && !pointer.is_lost(), "a page that was written is somewhere");
+        assert!(self.directory.is_loaded(place), "where its page lay is known");
         self.note_page(place);
         let old = core::mem::replace(&mut self.directory.leaf_mut(place).disk, pointer);
         segments.retain(pointer.pba);

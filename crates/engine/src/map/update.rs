@@ -58,6 +58,7 @@ impl Map {
         unknown: IfUnknown,
         now: Sequence,
     ) -> Option<bool> {
+        assert!(pointer.is_mapped() && pointer.pba != source, "a copy lies elsewhere");
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         let known = self.known(place, index);
@@ -83,6 +84,7 @@ impl Map {
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         let current = self.known(place, index).expect("relocations keep a leaf known");
+        assert!(current.is_mapped(), "what was copied is somewhere");
         self.note_update(place, lba.0 << 1);
         self.replace(place, index, current);
         self.fold_if_long(segments, place, now);
@@ -240,6 +242,7 @@ impl Map {
         }
         self.frames.chain_release(&mut chain);
         self.frames.pin(leaf.frame, true);
+        assert!(!chain.is_some(), "the array has all updates");
         let leaf = self.directory.leaf_mut(place);
         leaf.chain = chain;
         leaf.set(Flag::Changed, true);

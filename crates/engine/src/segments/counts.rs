@@ -95,6 +95,7 @@ impl Segments {
 
     /// The cleaner went through a segment, and knew of every block in it whether it is current.
     pub(crate) fn went_through(&mut self, segment: SegmentIndex) {
+        assert!(segment.index() < self.table.len(), "it is one of the store");
         self.gone_through.insert(segment.index());
         self.gone_through_count += 1;
     }
@@ -123,6 +124,7 @@ impl Segments {
                 self.settle(segment, now);
             }
         }
+        assert!(forgiven <= self.valid_count, "what is forgiven was counted");
         self.valid_count -= forgiven;
         forgiven
     }

@@ -177,5 +177,5 @@ fn open_with<'a>(
 /// CRC-32C.
 pub fn checksum(bytes: &[u8]) -> u32 {
     // The algorithm's result is 32 bits wide; the library returns every width in 64.
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc_fast::crc32_iscsi(bytes)
 }
