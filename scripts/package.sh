@@ -8,10 +8,10 @@ cd "$(dirname "$0")/.."
 
 PATH=$PATH:$HOME/.cargo/bin
 if [[ -z ${PROGRAM:-} ]]; then
-  cargo build --release --package coulter-cli
-  scripts/size.sh target/release/coulter
+  cargo build --profile release-lto --package coulter-cli
+  scripts/size.sh target/release-lto/coulter
 fi
-export PROGRAM=${PROGRAM:-target/release/coulter}
+export PROGRAM=${PROGRAM:-target/release-lto/coulter}
 version=${VERSION:-$("$PROGRAM" --version | awk '{print $2}')-1}
 architecture=$(dpkg --print-architecture)
 readonly version architecture package=target/package

@@ -12,8 +12,8 @@ if ! rustc --print target-libdir --target "$target" 2>/dev/null | xargs test -d;
   }
   rustup target add "$target"
 fi
-cargo build --release --package coulter-cli --target "$target"
-program=target/$target/release/coulter
+cargo build --profile release-lto --package coulter-cli --target "$target"
+program=target/$target/release-lto/coulter
 # A program that needs a loader or a library says so here.
 if readelf --program-headers --dynamic "$program" | grep -E 'INTERP|NEEDED'; then
   echo "static: $program needs what is named above" >&2

@@ -45,27 +45,31 @@ part_bare() {
 # Tests that need root, a loop device, FUSE or a program print `SKIPPED: …` where these are not to
 # be had; the lines are repeated at the end so that nobody takes a skipped test for a passed one. With
 # `COULTER_REQUIRE=root,loop,fuse` a skip for want of one of these is a failure. A test program that fails,
-# or that takes ten minutes, does not keep the others from running. Twice as many tests run at once as there
-# are processors: most of those that take long wait for daemons and disks.
+# or that takes ten minutes, does not keep the others from running.
+#
+# Cargo runs one program after the other, and most of those that take long wait for daemons and disks. So as
+# many run at once as there are processors, each with some tests at once. What one prints comes when it ends.
 part_tests() {
-  local log status=0 runner
-  log=$(mktemp)
-  export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
-  # `cargo test --workspace` builds the programs that tests of other packages run.
-  export COULTER_ALL_BUILT=1
-  runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
-  env "$runner=timeout --kill-after=10 $program_seconds_max" \
-    cargo test --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
-  if grep -q 'SKIPPED' "$log"; then
+  local work status=0
+  work=$(mktemp -d)
+  export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
+  cargo test --workspace --no-run --message-format=json-render-diagnostics >"$work/built" || status=1
+  sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"test":true.*"executable":"\([^"]*\)".*|\1 \2|p' "$work/built" |
+    xargs -L 1 -P "$(nproc)" scripts/test-program.sh "$program_seconds_max" "$work/lock" |
+    tee "$work/log" || status=1
+  cargo test --workspace --doc --no-fail-fast 2>&1 | tee -a "$work/log" || status=1
+  if grep -q 'SKIPPED' "$work/log"; then
     echo
     echo "Not tested on this machine:"
-    grep -h 'SKIPPED' "$log" | sort -u
+    grep -h 'SKIPPED' "$work/log" | sort -u
   fi
+  echo
+  grep '^error: test failed' "$work/log" || true
   # The sum of all the test programs, since the last one alone says little.
   awk '/^test result:/ {passed += $4; failed += $6; ignored += $8}
-    END {print "\ntest result: " (failed ? "FAILED" : "ok") ". " passed + 0 " passed; " \
-      failed + 0 " failed; " ignored + 0 " ignored"}' "$log"
-  rm -f "$log"
+    END {print "test result: " (failed ? "FAILED" : "ok") ". " passed + 0 " passed; " \
+      failed + 0 " failed; " ignored + 0 " ignored"}' "$work/log"
+  rm -rf "$work"
   return "$status"
 }
 

@@ -18,10 +18,8 @@ pub fn beside(program: &Path, package: &str, name: &str) -> PathBuf {
     if built.contains(&path) {
         return path;
     }
-    // A build of one package has other features than one of all, and would compile most of them anew: whoever
-    // has just built all of them says so. Of a test that is not run by cargo nobody says which sources are its own.
-    if let (Some(cargo), None) = (std::env::var_os("CARGO"), std::env::var_os("COULTER_ALL_BUILT"))
-    {
+    // Of a test that is not run by cargo nobody says which sources are its own.
+    if let Some(cargo) = std::env::var_os("CARGO") {
         let directory = program.parent().and_then(Path::file_name).expect("it is in a directory");
         let profile = directory.to_str().expect("a profile's name is text");
         let profile = if profile == "debug" { "dev" } else { profile };
