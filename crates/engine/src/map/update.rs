@@ -84,7 +84,6 @@ impl Map {
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         let current = self.known(place, index).expect("relocations keep a leaf known");
-        assert!(current.is_mapped(), "what was copied is somewhere");
         self.note_update(place, lba.0 << 1);
         self.replace(place, index, current);
         self.fold_if_long(segments, place, now);
@@ -94,6 +93,7 @@ impl Map {
     /// is known of it in memory, that is now; else a later relocation from where this one would have
     /// gone would be believed.
     pub(crate) fn stays(&mut self, lba: Lba, pointer: BlockPointer) {
+        assert!(pointer.is_mapped(), "what was to be copied lay somewhere");
         let (key, index) = split(lba);
         let place = self.directory.place(key);
         if self.known(place, index).is_some() {
