@@ -5,6 +5,7 @@ use crate::io::{Io, IoError};
 use crate::request::Request;
 use coulter::buffer::Buffer;
 use coulter_format::files::Time;
+use std::os::fd::BorrowedFd;
 
 /// Why a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,13 @@ pub trait FileService {
     fn forget(&mut self, inode: u64, lookups: u64);
     /// Does what is due. Gives the time at which it wants to be called again, if nothing else comes.
     fn handle_time(&mut self, now_ns: u64) -> Option<u64>;
+    /// Something has ended that was under way elsewhere: [`FileService::wake_fd`] was readable, or may have been.
+    fn handle_wake(&mut self) {}
+    /// Readable when [`FileService::handle_wake`] has something to do; none if that cannot be now. Asked for anew
+    /// before each sleep.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// The next command to the volume.
     fn poll_io(&mut self) -> Option<Io>;
     /// A command is complete; its buffer comes back.

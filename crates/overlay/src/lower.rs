@@ -3,6 +3,7 @@
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
 use coulter_format::overlay::Fingerprint;
 pub use coulter_format::overlay::Handle;
+use std::os::fd::BorrowedFd;
 
 /// What the lower file system says, or an error number.
 pub type Outcome<T> = Result<T, i32>;
@@ -86,8 +87,19 @@ pub trait Lower {
     fn set(&mut self, node: &Handle, settings: &Settings) -> Outcome<()>;
     /// Makes a node durable.
     fn sync(&mut self, node: &Handle) -> Outcome<()>;
-    /// Begins to write what a file waits to have written, and does not wait for it: a sync of it comes soon.
-    fn begin_sync(&mut self, _node: &Handle) {}
+    /// Begins to make a node durable, for who goes on meanwhile. `None`: [`Lower::next_synced`] tells how it
+    /// ended. What is changed in the meantime may be durable then or not.
+    fn begin_sync(&mut self, node: &Handle, _tag: u64) -> Option<Outcome<()>> {
+        Some(self.sync(node))
+    }
+    /// A sync that was begun and has ended: its tag, and how.
+    fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {
+        None
+    }
+    /// Readable when one has ended; none while none was ever begun.
+    fn synced_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Makes the whole file system durable.
     fn sync_all(&mut self) -> Outcome<()>;
     /// Makes a node with a name.

@@ -7,11 +7,13 @@ use crate::remembered::Remembered;
 use crate::report::Shown;
 use crate::settle::Settling;
 use crate::store::Store;
+use crate::sync::Syncing;
 use coulter::buffer::Buffer;
 use coulter_files::{
     Attributes, Ending, FileService, Inode, Io, IoError, ROOT, Reply, Request, Response, Time,
 };
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
 
 /// What goes to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +113,8 @@ pub(crate) struct Node {
     pub(crate) run: u64,
     /// Something of it was changed below since it was synced, or may have been.
     pub(crate) is_touched: bool,
+    /// How often that was so.
+    pub(crate) touches: u64,
     /// It has no name any more, and is held.
     pub(crate) is_gone: bool,
 }
@@ -130,8 +134,10 @@ pub struct Overlay<L: Lower> {
     pub(crate) responses: VecDeque<Response>,
     /// Requests to be looked at.
     pub(crate) ready: VecDeque<Work>,
-    /// Requests to make a node durable, and which: they are carried out together at the end of the turn.
+    /// Requests to make a node durable, and which: they are begun together at the end of the turn.
     pub(crate) syncs: Vec<(u64, u64)>,
+    /// Nodes that are being made durable below, by number.
+    pub(crate) syncing: HashMap<u64, Syncing>,
     /// Records whose lock somebody left.
     pub(crate) unlocked: VecDeque<u32>,
     /// Writes that wait until there is room in the store.
@@ -163,6 +169,7 @@ impl<L: Lower> Overlay<L> {
             next_write: 0,
             run: 0,
             is_touched: true,
+            touches: 0,
             is_gone: false,
         };
         Overlay {
@@ -179,6 +186,7 @@ impl<L: Lower> Overlay<L> {
             responses: VecDeque::new(),
             ready: VecDeque::new(),
             syncs: Vec::new(),
+            syncing: HashMap::new(),
             unlocked: VecDeque::new(),
             waiting_for_room: VecDeque::new(),
             settling: Settling::default(),
@@ -219,12 +227,20 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn know(&mut self, found: &Found) -> Outcome<Attributes> {
         let number = self.number_of(found)?;
         let handle = found.handle;
-        let fresh =
-            Node { handle, lookups: 0, next_write: 0, run: 0, is_touched: true, is_gone: false };
+        let fresh = Node {
+            handle,
+            lookups: 0,
+            next_write: 0,
+            run: 0,
+            is_touched: true,
+            touches: 0,
+            is_gone: false,
+        };
         let node = self.nodes.entry(number).or_insert(fresh);
         if node.handle != handle {
             // Another file has its number: whoever took the old one away did not ask here.
-            *node = Node { handle, lookups: 0, is_touched: true, is_gone: false, ..*node };
+            let touches = node.touches + 1;
+            *node = Node { handle, lookups: 0, is_touched: true, touches, is_gone: false, ..*node };
         }
         node.lookups += 1;
         Ok(self.view(number, &handle, &found.status))
@@ -234,6 +250,7 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn touch(&mut self, number: u64) {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.is_touched = true;
+            node.touches += 1;
         }
     }
 
@@ -413,6 +430,16 @@ impl<L: Lower> FileService for Overlay<L> {
         next
     }
 
+    fn handle_wake(&mut self) {
+        if self.take_synced() {
+            self.run();
+        }
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.lower.synced_fd()
+    }
+
     fn poll_io(&mut self) -> Option<Io> {
         self.ios.pop_front()
     }
@@ -430,6 +457,7 @@ impl<L: Lower> FileService for Overlay<L> {
         self.idle_tasks.len() == self.tasks.len()
             && self.ios.is_empty()
             && self.syncs.is_empty()
+            && self.syncing.is_empty()
             && self.idle_pending.len() == self.pending.len()
     }
 }

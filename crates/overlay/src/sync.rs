@@ -1,7 +1,7 @@
 //! Making durable (R10), forgetting (R5), and the end.
 
 use crate::io::{Pending, Stage, Then};
-use crate::lower::{Lower, Outcome};
+use crate::lower::{Handle, Lower, Outcome};
 use crate::overlay::Overlay;
 use crate::store::Batch;
 use coulter_files::{Command, Reply};
@@ -10,38 +10,82 @@ use coulter_format::overlay::RecordState;
 /// Records whose blocks one atomic write takes.
 const RECORDS_MAX: usize = 128;
 
+/// A node that is being made durable below.
+#[derive(Debug)]
+pub(crate) struct Syncing {
+    handle: Handle,
+    /// How often it had been changed when that began.
+    touches: u64,
+    /// Requests that it is for.
+    waiting: Vec<u64>,
+    /// Requests that came after the node was changed again: they need another sync.
+    behind: Vec<u64>,
+}
+
 impl<L: Lower> Overlay<L> {
-    /// Carries out the syncs that came in one turn. What all of them write is begun before the first one is waited
-    /// for, so that the lower file system makes many files durable with one commit.
+    /// Begins the syncs that came in one turn: the lower file system makes many files durable with one commit.
     pub(crate) fn sync_nodes(&mut self) {
-        let syncs = std::mem::take(&mut self.syncs);
-        if syncs.len() > 1 {
-            for (_, number) in &syncs {
-                if let Some(node) = self.nodes.get(number).filter(|node| node.is_touched) {
-                    self.lower.begin_sync(&node.handle);
-                }
-            }
-        }
-        for (id, number) in syncs {
+        for (id, number) in std::mem::take(&mut self.syncs) {
             self.sync_node(id, number);
         }
     }
 
     /// Makes a node durable: below if something of it was changed there, and here if blocks of it are.
     fn sync_node(&mut self, id: u64, number: u64) {
-        let synced = self.handle_of(number).and_then(|handle| {
-            if self.nodes.get(&number).is_some_and(|node| node.is_touched) {
-                self.lower.sync(&handle)?;
-                if let Some(node) = self.nodes.get_mut(&number) {
-                    node.is_touched = false;
-                }
+        let Some(node) = self.nodes.get(&number) else { return self.answer(id, Err(libc::ESTALE)) };
+        let (handle, touches) = (node.handle, node.touches);
+        if let Some(syncing) = self.syncing.get_mut(&number) {
+            if syncing.touches == touches {
+                syncing.waiting.push(id);
+            } else {
+                syncing.behind.push(id);
             }
-            Ok(handle)
-        });
-        let handle = match synced {
-            Ok(handle) => handle,
-            Err(errno) => return self.answer(id, Err(errno)),
-        };
+            return;
+        }
+        if !node.is_touched {
+            return self.sync_here(id, number, handle);
+        }
+        let syncing = Syncing { handle, touches, waiting: vec![id], behind: Vec::new() };
+        let before = self.syncing.insert(number, syncing);
+        assert!(before.is_none(), "a node is synced once at a time");
+        if let Some(result) = self.lower.begin_sync(&handle, number) {
+            self.synced(number, result);
+        }
+    }
+
+    /// Takes in what was made durable below; whether there was anything.
+    pub(crate) fn take_synced(&mut self) -> bool {
+        let mut any = false;
+        while let Some((number, result)) = self.lower.next_synced() {
+            self.synced(number, result);
+            any = true;
+        }
+        any
+    }
+
+    /// A node was made durable below, or was not.
+    fn synced(&mut self, number: u64, result: Outcome<()>) {
+        let syncing = self.syncing.remove(&number).expect("what has ended was begun");
+        let Syncing { handle, touches, waiting, behind } = syncing;
+        assert!(!waiting.is_empty(), "somebody asked for it");
+        let node = self.nodes.get_mut(&number).filter(|node| node.handle == handle);
+        if let Some(node) = node.filter(|node| node.touches == touches && result.is_ok()) {
+            node.is_touched = false;
+        }
+        for id in waiting {
+            match result {
+                Ok(()) => self.sync_here(id, number, handle),
+                Err(errno) => self.answer(id, Err(errno)),
+            }
+        }
+        // What was changed while it went on: that may be durable or not.
+        for id in behind {
+            self.sync_node(id, number);
+        }
+    }
+
+    /// Makes durable what is here of a node.
+    fn sync_here(&mut self, id: u64, number: u64, handle: Handle) {
         let record = self.store.record_of(number, &handle);
         let reply = Then::Reply(Box::new(Reply::Done));
         match record {

@@ -1,13 +1,31 @@
 //! Bytes and attributes of nodes.
 
+use super::syncer::Syncer;
 use super::{Directory, errno, handles};
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Usage, Whence, XattrMode};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, SeekFrom, Timespec, Timestamps, Uid};
 use std::sync::Arc;
 
 /// Bytes that one call copies inside the kernel.
 const COPY_MAX: u64 = 16 << 20;
+
+impl Directory {
+    /// A descriptor of its own to make a node durable by; none for what cannot be opened without being used.
+    fn descriptor_to_sync(&mut self, node: &Handle) -> Outcome<Option<OwnedFd>> {
+        let copy =
+            |file: &OwnedFd| file.try_clone().map_err(|e| e.raw_os_error().unwrap_or(libc::EIO));
+        if let Some(open) = self.open.get(node) {
+            return copy(&open.descriptor).map(Some);
+        }
+        match self.status(node)?.mode & libc::S_IFMT {
+            libc::S_IFREG => copy(self.file(node, false)?).map(Some),
+            libc::S_IFDIR => self.locate_directory(node).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
 
 impl Lower for Directory {
     fn root(&self) -> Handle {
@@ -86,22 +104,34 @@ impl Lower for Directory {
     }
 
     fn sync(&mut self, node: &Handle) -> Outcome<()> {
-        if let Some(open) = self.open.get(node) {
-            return rustix::fs::fsync(&open.descriptor).map_err(errno);
-        }
-        match self.status(node)?.mode & libc::S_IFMT {
-            libc::S_IFREG => rustix::fs::fsync(self.file(node, false)?).map_err(errno),
-            libc::S_IFDIR => rustix::fs::fsync(self.locate_directory(node)?).map_err(errno),
-            // Nothing else can be opened without being used.
-            _ => self.sync_all(),
+        match self.descriptor_to_sync(node)? {
+            Some(file) => rustix::fs::fsync(file).map_err(errno),
+            None => self.sync_all(),
         }
     }
 
-    fn begin_sync(&mut self, node: &Handle) {
-        let Some(open) = self.open.get(node) else { return };
-        let descriptor = rustix::fd::AsRawFd::as_raw_fd(&open.descriptor);
-        // SAFETY: the call touches no memory of this process. The sync that follows tells its errors.
-        let _ = unsafe { libc::sync_file_range(descriptor, 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
+        let file = match self.descriptor_to_sync(node) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Some(self.sync_all()),
+            Err(errno) => return Some(Err(errno)),
+        };
+        if self.syncer.is_none() {
+            self.syncer = Syncer::start().ok();
+        }
+        match &self.syncer {
+            Some(syncer) => syncer.begin(tag, file),
+            None => return Some(rustix::fs::fsync(file).map_err(errno)),
+        }
+        None
+    }
+
+    fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {
+        self.syncer.as_ref()?.next()
+    }
+
+    fn synced_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.syncer.as_ref().map(Syncer::wake)
     }
 
     fn sync_all(&mut self) -> Outcome<()> {

@@ -8,6 +8,7 @@ mod data;
 mod handles;
 mod names;
 mod open;
+mod syncer;
 
 use crate::lower::{Handle, Outcome, Status};
 use coulter_files::Time;
@@ -42,6 +43,8 @@ pub struct Directory {
     places: HashMap<Handle, Arc<OwnedFd>>,
     /// Counts uses, to tell the one that is longest ago.
     uses: u64,
+    /// Made when it is first needed.
+    syncer: Option<syncer::Syncer>,
 }
 
 pub(super) fn errno(error: rustix::io::Errno) -> i32 {

@@ -92,6 +92,7 @@ impl Directory {
             held: HashMap::new(),
             places: HashMap::new(),
             uses: 0,
+            syncer: None,
         })
     }
 }

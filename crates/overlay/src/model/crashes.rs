@@ -67,7 +67,7 @@ impl Mount {
     }
 
     fn drain(&mut self) {
-        while self.complete_one() {}
+        while self.complete_one() || self.end_sync() {}
     }
 
     /// Carries out a command; false if there is none.
@@ -76,6 +76,16 @@ impl Mount {
         let (id, buffer) = self.volume.carry_out(io);
         self.moments.push((self.overlay.lower.clone(), self.volume.clone()));
         self.overlay.handle_completion(id, Ok(()), buffer);
+        true
+    }
+
+    /// Ends a sync of the lower directory that goes on; false if there is none.
+    fn end_sync(&mut self) -> bool {
+        if !self.overlay.lower.end_sync() {
+            return false;
+        }
+        self.moments.push((self.overlay.lower.clone(), self.volume.clone()));
+        self.overlay.handle_wake();
         true
     }
 
@@ -374,4 +384,47 @@ fn a_file_that_others_have_changed_gives_an_error_and_no_mixture() {
     assert!(mount.overlay.report().contains("\"faults_total\":1"));
     let mut after = Mount::open(mount.overlay.lower.clone(), mount.volume.clone());
     assert_eq!(after.content(), Err(libc::EIO), "nor after opening again");
+}
+
+/// A sync that began before a change says nothing of it: whoever asks after the change waits for another one.
+#[test]
+fn a_sync_answers_nobody_who_asked_after_a_later_change() {
+    let (mut mount, _) = Mount::new();
+    let inode = mount.find().unwrap();
+    let time = Time { seconds: 2000, nanoseconds: 0 };
+    let cut = |size| Request::Change {
+        inode,
+        changes: Changes { size: Some(size), ..Changes::default() },
+    };
+    mount.overlay.handle_request(2, cut(9), time);
+    for (id, request) in [
+        (3, Request::SyncNode { inode }),
+        (4, Request::SyncNode { inode }),
+        (5, cut(8)),
+        (6, Request::SyncNode { inode }),
+    ] {
+        mount.overlay.handle_request(id, request, time);
+        mount.overlay.handle_time(0);
+        while mount.complete_one() {}
+    }
+    let mut answered = Vec::new();
+    let mut note = |mount: &mut Mount| {
+        let found = std::iter::from_fn(|| mount.overlay.poll_response());
+        let ids: Vec<u64> =
+            found.map(|response| response.result.map(|_| response.id).unwrap()).collect();
+        answered.push(ids);
+    };
+    note(&mut mount);
+    assert!(mount.end_sync(), "the first sync goes on");
+    while mount.complete_one() {}
+    note(&mut mount);
+    assert!(mount.end_sync(), "the change needs another one");
+    while mount.complete_one() {}
+    note(&mut mount);
+    assert_eq!(answered, [vec![2, 5], vec![3, 4], vec![6]]);
+    assert!(mount.overlay.is_quiet());
+    let mut durable = mount.overlay.lower.cut(Loss::Everything);
+    let root = durable.root();
+    let found = durable.lookup(&root, NAME).unwrap();
+    assert_eq!(found.status.size, 8);
 }

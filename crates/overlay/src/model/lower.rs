@@ -2,7 +2,7 @@
 
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 const ROOT: u64 = 2;
 
@@ -36,6 +36,10 @@ pub(crate) struct ModelLower {
     now: State,
     durable: State,
     clock: i64,
+    /// Syncs that were begun.
+    begun: VecDeque<(u64, Handle)>,
+    /// The first of them has ended.
+    has_ended: bool,
 }
 
 fn handle(number: u64) -> Handle {
@@ -51,6 +55,12 @@ fn time(seconds: i64) -> Time {
 }
 
 impl ModelLower {
+    /// Ends the sync that was begun first; false if there is none.
+    pub(crate) fn end_sync(&mut self) -> bool {
+        self.has_ended = !self.begun.is_empty();
+        self.has_ended
+    }
+
     /// One file of this content, durable.
     pub(crate) fn with_file(name: &[u8], content: &[u8]) -> ModelLower {
         let mut lower = ModelLower { clock: 1, ..ModelLower::default() };
@@ -77,7 +87,12 @@ impl ModelLower {
         }
         // What has no name goes with the processes.
         state.files.retain(|_, file| file.links > 0);
-        ModelLower { now: state.clone(), durable: state, clock: self.clock }
+        ModelLower {
+            now: state.clone(),
+            durable: state,
+            clock: self.clock,
+            ..ModelLower::default()
+        }
     }
 
     /// Somebody else writes to the file.
@@ -165,6 +180,19 @@ impl Lower for ModelLower {
             self.durable.files.insert(number(node), file.clone());
         }
         Ok(())
+    }
+
+    fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
+        self.begun.push_back((tag, *node));
+        None
+    }
+
+    fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {
+        if !std::mem::take(&mut self.has_ended) {
+            return None;
+        }
+        let (tag, node) = self.begun.pop_front()?;
+        Some((tag, self.sync(&node)))
     }
 
     fn sync_all(&mut self) -> Outcome<()> {

@@ -172,6 +172,7 @@ impl Pump {
 
     /// Submits commands, takes completions, sends replies. Returns whether there was any work.
     fn work(&mut self, timeout: Option<Duration>) -> bool {
+        self.files.handle_wake();
         let mut any = self.submit_ios();
         let mut completions = std::mem::take(&mut self.completions);
         self.session.complete(&mut completions, timeout);
@@ -234,11 +235,14 @@ impl Pump {
         // A session that is over has nothing to say, and says so for ever.
         let waits = self.place == Place::Guest || self.session.outstanding() > 0;
         let wanted = if waits { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = [
-            PollFd::new(&self.stop, PollFlags::IN),
-            PollFd::new(&self.device, flags),
-            PollFd::from_borrowed_fd(completions, wanted),
-        ];
+        let stop = PollFd::new(&self.stop, PollFlags::IN);
+        let device = PollFd::new(&self.device, flags);
+        let session = PollFd::from_borrowed_fd(completions, wanted);
+        let wake = self.files.wake_fd();
+        let others = wake.map(|wake| PollFd::from_borrowed_fd(wake, PollFlags::IN));
+        let count = 3 + usize::from(others.is_some());
+        let last = others.unwrap_or_else(|| PollFd::new(&self.stop, PollFlags::IN));
+        let mut fds = [stop, device, session, last];
         let left = self.deadline_ns.map(|at| {
             let left = at.saturating_sub(self.now_ns()).max(100_000);
             Timespec {
@@ -247,7 +251,7 @@ impl Pump {
             }
         });
         // An interrupted sleep only means one more turn.
-        let _ = poll(&mut fds, left.as_ref());
+        let _ = poll(&mut fds[..count], left.as_ref());
         let gone = fds[1].revents().intersects(PollFlags::ERR);
         gone || fds[0].revents().intersects(PollFlags::IN)
     }
