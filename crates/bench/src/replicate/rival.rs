@@ -177,8 +177,8 @@ impl Mounted {
             .arg(format!("--blockSize={block}"))
             .arg(format!("--size={size}"))
             .arg(format!("--prefix=s3backer-{block}/"))
-            .args(["--accessId=key", "--accessKey=secret", "--region=us-east-1", "--force"])
-            .args(["--blockCacheSync", "--quiet", "bucket"])
+            .args(["--accessId=key", "--accessKey=secret", "--force"])
+            .args(["--blockCacheSync", "--blockCacheWriteDelay=0", "--quiet", "bucket"])
             .arg(&point)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -203,5 +203,19 @@ impl Drop for Mounted {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs versitygw and s3backer: make copies-rival"]
+    fn many_flushes_at_once_are_ten_times_those_of_s3backer() {
+        let options = Options { size: 128 << 20, seconds: 12.0, ..Options::default() };
+        let rival = run(&options).expect("both programs are installed");
+        println!("{}", rival.table());
+        assert!(rival.s3backer.iter().all(|other| other.ratio_64 > 10.0), "{rival:?}");
     }
 }
