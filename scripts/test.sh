@@ -54,7 +54,7 @@ part_tests() {
   work=$(mktemp -d)
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
   cargo test --workspace --no-run --message-format=json-render-diagnostics >"$work/built" || status=1
-  sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"test":true.*"executable":"\([^"]*\)".*|\1 \2|p' "$work/built" |
+  sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*|\1 \2|p' "$work/built" |
     xargs -L 1 -P "$(nproc)" scripts/test-program.sh "$program_seconds_max" "$work/lock" |
     tee "$work/log" || status=1
   cargo test --workspace --doc --no-fail-fast 2>&1 | tee -a "$work/log" || status=1

@@ -107,6 +107,8 @@ pub struct FillingDevice<D: Device> {
     next_tag: u64,
     fill_count: usize,
     is_flushing: bool,
+    /// The cache has gone, as it said: nothing is fetched any more, and every command fails with this.
+    gone: Option<DeviceError>,
     ready: Vec<Completion>,
     scratch: Vec<Completion>,
     fill: Fill,
@@ -154,6 +156,7 @@ impl<D: Device> FillingDevice<D> {
             next_tag: 0,
             fill_count: 0,
             is_flushing: false,
+            gone: None,
             fill: fill.clone(),
         };
         device.tell(None);
@@ -326,8 +329,20 @@ impl<D: Device> FillingDevice<D> {
         self.pass(Flight::Flush(filled), Command::flush(0));
     }
 
+    /// Notes that the cache has gone, and fails what waits for chunks: each command would have one fetched first,
+    /// to fail then.
+    fn note_gone(&mut self, error: DeviceError) {
+        self.gone = Some(error);
+        let held = std::mem::take(&mut self.held);
+        let failed = held.into_iter().map(|held| Completion { tag: held.tag, result: Err(error) });
+        self.ready.extend(failed);
+    }
+
     /// Keeps the fetcher busy with the lowest chunks that are missing.
     fn fetch_behind(&mut self) {
+        if self.gone.is_some() {
+            return;
+        }
         let busy = |progress: &&Progress| {
             matches!(progress, Progress::Fetching | Progress::Writing { .. })
         };
@@ -358,6 +373,11 @@ impl<D: Device> FillingDevice<D> {
     }
 
     fn take_completion(&mut self, completion: Completion) {
+        if let Err(error) = completion.result
+            && error.kind == DeviceErrorKind::Gone
+        {
+            self.note_gone(error);
+        }
         let flight = self.flights.remove(&completion.tag);
         match flight.expect("a completion answers a command in flight") {
             Flight::Host(tag) => {
@@ -460,7 +480,9 @@ unsafe impl<D: Device> Device for FillingDevice<D> {
             self.ready.push(Completion { tag: command.tag, result: Err(error) });
             return;
         }
-        if self.missing.is_empty() || command.kind == CommandKind::Flush {
+        if let Some(error) = self.gone {
+            self.ready.push(Completion { tag: command.tag, result: Err(error) });
+        } else if self.missing.is_empty() || command.kind == CommandKind::Flush {
             self.pass(Flight::Host(command.tag), command);
         } else {
             self.submit_or_hold(command);

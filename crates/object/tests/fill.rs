@@ -4,9 +4,13 @@ mod stamped;
 
 use coulter_device::conformance::{Access, SIZE_MIN};
 use coulter_device::wrap::{CutDevice, CutPolicy};
-use coulter_device::{Device, MemoryStore, OpenError, Wait, conformance_suite};
-use coulter_object::bucket::MemoryBucket;
+use coulter_device::{
+    AlignedMemory, Device, DeviceErrorKind, MemoryStore, OpenError, Wait, blocking,
+    conformance_suite,
+};
 use coulter_object::bucket::faulty::{FaultyBucket, Rates};
+use coulter_object::bucket::{MemoryBucket, MeteredBucket};
+
 use coulter_object::device::{CHUNK_SIZE, adopt, begin};
 use coulter_object::fill::{Fill, FillingDevice};
 use coulter_object::layout::commit::Content;
@@ -146,6 +150,43 @@ fn a_cache_survives_power_cuts(seed: u64) {
     faulty.set_rates(NO_FAULTS);
     oracle.assert_prefix(&open_copy(&copy(&*bucket)), kept);
     oracle.assert_prefix(&open_copy(&cache), kept);
+}
+
+/// Who reads on from a cache that has gone hears so at once, and has nothing fetched first.
+#[test]
+fn a_cache_that_has_gone_fails_every_command_and_fetches_nothing() {
+    let metered = MeteredBucket::new(MemoryBucket::new());
+    let meter = metered.meter();
+    let bucket: Arc<dyn Bucket> = Arc::new(metered);
+    shipped(&bucket, 2);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cut, handle) = CutDevice::new(MemoryStore::new(STORE_SIZE).open().expect("it is free"));
+    let (mut device, _, fill) = attach(cut, &bucket, BUSY, folder.path());
+    let missing = fill.status().missing_bytes;
+    assert!(missing > 0, "there is something to be fetched");
+    handle.cut(CutPolicy::LoseAll);
+    let gone = |device: &mut _| {
+        let result = blocking::flush(device);
+        result.is_err_and(|error| error.kind == DeviceErrorKind::Gone)
+    };
+    assert!(gone(&mut device));
+    // Fetches that were under way end: then nothing is counted any more, however long one looks.
+    let mut before = meter.total().gets;
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(gone(&mut device));
+        let now = meter.total().gets;
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    let mut memory = AlignedMemory::zeroed(BLOCK);
+    for block in 0..200 {
+        let result = blocking::read(&mut device, block * (STORE_SIZE / 256), &mut memory);
+        assert!(result.is_err_and(|error| error.kind == DeviceErrorKind::Gone));
+    }
+    assert_eq!(meter.total().gets, before, "nothing was fetched for them");
 }
 
 #[test]

@@ -79,18 +79,26 @@ impl Shared {
     fn fetch(&self, chunk: u64) -> Result<Fetched, ReplicaError> {
         let whole = chunk_range(chunk);
         let mut memory = AlignedMemory::zeroed((whole.end - whole.start) as usize);
+        let mut pieces = self.pieces.within(&whole);
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (start, piece) in self.pieces.within(&whole) {
-            let payload = self.payload(piece.source)?;
-            let from = piece.offset as usize;
-            let part = payload.get(from..from + piece.length as usize);
-            let part = part.ok_or_else(|| restore::too_short(piece.source))?;
-            let offset = (start - whole.start) as usize;
-            memory[offset..offset + part.len()].copy_from_slice(part);
-            let range = start..start + u64::from(piece.length);
+        for (start, piece) in &pieces {
+            let range = *start..start + u64::from(piece.length);
             match ranges.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => ranges.push(range),
+            }
+        }
+        // What was written at random lies in many objects by turns. Each is read once for the chunk.
+        pieces.sort_by_key(|(_, piece)| piece.source);
+        for own in pieces.chunk_by(|(_, a), (_, b)| a.source == b.source) {
+            let source = own[0].1.source;
+            let payload = self.payload(source)?;
+            for (start, piece) in own {
+                let from = piece.offset as usize;
+                let part = payload.get(from..from + piece.length as usize);
+                let part = part.ok_or_else(|| restore::too_short(source))?;
+                let offset = (start - whole.start) as usize;
+                memory[offset..offset + part.len()].copy_from_slice(part);
             }
         }
         Ok(Fetched { memory, ranges })
