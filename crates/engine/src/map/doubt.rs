@@ -24,6 +24,7 @@ impl Map {
         assert!(self.is_recovering, "a store that is open is not put in doubt");
         let range = range.start..range.end.min(self.volume_size);
         self.doubt.add(range.clone())?;
+        assert!(range.is_empty() || self.doubt.meets(&range), "what was added is in doubt");
         let per_leaf = ENTRIES_PER_PAGE as u64;
         for root in 0..self.directory.roots().len() {
             let found = &self.directory.roots()[root];
@@ -55,6 +56,7 @@ impl Map {
         for index in memory::listed(met.map(|update| update.index))? {
             let found = self.frames.chain_find(chain, index);
             let (slot, update) = found.expect("it was listed");
+            assert_eq!(update.index, index, "an update is of its address");
             self.frames.chain_set(slot, Update { pointer: BlockPointer::LOST, ..update });
         }
         Ok(())
@@ -73,6 +75,7 @@ impl Map {
         if !frame.is_some() {
             return;
         }
+        assert!(range.end - range.start <= ENTRIES_PER_PAGE as u64, "it is of one leaf");
         for lba in range {
             if self.doubt.contains(lba) {
                 let (_, index) = split(Lba(lba));
@@ -88,10 +91,12 @@ impl Map {
         segments: &mut Segments,
         now: Sequence,
     ) -> Result<bool, NoMemory> {
+        assert!(self.is_recovering, "it is decided before anything is written");
         for index in 0..self.doubt.ranges().len() {
             let range = self.doubt.ranges()[index].clone();
             for lba in range {
-                if !self.reserve(1) || self.journal_room() <= 1 {
+                // In this order: what is promised must be used or given back.
+                if self.journal_room() <= 1 || !self.reserve(1) {
                     return Ok(false);
                 }
                 self.make_leaves(Lba(lba), 1)?;
