@@ -35,7 +35,7 @@ package-test: ## the package installed in a virtual machine: fstab, reboots, upg
 	scripts/package.sh
 	scripts/package-test.sh
 
-static: ## one program that needs no library: target/x86_64-unknown-linux-musl/release/coulter
+static: ## one program that needs no library: target/x86_64-unknown-linux-musl/release-lto/coulter
 	scripts/setup.sh static
 	scripts/static.sh
 

@@ -127,8 +127,8 @@ look() {
   mount -o loop,ro,noload "$work/disk" "$mounted"
   for store in one two; do
     cp --sparse=always "$mounted/srv/$store.img" "$work/$store.img"
-    ${COULTER:-target/release/coulter} check --data "$work/$store.img" >/dev/null 2>&1 || fail "$store is not sound"
-    ${COULTER:-target/release/coulter} check --json "$work/$store.img" | grep -q '"clean": true' ||
+    ${COULTER:-target/release-lto/coulter} check --data "$work/$store.img" >/dev/null 2>&1 || fail "$store is not sound"
+    ${COULTER:-target/release-lto/coulter} check --json "$work/$store.img" | grep -q '"clean": true' ||
       fail "$store was not closed in order"
     rm "$work/$store.img"
     echo "  $store: sound, and closed in order" >&2

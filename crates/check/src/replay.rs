@@ -402,7 +402,7 @@ impl Search<'_, '_> {
             accepted.push(found);
             next = next.saturating_add(1);
         }
-        // Of a group, all or nothing.
+        // A group takes effect as a whole or not at all.
         while let Some(last) = accepted.pop_if(|last| last.goes_on) {
             next = last.sequence;
             at = Some(last.pba);

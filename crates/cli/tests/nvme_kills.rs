@@ -29,11 +29,11 @@ const FLUSH: u64 = u64::MAX;
 /// What has been promised of a page.
 #[derive(Clone, Copy, Default)]
 struct Page {
-    /// Of the last write that was sent.
+    /// The number of the last write that was sent.
     sent: u64,
-    /// Of the last write that was acknowledged.
+    /// The number of the last write that was acknowledged.
     acknowledged: u64,
-    /// Of the last write that a crash must keep.
+    /// The number of the last write that a crash must keep.
     durable: u64,
     is_busy: bool,
 }

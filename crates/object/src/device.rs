@@ -232,7 +232,7 @@ impl<D: Device> ShippedDevice<D> {
         drop(shared);
         if wants_commit {
             self.shipper.ask_for_commit();
-            // Whoever asks is told how it stands from here on, not before.
+            // So that the next status is told anew.
             self.told = Duration::ZERO;
         }
         self.leave(leaving);

@@ -146,7 +146,7 @@ fn a_cache_survives_power_cuts(seed: u64) {
     wait_until("the cache is whole", || fill.status().missing_bytes == 0);
     let kept = oracle.assert_prefix(&volume, oracle.flushed);
     volume.close().expect("it is closed in order");
-    // Whoever only looks tries a few times, and of thousands of reads one fails as often.
+    // `open_copy` repeats a read a few times only, and one of thousands would fail each time.
     faulty.set_rates(NO_FAULTS);
     oracle.assert_prefix(&open_copy(&copy(&*bucket)), kept);
     oracle.assert_prefix(&open_copy(&cache), kept);

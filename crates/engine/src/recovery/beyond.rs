@@ -208,7 +208,7 @@ impl Recovery {
             follows && (found.intact || found.sequence <= durable)
         };
         self.accepted = self.found.iter().take_while(counts).count();
-        // Of a group, all or nothing.
+        // A group takes effect as a whole or not at all.
         if !sings(Canary::GroupHalved) {
             let is_end = |found: &Found| !found.goes_on || (skips && found.sequence < durable);
             let ends = self.found[..self.accepted].iter().rposition(is_end);

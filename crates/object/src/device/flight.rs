@@ -8,7 +8,7 @@ use std::ops::Range;
 /// A command on its way in the device within.
 #[derive(Debug)]
 pub(super) enum Flight {
-    /// Of the host. Crossed: another that changes some of the same bytes was on its way at the same time, so nobody
+    /// A command of the host. Crossed: another that changes some of the same bytes was on its way at the same time, so nobody
     /// but the device knows what it left.
     Host { command: Command, is_crossed: bool },
     /// A flush of the host, with its number in the order of submission, from 1 on.

@@ -90,7 +90,7 @@ impl Replica {
     pub fn commit(&self) {
         let mut shared = self.lock();
         shared.wants_commit = true;
-        // What was told before this is of no use to whoever waits for it.
+        // A status from before this call cannot answer it.
         shared.status.is_idle = false;
         drop(shared);
         self.waker.wake();
