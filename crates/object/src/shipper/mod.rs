@@ -415,6 +415,9 @@ impl Shipper {
         // The lowest ranges hold the superblocks, which are written again soonest: they are read first,
         // and few bytes need no object of their own.
         let inline = self.dirty.take(self.settings.inline_max);
+        for job in self.waiting().collect::<Vec<JobId>>() {
+            self.trim(job);
+        }
         while !self.dirty.is_empty() {
             self.capture();
         }
@@ -465,10 +468,40 @@ impl Shipper {
         let under_way = self.captures.values().filter(is_under_way).count();
         let room = self.settings.captures_max.saturating_sub(under_way);
         // The oldest first: these may be frozen, and hold up others.
-        let waiting = self.captures.iter_mut().filter(|(_, one)| one.progress == Progress::Waiting);
-        for (job, capture) in waiting.take(room) {
+        for job in self.waiting().take(room).collect::<Vec<JobId>>() {
+            if !self.is_frozen(job) {
+                self.trim(job);
+            }
+            let capture = self.captures.get_mut(&job).expect("it waits");
             capture.progress = Progress::Reading;
-            self.actions.push_back(Action::Read { job: *job, ranges: capture.ranges.clone() });
+            self.actions.push_back(Action::Read { job, ranges: capture.ranges.clone() });
+        }
+    }
+
+    /// The captures that were not begun, the oldest first.
+    fn waiting(&self) -> impl Iterator<Item = JobId> + '_ {
+        let waiting = self.captures.iter().filter(|(_, one)| one.progress == Progress::Waiting);
+        waiting.map(|(job, _)| *job)
+    }
+
+    /// Leaves out of a capture that waits what has changed since: another object will hold that. No commit refers
+    /// to the capture yet, so its bytes may still change places.
+    fn trim(&mut self, job: JobId) {
+        let capture = self.captures.get_mut(&job).expect("it waits");
+        assert_eq!(capture.progress, Progress::Waiting, "what is read has its place");
+        let source = capture.source;
+        let current = capture.ranges.iter().flat_map(|range| self.staged.within(range));
+        let current = current.filter(|(_, piece)| piece.source == source);
+        let current: RangeSet =
+            current.map(|(start, piece)| start..start + u64::from(piece.length)).collect();
+        assert!(!current.is_empty(), "a capture that nothing needs is forgotten");
+        capture.ranges = current.iter().collect();
+        let mut offset = 0;
+        for range in &capture.ranges {
+            let length = u32::try_from(range.end - range.start).expect("an object is small");
+            self.staged.clear(range, &mut Vec::new());
+            self.staged.place(range.start, Piece { length, source, offset });
+            offset += length;
         }
     }
 
