@@ -201,7 +201,7 @@ operator: ## daemons restarted, killed, tuned at random under hosts; then six op
 
 damage: ## 12,000 damaged stores, each block of six stores, 10,000 pairs: nothing that comes out is wrong and called good
 	scripts/setup.sh build
-	$(CARGO) test --quiet --release --package coulter-sim --test damage_sweep --test block_sweep -- \
+	$(CARGO) test --quiet --package coulter-sim --test damage_sweep --test block_sweep --test block_mends -- \
 	  --ignored --nocapture
 
 fs-crashes: ## each cut of each workload of two operations on a file system of Coulter's own: minutes

@@ -169,7 +169,7 @@ impl Recovery {
         }
         let first = shared.superblock.checkpoint.sequence + 1;
         self.accept(first);
-        let is_readable = self.assert_readable();
+        let is_readable = self.assert_readable(shared);
         if self.first_missing(first).is_none() && is_readable.is_ok() {
             return Ok(false);
         }

@@ -123,8 +123,8 @@ impl Recovery {
             let (walk, Piece { count, buffer, .. }) = match (job.kind, job.target) {
                 (JobKind::Walk { walk }, Target::Record(buffer)) => {
                     let piece = Piece { pba: job.pba, count: job.count, buffer };
-                    if let Err(errno) = result {
-                        self.begin_walk_blocks(shared, walk, piece, errno)?;
+                    if result.is_err() {
+                        self.begin_walk_blocks(shared, walk, piece);
                         continue;
                     }
                     (walk, piece)
@@ -317,7 +317,7 @@ impl Recovery {
             self.lose_records(shared, (first, error))?;
         }
         if shared.config.degraded == Degraded::Refused {
-            self.assert_readable()?;
+            self.assert_readable(shared)?;
         }
         let last = last.max(self.durable);
         if self.generation > shared.superblock.generation {

@@ -1,6 +1,8 @@
 //! Stores that have lived, what is in them, and what salvage takes out of them.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses some of it")]
 
+pub mod uses;
+
 use coulter_check::ReadBlocks;
 use coulter_check::salvage::{Options, Salvage, Sink, State, salvage};
 use coulter_engine::reclaim::Reclaim;
