@@ -112,6 +112,10 @@ overlay-paper: build ## the sVFS paper on real mounts: with `coulter overlay` an
 	scripts/overlay_paper.py --figures --json target/overlay-paper.json $(ARGUMENTS)
 	$(LABORATORY) report --measured target/overlay-paper.json
 
+overlay-f2fs: build ## the sVFS paper's micro row on F2FS, in user-mode Linux
+	scripts/setup.sh f2fs
+	scripts/overlay_f2fs.sh $(ARGUMENTS)
+
 programs: ## databases, mail and files on a volume and beside it, on this disk and held back as a cloud volume is
 	scripts/setup.sh bench
 	$(CARGO) run --quiet --release --package coulter-systems --bin programs -- $(ARGUMENTS)
@@ -235,4 +239,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

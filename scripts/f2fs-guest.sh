@@ -40,6 +40,17 @@ fsck_f2fs() {
   ! grep -E '\[ASSERT\]|\[FIX\]|\[Fail\]' /run/check || fail "fsck.f2fs found something"
 }
 
+# Blocks of 4 KiB that 8 threads write at random below $1 in $2 seconds, direct or not ($3), a second; what waits
+# in memory counts when it is durable.
+random_writes() {
+  local begun blocks
+  begun=$(date +%s%N)
+  blocks=$(fio --name=random --directory="$1" --size=6M --rw=randwrite --bs=4k --numjobs=8 --thread --group_reporting \
+    --ioengine=psync --direct="$3" --time_based --runtime="$2" --end_fsync=1 --filename_format='random.$jobnum' \
+    --minimal --eta=never | cut -d';' -f47)
+  echo $((blocks / 4 * 1000000 / (($(date +%s%N) - begun) / 1000)))
+}
+
 # The same work on an emulated flash drive, with a volume on it or without.
 on_drive() {
   device=$("$COULTER" flash attach --name drive --size 512M --via loop "$@")
@@ -57,6 +68,28 @@ case $PART in
   drive)
     on_drive
     on_drive --volume
+    ;;
+  overlay)
+    for side in a b; do
+      mkfs.f2fs -q -f "/dev/ubd$side" >/run/check
+      mkdir -p "/mnt/$side"
+      mount -t f2fs "/dev/ubd$side" "/mnt/$side"
+      mkdir "/mnt/$side/data"
+      for number in 0 1 2 3 4 5 6 7; do
+        dd if=/dev/urandom of="/mnt/$side/data/random.$number" bs=1M count=6 conv=fsync 2>/dev/null
+      done
+    done
+    "$COULTER" overlay /mnt/b/data --store-size 512M --settle never
+    for turn in 1 2 3; do
+      for direct in 1 0; do
+        for side in a b; do
+          echo "micro $turn $direct $side $(random_writes "/mnt/$side/data" "$SECONDS_EACH" $direct)."
+        done
+      done
+    done
+    "$COULTER" overlay detach /mnt/b/data
+    umount /mnt/b
+    fsck_f2fs /dev/ubdb
     ;;
   verify)
     "$COULTER" create $DISK --force >/dev/null

@@ -3,6 +3,7 @@
 use crate::locks::Mode;
 use crate::lower::Lower;
 use crate::overlay::Overlay;
+use crate::settle::Step;
 use crate::store::Batch;
 use coulter::buffer::Buffer;
 use coulter_files::{CHANGES_MAX, Change, Command, Io, IoError, Reply, Response, WRITE_BLOCKS_MAX};
@@ -64,7 +65,7 @@ pub(crate) enum Then {
     /// The request can go on.
     Retry(Box<crate::overlay::Work>),
     /// Settling goes on.
-    Settle(crate::settle::Step),
+    Settle(Step),
 }
 
 impl<L: Lower> Overlay<L> {
@@ -241,9 +242,8 @@ impl<L: Lower> Overlay<L> {
             Stage::Then(Then::Retry(work)) | Stage::Flush(Then::Retry(work)) => {
                 return self.refuse(*work, errno);
             }
-            Stage::Then(Then::Settle(_)) | Stage::Flush(Then::Settle(_)) => {
-                self.settle_failed(lock, errno);
-                return;
+            Stage::Then(Then::Settle(step)) | Stage::Flush(Then::Settle(step)) => {
+                return self.settle_step_failed(lock, errno, step);
             }
             _ => Buffer::empty(),
         };
@@ -274,16 +274,16 @@ impl Stage {
             Stage::Read { buffer, .. } => Some(&mut buffer[..]),
             Stage::Merge(merge) => Some(&mut merge.image[..]),
             Stage::Cut(cut) => Some(&mut cut.edge[..]),
-            Stage::Then(Then::Settle(crate::settle::Step::Copy { bytes, .. })) => {
-                Some(&mut bytes[..])
-            }
             _ => None,
         }
     }
 
     /// Takes back a buffer that was lent.
     fn give(&mut self, lent: Buffer) {
-        if let Stage::Read { buffer, .. } | Stage::Written { buffer, .. } = self {
+        if let Stage::Read { buffer, .. }
+        | Stage::Written { buffer, .. }
+        | Stage::Then(Then::Settle(Step::Copy { bytes: buffer, .. })) = self
+        {
             *buffer = lent;
         }
     }

@@ -50,6 +50,7 @@
 //! - A node that the kernel knows and that has no name any more is held by a descriptor.
 
 mod adopt;
+mod ahead;
 mod data;
 mod directory;
 mod io;

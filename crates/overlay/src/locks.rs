@@ -68,13 +68,13 @@ impl<L: Lower> Overlay<L> {
     }
 
     /// Takes the lock for a step of settling; or that waits in its turn.
-    pub(crate) fn lock_to_settle(&mut self, record: u32) -> bool {
+    pub(crate) fn lock_to_settle(&mut self, record: u32, mode: Mode) -> bool {
         let lock = &mut self.store.adopted_mut(record).lock;
-        let is_free = lock.waiting.is_empty() && lock.allows(Mode::Exclusive);
+        let is_free = lock.waiting.is_empty() && lock.allows(mode);
         if is_free {
-            lock.take(Mode::Exclusive);
+            lock.take(mode);
         } else {
-            lock.waiting.push_back((Mode::Exclusive, None));
+            lock.waiting.push_back((mode, None));
         }
         is_free
     }
@@ -98,7 +98,7 @@ impl<L: Lower> Overlay<L> {
             lock.take(mode);
             match lock.waiting.pop_front() {
                 Some((_, Some(work))) => self.execute_locked(record, mode, work),
-                Some((_, None)) => self.settle_step(record),
+                Some((_, None)) => self.settle_step(record, mode),
                 None => return,
             }
         }

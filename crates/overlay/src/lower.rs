@@ -3,6 +3,7 @@
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
 use coulter_format::overlay::Fingerprint;
 pub use coulter_format::overlay::Handle;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 /// What the lower file system says, or an error number.
@@ -92,7 +93,17 @@ pub trait Lower {
     fn begin_sync(&mut self, node: &Handle, _tag: u64) -> Option<Outcome<()>> {
         Some(self.sync(node))
     }
-    /// A sync that was begun and has ended: its tag, and how.
+    /// Begins to write a range of a file to the disk, which makes nothing durable but leaves less to a later
+    /// sync. `None`: [`Lower::next_synced`] tells when it has ended.
+    fn begin_writing_out(
+        &mut self,
+        _node: &Handle,
+        _range: Range<u64>,
+        _tag: u64,
+    ) -> Option<Outcome<()>> {
+        Some(Ok(()))
+    }
+    /// What was begun and has ended: its tag, and how.
     fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {
         None
     }

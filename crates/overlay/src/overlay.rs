@@ -458,6 +458,7 @@ impl<L: Lower> FileService for Overlay<L> {
             && self.ios.is_empty()
             && self.syncs.is_empty()
             && self.syncing.is_empty()
+            && self.settling.is_quiet()
             && self.idle_pending.len() == self.pending.len()
     }
 }

@@ -133,8 +133,8 @@ impl<L: Lower> Overlay<L> {
             // A string takes all text.
             let _ = write!(text, ",\"{name}\":{value}");
         }
-        let settling =
-            self.settling.job.map_or(0, |(record, _)| self.store.adopted(record).record.number);
+        let job = self.settling.jobs.first();
+        let settling = job.map_or(0, |job| self.store.adopted(job.record).record.number);
         let error = self.settling.error.map_or(String::from("null"), |errno| {
             format!("{:?}", std::io::Error::from_raw_os_error(errno).to_string())
         });

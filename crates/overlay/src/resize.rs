@@ -48,6 +48,9 @@ impl<L: Lower> Overlay<L> {
         let size = changes.size.unwrap_or(0);
         let mut cut = Cut { record, number: *inode, size, host: 0, edge: Vec::new(), now };
         let is_shorter = size < self.store.adopted(record).record.size;
+        if is_shorter {
+            self.settling.begin_anew(record);
+        }
         let edge = size / BLOCK;
         match self.store.host_block(record, edge) {
             Some(block) if is_shorter && !size.is_multiple_of(BLOCK) => {

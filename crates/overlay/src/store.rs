@@ -9,6 +9,8 @@ use coulter_format::{BLOCK_SIZE, Block};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const WORDS: usize = WINDOW_BLOCKS as usize / 64;
+/// Blocks between two runs that are read along: those that are not here cost nothing.
+const GAP_BLOCKS_MAX: u64 = 16;
 
 /// A bit for each block of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub(crate) struct Window {
     pub(crate) owner: Owner,
     /// Blocks that are here.
     pub(crate) present: Bits,
-    /// Blocks that the settling under way has brought home, and that were not written since.
+    /// Blocks that the settling under way has brought home or asked for, and that were not written since.
     pub(crate) copied: Bits,
 }
 
@@ -83,6 +85,19 @@ pub(crate) struct Piece {
     pub(crate) count: u64,
     /// The host block where they begin.
     pub(crate) host: Option<u64>,
+}
+
+/// Blocks of one window that are brought home together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Portion {
+    /// The first block's number in the file.
+    pub(crate) first: u64,
+    /// Blocks of the span, those between the runs included.
+    pub(crate) count: u64,
+    /// The host block where it begins.
+    pub(crate) host: u64,
+    /// Where the blocks lie in it: first and number of each run.
+    pub(crate) runs: Vec<(u64, u64)>,
 }
 
 /// Changes that take effect together.
@@ -231,7 +246,9 @@ impl Store {
     /// Notes that a block of a window is here now.
     pub(crate) fn mark_present(&mut self, window: u32, index: u64) {
         let Some(found) = &mut self.windows[window as usize] else { return };
-        found.copied.clear(index);
+        if !crate::is_broken("copied") {
+            found.copied.clear(index);
+        }
         if !found.present.has(index) {
             found.present.set(index);
             let record = found.owner.record;
@@ -279,30 +296,40 @@ impl Store {
             as u64
     }
 
-    /// The next run of at most `count_max` blocks from `from` on that is here and was not brought home.
-    pub(crate) fn next_to_settle(&self, record: u32, from: u64, count_max: u64) -> Option<Piece> {
+    /// The next blocks from `from` on that are here and were not brought home, in a span of at most `count_max`
+    /// blocks of one window.
+    pub(crate) fn next_to_settle(&self, record: u32, from: u64, count_max: u64) -> Option<Portion> {
         let adopted = self.adopted(record);
         for (stretch, window) in adopted.windows.range(from / WINDOW_BLOCKS..) {
             let found = self.windows[*window as usize].as_ref().expect("it is in use");
-            let waits = |index: u64| found.present.has(index) && !found.copied.has(index);
+            let waits = |index: &u64| found.present.has(*index) && !found.copied.has(*index);
             let start = if *stretch == from / WINDOW_BLOCKS { from % WINDOW_BLOCKS } else { 0 };
-            let Some(index) = (start..WINDOW_BLOCKS).find(|index| waits(*index)) else { continue };
-            let limit = WINDOW_BLOCKS.min(index + count_max);
-            let end = (index..limit).find(|index| !waits(*index)).unwrap_or(limit);
-            let host = Some(self.window_start(*window) + index);
-            let first = stretch * WINDOW_BLOCKS + index;
-            return Some(Piece { first, count: end - index, host });
+            let Some(start) = (start..WINDOW_BLOCKS).find(waits) else { continue };
+            let mut runs: Vec<(u64, u64)> = Vec::new();
+            for index in (start..WINDOW_BLOCKS.min(start + count_max)).filter(waits) {
+                match runs.last_mut().map(|(first, count)| (start + *first + *count, count)) {
+                    Some((end, count)) if end == index => *count += 1,
+                    Some((end, _)) if index - end > GAP_BLOCKS_MAX => break,
+                    _ => runs.push((index - start, 1)),
+                }
+            }
+            let count = runs.last().map_or(0, |(first, count)| first + count);
+            let (first, host) =
+                (stretch * WINDOW_BLOCKS + start, self.window_start(*window) + start);
+            return Some(Portion { first, count, host, runs });
         }
         None
     }
 
-    /// Notes that a run was brought home.
-    pub(crate) fn mark_copied(&mut self, record: u32, piece: Piece) {
-        let window = self.adopted(record).windows.get(&(piece.first / WINDOW_BLOCKS)).copied();
+    /// Notes that blocks were brought home, or are asked for to be.
+    pub(crate) fn mark_copied(&mut self, record: u32, portion: &Portion) {
+        let window = self.adopted(record).windows.get(&(portion.first / WINDOW_BLOCKS)).copied();
         let Some(found) = window.and_then(|window| self.windows[window as usize].as_mut()) else {
             return;
         };
-        (0..piece.count).for_each(|index| found.copied.set(piece.first % WINDOW_BLOCKS + index));
+        let start = portion.first % WINDOW_BLOCKS;
+        let blocks = portion.runs.iter().flat_map(|(first, count)| *first..first + count);
+        blocks.for_each(|index| found.copied.set(start + index));
     }
 
     /// Nothing of a file counts as brought home.

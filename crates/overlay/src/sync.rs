@@ -57,7 +57,9 @@ impl<L: Lower> Overlay<L> {
     pub(crate) fn take_synced(&mut self) -> bool {
         let mut any = false;
         while let Some((number, result)) = self.lower.next_synced() {
-            self.synced(number, result);
+            if !self.settle_synced(number, result) {
+                self.synced(number, result);
+            }
             any = true;
         }
         any
@@ -156,7 +158,7 @@ impl<L: Lower> Overlay<L> {
         }
         self.lower.sync_all()?;
         for record in std::mem::take(&mut self.forgettable) {
-            let is_settling = self.settling.job.is_some_and(|(job, _)| job == record);
+            let is_settling = self.settling.is_at(record);
             if is_settling || !self.store.adopted(record).lock.is_idle() {
                 // A step of it is still under way.
                 self.forgettable.insert(record);

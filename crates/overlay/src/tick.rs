@@ -25,7 +25,7 @@ impl<L: Lower> Overlay<L> {
     /// A write waits until something is settled. Without anything to settle there is no space.
     pub(crate) fn wait_for_room(&mut self, work: Work) {
         self.settle_fullest();
-        if self.settling.queue.is_empty() && self.settling.job.is_none() {
+        if self.settling.backlog() == 0 {
             return self.refuse(work, libc::ENOSPC);
         }
         self.waiting_for_room.push_back(work);
@@ -33,7 +33,7 @@ impl<L: Lower> Overlay<L> {
 
     /// Has the file settled that has most blocks here.
     fn settle_fullest(&mut self) {
-        if self.settling.job.is_some() || !self.settling.queue.is_empty() {
+        if self.settling.backlog() > 0 {
             return;
         }
         let served = self.store.records.iter().enumerate().filter_map(|(record, adopted)| {

@@ -347,6 +347,11 @@ impl Attach {
             Some(path) => std::path::absolute(path).map_err(|e| CliError::io("find", path, e))?,
             None => hidden.own_store(),
         };
+        if self.store.is_some() && lies_in(&path, directory) {
+            let why = format!("its store {} lies in it, among the files", path.display());
+            let help = "name another place with --store, or none: then it is hidden".to_owned();
+            return Err(unfit(directory, why, help));
+        }
         if self.store.is_none() {
             // Without the note that comes last it was never used.
             hidden.remove_store()?;
@@ -421,6 +426,12 @@ impl Attach {
         let entry = launch::launch(state, words)?;
         tell(&entry)
     }
+}
+
+/// Whether a file that need not be there lies in a directory or below it.
+fn lies_in(path: &Path, directory: &Path) -> bool {
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    parent.is_some_and(|parent| parent.starts_with(directory))
 }
 
 fn disk_size(path: &Path) -> Result<u64, CliError> {

@@ -2,5 +2,6 @@
 
 mod figures;
 mod orphans;
+mod refused;
 mod settling;
 mod write_back;

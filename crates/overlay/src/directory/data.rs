@@ -1,11 +1,12 @@
 //! Bytes and attributes of nodes.
 
-use super::syncer::Syncer;
+use super::syncer::{Job, Syncer, Work};
 use super::{Directory, errno, handles};
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Usage, Whence, XattrMode};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, SeekFrom, Timespec, Timestamps, Uid};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that one call copies inside the kernel.
@@ -24,6 +25,18 @@ impl Directory {
             libc::S_IFDIR => self.locate_directory(node).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// Has a thread do it; without threads it is done at once.
+    fn begin(&mut self, job: Job) -> Option<Outcome<()>> {
+        if self.syncer.is_none() {
+            self.syncer = Syncer::start().ok();
+        }
+        match &self.syncer {
+            Some(syncer) => syncer.begin(job),
+            None => return Some(job.work.carry_out(&job.file)),
+        }
+        None
     }
 }
 
@@ -111,19 +124,24 @@ impl Lower for Directory {
     }
 
     fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
-        let file = match self.descriptor_to_sync(node) {
-            Ok(Some(file)) => file,
-            Ok(None) => return Some(self.sync_all()),
-            Err(errno) => return Some(Err(errno)),
-        };
-        if self.syncer.is_none() {
-            self.syncer = Syncer::start().ok();
+        match self.descriptor_to_sync(node) {
+            Ok(Some(file)) => self.begin(Job { tag, file, work: Work::Sync }),
+            Ok(None) => Some(self.sync_all()),
+            Err(errno) => Some(Err(errno)),
         }
-        match &self.syncer {
-            Some(syncer) => syncer.begin(tag, file),
-            None => return Some(rustix::fs::fsync(file).map_err(errno)),
+    }
+
+    fn begin_writing_out(
+        &mut self,
+        node: &Handle,
+        range: Range<u64>,
+        tag: u64,
+    ) -> Option<Outcome<()>> {
+        match self.descriptor_to_sync(node) {
+            Ok(Some(file)) => self.begin(Job { tag, file, work: Work::WriteOut(range) }),
+            Ok(None) => Some(Ok(())),
+            Err(errno) => Some(Err(errno)),
         }
-        None
     }
 
     fn next_synced(&mut self) -> Option<(u64, Outcome<()>)> {

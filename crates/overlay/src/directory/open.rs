@@ -9,13 +9,20 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-/// File systems whose `fsync` or handles mean too little: their number and name.
-const UNFIT: [(i64, &str); 8] = [
+/// File systems whose `fsync` or handles mean too little, or which other hosts change: their number and name.
+const UNFIT: [(i64, &str); 15] = [
     (0x6573_5546, "FUSE"),
     (0x6969, "NFS"),
     (0xff53_4d42, "SMB"),
     (0xfe53_4d42, "SMB"),
     (0x0102_1997, "9p"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x7461_636f, "OCFS2"),
+    (0x0116_1970, "GFS2"),
     (0x0102_1994, "tmpfs"),
     (0x8584_58f6, "ramfs"),
     (0x794c_7630, "overlayfs"),
@@ -100,8 +107,7 @@ impl Directory {
 fn check_kind(root: &OwnedFd) -> Result<(), OpenError> {
     let system = |step| move |error| OpenError::System(step, errno(error));
     let found = rustix::fs::fstatfs(root).map_err(system("look at its file system"))?;
-    let kind = found.f_type as i64 & 0xffff_ffff;
-    if let Some((_, name)) = UNFIT.iter().find(|(number, _)| *number == kind) {
+    if let Some(name) = unfit(found.f_type as i64) {
         return Err(OpenError::Kind(name));
     }
     let found = rustix::fs::fstatvfs(root).map_err(system("look at its file system"))?;
@@ -109,4 +115,24 @@ fn check_kind(root: &OwnedFd) -> Result<(), OpenError> {
         return Err(OpenError::ReadOnly);
     }
     Ok(())
+}
+
+/// The name of a kind of file system that cannot be below.
+fn unfit(kind: i64) -> Option<&'static str> {
+    UNFIT.iter().find(|(number, _)| *number == kind & 0xffff_ffff).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_unfit_and_those_that_are_named_are_not() {
+        assert_eq!(unfit(libc::NFS_SUPER_MAGIC), Some("NFS"));
+        assert_eq!(unfit(libc::AFS_SUPER_MAGIC), Some("AFS"));
+        // Where the field has 32 bits the sign comes along.
+        assert_eq!(unfit(i64::from(0xff53_4d42_u32 as i32)), Some("SMB"));
+        let fit = [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC];
+        assert!(fit.into_iter().all(|kind| unfit(kind).is_none()));
+    }
 }

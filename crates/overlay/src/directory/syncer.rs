@@ -1,4 +1,4 @@
-//! Threads that wait for `fsync`, so that the mount's own thread does not.
+//! Threads that wait for `fsync` and for a busy disk, so that the mount's own thread does not.
 //!
 //! Many files are synced at once: then the lower file system makes them durable with one commit, and its device
 //! with one flush.
@@ -11,17 +11,44 @@ use super::errno;
 use crate::lower::Outcome;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::Advice;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Syncs that are waited for at once; the next ones wait for a thread.
+/// What is waited for at once; the next one waits for a thread.
 const THREADS: usize = 16;
 
-/// A file to be made durable, and what its end is called.
-struct Job {
-    tag: u64,
-    file: OwnedFd,
+/// What is to be done with a file.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// It is made durable.
+    Sync,
+    /// These bytes are written to the disk, which may sleep until that takes them.
+    WriteOut(Range<u64>),
+}
+
+/// Work, and what its end is called.
+pub(super) struct Job {
+    pub(super) tag: u64,
+    pub(super) file: OwnedFd,
+    pub(super) work: Work,
+}
+
+impl Work {
+    pub(super) fn carry_out(&self, file: &OwnedFd) -> Outcome<()> {
+        match self {
+            Work::Sync => rustix::fs::fsync(file).map_err(errno),
+            Work::WriteOut(range) => {
+                // Dirty pages are written out then; who says so does not wait for them. Clean ones go, which are in
+                // memory as pages of the mount if anybody reads them.
+                let length = NonZeroU64::new(range.end - range.start);
+                rustix::fs::fadvise(file, range.start, length, Advice::DontNeed).map_err(errno)
+            }
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -57,10 +84,10 @@ impl Syncer {
         Ok(Syncer { jobs: Some(jobs), ended, wake, threads })
     }
 
-    /// Begins to make a file durable.
-    pub(super) fn begin(&self, tag: u64, file: OwnedFd) {
+    /// Begins with it.
+    pub(super) fn begin(&self, job: Job) {
         let jobs = self.jobs.as_ref().expect("they are there until this is dropped");
-        assert!(jobs.send(Job { tag, file }).is_ok(), "the threads wait for work");
+        assert!(jobs.send(job).is_ok(), "the threads wait for work");
     }
 
     /// The next sync that has ended, and how.
@@ -94,8 +121,8 @@ impl Drop for Syncer {
 fn serve(waiting: &Mutex<Receiver<Job>>, report: &Sender<(u64, Outcome<()>)>, wake: &OwnedFd) {
     loop {
         let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { tag, file }) = job else { return };
-        let result = rustix::fs::fsync(&file).map_err(errno);
+        let Ok(Job { tag, file, work }) = job else { return };
+        let result = work.carry_out(&file);
         // Before anybody hears of it: what is unmounted then must not be in use.
         drop(file);
         if report.send((tag, result)).is_err() {
@@ -116,7 +143,9 @@ mod tests {
         let syncer = Syncer::start().expect("there are threads");
         let file = tempfile::tempfile().expect("it can be made");
         for tag in 0..100 {
-            syncer.begin(tag, file.try_clone().expect("there is a descriptor").into());
+            let file = file.try_clone().expect("there is a descriptor").into();
+            let work = if tag % 2 == 0 { Work::Sync } else { Work::WriteOut(0..8192) };
+            syncer.begin(Job { tag, file, work });
         }
         let mut told = Vec::new();
         while told.len() < 100 {
@@ -137,7 +166,7 @@ mod tests {
     fn an_error_is_told() {
         let syncer = Syncer::start().expect("there are threads");
         let (_reader, writer) = rustix::pipe::pipe().expect("it can be made");
-        syncer.begin(7, writer);
+        syncer.begin(Job { tag: 7, file: writer, work: Work::Sync });
         let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
         let mut fds = [PollFd::from_borrowed_fd(syncer.wake(), PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&limit)), Ok(1));

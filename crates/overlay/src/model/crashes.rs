@@ -38,9 +38,9 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Remove,
 ];
 
-struct Mount {
-    overlay: Overlay<ModelLower>,
-    volume: ModelVolume,
+pub(super) struct Mount {
+    pub(super) overlay: Overlay<ModelLower>,
+    pub(super) volume: ModelVolume,
     clock: i64,
     /// What there was after each command of the last operation.
     moments: Vec<(ModelLower, ModelVolume)>,
@@ -48,7 +48,11 @@ struct Mount {
 
 impl Mount {
     fn new() -> (Mount, Vec<u8>) {
-        let content: Vec<u8> = (0..5 * BLOCK_SIZE).map(|at| (at / 97) as u8 | 1).collect();
+        Mount::with_blocks(5)
+    }
+
+    pub(super) fn with_blocks(count: usize) -> (Mount, Vec<u8>) {
+        let content: Vec<u8> = (0..count * BLOCK_SIZE).map(|at| (at / 97) as u8 | 1).collect();
         let lower = ModelLower::with_file(NAME, &content);
         let superblock = create([7; 16], lower.root(), BLOCKS, 10_000);
         let mut block = [0; BLOCK_SIZE];
@@ -66,8 +70,13 @@ impl Mount {
         mount
     }
 
-    fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         while self.complete_one() || self.end_sync() {}
+    }
+
+    /// For a test that has no crashes.
+    pub(super) fn forget_moments(&mut self) {
+        self.moments.clear();
     }
 
     /// Carries out a command; false if there is none.
@@ -80,7 +89,7 @@ impl Mount {
     }
 
     /// Ends a sync of the lower directory that goes on; false if there is none.
-    fn end_sync(&mut self) -> bool {
+    pub(super) fn end_sync(&mut self) -> bool {
         if !self.overlay.lower.end_sync() {
             return false;
         }
@@ -89,7 +98,7 @@ impl Mount {
         true
     }
 
-    fn ask(&mut self, request: Request) -> Result<Reply, i32> {
+    pub(super) fn ask(&mut self, request: Request) -> Result<Reply, i32> {
         self.clock += 1;
         self.overlay.handle_request(1, request, Time { seconds: self.clock, nanoseconds: 0 });
         self.overlay.handle_time(0);
@@ -99,7 +108,7 @@ impl Mount {
         response.result
     }
 
-    fn find(&mut self) -> Result<u64, i32> {
+    pub(super) fn find(&mut self) -> Result<u64, i32> {
         let name = Name::new(NAME).expect("a name");
         match self.ask(Request::Lookup { directory: ROOT, name })? {
             Reply::Entry(entry) => Ok(entry.number),
@@ -108,7 +117,7 @@ impl Mount {
     }
 
     /// All of the file; `None` if there is none.
-    fn content(&mut self) -> Result<Option<Vec<u8>>, i32> {
+    pub(super) fn content(&mut self) -> Result<Option<Vec<u8>>, i32> {
         let inode = match self.find() {
             Err(libc::ENOENT) => return Ok(None),
             found => found?,
@@ -270,18 +279,22 @@ fn step_and_crash(
 
 /// All workloads of so many operations; the number of crashes.
 fn run_all(length: u32) -> Result<u64, String> {
+    run_behind(&[], length)
+}
+
+/// All workloads that begin with `head` and go on with so many operations; the number of crashes.
+fn run_behind(head: &[Operation], length: u32) -> Result<u64, String> {
     let mut crashes = 0;
     for code in 0..OPERATIONS.len().pow(length) {
         let (mut mount, content) = Mount::new();
         let mut oracle = Oracle { contents: vec![content], may_be_gone: false };
-        let mut rest = code;
+        let digits = (0..length).map(|place| code / OPERATIONS.len().pow(place));
+        let tail = digits.map(|digit| OPERATIONS[digit % OPERATIONS.len()]);
         let mut done = Vec::new();
-        for serial in 0..length {
-            let operation = OPERATIONS[rest % OPERATIONS.len()];
-            rest /= OPERATIONS.len();
+        for (operation, serial) in head.iter().copied().chain(tail).zip(1..) {
             done.push(operation);
             let told = |why: String| format!("{done:?}: {why}");
-            let tried = step_and_crash(&mut mount, &mut oracle, operation, serial as u8 + 1);
+            let tried = step_and_crash(&mut mount, &mut oracle, operation, serial);
             let Some(tried) = tried.map_err(told)? else { break };
             crashes += tried;
         }
@@ -293,6 +306,42 @@ fn run_all(length: u32) -> Result<u64, String> {
 fn what_was_synced_is_there_after_every_crash_of_every_short_workload() {
     let crashes = run_all(3).unwrap_or_else(|why| panic!("{why}"));
     assert!(crashes > 3000, "only {crashes} crashes were tried");
+}
+
+/// Long enough for a file that is cut off, grows again, and whose way home is taken up after a crash.
+#[test]
+fn what_was_synced_is_there_after_every_crash_of_every_workload_behind_a_remapped_write() {
+    run_behind(&[Operation::Write(1)], 3).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn a_file_that_is_cut_off_and_grows_while_it_is_brought_home_has_zeros_there() {
+    let time = Time { seconds: 2000, nanoseconds: 0 };
+    for steps in 0..12 {
+        let (mut mount, content) = Mount::new();
+        let mut oracle = Oracle { contents: vec![content], may_be_gone: false };
+        step(&mut mount, &mut oracle, Operation::Write(1), 1).unwrap();
+        step(&mut mount, &mut oracle, Operation::Write(3), 2).unwrap();
+        let mut expected = oracle.now().clone();
+        let inode = mount.find().unwrap();
+        mount.overlay.handle_request(2, Request::Settle, time);
+        for _ in 0..steps {
+            mount.complete_one();
+        }
+        for (id, size) in [(3, 6000), (4, 20_000)] {
+            let changes = Changes { size: Some(size), ..Changes::default() };
+            mount.overlay.handle_request(id, Request::Change { inode, changes }, time);
+            expected.resize(size as usize, 0);
+        }
+        mount.drain();
+        while let Some(response) = mount.overlay.poll_response() {
+            response.result.unwrap();
+        }
+        assert!(mount.content().unwrap().unwrap() == expected, "after {steps} steps");
+        mount.ask(Request::Settle).unwrap();
+        assert_eq!(mount.overlay.store.mapped, 0, "after {steps} steps");
+        assert!(mount.content().unwrap().unwrap() == expected, "at home, after {steps} steps");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::lower::{Found, Handle, Lower, Outcome, Settings, ShowName, Status};
 use coulter_files::{AllocateMode, NewNode, RenameFlags, Time, Usage, Whence, XattrMode};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 const ROOT: u64 = 2;
 
@@ -36,8 +37,8 @@ pub(crate) struct ModelLower {
     now: State,
     durable: State,
     clock: i64,
-    /// Syncs that were begun.
-    begun: VecDeque<(u64, Handle)>,
+    /// What was begun, by its tag: a file's sync, or nothing that a power cut would respect.
+    begun: VecDeque<(u64, Option<Handle>)>,
     /// The first of them has ended.
     has_ended: bool,
 }
@@ -55,7 +56,7 @@ fn time(seconds: i64) -> Time {
 }
 
 impl ModelLower {
-    /// Ends the sync that was begun first; false if there is none.
+    /// Ends what was begun first; false if there is none.
     pub(crate) fn end_sync(&mut self) -> bool {
         self.has_ended = !self.begun.is_empty();
         self.has_ended
@@ -183,7 +184,12 @@ impl Lower for ModelLower {
     }
 
     fn begin_sync(&mut self, node: &Handle, tag: u64) -> Option<Outcome<()>> {
-        self.begun.push_back((tag, *node));
+        self.begun.push_back((tag, Some(*node)));
+        None
+    }
+
+    fn begin_writing_out(&mut self, _: &Handle, _: Range<u64>, tag: u64) -> Option<Outcome<()>> {
+        self.begun.push_back((tag, None));
         None
     }
 
@@ -192,7 +198,7 @@ impl Lower for ModelLower {
             return None;
         }
         let (tag, node) = self.begun.pop_front()?;
-        Some((tag, self.sync(&node)))
+        Some((tag, node.map_or(Ok(()), |node| self.sync(&node))))
     }
 
     fn sync_all(&mut self) -> Outcome<()> {
