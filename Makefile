@@ -153,11 +153,11 @@ nvme-cost: ## CPU time and latency of a request over NVMe/TCP, beside NBD, in tu
 	scripts/setup.sh build
 	$(CARGO) run --quiet --release --package coulter-attach --example target_cost -- $(ARGUMENTS)
 
-pages-once: ## PostgreSQL without full-page writes over power cuts: CUTS=10 on each of ext4 and XFS
-	scripts/setup.sh test
+pages-once: ## PostgreSQL without full-page writes, MariaDB without double-write buffer, over power cuts: CUTS=10 on each of ext4 and XFS
+	scripts/setup.sh bench
 	$(CARGO) build --release --package coulter-cli
 	$(CARGO) run --quiet --release --package coulter-systems --bin power-cut -- \
-	  --workloads postgresql-pages-once --file-systems ext4,xfs --cuts $(or $(CUTS),10)
+	  --workloads postgresql-pages-once,mariadb-pages-once --file-systems ext4,xfs --cuts $(or $(CUTS),10)
 
 instructions: ## what a 4 KiB write costs from each attach point's queue to the ring: POINTS=…
 	scripts/setup.sh instructions

@@ -30,7 +30,10 @@ wished_tools=(
   cryptsetup:cryptsetup-bin make-bcache:bcache-tools mkfs.f2fs:f2fs-tools
   mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.reiserfs:reiserfsprogs
 )
-bench_tools=(sysbench:sysbench postmark:postmark bindfs:bindfs git:git)
+bench_tools=(
+  sysbench:sysbench postmark:postmark bindfs:bindfs git:git
+  mariadbd:mariadb-server-core mariadb:mariadb-client-core
+)
 suites_tools=(stress-ng:stress-ng rsync:rsync git:git setfattr:attr python3:python3)
 instructions_tools=(valgrind:valgrind)
 vm_tools=(

@@ -17,6 +17,8 @@ use std::process::ExitCode;
 const NSID: u32 = 1;
 /// Blocks of the longest command.
 const BLOCKS_MAX: u64 = 64;
+/// A difference that has a name.
+const UNKNOWN: &str = "the kernel's target knows neither Compare nor Verify";
 /// Blocks compared at a time in the end.
 const BLOCKS_AT_ONCE: u64 = 128;
 
@@ -46,6 +48,8 @@ struct Drawn {
     inward: usize,
     /// Why the first target may fail in its own way; none if both have to agree.
     difference: Option<&'static str>,
+    /// What the first target has to answer, whatever the second one does.
+    expected: Option<Status>,
 }
 
 /// What a target made of a command.
@@ -84,13 +88,20 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let mut named: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut equal = 0u64;
     for number in 0..arguments.commands {
-        let drawn = draw(&mut random, block_count, block_size);
+        let mut drawn = draw(&mut random, block_count, block_size);
+        if drawn.sqe.opcode() == io::COMPARE {
+            compare_theirs(&mut drawn, &mut second.io, &mut random, block_size)?;
+        }
         let failed = |which: &'static str| {
             let sqe = drawn.sqe;
             move |error| format!("command {number} ({sqe:?}), the {which} target: {error}")
         };
         let ours = answer(&mut first.io, &drawn).map_err(failed("first"))?;
         let theirs = answer(&mut second.io, &drawn).map_err(failed("second"))?;
+        if drawn.expected.is_some_and(|expected| ours.status != expected) {
+            println!("command {number}, {}: {}", drawn.sqe.opcode(), ours.status);
+            return Ok(false);
+        }
         match drawn.difference {
             _ if ours == theirs => equal += 1,
             Some(name) if !theirs.status.is_success() => *named.entry(name).or_default() += 1,
@@ -126,8 +137,9 @@ fn draw(random: &mut Random, block_count: u64, block_size: u64) -> Drawn {
     let blocks = |opcode| Sqe::new(opcode, NSID).with_blocks(first, count as u32);
     let size = (count * block_size) as usize;
     let flagged = |sqe: Sqe, bits: u32| sqe.with_dword(12, sqe.dword(12) | bits);
-    let plain = |sqe| Drawn { sqe, outward: Vec::new(), inward: 0, difference: None };
-    match random.below(16) {
+    let plain =
+        |sqe| Drawn { sqe, outward: Vec::new(), inward: 0, difference: None, expected: None };
+    match random.below(17) {
         0..5 => Drawn { inward: size, ..plain(blocks(io::READ)) },
         5..10 => {
             let seed = random.bits();
@@ -145,17 +157,36 @@ fn draw(random: &mut Random, block_count: u64, block_size: u64) -> Drawn {
             Drawn { outward: range.to_vec(), ..plain(hint) }
         }
         14 => wrong(random, block_count, block_size),
-        _ => {
-            let compared = "the kernel's target knows neither Compare nor Verify";
-            Drawn { difference: Some(compared), ..plain(blocks(io::VERIFY)) }
-        }
+        15 => Drawn { difference: Some(UNKNOWN), ..plain(blocks(io::VERIFY)) },
+        _ => Drawn { difference: Some(UNKNOWN), ..plain(blocks(io::COMPARE)) },
     }
+}
+
+/// Has the first target compare what the second one holds, or that with one byte changed: it must find the one equal
+/// and the other not.
+fn compare_theirs(
+    drawn: &mut Drawn,
+    second: &mut Channel,
+    random: &mut Random,
+    block_size: u64,
+) -> Result<(), InitiatorError> {
+    let blocks = drawn.sqe.block_count();
+    let read = Sqe::new(io::READ, NSID).with_blocks(drawn.sqe.slba(), blocks);
+    drawn.outward = second.fetch(read, blocks as usize * block_size as usize)?;
+    drawn.expected = Some(Status::SUCCESS);
+    if random.below(2) == 0 {
+        let at = random.below(drawn.outward.len() as u64) as usize;
+        drawn.outward[at] ^= 1 << random.below(8);
+        drawn.expected = Some(Status::COMPARE_FAILURE);
+    }
+    Ok(())
 }
 
 /// A command that fails.
 fn wrong(random: &mut Random, block_count: u64, block_size: u64) -> Drawn {
     let beyond = "beyond the end: LBA out of range here, another error there";
-    let plain = |sqe| Drawn { sqe, outward: Vec::new(), inward: 0, difference: None };
+    let plain =
+        |sqe| Drawn { sqe, outward: Vec::new(), inward: 0, difference: None, expected: None };
     let size = block_size as usize;
     match random.below(6) {
         0 => plain(Sqe::new(0x7e, NSID)),

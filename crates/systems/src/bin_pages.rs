@@ -1,7 +1,7 @@
 //! `pages`: writes pages atomically, as databases do, and looks whether one is torn.
 
 use clap::{Parser, Subcommand};
-use coulter_systems::{Pages, SystemsError};
+use coulter_systems::{Checked, Pages, SystemsError};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,7 +38,11 @@ enum Part {
         writes: u64,
     },
     /// Read every page, and end with 1 if one is torn
-    Check,
+    Check {
+        /// Count what was written with this seed and higher ones
+        #[arg(long, default_value_t = 0)]
+        since: u64,
+    },
 }
 
 fn main() -> ExitCode {
@@ -57,10 +61,10 @@ fn run(arguments: &Arguments) -> Result<bool, SystemsError> {
     match arguments.part {
         Part::Fill => pages.fill(0)?,
         Part::Overwrite { seed, writes } => pages.overwrite(seed, writes)?,
-        Part::Check => {
-            let torn = pages.check()?;
+        Part::Check { since } => {
+            let Checked { torn, written } = pages.check(since)?;
             torn.iter().for_each(|torn| println!("{torn}"));
-            println!("{} pages, {} torn", arguments.count, torn.len());
+            println!("{} pages, {} torn, {written} written", arguments.count, torn.len());
             return Ok(torn.is_empty());
         }
     }

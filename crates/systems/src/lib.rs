@@ -1,7 +1,7 @@
 //! Real file systems and databases on volumes whose power is cut.
 //!
 //! The simulator says whether the engine keeps its promises; this says whether they are the
-//! promises that ext4, XFS, Btrfs, SQLite and PostgreSQL need. A [`Machine`] is a disk with a
+//! promises that ext4, XFS, Btrfs, SQLite, PostgreSQL and MariaDB need. A [`Machine`] is a disk with a
 //! volatile cache, in memory, and a volume on it that is served as a loop device.
 //! A [`Workload`] uses the file system on it and keeps a ledger of what it was told is durable. A
 //! [`campaign`] lets them meet, cuts the power at random moments, and compares.
@@ -33,6 +33,7 @@ mod interrupted;
 mod ledger;
 mod liar;
 mod machine;
+mod mariadb;
 mod mounts;
 mod pages;
 mod postgres;
@@ -50,6 +51,7 @@ mod side;
 mod sqlite;
 mod stack;
 mod tool;
+mod transactions;
 pub mod vm;
 mod workload;
 
@@ -59,8 +61,9 @@ pub use error::SystemsError;
 pub use file_system::FileSystem;
 pub use files::Files;
 pub use machine::{Machine, Running, Shape, Start};
+pub use mariadb::MariaDb;
 pub use mounts::{Blow, MountFailure, MountOutcome, MountPlan, run_mounts};
-pub use pages::{Pages, Torn};
+pub use pages::{Checked, Pages, Torn};
 pub use postgres::Postgres;
 pub use postgres_server::{POSTGRES_USER, PostgresServer};
 pub use power::Power;

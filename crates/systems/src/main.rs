@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coulter_systems::campaign::{self, Outcome, Plan};
 use coulter_systems::{
-    Blow, DiskOptions, FileSystem, Files, Layer, MountOutcome, MountPlan, Postgres, Prefix,
-    Scratch, Shape, Sqlite, SystemsError, Workload, built, run_mounts, serve,
+    Blow, DiskOptions, FileSystem, Files, Layer, MariaDb, MountOutcome, MountPlan, Postgres,
+    Prefix, Scratch, Shape, Sqlite, SystemsError, Workload, built, run_mounts, serve,
 };
 use std::error::Error;
 use std::io::{IsTerminal, Write};
@@ -77,6 +77,8 @@ enum Kind {
     Postgresql,
     /// PostgreSQL without full-page writes
     PostgresqlPagesOnce,
+    /// MariaDB without its double-write buffer
+    MariadbPagesOnce,
     /// Files on `coulter fs`
     Fs,
     /// Files on `coulter overlay`
@@ -160,7 +162,8 @@ fn layers(kind: Kind, file_systems: &[FileSystem]) -> Option<Vec<Layer>> {
     match kind {
         Kind::Fs => Some(vec![Layer::Fs]),
         Kind::Overlay => Some(file_systems.iter().flat_map(over).collect()),
-        Kind::Files | Kind::Sqlite | Kind::Postgresql | Kind::PostgresqlPagesOnce => None,
+        Kind::Files | Kind::Sqlite | Kind::Postgresql => None,
+        Kind::PostgresqlPagesOnce | Kind::MariadbPagesOnce => None,
     }
 }
 
@@ -221,6 +224,10 @@ fn make(
             let outside = scratch.make_directory(&format!("socket-once-{file_system}"))?;
             let postgres = Postgres::new(outside)?;
             postgres.map(|postgres| Box::new(postgres.without_full_pages()) as Box<_>)
+        }
+        Kind::MariadbPagesOnce => {
+            let outside = scratch.make_directory(&format!("mariadb-{file_system}"))?;
+            MariaDb::new(outside).map(|mariadb| Box::new(mariadb) as Box<_>)
         }
         Kind::Fs | Kind::Overlay => None,
     })

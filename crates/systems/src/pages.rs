@@ -4,6 +4,7 @@
 use crate::error::SystemsError;
 use coulter::buffer::Buffer;
 use rustix::io::{ReadWriteFlags, pwritev2};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -34,6 +35,15 @@ impl fmt::Display for Torn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "page {} is torn at its sector {}", self.page, self.sector)
     }
+}
+
+/// What was found in a file of pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Pages that are torn.
+    pub torn: Vec<Torn>,
+    /// Pages that were written.
+    pub written: u64,
 }
 
 /// A file of pages.
@@ -93,20 +103,27 @@ impl Pages {
         self.sync()
     }
 
-    /// Reads every page; those that are torn.
+    /// Reads every page; those that are torn, and how many were written by seeds from `since` on: of each seed as
+    /// many as its last one that can still be seen says.
     ///
     /// # Errors
     /// What the system says.
-    pub fn check(&self) -> Result<Vec<Torn>, SystemsError> {
+    pub fn check(&self, since: u64) -> Result<Checked, SystemsError> {
         let mut buffer = Buffer::zeroed(self.page_size);
-        let mut torn = Vec::new();
+        let (mut torn, mut last) = (Vec::new(), BTreeMap::new());
         for page in 0..self.count {
             let offset = page * self.page_size as u64;
             let read = self.file.read_exact_at(&mut buffer, offset);
             read.map_err(|error| self.failed("read", error))?;
             torn.extend(torn_sector(&buffer, page).map(|sector| Torn { page, sector }));
+            let version = version_of(&buffer);
+            let (seed, number) = (version >> 32, version & u64::from(u32::MAX));
+            if seed >= since {
+                let last = last.entry(seed).or_insert(number);
+                *last = number.max(*last);
+            }
         }
-        Ok(torn)
+        Ok(Checked { torn, written: last.values().sum() })
     }
 
     fn write(&self, page: u64, bytes: &[u8]) -> Result<(), SystemsError> {
@@ -138,9 +155,14 @@ fn stamp(buffer: &mut [u8], page: u64, version: u64) {
     }
 }
 
+/// The version that the first sector of a page tells.
+fn version_of(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(*bytes[16..].first_chunk().expect("a page has more"))
+}
+
 /// The first sector that is not of the same page and version as the first one.
 fn torn_sector(bytes: &[u8], page: u64) -> Option<usize> {
-    let version = u64::from_le_bytes(*bytes[16..].first_chunk().expect("a page has more"));
+    let version = version_of(bytes);
     let mut expected = [0; SECTOR_SIZE];
     stamp(&mut expected, page, version);
     bytes.chunks_exact(SECTOR_SIZE).position(|sector| sector != expected)

@@ -2,30 +2,22 @@
 //! checksums on its pages; or without full-page writes, where the disk below must not tear a page.
 //!
 //! The server runs as a user of its own, as a child of this process. Several clients (`psql`) are
-//! fed one transaction at a time and say its number when it is committed. A transaction inserts
-//! two rows and counts itself, so that half of one would show. After a cut the server recovers,
-//! the rows are compared, the server is shut down, and `pg_checksums` reads every page.
+//! fed one transaction at a time and say its number when it is committed. After a cut the server
+//! recovers, the rows are compared, the server is shut down, and `pg_checksums` reads every page.
 
-use crate::committer::Committer;
 use crate::error::SystemsError;
 use crate::postgres_server::{PACKAGE, PostgresServer};
 use crate::power::Power;
-use crate::scratch::end_with_parent;
 use crate::tool;
+use crate::transactions::{CLIENT_COUNT, Clients, FILLING_SIZE, judge, question, schema};
 use crate::workload::{Verified, Workload};
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::thread::JoinHandle;
 
-const CLIENT_COUNT: u64 = 4;
 /// Many checkpoints, and files of the log that are used again.
 const SETTINGS: [&str; 3] = ["shared_buffers=16MB", "checkpoint_timeout=30s", "max_wal_size=64MB"];
 /// Nothing repairs a page that was written in part.
 const WITHOUT_FULL_PAGES: [&str; 4] =
     [SETTINGS[0], SETTINGS[1], SETTINGS[2], "full_page_writes=off"];
-/// Bytes of a row's filling.
-const FILLING_SIZE: u64 = 500;
 
 /// PostgreSQL.
 #[derive(Debug)]
@@ -35,7 +27,7 @@ pub struct Postgres {
     /// The last transaction acknowledged, by client.
     acknowledged: Vec<u64>,
     seen: Vec<u64>,
-    clients: Vec<(Child, JoinHandle<u64>)>,
+    clients: Clients,
 }
 
 impl Postgres {
@@ -50,7 +42,7 @@ impl Postgres {
             settings: &SETTINGS,
             acknowledged: vec![0; CLIENT_COUNT as usize],
             seen: Vec::new(),
-            clients: Vec::new(),
+            clients: Clients::default(),
         }))
     }
 
@@ -60,40 +52,6 @@ impl Postgres {
         let mut postgres = self;
         postgres.settings = &WITHOUT_FULL_PAGES;
         postgres
-    }
-
-    fn compare(&self) -> Result<Vec<u64>, SystemsError> {
-        let answer = self.server.ask(&format!(
-            "SELECT t.client, t.count, count(e.number), count(e.number) FILTER
-                 (WHERE e.filling = {}), coalesce(max(e.number), 0), count(DISTINCT e.number)
-             FROM total t LEFT JOIN entry e USING (client) GROUP BY 1, 2 ORDER BY 1",
-            filling("e.number")
-        ));
-        let answer = answer.map_err(|error| SystemsError::violation(error.to_string()))?;
-        let mut counts = Vec::new();
-        let mut wrong = Vec::new();
-        for line in answer.lines() {
-            let numbers: Vec<u64> = line.split('|').filter_map(|n| n.parse().ok()).collect();
-            let [client, count, rows, whole, last, distinct] = numbers[..] else {
-                return Err(SystemsError::violation(format!("it answers {line}")));
-            };
-            let acknowledged = self.acknowledged[client as usize];
-            let is_whole = [rows, whole] == [2 * count; 2] && [last, distinct] == [count; 2];
-            if !is_whole || !(acknowledged..=acknowledged + 1).contains(&count) {
-                wrong.push(format!(
-                    "client {client}: {count} transactions ({acknowledged} acknowledged), {rows} \
-                     rows, {whole} of them whole, {distinct} numbers up to {last}"
-                ));
-            }
-            counts.push(count);
-        }
-        if counts.len() as u64 != CLIENT_COUNT {
-            wrong.push(format!("{} clients of {CLIENT_COUNT}", counts.len()));
-        }
-        match wrong.is_empty() {
-            true => Ok(counts),
-            false => Err(SystemsError::violation(wrong.join("; "))),
-        }
     }
 }
 
@@ -106,49 +64,26 @@ impl Workload for Postgres {
         let data = directory.join("data");
         self.server.create(&data)?;
         self.server.start(&data, self.settings)?;
-        self.server.ask(&format!(
-            "CREATE TABLE entry (client int, number bigint, half int, filling text);
-             CREATE INDEX ON entry (client, number);
-             CREATE TABLE total (client int PRIMARY KEY, count bigint);
-             INSERT INTO total SELECT client, 0 FROM generate_series(0, {}) client",
-            CLIENT_COUNT - 1
-        ))?;
+        self.server.ask(&schema())?;
         self.server.shut_down(&data)
     }
 
     fn start(&mut self, directory: &Path, power: &Power) -> Result<(), SystemsError> {
         self.server.start(&directory.join("data"), self.settings)?;
-        for (client, acknowledged) in (0..).zip(self.acknowledged.clone()) {
-            let mut command = self.server.client();
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-            let mut process = end_with_parent(&mut command)
-                .spawn()
-                .map_err(|error| tool::not_started(&command, PACKAGE, error))?;
-            let input = process.stdin.take().expect("it is a pipe");
-            let output = BufReader::new(process.stdout.take().expect("it is a pipe"));
-            let power = power.clone();
-            let body = move || {
-                let committer = Committer { input, output, power: &power };
-                committer.commit_all(acknowledged, |number| transaction(client, number))
-            };
-            self.clients.push((process, std::thread::spawn(body)));
-        }
-        Ok(())
+        self.clients.start(|| self.server.client(), PACKAGE, &self.acknowledged, power)
     }
 
     fn stop(&mut self) {
-        for (number, (mut client, thread)) in self.clients.drain(..).enumerate() {
-            let _ = client.kill();
-            let _ = client.wait();
-            self.acknowledged[number] = thread.join().expect("a client does not panic");
-        }
+        self.clients.stop(&mut self.acknowledged);
         self.server.kill();
     }
 
     fn verify(&mut self, directory: &Path) -> Result<Verified, SystemsError> {
         let data = directory.join("data");
         self.server.start(&data, self.settings)?;
-        let compared = self.compare();
+        let answer = self.server.ask(&question());
+        let answer = answer.map_err(|error| SystemsError::violation(error.to_string()));
+        let compared = answer.and_then(|answer| judge(&answer, &self.acknowledged));
         let stopped = self.server.shut_down(&data);
         self.seen = compared?;
         stopped?;
@@ -170,21 +105,4 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// The client's transaction of this number.
-fn transaction(client: u64, number: u64) -> String {
-    let filling = filling(number);
-    let row = |half| format!("INSERT INTO entry VALUES ({client}, {number}, {half}, {filling});");
-    format!(
-        "BEGIN; {} {} UPDATE total SET count = count + 1 WHERE client = {client}; COMMIT; \
-         SELECT {number};\n",
-        row(0),
-        row(1)
-    )
-}
-
-/// The filling of a row, as an expression that depends on its number.
-fn filling(number: impl std::fmt::Display) -> String {
-    format!("lpad(({number})::text, {FILLING_SIZE}, 'x')")
 }

@@ -1,6 +1,7 @@
 //! The namespace behind a block device: its character device, and what the drive says of it.
 
 use super::placement::{self, Placement};
+use crate::contract::ALIGNMENT_MAX;
 use crate::medium::Target;
 use coulter_nvme::identify::{ControllerView, Namespace as Facts, cns, has_metadata, optional};
 use coulter_nvme::opcode::{admin, io};
@@ -91,29 +92,43 @@ fn shape(file: &File, directory: &Path) -> Result<Shape, String> {
     let nsid = attribute("nsid").and_then(|nsid| u32::try_from(nsid).ok());
     let nsid = nsid.ok_or("the kernel does not tell its number")?;
     let controller = identify(file, 0, cns::CONTROLLER)?;
-    let controller = ControllerView(&controller);
     let namespace = identify(file, nsid, cns::NAMESPACE)?;
-    if has_metadata(&namespace) {
-        return Err("its blocks carry metadata".to_owned());
-    }
-    let facts = Facts::decode(&namespace).ok_or("its blocks are of a size that is not used")?;
-    let block_size = 1u64 << facts.block_size_log;
     let kernel = attribute("queue/max_hw_sectors_kb").map(|kib| kib << 10);
     // Memory of a process lies in pages that need not be neighbours.
     let segments = attribute("queue/max_segments").map(|count| count * PAGE_SIZE);
-    let limits = [controller.transfer_size_max(), kernel, segments, Some((1 << 16) * block_size)];
-    let limit = limits.into_iter().flatten().min().unwrap_or(PAGE_SIZE);
-    let transfer_size_max = (limit - limit % PAGE_SIZE.max(block_size)).max(PAGE_SIZE);
+    let mut shape = shape_of(nsid, &controller, &namespace, [kernel, segments])?;
+    if ControllerView(&controller).attributes() & placement::ATTRIBUTE != 0 {
+        shape.placement = placement_of(file, nsid);
+    }
+    Ok(shape)
+}
+
+/// What follows from what a drive says, and from the kernel's limits.
+fn shape_of(
+    nsid: u32,
+    controller: &[u8; IDENTIFY_SIZE],
+    namespace: &[u8; IDENTIFY_SIZE],
+    limits: [Option<u64>; 2],
+) -> Result<Shape, String> {
+    let controller = ControllerView(controller);
+    if has_metadata(namespace) {
+        return Err("its blocks carry metadata".to_owned());
+    }
+    let facts = Facts::decode(namespace).ok_or("its blocks are of a size that is not used")?;
+    let block_size = 1u64 << facts.block_size_log;
+    if block_size > ALIGNMENT_MAX {
+        return Err(format!("its blocks have {block_size} bytes, more than {ALIGNMENT_MAX}"));
+    }
+    let own = [controller.transfer_size_max(), Some((1 << 16) * block_size)];
+    let limit = limits.into_iter().chain(own).flatten().min().unwrap_or(PAGE_SIZE);
+    let transfer_size_max = (limit - limit % PAGE_SIZE).max(PAGE_SIZE);
     Ok(Shape {
         nsid,
         block_size_log: facts.block_size_log,
         transfer_size_max,
         volatile_cache: controller.has_write_cache(),
         discard: controller.optional_commands() & optional::DATASET_MANAGEMENT != 0,
-        placement: match controller.attributes() & placement::ATTRIBUTE {
-            0 => Placement::default(),
-            _ => placement_of(file, nsid),
-        },
+        placement: Placement::default(),
     })
 }
 
@@ -174,5 +189,85 @@ fn probe(file: &File, shape: &Shape) -> Result<(), String> {
         Ok(status) if status.is_success() => Ok(()),
         Ok(status) => Err(format!("the drive refuses a read: {status}")),
         Err(errno) => Err(refused(system::Error::from_raw_os_error(errno))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a drive says of itself, of its limit of a transfer and of Dataset Management.
+    fn controller(transfer_log: u8, optional: u16) -> [u8; IDENTIFY_SIZE] {
+        let mut bytes = [0; IDENTIFY_SIZE];
+        bytes[77] = transfer_log;
+        bytes[520..522].copy_from_slice(&optional.to_le_bytes());
+        bytes[525] = 1;
+        bytes
+    }
+
+    /// What it says of a namespace in its second format, with metadata and blocks of this size.
+    fn namespace(metadata_size: u16, block_size_log: u8) -> [u8; IDENTIFY_SIZE] {
+        let mut bytes = [0; IDENTIFY_SIZE];
+        bytes[0] = 100;
+        bytes[26] = 1;
+        // A format that is not in use is of no interest.
+        bytes[128..132].copy_from_slice(&[64, 0, 20, 0]);
+        bytes[132..134].copy_from_slice(&metadata_size.to_le_bytes());
+        bytes[134] = block_size_log;
+        bytes
+    }
+
+    fn shape(metadata_size: u16, block_size_log: u8) -> Result<Shape, String> {
+        let namespace = namespace(metadata_size, block_size_log);
+        shape_of(3, &controller(5, optional::DATASET_MANAGEMENT), &namespace, [None; 2])
+    }
+
+    #[test]
+    fn metadata_and_blocks_that_a_store_cannot_use_are_refused_with_the_reason() {
+        for (metadata_size, block_size_log, reason) in [
+            (8, 12, "metadata"),
+            (64, 9, "metadata"),
+            (1, 12, "metadata"),
+            (0, 0, "of a size that is not used"),
+            (0, 8, "of a size that is not used"),
+            (0, 13, "8192 bytes"),
+            (0, 16, "65536 bytes"),
+            (0, 17, "of a size that is not used"),
+            (0, 255, "of a size that is not used"),
+        ] {
+            let refused = shape(metadata_size, block_size_log).expect_err("it cannot be used");
+            assert!(refused.contains(reason), "{metadata_size} {block_size_log}: {refused}");
+        }
+        let mut empty = namespace(0, 12);
+        empty[0] = 0;
+        assert!(shape_of(3, &controller(5, 0), &empty, [None; 2]).is_err(), "it has no blocks");
+        for block_size_log in [9, 12] {
+            let shape = shape(0, block_size_log).expect("it can be used");
+            assert_eq!((shape.nsid, shape.block_size_log), (3, block_size_log));
+            assert!(shape.discard && shape.volatile_cache);
+        }
+    }
+
+    #[test]
+    fn the_longest_command_is_within_every_limit_in_whole_pages() {
+        let longest = |transfer_log, limits| {
+            let shape = shape_of(1, &controller(transfer_log, 0), &namespace(0, 9), limits);
+            shape.expect("it can be used").transfer_size_max
+        };
+        assert_eq!(longest(5, [None, None]), 128 << 10);
+        assert_eq!(longest(5, [Some(100 << 10), None]), 100 << 10);
+        assert_eq!(longest(5, [Some(127 << 10), Some(70_000)]), 68 << 10);
+        assert_eq!(longest(0, [None, None]), (1 << 16) * 512, "a command counts 2^16 blocks");
+        assert_eq!(longest(255, [Some(1), None]), 4096, "one page always goes");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_let_be_identified_is_told() {
+        // A file takes no such request, as a namespace takes none of whoever has no permission.
+        let file = File::open("/dev/null").expect("it is there");
+        let refused = identify(&file, 1, cns::NAMESPACE).expect_err("it is no namespace");
+        assert!(refused.starts_with("it cannot be identified: "), "{refused}");
+        let shape = super::shape(&file, Path::new("/nowhere")).expect_err("there is nothing");
+        assert_eq!(shape, "the kernel does not tell its number");
     }
 }

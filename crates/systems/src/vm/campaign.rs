@@ -82,8 +82,7 @@ pub fn run(
         let start = Instant::now();
         let outcome = power_cut::run(&mut lab, scenario, cuts);
         let failure = outcome.as_ref().err().cloned();
-        let figures = outcome.map(|files| vec![("files compared".to_owned(), files as f64)]);
-        tell(lab.report(scenario, start, figures.unwrap_or_default(), failure));
+        tell(lab.report(scenario, start, outcome.unwrap_or_default(), failure));
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme btrfs of 512", "nvme-file-system btrfs 512", Set::Long, 120),
     any("nvme 6 kills", "nvme-kills 6", Set::Long, 300),
     any("nvme keys", "nvme-auth", Set::Short, 120),
-    any("nvme compared with the kernel's target", "nvme-compare", Set::Long, 300),
+    any("nvme compared with the kernel's target", "nvme-compare", Set::Long, 600),
     any("nvme silence", "nvme-silence", Set::Long, 240),
     any("nvme long commands", "nvme-long", Set::Long, 300),
     any("nvme resize", "nvme-resize", Set::Long, 120),
@@ -128,19 +128,9 @@ pub const SCENARIOS: &[Scenario] = &[
     cuts("10 power cuts under btrfs on ublk", "power btrfs ublk", Set::Long, 10),
     pages("nvme power cut under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Long, 1),
     pages("nvme 10 power cuts under pages of 16 KiB on xfs", "nvme-pages xfs 16384", Set::Long, 10),
-    pages("nvme 10 power cuts under pages of 64 KiB on xfs", "nvme-pages xfs 65536", Set::Long, 10),
-    pages(
-        "nvme 10 power cuts under pages of 16 KiB on ext4",
-        "nvme-pages ext4 16384",
-        Set::Long,
-        10,
-    ),
-    pages(
-        "nvme 10 power cuts under pages of 64 KiB on ext4",
-        "nvme-pages ext4 65536",
-        Set::Long,
-        10,
-    ),
+    pages("nvme 5 power cuts under pages of 64 KiB on xfs", "nvme-pages xfs 65536", Set::Long, 5),
+    pages("nvme 5 power cuts under pages of 16 KiB on ext4", "nvme-pages ext4 16384", Set::Long, 5),
+    pages("nvme 5 power cuts under pages of 64 KiB on ext4", "nvme-pages ext4 65536", Set::Long, 5),
 ];
 
 #[cfg(test)]
