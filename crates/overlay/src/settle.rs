@@ -232,8 +232,12 @@ impl<L: Lower> Overlay<L> {
 
     /// How the next step uses the file; `None` while it waits for what is out.
     fn next_step(&self, job: &Job) -> Option<Mode> {
+        let has_room = self.settling.has_room();
+        if !has_room && !job.ahead.is_empty() {
+            return None;
+        }
         if job.has_begun && self.next_portion(job).is_some() {
-            return self.settling.has_room().then_some(Mode::Shared);
+            return has_room.then_some(Mode::Shared);
         }
         job.ahead.is_empty().then_some(Mode::Exclusive)
     }

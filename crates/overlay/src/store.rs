@@ -29,6 +29,19 @@ impl Bits {
         self.0[index as usize / 64] &= !(1 << (index % 64));
     }
 
+    /// The first from `from` on that is set here and not in `other`.
+    fn next_outside(&self, other: &Bits, from: u64) -> Option<u64> {
+        let mut mask = u64::MAX << (from % 64);
+        for word in from as usize / 64..WORDS {
+            let found = self.0[word] & !other.0[word] & mask;
+            if found != 0 {
+                return Some(word as u64 * 64 + u64::from(found.trailing_zeros()));
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
@@ -302,18 +315,19 @@ impl Store {
         let adopted = self.adopted(record);
         for (stretch, window) in adopted.windows.range(from / WINDOW_BLOCKS..) {
             let found = self.windows[*window as usize].as_ref().expect("it is in use");
-            let waits = |index: &u64| found.present.has(*index) && !found.copied.has(*index);
+            let next = |from| found.present.next_outside(&found.copied, from);
             let start = if *stretch == from / WINDOW_BLOCKS { from % WINDOW_BLOCKS } else { 0 };
-            let Some(start) = (start..WINDOW_BLOCKS).find(waits) else { continue };
-            let mut runs: Vec<(u64, u64)> = Vec::new();
-            for index in (start..WINDOW_BLOCKS.min(start + count_max)).filter(waits) {
-                match runs.last_mut().map(|(first, count)| (start + *first + *count, count)) {
-                    Some((end, count)) if end == index => *count += 1,
-                    Some((end, _)) if index - end > GAP_BLOCKS_MAX => break,
+            let Some(start) = next(start) else { continue };
+            let (mut runs, mut end) = (vec![(0, 1)], start + 1);
+            while let Some(index) = next(end).filter(|index| *index < start + count_max) {
+                match runs.last_mut() {
+                    Some((_, count)) if index == end => *count += 1,
+                    _ if index - end > GAP_BLOCKS_MAX => break,
                     _ => runs.push((index - start, 1)),
                 }
+                end = index + 1;
             }
-            let count = runs.last().map_or(0, |(first, count)| first + count);
+            let count = end - start;
             let (first, host) =
                 (stretch * WINDOW_BLOCKS + start, self.window_start(*window) + start);
             return Some(Portion { first, count, host, runs });
@@ -416,5 +430,66 @@ impl Batch {
         images.extend(self.records.iter().map(|block| (*block, store.record_image(*block))));
         images.extend(self.owners.iter().map(|block| (*block, store.owner_image(*block))));
         images
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coulter_files::Time;
+    use coulter_format::overlay::Fingerprint;
+
+    fn bits(set: &[u64]) -> Bits {
+        let mut bits = Bits::default();
+        set.iter().for_each(|index| bits.set(*index));
+        bits
+    }
+
+    #[test]
+    fn the_next_block_that_is_to_come_home_is_found_in_every_word() {
+        let last = WINDOW_BLOCKS - 1;
+        let (present, copied) = (bits(&[0, 63, 64, 200, last]), bits(&[63, 200, 201]));
+        let found = [0, 1, 64, 65, last].map(|from| present.next_outside(&copied, from));
+        assert_eq!(found, [Some(0), Some(64), Some(64), Some(last), Some(last)]);
+        assert_eq!(copied.next_outside(&copied, 0), None);
+        assert_eq!(present.next_outside(&copied, WINDOW_BLOCKS), None);
+    }
+
+    #[test]
+    fn blocks_near_each_other_come_home_together() {
+        let handle = Handle::new(1, &[1; 8]).expect("it is short");
+        let (modified, lower) = (Time::default(), Fingerprint::default());
+        let record = Record {
+            state: RecordState::Live,
+            is_nameless: false,
+            id: [1; 16],
+            handle,
+            number: 7,
+            size: 0,
+            lower_valid: 0,
+            modified,
+            lower,
+        };
+        let mut store = Store::new(crate::create([7; 16], handle, 1 << 20, 10_000));
+        let record = store.add_record(Adopted::new(record)).expect("there is room");
+        let (window, _) = store.window_for(record, 0).expect("there is room");
+        let far = 7 + GAP_BLOCKS_MAX + 1;
+        for index in [3, 4, 6, far, 100, 101, 102, 200, 219, 220] {
+            store.mark_present(window, index);
+        }
+        let mut found = Vec::new();
+        while let Some(portion) = store.next_to_settle(record, 0, 20) {
+            store.mark_copied(record, &portion);
+            assert_eq!(portion.host, store.window_start(window) + portion.first);
+            found.push((portion.first, portion.count, portion.runs));
+        }
+        let expected = [
+            (3, 4, vec![(0, 2), (3, 1)]),
+            (far, 1, vec![(0, 1)]),
+            (100, 3, vec![(0, 3)]),
+            (200, 1, vec![(0, 1)]),
+            (219, 2, vec![(0, 2)]),
+        ];
+        assert_eq!(found, expected);
     }
 }

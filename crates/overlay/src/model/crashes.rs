@@ -109,7 +109,11 @@ impl Mount {
     }
 
     pub(super) fn find(&mut self) -> Result<u64, i32> {
-        let name = Name::new(NAME).expect("a name");
+        self.find_named(NAME)
+    }
+
+    fn find_named(&mut self, name: &[u8]) -> Result<u64, i32> {
+        let name = Name::new(name).expect("a name");
         match self.ask(Request::Lookup { directory: ROOT, name })? {
             Reply::Entry(entry) => Ok(entry.number),
             reply => panic!("{reply:?}"),
@@ -118,15 +122,18 @@ impl Mount {
 
     /// All of the file; `None` if there is none.
     pub(super) fn content(&mut self) -> Result<Option<Vec<u8>>, i32> {
-        let inode = match self.find() {
-            Err(libc::ENOENT) => return Ok(None),
-            found => found?,
-        };
+        match self.find() {
+            Err(libc::ENOENT) => Ok(None),
+            found => self.content_of(found?).map(Some),
+        }
+    }
+
+    fn content_of(&mut self, inode: u64) -> Result<Vec<u8>, i32> {
         let Reply::Attributes(found) = self.ask(Request::Attributes { inode })? else { panic!() };
         let length = found.inode.size as u32;
         let buffer = Buffer::zeroed(read_span(0, length).max(BLOCK_SIZE));
         match self.ask(Request::Read { inode, offset: 0, length, buffer })? {
-            Reply::Data(buffer, range) => Ok(Some(buffer[range].to_vec())),
+            Reply::Data(buffer, range) => Ok(buffer[range].to_vec()),
             reply => panic!("{reply:?}"),
         }
     }
@@ -312,6 +319,53 @@ fn what_was_synced_is_there_after_every_crash_of_every_short_workload() {
 #[test]
 fn what_was_synced_is_there_after_every_crash_of_every_workload_behind_a_remapped_write() {
     run_behind(&[Operation::Write(1)], 3).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Three files whose records lie in one block, at each point of bringing them home together.
+#[test]
+fn files_that_come_home_at_the_same_time_are_whole_after_every_crash() {
+    let names: [&[u8]; 3] = [NAME, b"g", b"h"];
+    let (mount, content) = Mount::new();
+    let mut lower = mount.overlay.lower.clone();
+    names[1..].iter().for_each(|name| lower.add_file(name, &content));
+    let mut mount = Mount::open(lower, mount.volume.clone());
+    let mut expected = Vec::new();
+    for (name, seed) in names.iter().zip(1..) {
+        let inode = mount.find_named(name).unwrap();
+        let mut bytes = content.clone();
+        for block in [1, 3] {
+            bytes[block * BLOCK_SIZE..][..BLOCK_SIZE].fill(seed);
+            let (buffer, offset) =
+                (Buffer::copied_from(&[seed; BLOCK_SIZE]), (block * BLOCK_SIZE) as u64);
+            let (kills_privileges, sync) = (false, false);
+            let request = Request::Write { inode, offset, buffer, kills_privileges, sync };
+            mount.ask(request).unwrap();
+        }
+        mount.ask(Request::SyncNode { inode }).unwrap();
+        expected.push(bytes);
+    }
+    mount.moments.clear();
+    mount.ask(Request::Settle).unwrap();
+    let check = |mut after: Mount| {
+        for (name, bytes) in names.iter().zip(&expected) {
+            let inode = after.find_named(name).unwrap();
+            assert!(after.content_of(inode).unwrap() == *bytes);
+        }
+        assert!(after.overlay.orphans.is_empty());
+        after
+    };
+    let mut crashes = 0;
+    for (lower, volume) in std::mem::take(&mut mount.moments) {
+        for kept in volume.durable..=volume.steps() {
+            for loss in [Loss::Nothing, Loss::Everything, Loss::Data] {
+                let mut after = check(Mount::open(lower.cut(loss), volume.cut(kept)));
+                after.ask(Request::Settle).unwrap();
+                assert_eq!(check(after).overlay.store.mapped, 0);
+                crashes += 1;
+            }
+        }
+    }
+    assert!(crashes > 50, "only {crashes} crashes were tried");
 }
 
 #[test]

@@ -65,11 +65,17 @@ impl ModelLower {
     /// One file of this content, durable.
     pub(crate) fn with_file(name: &[u8], content: &[u8]) -> ModelLower {
         let mut lower = ModelLower { clock: 1, ..ModelLower::default() };
-        let file = File { data: content.to_vec(), links: 1, ..File::default() };
-        lower.now.files.insert(10, file);
-        lower.now.names.insert(name.to_vec(), 10);
-        lower.durable = lower.now.clone();
+        lower.add_file(name, content);
         lower
+    }
+
+    /// One more.
+    pub(crate) fn add_file(&mut self, name: &[u8], content: &[u8]) {
+        let number = 10 + self.now.files.len() as u64;
+        let file = File { data: content.to_vec(), links: 1, ..File::default() };
+        self.now.files.insert(number, file);
+        self.now.names.insert(name.to_vec(), number);
+        self.durable = self.now.clone();
     }
 
     /// What is there after a power cut.
