@@ -263,3 +263,28 @@ fn a_store_that_was_cut_short_gives_no_zeros_as_good() {
         }
     }
 }
+
+/// A stray `mkfs` over the first 4 MiB takes both superblocks there. The third lies at the end.
+#[test]
+fn what_a_stray_mkfs_left_comes_out_as_it_was() {
+    let Some(sandbox) = written() else { return };
+    fs::write(sandbox.path("ext4"), vec![0; 4 << 20]).expect("it is writable");
+    let mut make = Command::new("mkfs.ext4");
+    let made = make.args(["-q", "-F"]).arg(sandbox.path("ext4")).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return skipped("a stray mkfs: mkfs.ext4 is not installed");
+    }
+    let first = fs::read(sandbox.path("ext4")).expect("it was made");
+    let file = File::options().write(true).open(sandbox.path("disk.img")).expect("it is there");
+    file.write_all_at(&first, 0).expect("it is writable");
+    let attach = ["attach", "disk.img", "--via", "nbd-server"];
+    let error = sandbox.fails(1, &attach);
+    assert!(error.contains("A third copy at the end is whole"), "{error}");
+    let text = sandbox.ok(&["salvage", "disk.img", "volume.img"]);
+    assert!(text.contains("3.50 MiB as it was, 0 B in doubt; 0 B lost"), "{text}");
+    assert!(fs::read(sandbox.path("volume.img")).expect("it was made") == expected());
+    let uri = sandbox.ok(&[&attach[..], &["--read-only"]].concat());
+    let mut qemu = Command::new("qemu-io");
+    qemu.args(["-r", "-f", "raw", "-c", "read -P 0x42 512k 1M", uri.trim_end()]);
+    assert!(qemu.output().expect("it is installed").status.success(), "it can be read");
+}

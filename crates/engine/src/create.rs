@@ -1,9 +1,10 @@
 //! A new store: its sizes, and the few blocks that make an empty one.
 
+mod error;
+
 use crate::pacing::{Watermarks, metadata_blocks};
 use crate::units::{SegmentIndex, Stream, segment_start};
 use alloc::vec::Vec;
-use core::fmt;
 use coulter_format::address::LBA_LIMIT;
 use coulter_format::checkpoint::{self, BodyWriter, CheckpointHeader, Counts};
 use coulter_format::checksum::{self, Kind, crc32c};
@@ -16,6 +17,7 @@ use coulter_format::superblock::{
     CheckpointLocation, Geometry, LABEL_SIZE, ROOT_LIMIT_MAX, RecoveryBudget, Superblock,
 };
 use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
+pub use error::LayoutError;
 
 /// Segments that a checkpoint reserves at most.
 pub(crate) const RESERVED_MAX: usize = 256;
@@ -70,78 +72,22 @@ pub struct Sparse {
     pub root_limit: Option<u32>,
 }
 
-/// Why a store cannot be laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// The segment size is no power of two from 1 MiB to 1 GiB.
-    SegmentSize,
-    /// The device is too small; blocks that it would need.
-    DeviceTooSmall {
-        /// Blocks needed at least.
-        needed: u64,
-    },
-    /// The device has more than 2^32 blocks (16 TiB), or more than 2^18 segments.
-    DeviceTooLarge,
-    /// The volume does not leave enough spare space; blocks that it may have at most.
-    VolumeTooLarge {
-        /// Blocks at most.
-        limit: u64,
-    },
-    /// A sparse volume would show fewer addresses than it may map, or more than 2^63, or would have no
-    /// roots or more than [`ROOT_LIMIT_MAX`].
-    Addresses,
-    /// The volume has no blocks.
-    VolumeEmpty,
-    /// The map memory is too small; bytes that it needs at least.
-    MapTooSmall {
-        /// Bytes needed.
-        needed: u64,
-    },
-    /// The journal is below [`JOURNAL_SIZE_MIN`] or above [`JOURNAL_SIZE_MAX`], or the runs are
-    /// none or too many to be listed.
-    Budget,
-}
-
-impl fmt::Display for LayoutError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LayoutError::SegmentSize => {
-                write!(formatter, "a segment has a power of two of blocks, 256 to 262144")
-            }
-            LayoutError::DeviceTooSmall { needed } => {
-                write!(formatter, "the device is too small: {needed} blocks are needed")
-            }
-            LayoutError::DeviceTooLarge => {
-                write!(formatter, "a device has 2^32 blocks and 2^18 segments at most")
-            }
-            LayoutError::VolumeTooLarge { limit } => {
-                write!(formatter, "too little spare space: {limit} blocks of volume would go")
-            }
-            LayoutError::Addresses => write!(
-                formatter,
-                "a sparse volume shows as many addresses as it may map or more, 2^63 at most, in 1 to \
-                 {ROOT_LIMIT_MAX} roots"
-            ),
-            LayoutError::VolumeEmpty => write!(formatter, "the volume has no blocks"),
-            LayoutError::MapTooSmall { needed } => {
-                write!(formatter, "the map needs {needed} bytes of memory at least")
-            }
-            LayoutError::Budget => write!(
-                formatter,
-                "a journal has {JOURNAL_SIZE_MIN} to {JOURNAL_SIZE_MAX} updates, and there are 2 to \
-                 {RUN_COUNT_MAX} runs"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for LayoutError {}
-
 /// Spare space below which cleaning would win less than it writes. Headers and checkpoints weigh
 /// more the smaller the segments are.
 pub fn spare_percent_min(segment_blocks: u32) -> u64 {
     3 + (2048 / u64::from(segment_blocks)).max(1)
+}
+
+/// With fewer segments, each is more than a hundredth of the store.
+const FEW_SEGMENTS: u32 = 100;
+
+/// Segments of a device of so many blocks.
+fn segments_of(device_size: u64, segment_blocks: u64) -> u64 {
+    // Superblocks A and B take a segment's room, so that segments are aligned to their own size.
+    let fit = (device_size / segment_blocks).saturating_sub(1);
+    // Superblock C should lie far from those. Where segments fill the device, it takes the room of one of many.
+    let is_filled = device_size.is_multiple_of(segment_blocks);
+    if is_filled && fit >= FEW_SEGMENTS.into() { fit - 1 } else { fit }
 }
 
 /// Decides sizes and places.
@@ -156,8 +102,7 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
     if options.device_size > 1 << 32 {
         return Err(LayoutError::DeviceTooLarge);
     }
-    // The superblocks take a segment's room, so that segments are aligned to their own size.
-    let segment_count = (options.device_size / u64::from(size)).saturating_sub(1);
+    let segment_count = segments_of(options.device_size, size.into());
     let segment_count = u32::try_from(segment_count).map_err(|_| LayoutError::DeviceTooLarge)?;
     if segment_count > SEGMENT_COUNT_MAX {
         return Err(LayoutError::DeviceTooLarge);
@@ -201,6 +146,8 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
     assert!(geometry.capacity <= geometry.volume_size, "what may be mapped has addresses");
     let end = (u64::from(segment_count) + 1) * u64::from(size);
     assert!(end <= options.device_size, "the segments lie on the device");
+    let lies_behind = u64::from(geometry.third_superblock.0) >= end;
+    assert!(lies_behind || segment_count < FEW_SEGMENTS, "a stray mkfs leaves superblock C");
     assert!(geometry.first_segment.0 >= size, "the superblocks lie before the log");
     let budget = budget(options, &geometry)?;
     Ok((geometry, budget))
