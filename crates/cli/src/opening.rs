@@ -9,7 +9,7 @@ use coulter_daemon::cache::{self, Caching};
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
 use coulter_daemon::replication::Replication;
 use coulter_daemon::setting::{self, Setting};
-use coulter_object::{Ack, Url};
+use coulter_object::{Ack, Settings, Url};
 use coulter_terminal::Size;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -107,6 +107,11 @@ pub struct CopyOptions {
     #[arg(help_heading = "Replication")]
     pub lag_max: Size,
 
+    /// Memory for what was written and is not sent yet; what finds no room is read back from the store
+    #[arg(long, value_name = "SIZE", default_value = "64M", requires = "copied")]
+    #[arg(value_parser = parse_keep_max, help_heading = "Replication")]
+    pub keep_max: Size,
+
     /// Ship the whole store again and make it the valid state; newer commits in the copy are given
     /// up
     #[arg(long, requires = "replicate", help_heading = "Replication")]
@@ -122,7 +127,8 @@ impl Default for CopyOptions {
             cached: false,
             ack: Ack::Local,
             every: Duration::from_secs(1),
-            lag_max: Size(1 << 30),
+            lag_max: Size(Settings::DEFAULT.lag_max),
+            keep_max: Size(Settings::DEFAULT.keep_max),
             reseed: false,
         }
     }
@@ -138,12 +144,19 @@ pub(crate) fn parse_every(text: &str) -> Result<Duration, String> {
     if bounds.contains(&every) { Ok(every) } else { Err("from 10ms to 1h".to_string()) }
 }
 
+/// Memory for what is not sent yet: it is allocated at the opening.
+pub(crate) fn parse_keep_max(text: &str) -> Result<Size, String> {
+    let size = text.parse::<Size>().map_err(|error| error.to_string())?;
+    if size.0 <= 16 << 30 { Ok(size) } else { Err("from 0 to 16G".to_string()) }
+}
+
 impl CopyOptions {
     fn replication(&self) -> Option<Replication> {
         let url = self.replicate.clone()?;
-        let (every, lag_max, reseed) = (self.every, self.lag_max.0, self.reseed);
+        let (every, reseed) = (self.every, self.reseed);
+        let (lag_max, keep_max) = (self.lag_max.0, self.keep_max.0);
         let cache = self.cached.then_some(Caching { take_over: self.take_over });
-        Some(Replication { url, ack: self.ack, every, lag_max, reseed, cache })
+        Some(Replication { url, ack: self.ack, every, lag_max, keep_max, reseed, cache })
     }
 
     /// The words that make its replication.
@@ -155,6 +168,7 @@ impl CopyOptions {
         words.push(format!("--ack={name}").into());
         words.push(format!("--every={}ms", replication.every.as_millis()).into());
         words.push(format!("--lag-max={}", replication.lag_max).into());
+        words.push(format!("--keep-max={}", replication.keep_max).into());
         if replication.reseed {
             words.push("--reseed".into());
         }

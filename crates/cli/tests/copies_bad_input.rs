@@ -217,7 +217,7 @@ fn objects_that_changed_places_are_named() {
         fs::write(one, &first).and_then(|()| fs::write(other, &second)).expect("they are ours");
         sandbox.ok(&["replica", "verify", &url]);
     }
-    // The name of a data object stands nowhere in it: the checksums of its blocks tell, which are in the map.
+    // The name of a data object stands nowhere in it, and its checksum tells it.
     let all = files(&sandbox, "d/");
     let of_size = |path: &Path| fs::metadata(path).expect("there").len();
     let pair = all.iter().enumerate().find_map(|(index, one)| {
@@ -226,13 +226,15 @@ fn objects_that_changed_places_are_named() {
         };
         Some((one, all[index + 1..].iter().find(twin)?))
     });
-    if let Some((one, other)) = pair {
-        let (first, second) = (fs::read(one).expect("there"), fs::read(other).expect("there"));
-        fs::write(one, &second).and_then(|()| fs::write(other, &first)).expect("they are ours");
-        if sandbox.run(&["restore", &url, "x.img"]).status.success() {
-            sandbox.fails(1, &["check", "x.img", "--data"]);
-        }
-    }
+    let (one, other) = pair.expect("two have one size");
+    let (first, second) = (fs::read(one).expect("there"), fs::read(other).expect("there"));
+    fs::write(one, &second).and_then(|()| fs::write(other, &first)).expect("they are ours");
+    let output = sandbox.run(&["replica", "verify", &url]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the checksum does not match"), "{told}");
+    let error = sandbox.fails(1, &["restore", &url, "x.img"]);
+    assert!(error.contains("the checksum does not match"), "{error}");
 }
 
 #[test]
@@ -257,6 +259,24 @@ fn a_commit_that_is_missing_between_others_is_named() {
     assert_eq!(output.status.code(), Some(1), "{told}");
     let name = gap.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(told.contains("missing") && told.contains(&name), "{told}");
+    for words in [
+        &["restore", &url, "x.img"][..],
+        &["restore", &url, "x.img", "--take-over"],
+        &["snapshot", "create", &format!("{url}@new")],
+        &["attach", &url, "--cache", "cache.img", "--take-over"],
+    ] {
+        let error = sandbox.fails(1, words);
+        assert!(error.contains("is missing, and commit"), "{words:?}: {error}");
+    }
+    keep(&sandbox, "bucket/vol", "damaged");
+    let take = ["restore", &url, "x.img", "--take-over", "--despite-damage"];
+    let output = sandbox.run(&take);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("warning") && told.contains("is given up"), "{told}");
+    sandbox.ok(&["replica", "verify", &url]);
+    sandbox.ok(&["check", "x.img", "--data"]);
+    keep(&sandbox, "damaged", "bucket/vol");
     fs::write(gap, bytes).expect("it is ours");
     sandbox.ok(&["replica", "verify", &url]);
 }

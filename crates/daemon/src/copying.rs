@@ -33,6 +33,8 @@ pub enum CopyOrder {
         every_ms: Option<u64>,
         /// Bytes that may wait to be shipped.
         lag_max: Option<u64>,
+        /// Bytes of memory for what is not sent yet.
+        keep_max: Option<u64>,
         /// Ship all of it anew.
         reseed: bool,
     },
@@ -76,7 +78,7 @@ impl CopyOrder {
         &self,
         before: Option<&Replication>,
     ) -> Result<Option<Replication>, OrderError> {
-        let CopyOrder::Keep { url, waits, every_ms, lag_max, reseed } = self else {
+        let CopyOrder::Keep { url, waits, every_ms, lag_max, keep_max, reseed } = self else {
             return before.map(|_| None).ok_or(OrderError::NotReplicated);
         };
         let url = match (url, before) {
@@ -92,7 +94,12 @@ impl CopyOrder {
             url,
             ack: if waits { Ack::Remote } else { Ack::Local },
             every: every.unwrap_or(Settings::DEFAULT.every),
-            lag_max: lag_max.or(kept(|before| before.lag_max)).unwrap_or(LAG_MAX),
+            lag_max: lag_max
+                .or(kept(|before| before.lag_max))
+                .unwrap_or(Settings::DEFAULT.lag_max),
+            keep_max: keep_max
+                .or(kept(|before| before.keep_max))
+                .unwrap_or(Settings::DEFAULT.keep_max),
             reseed: *reseed,
             // A cache in which something is missing is not changed: see `Serving::check_copying`.
             cache: None,
@@ -106,13 +113,11 @@ impl CopyOrder {
             waits: Some(now.ack == Ack::Remote),
             every_ms: Some(u64::try_from(now.every.as_millis()).unwrap_or(1000)),
             lag_max: Some(now.lag_max),
+            keep_max: Some(now.keep_max),
             reseed: false,
         })
     }
 }
-
-/// Bytes that may wait to be shipped, if nothing is said.
-const LAG_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -120,7 +125,8 @@ mod tests {
 
     fn keep(url: Option<&str>) -> CopyOrder {
         let url = url.map(str::to_owned);
-        CopyOrder::Keep { url, waits: None, every_ms: None, lag_max: None, reseed: false }
+        let (waits, every_ms, lag_max, keep_max) = (None, None, None, None);
+        CopyOrder::Keep { url, waits, every_ms, lag_max, keep_max, reseed: false }
     }
 
     #[test]
@@ -132,6 +138,7 @@ mod tests {
             waits: Some(true),
             every_ms: Some(50),
             lag_max: None,
+            keep_max: Some(0),
             reseed: true,
         };
         let second = order.applied(Some(&first)).expect("a change").expect("a copy");
@@ -140,7 +147,7 @@ mod tests {
         assert!(second.reseed, "once");
         let third = keep(Some("s3://bucket/other")).applied(Some(&second));
         let third = third.expect("a URL").expect("a copy");
-        assert_eq!((third.ack, third.reseed), (Ack::Remote, false));
+        assert_eq!((third.ack, third.reseed, third.keep_max), (Ack::Remote, false, 0));
         assert_eq!(CopyOrder::Stop.applied(Some(&third)), Ok(None));
     }
 

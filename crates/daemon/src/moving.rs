@@ -60,6 +60,7 @@ fn once(url: &Url) -> Replication {
         ack: Ack::Remote,
         every: Settings::DEFAULT.every,
         lag_max: Settings::DEFAULT.lag_max,
+        keep_max: Settings::DEFAULT.keep_max,
         reseed: false,
         cache: None,
     }

@@ -45,6 +45,8 @@ pub struct Replication {
     pub every: Duration,
     /// Bytes that may wait to be shipped.
     pub lag_max: u64,
+    /// Bytes of memory for what was written and is not sent yet.
+    pub keep_max: u64,
     /// Ship everything anew: the local store counts, whatever the copy holds.
     pub reseed: bool,
     /// The store is a cache that is filled from the copy.
@@ -213,7 +215,8 @@ impl Replication {
 
     fn settings(&self) -> Settings {
         let lag_max = self.lag_max.max(Settings::DEFAULT.object_size);
-        Settings { ack: self.ack, every: self.every, lag_max, ..Settings::DEFAULT }
+        let Replication { ack, every, keep_max, .. } = *self;
+        Settings { ack, every, lag_max, keep_max, ..Settings::DEFAULT }
     }
 
     /// What to tell of the copy now.

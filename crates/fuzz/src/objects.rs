@@ -124,6 +124,7 @@ pub(crate) fn copy(bytes: &[u8]) {
     let _ = snapshot::create(&bucket, "new", 0, &Briefly);
     let _ = rollback::rollback(&bucket, "monday", "fuzzer", 0, &|_| true, &Briefly);
     let _ = takeover::claim(&bucket, "fuzzer", 0, &Briefly);
+    let _ = takeover::claim_anyway(&bucket, "fuzzer", 0, &Briefly);
 }
 
 /// Where objects are looked for, by those before them.

@@ -9,9 +9,8 @@ use coulter_object::bucket::{Bucket, Created};
 use coulter_object::clerk::Clerk;
 use coulter_object::device::{Opening, adopt, begin};
 use coulter_object::kept::{Bundle, Kept};
-use coulter_object::layout::checksum;
+use coulter_object::layout::{VolumeId, data};
 use coulter_object::marks::Marks;
-use coulter_object::names::CommitId;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::{self, Outcome};
 use coulter_object::ranges::RangeSet;
@@ -67,6 +66,7 @@ enum Job {
 
 /// The volume while this host has it.
 struct Live {
+    volume: VolumeId,
     epoch: u64,
     shipper: Shipper,
     clerk: Clerk,
@@ -268,9 +268,11 @@ impl Host {
             state.oracle.begins_with(epoch, self.device);
         }
         self.store_epoch = Some(epoch);
-        let shipper = Shipper::new(SETTINGS, claim.record.volume, claim.history, unsure);
+        let volume = claim.record.volume;
+        let shipper = Shipper::new(SETTINGS, volume, claim.history, unsure);
         let clerk = Clerk::new(self.bucket.clone(), claim.record, claim.tag);
         self.live = Some(Live {
+            volume,
             epoch,
             shipper,
             clerk,
@@ -411,9 +413,9 @@ impl Host {
             Job::CreateOf(job, name, bundle) => {
                 let mut bytes = Vec::new();
                 bundle.copy_into(&mut bytes);
-                self.live().kept.give_back(bundle);
-                let sum = checksum(&bytes);
-                bytes.extend_from_slice(&sum.to_le_bytes());
+                let live = self.live();
+                live.kept.give_back(bundle);
+                data::seal(&mut bytes, live.volume, &name);
                 self.create(job, &name, &bytes)
             }
             Job::Create(job, name, bytes) => self.create(job, &name, &bytes),
@@ -434,8 +436,7 @@ impl Host {
                     Err(_) => {
                         let ranges = self.live().captured.get(&job).cloned();
                         let mut now = self.read(&ranges.expect("it was read"));
-                        let sum = checksum(&now);
-                        now.extend_from_slice(&sum.to_le_bytes());
+                        data::seal(&mut now, self.live().volume, name);
                         matches!(self.publish(name, &now)?, Outcome::Ours(_))
                     }
                 }
@@ -638,12 +639,11 @@ pub(crate) fn check_claim(shared: &Arc<Shared>, claim: &Claim) {
         Err(error) => return state.violated(format!("epoch {}: {error}", claim.epoch)),
     };
     // An opening whose host was killed before it knew: it has written nothing.
-    let mut before = claim.after;
-    while before.epoch > 0 && !state.oracle.knows(before.epoch) {
-        let entry = claim.record.epochs.iter().find(|entry| entry.epoch == before.epoch);
-        before = entry.map_or(CommitId { epoch: 0, number: 0 }, |entry| entry.after);
+    let mut before = claim.after.epoch;
+    while before > 0 && !state.oracle.knows(before) {
+        before -= 1;
     }
-    let checked = state.oracle.began(claim.epoch, before.epoch, found);
+    let checked = state.oracle.began(claim.epoch, before, found);
     state.check(checked);
 }
 

@@ -11,7 +11,7 @@ use crate::bucket::{Bucket, BucketError, Tag};
 use crate::clerk::Clerk;
 use crate::history::ReplicaError;
 use crate::kept::Bundle;
-use crate::layout::{Manifest, VolumeRecord, checksum};
+use crate::layout::{Manifest, VolumeId, VolumeRecord, data};
 use crate::marks::Marks;
 use crate::names::{CommitId, ManifestId, Source};
 use crate::publish::{self, Outcome, Patience};
@@ -176,12 +176,14 @@ impl Courier {
             threads.push(thread.expect("the system starts threads"));
         };
 
+        let volume = record.volume;
         let (objects, work) = channel::<Parcel>();
         let work = Arc::new(Mutex::new(work));
         for _ in 0..thread_count {
             let (bucket, work) = (bucket.clone(), work.clone());
             let (shared, report) = (shared.clone(), report.clone());
-            spawn("coulter-put", Box::new(move || put_objects(&*bucket, &work, &shared, &report)));
+            let put = move || put_objects(&*bucket, volume, &work, &shared, &report);
+            spawn("coulter-put", Box::new(put));
         }
 
         let (papers, work) = channel();
@@ -274,6 +276,7 @@ impl Drop for Courier {
 
 fn put_objects(
     bucket: &dyn Bucket,
+    volume: VolumeId,
     work: &Mutex<Receiver<Parcel>>,
     shared: &Arc<Shared>,
     report: &Sender<Report>,
@@ -292,8 +295,7 @@ fn put_objects(
             Body::Kept(bundle) => {
                 copied.clear();
                 bundle.copy_into(&mut copied);
-                let sum = checksum(&copied);
-                copied.extend_from_slice(&sum.to_le_bytes());
+                data::seal(&mut copied, volume, &name);
                 // Nobody is woken: what waits for pages does without them.
                 if report.send(Report::Copied(bundle)).is_err() {
                     return;

@@ -29,6 +29,8 @@ pub enum ReplicaError {
     TakenOver,
     /// The commits do not follow each other: the one where that shows.
     Broken(CommitId),
+    /// A commit is gone: which one, and one behind it that is there.
+    Gap(CommitId, CommitId),
     /// The local store is not what was shipped last: what does not match.
     Diverged(&'static str),
     /// There is no snapshot of that name.
@@ -67,6 +69,9 @@ impl fmt::Display for ReplicaError {
             ReplicaError::Nothing => write!(f, "nothing was shipped to it yet"),
             ReplicaError::TakenOver => write!(f, "another host has taken the volume over"),
             ReplicaError::Broken(id) => write!(f, "commit {id} does not follow the one before it"),
+            ReplicaError::Gap(missing, found) => {
+                write!(f, "commit {missing} is missing, and commit {found} is there")
+            }
             ReplicaError::Diverged(what) => {
                 write!(f, "the local store is not what was shipped last: {what}")
             }
@@ -111,6 +116,19 @@ impl std::error::Error for ReplicaError {
     }
 }
 
+impl ReplicaError {
+    /// Whether it tells of an object that is damaged or missing, and not of the bucket or of another host.
+    pub fn is_of_object(&self) -> bool {
+        matches!(
+            self,
+            ReplicaError::Damaged(..)
+                | ReplicaError::Missing(_)
+                | ReplicaError::Broken(_)
+                | ReplicaError::Gap(..)
+        )
+    }
+}
+
 impl From<BucketError> for ReplicaError {
     fn from(error: BucketError) -> ReplicaError {
         ReplicaError::Bucket(error)
@@ -143,6 +161,21 @@ impl History {
     /// [`ReplicaError::Nothing`].
     pub fn refuse_nothing(&self) -> Result<(), ReplicaError> {
         if self.newest_commit.epoch == 0 { Err(ReplicaError::Nothing) } else { Ok(()) }
+    }
+
+    /// That of a volume without a manifest, before its first commit.
+    pub(crate) fn nothing(record: &VolumeRecord) -> History {
+        let first = record.epochs.iter().find(|epoch| epoch.stage == Stage::Begun);
+        let last = CommitId { epoch: first.map_or(0, |epoch| epoch.epoch), number: 0 };
+        History {
+            pieces: PieceMap::new(),
+            last,
+            newest_commit: CommitId { epoch: 0, number: 0 },
+            checksum: 0,
+            garbage: Vec::new(),
+            commit_count: 0,
+            manifest: None,
+        }
     }
 
     /// What a manifest says.
@@ -192,6 +225,8 @@ pub enum Next {
     Fence,
     /// A commit, and the checksum at its end.
     Commit(Box<Commit>, u32),
+    /// Nothing, though this commit is behind it.
+    Gap(CommitId),
 }
 
 /// Reads the volume's record.
@@ -249,8 +284,8 @@ fn manifest_of(
 /// What stands behind commit `id` of its epoch: commits up to the first name that is free or a fence, `count` of
 /// them at most.
 ///
-/// All are asked for at once, so one may be seen behind a name that was still free a moment before. It does not count
-/// then: what is returned is the history as it was when the first free name was read.
+/// All are asked for at once, so one may be seen behind a name that was still free a moment before. That name is then
+/// read again: commits are created one after the other, so it is free now only if its commit is gone.
 fn behind(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
@@ -259,7 +294,26 @@ fn behind(
     patience: &dyn Patience,
 ) -> Result<Vec<Next>, ReplicaError> {
     let names = names_behind(id, count);
-    decode_behind(publish::read_all(bucket, &names, patience)?, record, id)
+    let objects = publish::read_all(bucket, &names, patience)?;
+    decode_behind(bucket, objects, record, id, patience)
+}
+
+/// Looks for commits behind the free name that a history ends at.
+///
+/// # Errors
+/// [`ReplicaError::Gap`] if there is one.
+pub(crate) fn check_no_gap(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    last: CommitId,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    match behind(bucket, record, last, AHEAD_FIRST, patience)?.last() {
+        Some(Next::Gap(found)) if found.number > last.number => {
+            Err(ReplicaError::Gap(last.next(), *found))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The names of `count` commits behind `id`.
@@ -270,17 +324,28 @@ fn names_behind(id: CommitId, count: usize) -> Vec<String> {
 
 /// What was read under the names behind `id`, up to the first that is no commit.
 fn decode_behind(
+    bucket: &dyn Bucket,
     objects: Vec<Option<Object>>,
     record: &VolumeRecord,
     id: CommitId,
+    patience: &dyn Patience,
 ) -> Result<Vec<Next>, ReplicaError> {
     let mut all = Vec::with_capacity(objects.len());
+    let last_found = objects.iter().rposition(Option::is_some);
+    let last_found = last_found
+        .map(|index| CommitId { number: id.number + 1 + index as u64, epoch: id.epoch });
     let mut id = id;
     for object in objects {
         id = id.next();
-        let next = match object {
-            None => Next::Nothing,
-            Some(object) => decode(&object.bytes, record, id)?,
+        let found_behind = last_found.filter(|found| *found > id);
+        let object = match (object, found_behind) {
+            (None, Some(_)) => publish::read(bucket, &id.name(), None, patience)?,
+            (object, _) => object,
+        };
+        let next = match (object, found_behind) {
+            (Some(object), _) => decode(&object.bytes, record, id)?,
+            (None, Some(found)) => Next::Gap(found),
+            (None, None) => Next::Nothing,
         };
         let goes_on = matches!(next, Next::Commit(..));
         all.push(next);
@@ -314,19 +379,7 @@ pub fn start(
     record: &VolumeRecord,
     patience: &dyn Patience,
 ) -> Result<History, ReplicaError> {
-    let Some(id) = record.manifest else {
-        let first = record.epochs.iter().find(|epoch| epoch.stage == Stage::Begun);
-        let last = CommitId { epoch: first.map_or(0, |epoch| epoch.epoch), number: 0 };
-        return Ok(History {
-            pieces: PieceMap::new(),
-            last,
-            newest_commit: CommitId { epoch: 0, number: 0 },
-            checksum: 0,
-            garbage: Vec::new(),
-            commit_count: 0,
-            manifest: None,
-        });
-    };
+    let Some(id) = record.manifest else { return Ok(History::nothing(record)) };
     Ok(History::of(manifest(bucket, record, id, patience)?, id))
 }
 
@@ -370,6 +423,7 @@ fn follow_from(
                 Next::Commit(commit, checksum) => history.apply(&commit, checksum)?,
                 Next::Fence => end = Some(true),
                 Next::Nothing => end = Some(false),
+                Next::Gap(found) => return Err(ReplicaError::Gap(history.last.next(), found)),
             }
         }
         count = (AHEAD_GROWTH * count).min(AHEAD_MAX);
@@ -388,6 +442,8 @@ fn follow_from(
         }
         history.last = CommitId { epoch: later.epoch, number: 0 };
         history.checksum = 0;
+        // A host that dies soon leaves few commits, and there may be many such epochs.
+        count = AHEAD_GROWTH;
         found = behind(bucket, record, history.last, count, patience)?;
     }
 }
@@ -431,7 +487,7 @@ fn read_whole(
     names.extend(names_behind(id.commit, AHEAD_FIRST));
     let mut objects = publish::read_all(bucket, &names, patience)?;
     let manifest = manifest_of(objects.remove(0), record, id)?;
-    let found = decode_behind(objects, record, id.commit)?;
+    let found = decode_behind(bucket, objects, record, id.commit, patience)?;
     let mut history = History::of(manifest, id);
     follow_from(bucket, record, &mut history, (found, AHEAD_FIRST), patience)?;
     Ok(history)
@@ -458,7 +514,11 @@ fn of_this_record<T>(
     loop {
         match read(&record) {
             Ok(found) => return Ok((record, found)),
-            Err(error @ (ReplicaError::Missing(_) | ReplicaError::Broken(_))) => {
+            Err(
+                error @ (ReplicaError::Missing(_)
+                | ReplicaError::Broken(_)
+                | ReplicaError::Gap(..)),
+            ) => {
                 let (now, tag_now) = self::record(bucket, patience)?;
                 if tag_now == tag {
                     return Err(error);

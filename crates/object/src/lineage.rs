@@ -70,10 +70,21 @@ impl Bucket for ClonedBucket {
         self.ancestor(name).unwrap_or(&self.own).read(name, range)
     }
     fn read_all(&self, names: &[String]) -> Vec<Result<Option<Object>, BucketError>> {
-        if names.iter().all(|name| self.ancestor(name).is_none()) {
-            return self.own.read_all(names);
+        // Each bucket is asked for all of its own at once.
+        let buckets = self.ancestors.iter().map(|(.., bucket)| bucket).chain([&self.own]);
+        let mut found: Vec<_> = names.iter().map(|_| None).collect();
+        for bucket in buckets {
+            let of = |name: &&String| Arc::ptr_eq(self.ancestor(name).unwrap_or(&self.own), bucket);
+            let own: Vec<String> = names.iter().filter(of).cloned().collect();
+            if own.is_empty() {
+                continue;
+            }
+            let places = found.iter_mut().zip(names).filter(|(_, name)| of(name));
+            for ((place, _), object) in places.zip(bucket.read_all(&own)) {
+                *place = Some(object);
+            }
         }
-        names.iter().map(|name| self.read(name, None)).collect()
+        found.into_iter().map(|object| object.expect("each object is of one bucket")).collect()
     }
     fn delete(&self, name: &str) -> Result<(), BucketError> {
         match self.ancestor(name) {

@@ -65,6 +65,13 @@ pub enum Source {
 }
 
 impl Source {
+    /// The epoch that made it.
+    pub fn epoch(self) -> u64 {
+        match self {
+            Source::Data { epoch, .. } | Source::Commit(CommitId { epoch, .. }) => epoch,
+        }
+    }
+
     /// The object's name.
     pub fn name(self) -> String {
         match self {

@@ -112,6 +112,19 @@ pub fn read_all(
     names.iter().zip(found).map(one).collect()
 }
 
+/// The names that begin with `prefix`, in no particular order. Slow and billed: only to scrub.
+///
+/// # Errors
+/// The last error, when `patience` has ended.
+pub fn list(
+    bucket: &dyn Bucket,
+    prefix: &str,
+    patience: &dyn Patience,
+) -> Result<Vec<String>, BucketError> {
+    let found = retried(patience, || bucket.list(prefix).map(Some))?;
+    Ok(found.into_iter().map(|(name, _)| name).collect())
+}
+
 /// Removes an object.
 ///
 /// # Errors

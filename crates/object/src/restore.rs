@@ -5,9 +5,9 @@
 //!   must read as zeros there.
 //! - Each object is read once, as a whole, and compared with its checksum.
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Object};
 use crate::history::ReplicaError;
-use crate::layout::{Corrupt, Reason, VolumeId, checksum, commit::Commit};
+use crate::layout::{Corrupt, Reason, VolumeId, commit::Commit, data};
 use crate::names::Source;
 use crate::pieces::{Piece, PieceMap};
 use crate::publish::{self, Patience};
@@ -52,25 +52,24 @@ pub fn payload(
 ) -> Result<Vec<u8>, ReplicaError> {
     let name = source.name();
     let object = publish::read(bucket, &name, None, patience)?;
-    let mut bytes = object.ok_or_else(|| ReplicaError::Missing(name.clone()))?.bytes;
-    let damaged = |corrupt| ReplicaError::Damaged(name.clone(), corrupt);
-    match source {
-        Source::Commit(id) => {
-            Commit::decode(&bytes, bucket.volume_of(volume, id.epoch), id).map_err(damaged)?;
-        }
-        Source::Data { .. } => {
-            let structure = "data";
-            let (data, sum) = bytes
-                .split_last_chunk::<4>()
-                .ok_or_else(|| damaged(Corrupt { structure, reason: Reason::Short }))?;
-            if checksum(data) != u32::from_le_bytes(*sum) {
-                return Err(damaged(Corrupt { structure, reason: Reason::Checksum }));
-            }
-            let size = data.len();
-            bytes.truncate(size);
-        }
-    }
-    Ok(bytes)
+    payload_of(bucket, volume, source, object)
+}
+
+/// The payload of what was read under an object's name.
+pub(crate) fn payload_of(
+    bucket: &dyn Bucket,
+    volume: VolumeId,
+    source: Source,
+    object: Option<Object>,
+) -> Result<Vec<u8>, ReplicaError> {
+    let name = source.name();
+    let bytes = object.ok_or_else(|| ReplicaError::Missing(name.clone()))?.bytes;
+    let volume = bucket.volume_of(volume, source.epoch());
+    let opened = match source {
+        Source::Commit(id) => Commit::decode(&bytes, volume, id).map(|_| bytes),
+        Source::Data { .. } => data::open(bytes, volume, &name),
+    };
+    opened.map_err(|corrupt| ReplicaError::Damaged(name, corrupt))
 }
 
 /// An object ends before a piece of it does.

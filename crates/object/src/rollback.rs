@@ -22,6 +22,7 @@ use crate::history::{self, History, ReplicaError};
 use crate::layout::{Pin, Stage, VolumeRecord};
 use crate::names::{CommitId, Source};
 use crate::publish::{self, Patience};
+use crate::takeover::Unreadable::GivenUp;
 use crate::{snapshot, takeover};
 use std::collections::BTreeSet;
 
@@ -54,11 +55,16 @@ pub fn rollback(
     let (pins, _) = snapshot::pins(bucket, &record, patience)?;
     let pin = pins.find(name).ok_or_else(|| ReplicaError::NoPin(name.to_string()))?.clone();
     let manifest = history::manifest(bucket, &record, pin.manifest, patience)?;
-    if !is_ended(bucket, &record, patience)? && !may_fence(&record) {
+    let is_ended = match is_ended(bucket, &record, patience) {
+        // Its host is behind what cannot be read.
+        Err(error) if error.is_of_object() => false,
+        other => other?,
+    };
+    if !is_ended && !may_fence(&record) {
         return Err(ReplicaError::InUse(record.owner));
     }
 
-    let mut ended = takeover::end_others(bucket, record, &tag, patience)?;
+    let mut ended = takeover::end_others(bucket, record, &tag, GivenUp, patience)?;
     let given_up = ended.history.last;
     let start = CommitId { epoch: ended.epoch, number: 0 };
     let state = History {
@@ -107,6 +113,14 @@ pub fn is_ended(
     if record.newest().is_some_and(|newest| newest.stage == Stage::Claiming) {
         return Ok(false);
     }
-    let mut history = history::start(bucket, record, patience)?;
-    history::follow(bucket, record, &mut history, patience)
+    let read = history::start(bucket, record, patience)
+        .and_then(|mut history| history::follow(bucket, record, &mut history, patience));
+    match read {
+        // If the record has changed, a host is at work, and has deleted what was to be read.
+        Err(error) if error.is_of_object() => match history::record(bucket, patience)?.0 == *record {
+            true => Err(error),
+            false => Ok(false),
+        },
+        other => other,
+    }
 }

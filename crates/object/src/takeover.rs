@@ -9,16 +9,33 @@
 //! A host acknowledges what a commit holds when that commit was created under its name. A fence has taken
 //! the next name of its epoch, so whatever it sends later is refused, whenever it arrives: no clock is
 //! asked. What it created before the fence was read, and is part of the history. Of two hosts that claim
-//! at once, one's second swap meets a record that the other has changed.
+//! at once, one's second swap meets a record that the other has changed: one that has only claimed can
+//! not begin any more once another has claimed behind it, and the record forgets it.
 //!
 //! A fence is never deleted: its name would be free again.
+//!
+//! # Why the record stays small
+//! It names the epochs since the manifest. One without a commit is left out when the next one begins,
+//! and a claim that finds many with commits stores a manifest. So hosts that die soon after each opening
+//! neither fill the record nor make the next opening slow.
+//!
+//! # A history that cannot be read to its end
+//! If a commit is gone, the host that has the volume is behind the gap, and a fence in the gap does not
+//! stop it. So a gap is looked for first, and then a claim is refused. [`claim_anyway`] goes on from what
+//! can be read. It lists the commits of the last epoch and puts the fence behind all of them. What it
+//! goes on from is a manifest at the beginning of its own epoch, as after a rollback.
 
 use crate::bucket::{Bucket, Tag};
 use crate::history::{self, History, Next, ReplicaError};
 use crate::layout::volume::EPOCH_COUNT_MAX;
-use crate::layout::{Commit, Epoch, Stage, VolumeId, VolumeRecord, nonce};
+use crate::layout::{Commit, Corrupt, Epoch, Pins, Reason, Stage, VolumeId, VolumeRecord, nonce};
 use crate::names::{CommitId, PINS, VOLUME};
 use crate::publish::{self, Outcome, Patience};
+use crate::snapshot;
+
+/// Epochs in the record from which on a claim stores a manifest: whoever opens the volume needs a round trip for each.
+const EPOCHS_BEFORE_MANIFEST: usize = 16;
+const _: () = assert!(EPOCHS_BEFORE_MANIFEST + 2 <= EPOCH_COUNT_MAX);
 
 /// A volume that is this host's from now on.
 #[derive(Clone, Debug)]
@@ -58,8 +75,9 @@ pub fn create(
     seen: u64,
     patience: &dyn Patience,
 ) -> Result<Claim, ReplicaError> {
-    let volume = VolumeId::random();
     let after = CommitId { epoch: 0, number: 0 };
+    // Before `volume`, which decides whose the place is, and comes when all that it leads to is there.
+    let volume = create_pins(bucket, after, patience)?;
     let record = VolumeRecord {
         volume,
         nonce: nonce(),
@@ -76,19 +94,27 @@ pub fn create(
     let Outcome::Ours(tag) = publish::create(bucket, VOLUME, &record.encode(), patience)? else {
         return Err(ReplicaError::TakenOver);
     };
-    let pins = crate::layout::Pins {
-        volume,
-        nonce: nonce(),
-        counter: 0,
-        horizon: after,
-        pins: Vec::new(),
-        clones: Vec::new(),
-    };
-    if let Outcome::Foreign(_) = publish::create(bucket, PINS, &pins.encode(), patience)? {
-        return Err(ReplicaError::TakenOver);
-    }
     let history = history::start(bucket, &record, patience)?;
     Ok(Claim { record, tag, epoch: 1, history, after })
+}
+
+/// Creates the pins of a new volume; returns its identity. If a creation was cut short behind this step, or goes on at
+/// the same time, its pins are there: they are used as they are, and `volume` decides.
+fn create_pins(
+    bucket: &dyn Bucket,
+    horizon: CommitId,
+    patience: &dyn Patience,
+) -> Result<VolumeId, ReplicaError> {
+    let volume = VolumeId::random();
+    let (pins, clones) = (Vec::new(), Vec::new());
+    let pins = Pins { volume, nonce: nonce(), counter: 0, horizon, pins, clones };
+    let Outcome::Foreign(found) = publish::create(bucket, PINS, &pins.encode(), patience)? else {
+        return Ok(volume);
+    };
+    match Pins::decode(&found) {
+        Ok(found) if found.counter == 0 && found.horizon == horizon => Ok(found.volume),
+        _ => Err(ReplicaError::Leftovers(PINS.to_string())),
+    }
 }
 
 /// A volume on which no host can commit any more, and on which the new epoch has not begun.
@@ -99,6 +125,17 @@ pub(crate) struct Ended {
     pub(crate) epoch: u64,
     /// What the volume holds, up to the last commit of the epoch before.
     pub(crate) history: History,
+    /// Why the history could not be read to its end, if that was asked for anyway.
+    pub(crate) cut: Option<ReplicaError>,
+}
+
+/// What is done if the history cannot be read to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Nothing is taken over.
+    Refused,
+    /// What lies behind is given up.
+    GivenUp,
 }
 
 /// Takes a volume over from whichever host has it.
@@ -112,10 +149,69 @@ pub fn claim(
     patience: &dyn Patience,
 ) -> Result<Claim, ReplicaError> {
     let (record, tag) = history::record(bucket, patience)?;
-    let mut ended = end_others(bucket, record, &tag, patience)?;
+    let ended = end_others(bucket, record, &tag, Unreadable::Refused, patience)?;
+    go_on(bucket, ended, owner, seen, patience)
+}
+
+/// The same of a history that cannot be read to its end, too. Its state is then what can be read, and the error tells
+/// why that is not all.
+///
+/// # Errors
+/// As of [`claim`].
+pub fn claim_anyway(
+    bucket: &dyn Bucket,
+    owner: &str,
+    seen: u64,
+    patience: &dyn Patience,
+) -> Result<(Claim, Option<ReplicaError>), ReplicaError> {
+    let (record, tag) = history::record(bucket, patience)?;
+    let mut ended = end_others(bucket, record, &tag, Unreadable::GivenUp, patience)?;
+    let Some(why) = ended.cut.take() else {
+        return Ok((go_on(bucket, ended, owner, seen, patience)?, None));
+    };
     let after = ended.history.last;
+    let start = CommitId { epoch: ended.epoch, number: 0 };
+    let mut history = History { last: start, checksum: 0, commit_count: 0, ..ended.history.clone() };
+    let id = snapshot::store_manifest(bucket, &ended.record, &history, patience)?;
+    history.manifest = Some(id);
+    ended.record.manifest = Some(id);
+    // What this state needs may be garbage to the host that is behind the gap: it must not delete any more. Nor can
+    // it where the pins cannot be read.
+    match snapshot::advance_horizon(bucket, &ended.record, start, patience) {
+        Ok(_) | Err(ReplicaError::Damaged(..) | ReplicaError::Missing(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let tag = begin(bucket, &mut ended, owner, seen, patience)?;
+    let Ended { record, epoch, .. } = ended;
+    Ok((Claim { record, tag, epoch, history, after }, Some(why)))
+}
+
+/// Step 5 of a claim.
+fn go_on(
+    bucket: &dyn Bucket,
+    mut ended: Ended,
+    owner: &str,
+    seen: u64,
+    patience: &dyn Patience,
+) -> Result<Claim, ReplicaError> {
+    let after = ended.history.last;
+    let is_long = ended.record.epochs.len() > EPOCHS_BEFORE_MANIFEST;
+    let mut replaced = None;
+    if is_long && ended.history.commit_count > 0 {
+        let id = snapshot::store_manifest(bucket, &ended.record, &ended.history, patience)?;
+        ended.history.manifest = Some(id);
+        ended.history.commit_count = 0;
+        replaced = ended.record.manifest.replace(id);
+    }
     let tag = begin(bucket, &mut ended, owner, seen, patience)?;
     let Ended { record, epoch, mut history, .. } = ended;
+    if let Some(old) = replaced
+        && let Ok((pins, _)) = snapshot::pins(bucket, &record, patience)
+        && pins.pins.iter().all(|pin| pin.manifest != old)
+    {
+        // If it stays, it costs space.
+        let _ = publish::delete(bucket, &old.name(), patience);
+    }
     history.last = CommitId { epoch, number: 0 };
     history.checksum = 0;
     Ok(Claim { record, tag, epoch, history, after })
@@ -126,19 +222,28 @@ pub(crate) fn end_others(
     bucket: &dyn Bucket,
     record: VolumeRecord,
     tag: &Tag,
+    unreadable: Unreadable,
     patience: &dyn Patience,
 ) -> Result<Ended, ReplicaError> {
     let (record, tag, epoch) = announce(bucket, record, tag, patience)?;
-    let mut history = history::start(bucket, &record, patience)?;
-    end_epoch(bucket, &record, &mut history, patience)?;
-    // Those that have claimed and not begun cannot begin any more: their second swap is refused. A fence
-    // at their first commit says so to whoever reads.
-    for stale in
-        record.epochs.iter().filter(|one| one.stage == Stage::Claiming && one.epoch != epoch)
-    {
-        fence(bucket, &record, CommitId { epoch: stale.epoch, number: 0 }, patience)?;
-    }
-    Ok(Ended { record, tag, epoch, history })
+    let mut history = History::nothing(&record);
+    let read = history::start(bucket, &record, patience).and_then(|start| {
+        history = start;
+        end_epoch(bucket, &record, &mut history, patience)
+    });
+    let cut = match read {
+        Ok(()) => None,
+        // Another host that has claimed since may have collected what was to be read.
+        Err(error) if error.is_of_object() && history::record(bucket, patience)?.1 != tag => {
+            return Err(ReplicaError::TakenOver);
+        }
+        Err(error) if unreadable == Unreadable::GivenUp && error.is_of_object() => {
+            end_behind_all(bucket, &record, patience)?;
+            Some(error)
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Ended { record, tag, epoch, history, cut })
 }
 
 /// Step 2. The host that has the volume changes the record too, whenever it stores a manifest: that is no
@@ -151,7 +256,13 @@ fn announce(
 ) -> Result<(VolumeRecord, Tag, u64), ReplicaError> {
     let (found, mut tag) = (record.newest().copied(), tag.clone());
     loop {
+        if record.epochs.len() >= EPOCH_COUNT_MAX {
+            // No host of ours lets them become so many.
+            let corrupt = Corrupt { structure: VOLUME, reason: Reason::Field("epoch_count") };
+            return Err(ReplicaError::Damaged(VOLUME.to_string(), corrupt));
+        }
         let epoch = record.newest().map_or(1, |newest| newest.epoch + 1);
+        record.epochs.retain(|one| one.stage == Stage::Begun);
         let begun = record.epochs.iter().rfind(|epoch| epoch.stage == Stage::Begun);
         let before = begun.map_or(0, |begun| begun.epoch);
         let provisional = CommitId { epoch: before, number: 0 };
@@ -179,9 +290,10 @@ pub(crate) fn begin(
     seen: u64,
     patience: &dyn Patience,
 ) -> Result<Tag, ReplicaError> {
-    let (epoch, after) = (ended.epoch, ended.history.last);
+    let (epoch, last) = (ended.epoch, ended.history.last);
     let record = &mut ended.record;
     record.epochs.retain(|one| one.stage == Stage::Begun);
+    let after = leave_out_empty(record, last);
     record.epochs.push(Epoch { epoch, stage: Stage::Begun, after });
     drop_old_epochs(record);
     record.owner = owner.to_string();
@@ -228,8 +340,22 @@ pub(crate) fn drop_old_epochs(record: &mut VolumeRecord) {
     if let Some(manifest) = record.manifest {
         record.epochs.retain(|epoch| epoch.epoch >= manifest.commit.epoch);
     }
-    // Openings without a manifest between them: whoever opens writes one long before there are so many.
+    // Whoever opens writes a manifest long before there are so many openings without one between them.
     assert!(record.epochs.len() <= EPOCH_COUNT_MAX, "a manifest is written before");
+}
+
+/// Leaves out the epochs at the end in which nothing was committed. Returns the last commit before them, behind
+/// which the next epoch begins.
+fn leave_out_empty(record: &mut VolumeRecord, last: CommitId) -> CommitId {
+    let mut after = last;
+    let manifest = record.manifest.map(|manifest| manifest.commit);
+    while after.number == 0
+        && manifest != Some(after)
+        && let Some(empty) = record.epochs.pop_if(|one| one.epoch == after.epoch)
+    {
+        after = empty.after;
+    }
+    after
 }
 
 /// Follows the history to its end and makes sure that it stays the end.
@@ -240,8 +366,35 @@ fn end_epoch(
     patience: &dyn Patience,
 ) -> Result<(), ReplicaError> {
     loop {
-        let is_fenced = history::follow(bucket, record, history, patience)?;
-        if is_fenced || fence(bucket, record, history.last, patience)? {
+        if history::follow(bucket, record, history, patience)? {
+            return Ok(());
+        }
+        history::check_no_gap(bucket, record, history.last, patience)?;
+        if fence(bucket, record, history.last, patience)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Ends the last epoch that has begun, of which not all commits can be read, behind the last one that is there.
+fn end_behind_all(
+    bucket: &dyn Bucket,
+    record: &VolumeRecord,
+    patience: &dyn Patience,
+) -> Result<(), ReplicaError> {
+    let Some(begun) = record.epochs.iter().rfind(|one| one.stage == Stage::Begun) else {
+        return Ok(());
+    };
+    let epoch = begun.epoch;
+    loop {
+        let names = publish::list(bucket, &CommitId::names_of(epoch), patience)?;
+        let numbers = names.iter().filter_map(|name| name.get(CommitId::names_of(epoch).len()..));
+        let last = numbers.filter_map(|digits| u64::from_str_radix(digits, 16).ok()).max();
+        // Where the history was cut there may be none; what the manifest counts may be deleted.
+        let counted = record.manifest.map(|manifest| manifest.commit);
+        let counted = counted.filter(|commit| commit.epoch == epoch).map_or(0, |one| one.number);
+        let number = last.unwrap_or(0).max(counted);
+        if fence(bucket, record, CommitId { epoch, number }, patience)? {
             return Ok(());
         }
     }

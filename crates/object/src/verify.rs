@@ -9,10 +9,10 @@
 
 use crate::bucket::Bucket;
 use crate::history::{self, History, ReplicaError};
-use crate::layout::VolumeRecord;
+use crate::layout::{Stage, VolumeRecord};
 use crate::names::{CommitId, PINS, Source, VOLUME};
 use crate::pieces::PieceMap;
-use crate::publish::Patience;
+use crate::publish::{self, Patience};
 use crate::{restore, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,32 +105,14 @@ fn newest_of(
     patience: &dyn Patience,
 ) -> Result<History, ReplicaError> {
     // Before the history is read: a commit that is created meanwhile is then no sign of a gap.
-    let epoch = record.newest().map_or(0, |newest| newest.epoch);
-    let listed = list(bucket, &CommitId::names_of(epoch), patience)?;
+    let begun = record.epochs.iter().rfind(|one| one.stage == Stage::Begun);
+    let epoch = begun.map_or(0, |begun| begun.epoch);
+    let listed = publish::list(bucket, &CommitId::names_of(epoch), patience)?;
     let mut history = history::start(bucket, record, patience)?;
     history::follow(bucket, record, &mut history, patience)?;
     let next = history.last.next();
     let is_gap = history.last.epoch == epoch && listed.iter().any(|name| *name > next.name());
     if is_gap { Err(ReplicaError::Missing(next.name())) } else { Ok(history) }
-}
-
-fn list(
-    bucket: &dyn Bucket,
-    prefix: &str,
-    patience: &dyn Patience,
-) -> Result<Vec<String>, ReplicaError> {
-    let mut tries = 0;
-    loop {
-        match bucket.list(prefix) {
-            Ok(found) => return Ok(found.into_iter().map(|(name, _)| name).collect()),
-            Err(error) => {
-                tries += 1;
-                if !patience.wait(tries, &error) {
-                    return Err(error.into());
-                }
-            }
-        }
-    }
 }
 
 /// Notes what a state needs: that of a snapshot, or the newest.
@@ -253,7 +235,8 @@ fn drop_overtaken(
 /// An error that tells of an object, not of the bucket.
 fn of_object(error: ReplicaError) -> Result<ReplicaError, ReplicaError> {
     match error {
-        ReplicaError::Damaged(..) | ReplicaError::Missing(_) | ReplicaError::Broken(_) => Ok(error),
+        ReplicaError::Gap(missing, _) => Ok(ReplicaError::Missing(missing.name())),
+        error if error.is_of_object() => Ok(error),
         other => Err(other),
     }
 }

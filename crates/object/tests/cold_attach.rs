@@ -12,7 +12,7 @@ use coulter_object::bucket::{BucketError, Created, MemoryBucket, Object, Swapped
 use coulter_object::device::{CHUNK_SIZE, adopt};
 use coulter_object::fill::FillingDevice;
 use coulter_object::layout::commit::Content;
-use coulter_object::layout::{Entry, Manifest, checksum, nonce};
+use coulter_object::layout::{Entry, Manifest, data, nonce};
 use coulter_object::marks::{Marks, Owner};
 use coulter_object::names::{ManifestId, Source};
 use coulter_object::publish::Briefly;
@@ -40,7 +40,6 @@ const BANDWIDTH: f64 = 200e6;
 /// A bucket as far away as a region's, whose objects of zeros take no memory.
 struct Far {
     inner: MemoryBucket,
-    zeros: Vec<u8>,
     is_far: AtomicBool,
     gets: AtomicU64,
     received: AtomicU64,
@@ -48,12 +47,8 @@ struct Far {
 
 impl Far {
     fn new() -> Far {
-        let mut zeros = vec![0; CHUNK_SIZE as usize];
-        let sum = checksum(&zeros);
-        zeros.extend_from_slice(&sum.to_le_bytes());
         Far {
             inner: MemoryBucket::new(),
-            zeros,
             is_far: AtomicBool::new(false),
             gets: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -76,7 +71,10 @@ impl Bucket for Far {
         let number = number.map(|(_, digits)| u64::from_str_radix(digits, 16).expect("a number"));
         let found = match number {
             Some(ZEROS..) => {
-                Some(Object { bytes: self.zeros.clone(), tag: Tag("zeros".to_string()) })
+                let (record, _) = history::record(&self.inner, &Briefly).expect("there is one");
+                let mut bytes = vec![0; CHUNK_SIZE as usize];
+                data::seal(&mut bytes, record.volume, name);
+                Some(Object { bytes, tag: Tag("zeros".to_string()) })
             }
             _ => self.inner.read(name, None)?,
         };

@@ -14,7 +14,7 @@ use coulter_object::bucket::{MemoryBucket, MeteredBucket};
 use coulter_object::device::{CHUNK_SIZE, adopt, begin};
 use coulter_object::fill::{Fill, FillingDevice};
 use coulter_object::layout::commit::Content;
-use coulter_object::layout::{Entry, checksum};
+use coulter_object::layout::{Entry, data};
 use coulter_object::marks::{Marks, Owner};
 use coulter_object::names::Source;
 use coulter_object::pieces::PieceMap;
@@ -236,13 +236,12 @@ fn filling() -> impl Fn(Access) -> Result<Box<dyn Device>, OpenError> {
         chunk_size: CHUNK_SIZE,
         owner: "test".to_string(),
     };
-    takeover::create(&*bucket, &new, 0, &Briefly).expect("the bucket is empty");
+    let made = takeover::create(&*bucket, &new, 0, &Briefly).expect("the bucket is empty");
     // Zeros, as the suite expects of a new device, which have to be fetched all the same.
     let size = u64::from(CHUNK_SIZE).min(SIZE_MIN);
     let mut object = vec![0; size as usize];
-    let sum = checksum(&object).to_le_bytes();
-    object.extend(sum);
     let source = Source::Data { epoch: 1, number: 0 };
+    data::seal(&mut object, made.record.volume, &source.name());
     bucket.create(&source.name(), &object).expect("the bucket is empty");
     let mut pieces = PieceMap::new();
     pieces.apply(&Entry { range: 0..size, content: Content::At(source, 0) }, &mut Vec::new());

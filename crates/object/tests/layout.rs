@@ -6,7 +6,7 @@
 use coulter_object::layout::commit::{Content, Inline};
 use coulter_object::layout::pins::CloneLine;
 use coulter_object::layout::{
-    Commit, Corrupt, Entry, Epoch, Manifest, Pin, Pins, Stage, VolumeId, VolumeRecord, checksum,
+    Commit, Corrupt, Entry, Epoch, Manifest, Pin, Pins, Stage, VolumeId, VolumeRecord, checksum, data,
 };
 use coulter_object::names::{CommitId, ManifestId, Source};
 use coulter_object::pieces::PieceMap;
@@ -80,10 +80,16 @@ fn manifest() -> Vec<u8> {
     Manifest { volume: VOLUME, nonce, commit: ID, checksum, pieces }.encode()
 }
 
+fn data_object() -> Vec<u8> {
+    let mut bytes = vec![0xda; 64];
+    data::seal(&mut bytes, VOLUME, &DATA.name());
+    bytes
+}
+
 /// An object of each kind: its file's name, its bytes, and what reads it.
 type Kind = (&'static str, Vec<u8>, fn(&[u8]) -> Result<(), Corrupt>);
 
-fn kinds() -> [Kind; 5] {
+fn kinds() -> [Kind; 6] {
     let read_commit = |bytes: &[u8]| Commit::decode(bytes, VOLUME, ID).map(drop);
     [
         ("volume", record().encode(), |bytes| VolumeRecord::decode(bytes).map(drop)),
@@ -91,6 +97,7 @@ fn kinds() -> [Kind; 5] {
         ("commit", commit(false), read_commit),
         ("fence", commit(true), read_commit),
         ("manifest", manifest(), |bytes| Manifest::decode(bytes, VOLUME, ID).map(drop)),
+        ("data", data_object(), |bytes| data::open(bytes.to_vec(), VOLUME, &DATA.name()).map(drop)),
     ]
 }
 
@@ -153,6 +160,11 @@ fn an_object_under_another_s_name_is_refused() {
     Commit::decode(&commit(false), VOLUME, other).expect_err("another number");
     Commit::decode(&commit(false), VolumeId([0; 16]), ID).expect_err("another volume");
     Manifest::decode(&manifest(), VOLUME, other).expect_err("another number");
+    let open = |volume, source: Source| data::open(data_object(), volume, &source.name());
+    assert_eq!(open(VOLUME, DATA), Ok(vec![0xda; 64]));
+    open(VOLUME, Source::Data { epoch: 2, number: 78 }).expect_err("another number");
+    open(VOLUME, Source::Data { epoch: 3, number: 77 }).expect_err("another epoch");
+    open(VolumeId([0; 16]), DATA).expect_err("another volume");
     VolumeRecord::decode(&pins().encode()).expect_err("another kind");
     Pins::decode(&record().encode()).expect_err("another kind");
 }

@@ -72,7 +72,11 @@ impl CopyError {
                     ReplicaError::Missing(name) | ReplicaError::Damaged(name, _) if name == PINS => report.help(
                         "the volume goes on, without snapshots; ship it to another URL, and delete this copy then",
                     ),
-                    ReplicaError::Missing(_) | ReplicaError::Damaged(..) => report.help(
+                    ReplicaError::Gap(..) => report.help(
+                        "ship the store anew with `--replicate URL --reseed`; if it is lost, restore a snapshot, or with \
+                         `--take-over --despite-damage` the state before the missing commit",
+                    ),
+                    error if error.is_of_object() => report.help(
                         "restore an older snapshot, or ship the store anew with `--replicate URL --reseed`",
                     ),
                     _ => report,

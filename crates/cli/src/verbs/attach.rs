@@ -293,6 +293,7 @@ mod tests {
                 ack: coulter_object::Ack::Remote,
                 every: std::time::Duration::from_millis(1234),
                 lag_max: Size(123_456_789),
+                keep_max: Size(234_567_890),
                 reseed: true,
                 cache: None,
                 take_over: true,

@@ -5,7 +5,7 @@ use super::replica;
 use super::restore::CopyName;
 use crate::choices::named;
 use crate::error::{CliError, CopyError, DaemonError, Error, StateError};
-use crate::opening::{ACKS, parse_every};
+use crate::opening::{ACKS, parse_every, parse_keep_max};
 use crate::terminal::{self, BOLD};
 use clap::Args;
 use coulter_daemon::control::{self, Reply, Request};
@@ -71,6 +71,11 @@ pub(crate) struct Replicate {
     /// Limit of bytes that wait to be shipped; at the limit writers wait [default: as it is, at first 1G]
     #[arg(long, value_name = "SIZE", conflicts_with = "other")]
     pub(crate) lag_max: Option<Size>,
+
+    /// Memory for what was written and is not sent yet; what finds no room is read back from the store [default: as
+    /// it is, at first 64M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_keep_max, conflicts_with = "other")]
+    pub(crate) keep_max: Option<Size>,
 
     /// Print the result as JSON, with --status and --verify
     #[arg(long)]
@@ -159,6 +164,7 @@ impl Replicate {
             waits: self.ack.map(|ack| ack == Ack::Remote),
             every_ms: self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
             lag_max: self.lag_max.map(|size| size.0),
+            keep_max: self.keep_max.map(|size| size.0),
             reseed: self.reseed,
         }
     }

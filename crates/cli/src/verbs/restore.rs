@@ -8,7 +8,8 @@ use coulter_object::bucket::Bucket;
 use coulter_object::layout::VolumeId;
 use coulter_object::pieces::PieceMap;
 use coulter_object::publish::Briefly;
-use coulter_object::{ReplicaError, Url, history, lineage, restore, snapshot, takeover};
+use coulter_object::takeover::{self, Claim};
+use coulter_object::{ReplicaError, Url, history, lineage, restore, snapshot};
 use coulter_terminal::Size;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,10 @@ pub(crate) struct Restore {
     /// Move the volume to this host; the host that has it now is fenced
     #[arg(long)]
     pub(crate) take_over: bool,
+
+    /// If commits are damaged or missing, go on from the state before them; what follows is given up
+    #[arg(long, requires = "take_over")]
+    pub(crate) despite_damage: bool,
 }
 
 /// A copy, or a snapshot of it.
@@ -146,11 +151,7 @@ impl Restore {
         let bucket = self.copy.open()?;
         let failed = |error| self.copy.failed("restore", error);
         if self.take_over {
-            let (_, history) = history::newest(&*bucket, &Briefly).map_err(failed)?;
-            history.refuse_nothing().map_err(failed)?;
-            let owner = replication::owner();
-            let seen = replication::seconds_since_1970();
-            let claim = takeover::claim(&*bucket, &owner, seen, &Briefly).map_err(failed)?;
+            let claim = self.claim(&*bucket).map_err(failed)?;
             let size = claim.record.device_size;
             self.write(&*bucket, claim.record.volume, &claim.history.pieces, size)?;
             replication::adopt_marks(&self.file, &claim).map_err(failed)?;
@@ -170,6 +171,23 @@ impl Restore {
             }
             attempt += 1;
         }
+    }
+
+    /// Takes the volume over.
+    fn claim(&self, bucket: &dyn Bucket) -> Result<Claim, ReplicaError> {
+        let (owner, seen) = (replication::owner(), replication::seconds_since_1970());
+        let newest = history::newest(bucket, &Briefly);
+        if self.despite_damage && newest.as_ref().is_err_and(ReplicaError::is_of_object) {
+            let (claim, why) = takeover::claim_anyway(bucket, &owner, seen, &Briefly)?;
+            claim.history.refuse_nothing()?;
+            if let Some(why) = why {
+                let after = claim.after;
+                terminal::note(&format!("warning: what was written after commit {after} is given up: {why}"));
+            }
+            return Ok(claim);
+        }
+        newest?.1.refuse_nothing()?;
+        takeover::claim(bucket, &owner, seen, &Briefly)
     }
 
     /// Makes the file under another name, which it keeps until all of it is there.

@@ -2,7 +2,7 @@
 
 use crate::bucket::Bucket;
 use crate::courier::seconds_since_1970;
-use crate::history::{self, ReplicaError};
+use crate::history::{self, History, ReplicaError};
 use crate::layout::{VolumeId, VolumeRecord};
 use crate::marks::{Marks, Owner};
 use crate::names::CommitId;
@@ -69,18 +69,32 @@ pub fn begin(
     if record.device_size != device_size {
         return Err(ReplicaError::Diverged("its size is another"));
     }
-    if !opening.reseed {
-        // Before anything is changed: a host that must not go on must not end the one that does.
-        let (record, history) = history::newest(bucket, patience)?;
+    if opening.reseed {
+        // What the copy holds is given up, whether it can be read or not.
+        let (claim, _) = takeover::claim_anyway(bucket, &opening.owner, seen, patience)?;
+        adopt(&mut opening.marks, &claim, device_size, true)?;
+        return Ok((claim, std::iter::once(0..device_size).collect()));
+    }
+    // Before anything is changed: a host that must not go on must not end the one that does.
+    let (record, history) = history::newest(bucket, patience)?;
+    let is_unused = is_unused(&opening.marks, &record, &history);
+    if !is_unused {
         check_is_ours(&opening.marks, record.volume, history.newest_commit)?;
         check_is_not_older(&opening.marks, &record)?;
-        check_is_free(opening, &record, patience)?;
     }
+    let ours = opening.marks.owner().filter(|_| !is_unused).map_or(0, |owner| owner.epoch);
+    check_is_free(opening, &record, ours, patience)?;
     let claim = takeover::claim(bucket, &opening.owner, seen, patience)?;
-    if !opening.reseed {
+    if is_unused && claim.history.newest_commit.epoch > 0 {
+        return Err(ReplicaError::TakenOver);
+    }
+    if !is_unused {
         check_is_ours(&opening.marks, claim.record.volume, claim.history.newest_commit)?;
     }
-    adopt(&mut opening.marks, &claim, device_size, opening.reseed)?;
+    adopt(&mut opening.marks, &claim, device_size, is_unused)?;
+    if is_unused {
+        return Ok((claim, opening.content.clone()));
+    }
     let chunk_size = u64::from(CHUNK_SIZE);
     let marked = opening.marks.iter();
     let marked =
@@ -113,6 +127,12 @@ pub fn adopt(
     marks.adopt(owner, all).map_err(ReplicaError::File)
 }
 
+/// Whether a crash cut the making of the copy short: nothing was shipped, and these marks are not the copy's yet.
+fn is_unused(marks: &Marks, record: &VolumeRecord, history: &History) -> bool {
+    history.refuse_nothing().is_err()
+        && marks.owner().is_none_or(|owner| owner.volume != record.volume)
+}
+
 /// Whether every commit that there is was this store's.
 fn check_is_ours(marks: &Marks, volume: VolumeId, newest: CommitId) -> Result<(), ReplicaError> {
     let owner =
@@ -137,13 +157,14 @@ fn check_is_not_older(marks: &Marks, record: &VolumeRecord) -> Result<(), Replic
     Ok(())
 }
 
-/// Whether no other host that has opened the volume since may be writing to it. It need not have committed yet.
+/// Whether no other host that has opened the volume since epoch `ours` may be writing to it. It need not have committed
+/// yet.
 fn check_is_free(
     opening: &Opening,
     record: &VolumeRecord,
+    ours: u64,
     patience: &dyn Patience,
 ) -> Result<(), ReplicaError> {
-    let ours = opening.marks.owner().map_or(0, |owner| owner.epoch);
     let is_later = record.newest().is_some_and(|newest| newest.epoch > ours);
     // A later epoch of a process that ended here is a claim of this store that a crash cut short.
     if !is_later

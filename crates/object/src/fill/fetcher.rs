@@ -11,11 +11,11 @@ use crate::history::ReplicaError;
 use crate::layout::VolumeRecord;
 use crate::marks::Marks;
 use crate::names::Source;
-use crate::pieces::PieceMap;
-use crate::publish::Patience;
+use crate::pieces::{Piece, PieceMap};
+use crate::publish::{self, Patience};
 use crate::restore;
 use coulter_device::{AlignedMemory, Waker};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,6 +31,12 @@ pub(super) const THREADS: usize = 8;
 /// Of them, those that no command waits for: one that does finds a thread at once.
 pub(super) const BEHIND: usize = 4;
 const _: () = assert!(BEHIND < THREADS);
+
+/// Commits of a chunk that are read at once: small ones leave hundreds in it.
+const COMMITS_AT_ONCE: usize = 32;
+
+/// Data objects of a chunk that are read at once. Each may take as much memory as the chunk.
+const DATA_AT_ONCE: usize = 4;
 
 /// Objects that are kept for the next chunk.
 const KEPT: usize = 8;
@@ -90,36 +96,52 @@ impl Shared {
         }
         // What was written at random lies in many objects by turns. Each is read once for the chunk.
         pieces.sort_by_key(|(_, piece)| piece.source);
-        for own in pieces.chunk_by(|(_, a), (_, b)| a.source == b.source) {
-            let source = own[0].1.source;
-            let payload = self.payload(source)?;
-            for (start, piece) in own {
-                let from = piece.offset as usize;
-                let part = payload.get(from..from + piece.length as usize);
-                let part = part.ok_or_else(|| restore::too_short(source))?;
-                let offset = (start - whole.start) as usize;
-                memory[offset..offset + part.len()].copy_from_slice(part);
+        let by_source: Vec<&[(u64, Piece)]> =
+            pieces.chunk_by(|(_, a), (_, b)| a.source == b.source).collect();
+        let is_data = |own: &&[(u64, Piece)]| matches!(own[0].1.source, Source::Data { .. });
+        let (data, commits) = by_source.split_at(by_source.partition_point(is_data));
+        for group in data.chunks(DATA_AT_ONCE).chain(commits.chunks(COMMITS_AT_ONCE)) {
+            let sources: Vec<Source> = group.iter().map(|own| own[0].1.source).collect();
+            for (own, payload) in group.iter().zip(self.payloads(&sources)?) {
+                for (start, piece) in *own {
+                    let from = piece.offset as usize;
+                    let part = payload.get(from..from + piece.length as usize);
+                    let part = part.ok_or_else(|| restore::too_short(piece.source))?;
+                    let offset = (start - whole.start) as usize;
+                    memory[offset..offset + part.len()].copy_from_slice(part);
+                }
             }
         }
         Ok(Fetched { memory, ranges })
     }
 
-    fn payload(&self, source: Source) -> Result<Arc<Vec<u8>>, ReplicaError> {
-        let found = |state: &State| {
+    /// The payloads of objects, of which those that are not kept are asked for at once.
+    fn payloads(&self, sources: &[Source]) -> Result<Vec<Arc<Vec<u8>>>, ReplicaError> {
+        let found = |state: &State, source: Source| {
             let found = state.kept.iter().find(|(of, _)| *of == source);
             found.map(|(_, bytes)| bytes.clone())
         };
-        if let Some(bytes) = found(&self.lock()) {
-            return Ok(bytes);
+        let mut payloads: BTreeMap<Source, Arc<Vec<u8>>> = {
+            let state = self.lock();
+            let kept = |source: &Source| Some((*source, found(&state, *source)?));
+            sources.iter().filter_map(kept).collect()
+        };
+        let missing: Vec<Source> =
+            sources.iter().copied().filter(|source| !payloads.contains_key(source)).collect();
+        let names: Vec<String> = missing.iter().map(|source| source.name()).collect();
+        let objects = publish::read_all(&*self.bucket, &names, &Waiting(self))?;
+        for (source, object) in missing.into_iter().zip(objects) {
+            let volume = self.record.volume;
+            let payload = restore::payload_of(&*self.bucket, volume, source, object)?;
+            let payload = Arc::new(payload);
+            payloads.insert(source, payload.clone());
+            let mut state = self.lock();
+            if state.kept.len() == KEPT {
+                state.kept.pop_front();
+            }
+            state.kept.push_back((source, payload));
         }
-        let bytes =
-            Arc::new(restore::payload(&*self.bucket, self.record.volume, source, &Waiting(self))?);
-        let mut state = self.lock();
-        if state.kept.len() == KEPT {
-            state.kept.pop_front();
-        }
-        state.kept.push_back((source, bytes.clone()));
-        Ok(bytes)
+        Ok(sources.iter().map(|source| payloads[source].clone()).collect())
     }
 }
 

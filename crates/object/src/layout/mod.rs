@@ -13,10 +13,11 @@
 //! -4      4    CRC-32C of all bytes before it
 //! ```
 //!
-//! Numbers are little-endian. Decoders are total: damaged bytes give [`Corrupt`], never a panic.
+//! A data object ends with a checksum only: [`data`]. Numbers are little-endian. Decoders are total: damaged bytes give [`Corrupt`], never a panic.
 
 mod bytes;
 pub mod commit;
+pub mod data;
 pub mod manifest;
 pub mod pins;
 pub mod volume;
@@ -60,7 +61,7 @@ pub fn nonce() -> Nonce {
 /// An object whose bytes make no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corrupt {
-    /// Which structure: `commit`, `manifest`, `volume`, `pins`.
+    /// Which structure: `commit`, `manifest`, `volume`, `pins`, `data`.
     pub structure: &'static str,
     /// What is wrong with it.
     pub reason: Reason,

@@ -96,6 +96,8 @@ impl VolumeRecord {
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.epochs.len() <= EPOCH_COUNT_MAX, "old epochs are dropped");
         assert!(self.epochs.is_sorted_by(|a, b| a.epoch < b.epoch), "epochs ascend");
+        let follows = |one: &Epoch| one.after.epoch < one.epoch;
+        assert!(self.epochs.iter().all(follows), "an epoch begins behind an earlier one");
         let features = if self.ancestors.is_empty() { 0 } else { CLONE };
         let mut writer = header_with(MAGIC, features, self.volume, &self.nonce);
         writer.u64(self.counter);

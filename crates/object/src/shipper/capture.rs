@@ -4,7 +4,7 @@
 //! - It goes one way: waiting, reading, storing. Once its object is there it is forgotten: what it holds
 //!   is staged, or in a commit.
 
-use crate::layout::checksum;
+use crate::layout::{VolumeId, data};
 use crate::names::Source;
 use std::ops::Range;
 
@@ -33,12 +33,12 @@ impl Capture {
         Capture { source, ranges, progress: Progress::Waiting }
     }
 
-    /// It was read back. Returns the bytes of the object: those of the ranges, then their CRC-32C.
-    pub(super) fn read(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+    /// It was read back. Returns the object's name and its bytes.
+    pub(super) fn read(&mut self, mut bytes: Vec<u8>, volume: VolumeId) -> (String, Vec<u8>) {
         assert_eq!(bytes.len() as u64, self.kept(), "all of it was read");
-        let sum = checksum(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        bytes
+        let name = self.source.name();
+        data::seal(&mut bytes, volume, &name);
+        (name, bytes)
     }
 
     /// Its bytes are at hand. Returns how many there are.

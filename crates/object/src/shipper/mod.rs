@@ -31,7 +31,7 @@ pub use settings::{Ack, Lag, Settings};
 
 use crate::history::History;
 use crate::layout::commit::{Content, Inline};
-use crate::layout::{Commit, Entry, Manifest, VolumeId, checksum, nonce};
+use crate::layout::{Commit, Entry, Manifest, VolumeId, checksum, data, nonce};
 use crate::names::{CommitId, ManifestId, Source};
 use crate::pieces::{Piece, PieceMap};
 use crate::ranges::RangeSet;
@@ -158,6 +158,13 @@ impl Shipper {
         unsure: RangeSet,
     ) -> Shipper {
         settings.assert_consistent();
+        let mut garbage = history.garbage;
+        // A claim may have stored a manifest of what it found.
+        let horizon = history.manifest.map(|manifest| manifest.commit);
+        let ripe = garbage.extract_if(.., |(since, _)| horizon.is_some_and(|end| *since <= end));
+        let sources: Vec<Source> = ripe.map(|(_, source)| source).collect();
+        let collect = horizon.filter(|_| !sources.is_empty());
+        let collect = collect.map(|horizon| Action::Collect { horizon, sources });
         let is_seeded = unsure.total() <= settings.lag_max;
         Shipper {
             settings,
@@ -167,7 +174,7 @@ impl Shipper {
             last_checksum: history.checksum,
             commits_since_manifest: history.commit_count,
             is_writing_manifest: None,
-            garbage: history.garbage,
+            garbage,
             data_count: 0,
             job_count: 0,
             has_changed: !unsure.is_empty(),
@@ -184,7 +191,7 @@ impl Shipper {
             flushes: VecDeque::new(),
             is_fenced: false,
             counts: Counts::default(),
-            actions: VecDeque::new(),
+            actions: collect.into_iter().collect(),
         }
     }
 
@@ -250,8 +257,7 @@ impl Shipper {
             return;
         }
         let capture = self.captures.get_mut(&job).expect("what was read was asked for");
-        let bytes = capture.read(bytes);
-        let name = capture.source.name();
+        let (name, bytes) = capture.read(bytes, self.volume);
         self.thaw(job);
         self.counts.shipped_bytes += bytes.len() as u64;
         self.actions.push_back(Action::Create { job, name, bytes });
@@ -263,13 +269,13 @@ impl Shipper {
     }
 
     /// The driver has the bytes that [`Action::Read`] asked for, as they were on the device when it took this
-    /// action. It creates a data object of them and of their checksum, under the name that is returned; then
+    /// action. It creates a data object of them ([`data::seal`]) under the name that is returned; then
     /// [`Shipper::handle_created`]. From now on nothing that is written there counts for this object.
     pub fn handle_kept(&mut self, job: JobId) -> String {
         let capture = self.captures.get_mut(&job).expect("what is kept was asked for");
         let (name, size) = (capture.source.name(), capture.kept());
         self.thaw(job);
-        self.counts.shipped_bytes += size + size_of::<u32>() as u64;
+        self.counts.shipped_bytes += size + data::SEAL_SIZE as u64;
         name
     }
 
