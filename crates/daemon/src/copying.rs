@@ -94,9 +94,7 @@ impl CopyOrder {
             url,
             ack: if waits { Ack::Remote } else { Ack::Local },
             every: every.unwrap_or(Settings::DEFAULT.every),
-            lag_max: lag_max
-                .or(kept(|before| before.lag_max))
-                .unwrap_or(Settings::DEFAULT.lag_max),
+            lag_max: lag_max.or(kept(|before| before.lag_max)).unwrap_or(Settings::DEFAULT.lag_max),
             keep_max: keep_max
                 .or(kept(|before| before.keep_max))
                 .unwrap_or(Settings::DEFAULT.keep_max),

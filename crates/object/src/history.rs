@@ -332,8 +332,8 @@ fn decode_behind(
 ) -> Result<Vec<Next>, ReplicaError> {
     let mut all = Vec::with_capacity(objects.len());
     let last_found = objects.iter().rposition(Option::is_some);
-    let last_found = last_found
-        .map(|index| CommitId { number: id.number + 1 + index as u64, epoch: id.epoch });
+    let last_found =
+        last_found.map(|index| CommitId { number: id.number + 1 + index as u64, epoch: id.epoch });
     let mut id = id;
     for object in objects {
         id = id.next();
@@ -515,9 +515,8 @@ fn of_this_record<T>(
         match read(&record) {
             Ok(found) => return Ok((record, found)),
             Err(
-                error @ (ReplicaError::Missing(_)
-                | ReplicaError::Broken(_)
-                | ReplicaError::Gap(..)),
+                error
+                @ (ReplicaError::Missing(_) | ReplicaError::Broken(_) | ReplicaError::Gap(..)),
             ) => {
                 let (now, tag_now) = self::record(bucket, patience)?;
                 if tag_now == tag {

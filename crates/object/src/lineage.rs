@@ -183,7 +183,8 @@ pub fn clone(
     let volume = VolumeId::random();
     let path = to.path_beside(from).ok_or(ReplicaError::OtherBucket)?;
     let line = CloneLine { volume, pin: name.to_owned(), path };
-    snapshot::add_clone(&*parent, &record, &line, patience)?;
+    let is_there = |line: &CloneLine| is_there(from, line, patience);
+    snapshot::add_clone(&*parent, &record, &line, &is_there, patience)?;
     let made = make(&*own, &record, manifest, (volume, ancestors), seen, patience)
         .and_then(|()| snapshot::confirm_clone(&*parent, &record, &line, patience));
     if let Err(error) = made {

@@ -117,7 +117,8 @@ pub fn is_ended(
         .and_then(|mut history| history::follow(bucket, record, &mut history, patience));
     match read {
         // If the record has changed, a host is at work, and has deleted what was to be read.
-        Err(error) if error.is_of_object() => match history::record(bucket, patience)?.0 == *record {
+        Err(error) if error.is_of_object() => match history::record(bucket, patience)?.0 == *record
+        {
             true => Err(error),
             false => Ok(false),
         },

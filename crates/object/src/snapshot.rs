@@ -136,7 +136,8 @@ pub fn delete_unless_cloned(
 /// Clones of a volume at most.
 const CLONE_COUNT_MAX: usize = 4096;
 
-/// Adds the line of a clone that is about to be made: the snapshot stays from then on.
+/// Adds the line of a clone that is about to be made: the snapshot stays from then on. If there are too many, the line
+/// of one that is not there any more goes, as `is_there` tells.
 ///
 /// # Errors
 /// [`ReplicaError::NoPin`], and others.
@@ -144,6 +145,7 @@ pub(crate) fn add_clone(
     bucket: &dyn Bucket,
     record: &VolumeRecord,
     line: &CloneLine,
+    is_there: &dyn Fn(&CloneLine) -> Result<bool, ReplicaError>,
     patience: &dyn Patience,
 ) -> Result<(), ReplicaError> {
     change(bucket, record, patience, |pins| {
@@ -154,7 +156,15 @@ pub(crate) fn add_clone(
             return Err(ReplicaError::NoPin(line.pin.clone()));
         }
         if pins.clones.len() >= CLONE_COUNT_MAX {
-            return Err(ReplicaError::HasClones(line.pin.clone()));
+            let mut gone = None;
+            for (index, other) in pins.clones.iter().enumerate() {
+                if !is_there(other)? {
+                    gone = Some(index);
+                    break;
+                }
+            }
+            let gone = gone.ok_or_else(|| ReplicaError::HasClones(line.pin.clone()))?;
+            pins.clones.remove(gone);
         }
         pins.clones.push(line.clone());
         Ok(Edit::Done)

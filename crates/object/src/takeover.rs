@@ -28,7 +28,9 @@
 use crate::bucket::{Bucket, Tag};
 use crate::history::{self, History, Next, ReplicaError};
 use crate::layout::volume::EPOCH_COUNT_MAX;
-use crate::layout::{Commit, Corrupt, Epoch, Pins, Reason, Stage, VolumeId, VolumeRecord, nonce};
+use crate::layout::{
+    COUNTED_MAX, Commit, Corrupt, Epoch, Pins, Reason, Stage, VolumeId, VolumeRecord, nonce,
+};
 use crate::names::{CommitId, PINS, VOLUME};
 use crate::publish::{self, Outcome, Patience};
 use crate::snapshot;
@@ -171,7 +173,8 @@ pub fn claim_anyway(
     };
     let after = ended.history.last;
     let start = CommitId { epoch: ended.epoch, number: 0 };
-    let mut history = History { last: start, checksum: 0, commit_count: 0, ..ended.history.clone() };
+    let mut history =
+        History { last: start, checksum: 0, commit_count: 0, ..ended.history.clone() };
     let id = snapshot::store_manifest(bucket, &ended.record, &history, patience)?;
     history.manifest = Some(id);
     ended.record.manifest = Some(id);
@@ -389,7 +392,8 @@ fn end_behind_all(
     loop {
         let names = publish::list(bucket, &CommitId::names_of(epoch), patience)?;
         let numbers = names.iter().filter_map(|name| name.get(CommitId::names_of(epoch).len()..));
-        let last = numbers.filter_map(|digits| u64::from_str_radix(digits, 16).ok()).max();
+        let numbers = numbers.filter_map(|digits| u64::from_str_radix(digits, 16).ok());
+        let last = numbers.filter(|number| *number < COUNTED_MAX).max();
         // Where the history was cut there may be none; what the manifest counts may be deleted.
         let counted = record.manifest.map(|manifest| manifest.commit);
         let counted = counted.filter(|commit| commit.epoch == epoch).map_or(0, |one| one.number);

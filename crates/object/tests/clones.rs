@@ -3,6 +3,8 @@
 mod stamped;
 
 use coulter_object::history;
+use coulter_object::layout::VolumeId;
+use coulter_object::layout::pins::CloneLine;
 use coulter_object::marks::Marks;
 use coulter_object::publish::Briefly;
 use coulter_object::verify::verify;
@@ -11,6 +13,32 @@ use stamped::{BUSY, Oracle, Random, copy, new_store, open, open_copy, opening, r
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+
+#[test]
+fn lines_of_clones_that_are_gone_make_room_for_new_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, second] = ["a", "b"].map(|name| url(folder.path(), name));
+    let made = first.open(true).expect("the folder is ours");
+    let store = new_store();
+    let inner = store.open().expect("it is free");
+    let volume = open(ship(inner, &made, BUSY, Marks::in_memory()).0);
+    Oracle::default().write(&volume, &mut Random::new(4), 50).expect("nothing fails");
+    volume.close().expect("it is closed in order");
+    snapshot::create(&*made, "one", 0, &Briefly).expect("nobody else does");
+    let (record, _) = history::record(&*made, &Briefly).expect("it is there");
+    let (mut pins, tag) = snapshot::pins(&*made, &record, &Briefly).expect("they are there");
+    pins.counter += 1;
+    let line = |number: u32| CloneLine {
+        volume: VolumeId::random(),
+        pin: "one".to_string(),
+        path: format!("../gone-{number}"),
+    };
+    pins.clones = (0..4096).map(line).collect();
+    made.swap("pins", &tag, &pins.encode()).expect("nobody else does");
+    lineage::clone(&first, "one", &second, 0, &Briefly).expect("one that is gone makes room");
+    let (pins, _) = snapshot::pins(&*made, &record, &Briefly).expect("they are there");
+    assert_eq!((pins.clones.len(), &*pins.clones[4095].path), (4096, "../b"));
+}
 
 fn url(folder: &Path, name: &str) -> Url {
     Url::Directory(folder.join(name))

@@ -63,7 +63,8 @@ fn pins_that_were_used_are_left_overs() {
     let folder = tempfile::tempdir().expect("a folder");
     let bucket: Arc<dyn Bucket> = Arc::new(memory.clone());
     let store = new_store();
-    let volume = open(ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path())).0);
+    let volume =
+        open(ship(store.open().expect("it is free"), &bucket, BUSY, marks(folder.path())).0);
     Oracle::default().write(&volume, &mut Random::new(1), 100).expect("nothing fails");
     volume.flush().expect("nothing fails");
     let made = (0..20).find_map(|_| snapshot::create(&memory, "kept", 0, &Briefly).ok());

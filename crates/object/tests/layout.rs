@@ -6,7 +6,8 @@
 use coulter_object::layout::commit::{Content, Inline};
 use coulter_object::layout::pins::CloneLine;
 use coulter_object::layout::{
-    Commit, Corrupt, Entry, Epoch, Manifest, Pin, Pins, Stage, VolumeId, VolumeRecord, checksum, data,
+    Commit, Corrupt, Entry, Epoch, Manifest, Pin, Pins, Reason, Stage, VolumeId, VolumeRecord,
+    checksum, data,
 };
 use coulter_object::names::{CommitId, ManifestId, Source};
 use coulter_object::pieces::PieceMap;
@@ -160,6 +161,14 @@ fn an_object_under_another_s_name_is_refused() {
     Commit::decode(&commit(false), VOLUME, other).expect_err("another number");
     Commit::decode(&commit(false), VolumeId([0; 16]), ID).expect_err("another volume");
     Manifest::decode(&manifest(), VOLUME, other).expect_err("another number");
+    let mut bytes = record().encode();
+    let (place, end) = (85, bytes.len() - 4);
+    assert_eq!(bytes[place], 3, "the epoch of the manifest");
+    bytes[place] = 4;
+    let sum = checksum(&bytes[..end]);
+    bytes[end..].copy_from_slice(&sum.to_le_bytes());
+    let reason = VolumeRecord::decode(&bytes).map_err(|corrupt| corrupt.reason);
+    assert_eq!(reason, Err(Reason::Field("manifest")), "a manifest of a later epoch");
     let open = |volume, source: Source| data::open(data_object(), volume, &source.name());
     assert_eq!(open(VOLUME, DATA), Ok(vec![0xda; 64]));
     open(VOLUME, Source::Data { epoch: 2, number: 78 }).expect_err("another number");

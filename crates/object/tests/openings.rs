@@ -149,9 +149,8 @@ fn a_volume_can_be_opened_after_hundreds_of_hosts_that_died_while_they_took_it_o
     let memory = MemoryBucket::new();
     commit(&memory, &new_volume(&memory), 3);
     // At each of its changes: the claim, the fence, the beginning.
-    let is_begun = |record: VolumeRecord| {
-        record.newest().is_some_and(|newest| newest.stage == Stage::Begun)
-    };
+    let is_begun =
+        |record: VolumeRecord| record.newest().is_some_and(|newest| newest.stage == Stage::Begun);
     let mut claimed = 0;
     for at in 1..=OPENINGS {
         for step in [Step::EndsBefore, Step::EndsAfter] {

@@ -182,7 +182,9 @@ impl Restore {
             claim.history.refuse_nothing()?;
             if let Some(why) = why {
                 let after = claim.after;
-                terminal::note(&format!("warning: what was written after commit {after} is given up: {why}"));
+                terminal::note(&format!(
+                    "warning: what was written after commit {after} is given up: {why}"
+                ));
             }
             return Ok(claim);
         }

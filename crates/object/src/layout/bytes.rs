@@ -3,7 +3,7 @@
 use super::{Corrupt, Reason};
 
 /// No number that was counted up from zero is larger, and one more is never too large for its bytes.
-const COUNTED_MAX: u64 = 1 << 62;
+pub(crate) const COUNTED_MAX: u64 = 1 << 62;
 
 /// Appends fields.
 #[derive(Default)]

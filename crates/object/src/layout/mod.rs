@@ -27,6 +27,7 @@ pub use manifest::Manifest;
 pub use pins::{Pin, Pins};
 pub use volume::{Epoch, Stage, VolumeRecord};
 
+pub(crate) use bytes::COUNTED_MAX;
 use bytes::{Reader, Writer};
 use std::fmt;
 

@@ -92,12 +92,19 @@ impl VolumeRecord {
         self.epochs.last()
     }
 
+    /// Whether the manifest, if there is one, is of an epoch up to the newest.
+    fn is_manifest_known(&self) -> bool {
+        let newest = self.newest().map(|newest| newest.epoch);
+        self.manifest.is_none_or(|manifest| newest >= Some(manifest.commit.epoch))
+    }
+
     /// The bytes of the object.
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.epochs.len() <= EPOCH_COUNT_MAX, "old epochs are dropped");
         assert!(self.epochs.is_sorted_by(|a, b| a.epoch < b.epoch), "epochs ascend");
         let follows = |one: &Epoch| one.after.epoch < one.epoch;
         assert!(self.epochs.iter().all(follows), "an epoch begins behind an earlier one");
+        assert!(self.is_manifest_known(), "no manifest is of a later epoch");
         let features = if self.ancestors.is_empty() { 0 } else { CLONE };
         let mut writer = header_with(MAGIC, features, self.volume, &self.nonce);
         writer.u64(self.counter);
@@ -169,8 +176,9 @@ impl VolumeRecord {
         if !ancestors.is_empty() && epochs.first().is_none_or(|first| first.epoch <= last) {
             return Err(reader.field("last_epoch"));
         }
+        let foreign_manifest = reader.field("manifest");
         reader.end()?;
-        Ok(VolumeRecord {
+        let record = VolumeRecord {
             volume,
             nonce,
             counter,
@@ -182,7 +190,8 @@ impl VolumeRecord {
             owner,
             seen,
             ancestors,
-        })
+        };
+        if record.is_manifest_known() { Ok(record) } else { Err(foreign_manifest) }
     }
 }
 
