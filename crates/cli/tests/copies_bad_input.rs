@@ -6,7 +6,7 @@ use coulter_object::bucket::MemoryBucket;
 use coulter_object::service::Service;
 use sandbox::{Sandbox, can_mount};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
