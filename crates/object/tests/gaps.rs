@@ -131,8 +131,11 @@ fn closed(folder: &std::path::Path) -> (MemoryBucket, coulter_device::MemoryStor
     (memory, store, oracle, kept)
 }
 
-/// What can be wrong with the history of a copy, and a way to make it so.
-const DAMAGES: [(&str, fn(&MemoryBucket)); 3] = [
+/// What is wrong, and a way to make it so.
+type Damage = (&'static str, fn(&MemoryBucket));
+
+/// What can be wrong with the history of a copy.
+const DAMAGES: [Damage; 3] = [
     ("a gap", |bucket| {
         lose_commits(bucket, 0);
     }),
