@@ -106,6 +106,43 @@ fn blocks_of_a_file_that_is_gone_come_back_as_a_file_or_over_the_restored_one() 
 }
 
 #[test]
+fn a_directory_that_is_restored_under_a_mounted_overlay_is_no_mixture_and_loses_no_blocks() {
+    let Some(_right) = can_mount("a directory restored in use") else { return };
+    let mut overlaid = Overlaid::new();
+    let bound = overlaid.sandbox.make_directory("bound");
+    overlaid.sandbox.ok(&["overlay", "detach", "data"]);
+    crate::bind(&overlaid.directory, &bound);
+    overlaid.pid = put_over(&overlaid.sandbox, "data", &[]);
+    let (file, _) = overlaid.scattered("restored", 1);
+    drop(file);
+    let (file, sound) = overlaid.scattered("sound", 2);
+    drop(file);
+    // The backup is older: other bytes, another file, the same name.
+    fs::write(bound.join("backup"), content(9)).expect("it is plain");
+    fs::rename(bound.join("backup"), bound.join("restored")).expect("both are there");
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("root may");
+    match fs::read(overlaid.path("restored")) {
+        Ok(found) => assert!(found == content(9), "it is the restored file and no mixture"),
+        Err(error) => assert!(
+            [libc::EIO, libc::ESTALE].contains(&error.raw_os_error().unwrap_or(0)),
+            "{error}"
+        ),
+    }
+    assert_holds(&crate::open(&overlaid.path("sound")), &sound);
+    // What has no file any more cannot come home: that is told, and the store stays.
+    let error = overlaid.sandbox.fails(1, &["overlay", "detach", "data"]);
+    assert!(
+        ["input/output", "stale"].iter().any(|why| error.to_lowercase().contains(why)),
+        "{error}"
+    );
+    overlaid.sandbox.ok(&["overlay", "detach", "data", "--keep"]);
+    overlaid.pid = put_over(&overlaid.sandbox, "data", &[]);
+    assert_eq!(orphans(&overlaid, &[]).len(), 1, "its blocks are listed");
+    assert_holds(&crate::open(&overlaid.path("restored")), &content(9));
+    assert_holds(&crate::open(&overlaid.path("sound")), &sound);
+}
+
+#[test]
 fn what_does_not_fit_an_orphan_is_refused_and_left_as_it_was() {
     let Some(_right) = can_mount("what does not fit an orphan") else { return };
     let mut overlaid = Overlaid::new();
