@@ -77,6 +77,35 @@ struct Entry {
 #[derive(Default)]
 pub(crate) struct Holes {
     entries: Vec<Entry>,
+    /// Bits of segments that are forgotten, for those to come.
+    spare: Vec<[Vec<u64>; 2]>,
+    /// All that is no hole of the segment in hand.
+    in_hand: Vec<u64>,
+}
+
+impl Holes {
+    /// Bits for the blocks of a segment, none of them set.
+    fn take_bits(&mut self, words: usize) -> [Vec<u64>; 2] {
+        let mut bits = self.spare.pop().unwrap_or_default();
+        bits.iter_mut().for_each(|bits| bits.resize(words, 0));
+        bits
+    }
+
+    /// Forgets a segment, if it is known.
+    fn forget(&mut self, segment: SegmentIndex) {
+        if let Some(index) = self.entries.iter().position(|entry| entry.segment == segment) {
+            self.spare.push(self.entries.remove(index).take_bits());
+        }
+        assert!(!self.entries.iter().any(|entry| entry.segment == segment), "it is known once");
+    }
+}
+
+impl Entry {
+    fn take_bits(&mut self) -> [Vec<u64>; 2] {
+        let mut bits = [core::mem::take(&mut self.counted), core::mem::take(&mut self.needed)];
+        bits.iter_mut().for_each(Vec::clear);
+        bits
+    }
 }
 
 /// Where a record can go.
@@ -218,19 +247,14 @@ impl Segments {
         assert!(!self.segment(segment).watched, "a segment is looked at once");
         let words = (self.geometry().segment_blocks as usize).div_ceil(64);
         self.segment_mut(segment).watched = true;
-        self.holes.entries.push(Entry {
-            segment,
-            stage: SearchStage::Searched,
-            counted: alloc::vec![0; words],
-            count: 0,
-            holes: 0,
-            needed: alloc::vec![0; words],
-        });
+        let [counted, needed] = self.holes.take_bits(words);
+        let stage = SearchStage::Searched;
+        self.holes.entries.push(Entry { segment, stage, counted, count: 0, holes: 0, needed });
     }
 
     /// Forgets a segment of which no holes are reserved.
     fn unwatch(&mut self, segment: SegmentIndex) {
-        self.holes.entries.retain(|entry| entry.segment != segment);
+        self.holes.forget(segment);
         self.segment_mut(segment).watched = false;
     }
 
@@ -267,16 +291,18 @@ impl Segments {
     /// many holes there are.
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
         let size = self.geometry().segment_blocks;
+        let mut no_hole = core::mem::take(&mut self.holes.in_hand);
         if let Some(entry) = self.hole_entry(segment) {
             entry.stage = SearchStage::Known;
-            let needed: Vec<_> =
-                entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b).collect();
-            entry.holes = usable(&needed, size);
+            no_hole.clear();
+            no_hole.extend(entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b));
+            entry.holes = usable(&no_hole, size);
             let too_few = (size / HOLES_SHARE_MIN).saturating_sub(entry.holes);
             if too_few > 0 {
                 self.searched_in_vain(segment, too_few);
             }
         }
+        self.holes.in_hand = no_hole;
         if sings(Canary::HoleFilledEarly) {
             self.reserve_holes(SEGMENTS_MAX, &References::default());
             self.holes_are_durable();
@@ -289,6 +315,7 @@ impl Segments {
         let size = self.geometry().segment_blocks;
         let mut reserved = self.hole_counts().1;
         let mut entries = core::mem::take(&mut self.holes.entries);
+        let mut spare = core::mem::take(&mut self.holes.spare);
         entries.retain_mut(|entry| {
             if entry.stage != SearchStage::Known || reserved >= limit {
                 return true;
@@ -301,6 +328,7 @@ impl Segments {
             segment.watched = still && found_all;
             if !segment.watched {
                 segment.search_up_to = segment.valid.saturating_sub(size / DEATHS_SHARE_MIN);
+                spare.push(entry.take_bits());
                 return false;
             }
             entry.needed.iter_mut().zip(&entry.counted).for_each(|(all, bits)| *all |= bits);
@@ -310,6 +338,7 @@ impl Segments {
             // There were holes, and more since; but headers may have become needed.
             if room(&entry.needed, size, 0, 0).is_none() {
                 segment.watched = false;
+                spare.push(entry.take_bits());
                 return false;
             }
             self.enter(entry.segment, State::Patching);
@@ -319,6 +348,7 @@ impl Segments {
             true
         });
         self.holes.entries = entries;
+        self.holes.spare = spare;
     }
 
     /// Segments of which the holes are reserved, or filled.
@@ -394,12 +424,12 @@ impl Segments {
 
     /// Gives up all holes that no head is over.
     pub(crate) fn give_up_holes(&mut self, now: Sequence) {
-        let unopened = self.holes.entries.iter().filter(|entry| entry.stage < SearchStage::Open);
-        let given_up: Vec<_> = unopened.map(|entry| (entry.segment, entry.stage)).collect();
-        for (segment, stage) in &given_up {
-            match stage {
-                SearchStage::Searched | SearchStage::Known => self.unwatch(*segment),
-                _ => self.give_back(*segment, now),
+        let unopened = |entry: &&Entry| entry.stage < SearchStage::Open;
+        while let Some(entry) = self.holes.entries.iter().find(unopened) {
+            let segment = entry.segment;
+            match entry.stage {
+                SearchStage::Searched | SearchStage::Known => self.unwatch(segment),
+                _ => self.give_back(segment, now),
             }
         }
     }

@@ -57,11 +57,14 @@ impl Purpose {
     }
 }
 
+/// Blocks of a host read at most.
+pub(crate) const EXPECTED_MAX: usize = coulter_format::record::ATOMIC_BLOCKS_MAX;
+
 struct IoSlot {
     purpose: Option<Purpose>,
     /// Blocks that it counts for in the background, from when it is taken on.
     background: u32,
-    /// Checksums that a host read expects.
+    /// Checksums that a host read expects. With room for the longest from the first one on.
     expected: Vec<u32>,
 }
 
@@ -107,9 +110,13 @@ impl Ios {
     /// Queues a host read with the checksums that it must find.
     pub(crate) fn start_read(&mut self, part: ReadPart, command: Command, expected: &[u32]) {
         let id = self.start(Purpose::Read(part), command);
-        let slot = &mut self.slots[id.0 as usize];
-        slot.expected.clear();
-        slot.expected.extend_from_slice(expected);
+        let list = &mut self.slots[id.0 as usize].expected;
+        if list.capacity() == 0 {
+            list.reserve_exact(EXPECTED_MAX);
+        }
+        assert!(expected.len() <= EXPECTED_MAX, "a read is no longer");
+        list.clear();
+        list.extend_from_slice(expected);
     }
 
     /// The checksums of a host read that has just completed.

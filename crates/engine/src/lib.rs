@@ -152,7 +152,7 @@ impl Engine {
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
             scrubber: Scrubber::default(),
-            checkpointer: Checkpointer::default(),
+            checkpointer: Checkpointer::new(&config)?,
             recovery: Some(Recovery::new(config.record_count)?),
             shared: Shared::new(config, device_size)?,
         })

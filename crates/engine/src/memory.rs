@@ -106,6 +106,11 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
     list.try_reserve(1).map_err(|_| NoMemory::of::<T>(list.len() + 1))
 }
 
+/// Room for so many in all.
+pub(crate) fn reserve_in_all<T>(list: &mut Vec<T>, room: usize) -> Result<(), NoMemory> {
+    list.try_reserve_exact(room.saturating_sub(list.len())).map_err(|_| NoMemory::of::<T>(room))
+}
+
 /// One more.
 pub(crate) fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), NoMemory> {
     reserve(list)?;

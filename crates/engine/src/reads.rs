@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use coulter_format::{BlockPointer, Lba, Pba};
 
 /// Blocks of one device read at most.
-const RUN_BLOCKS_MAX: u32 = coulter_format::record::ATOMIC_BLOCKS_MAX as u32;
+const RUN_BLOCKS_MAX: u32 = crate::ios::EXPECTED_MAX as u32;
 
 /// Device commands beyond which reads wait, so that one huge read cannot fill all tables.
 const READS_OUT_MAX: usize = 4096;

@@ -101,13 +101,13 @@ impl Shared {
 
     /// Segments in whose holes recovery must look after this cut: those whose holes are reserved, and those
     /// of records that lie in holes and are not applied yet.
-    pub(crate) fn holes_to_be_searched(&self) -> Vec<u32> {
+    pub(crate) fn holes_to_be_searched(&self, all: &mut Vec<u32>) {
         let under_way = self.log.segments_in_holes();
-        let all = self.segments.reserved_holes().chain(under_way);
-        let mut all: Vec<_> = all.map(|segment| segment.0).collect();
+        all.clear();
+        let segments = self.segments.reserved_holes().chain(under_way);
+        all.extend(segments.map(|segment| segment.0));
         all.sort_unstable();
         all.dedup();
-        all
     }
 
     /// Segments of which the holes may be reserved: recovery reads each of them, and no more than it

@@ -32,9 +32,11 @@
 
 use crate::canary::{Canary, sings};
 use crate::checkpoint::Copies;
+use crate::header_parity::MEMBERS_MAX;
 use crate::map::Map;
 use crate::memory::{self, NoMemory};
 use crate::segments::{Segments, State};
+use crate::units::Stream;
 use alloc::vec::Vec;
 use coulter_format::checkpoint::{Reference, SweepPosition};
 use coulter_format::checksum::Kind;
@@ -58,7 +60,8 @@ pub(crate) struct Referred {
     pub(crate) group: Pba,
 }
 
-/// Which parity blocks a body lists, and for which references.
+/// Which parity blocks a body lists, and for which references. Kept from body to body, for its memory.
+#[derive(Default)]
 pub(crate) struct Parities {
     /// The first header of each group with parity, in order, and where the parity lies.
     all: Vec<(Pba, BlockPointer)>,
@@ -67,9 +70,11 @@ pub(crate) struct Parities {
 }
 
 impl Parities {
-    pub(crate) fn of(references: &[Referred], copies: &Copies) -> Parities {
-        let mut parities =
-            Parities { all: Vec::new(), groups: Vec::with_capacity(references.len()) };
+    /// Lists those of these references.
+    pub(crate) fn list(&mut self, references: &[Referred], copies: &Copies) {
+        let parities = self;
+        parities.all.clear();
+        parities.groups.clear();
         for referred in references {
             // The first of a group comes before the others, and no more groups lie between than there are streams.
             let group = match referred.group == referred.reference.pba {
@@ -85,7 +90,6 @@ impl Parities {
         }
         assert_eq!(parities.groups.len(), references.len(), "each is in a group or in none");
         assert!(parities.all.len() <= references.len(), "a group has a header");
-        parities
     }
 
     pub(crate) fn groups(&self) -> impl Iterator<Item = Option<usize>> {
@@ -102,6 +106,8 @@ impl Parities {
 pub(crate) struct References {
     all: Vec<Referred>,
     limit: usize,
+    /// Groups that the sweep has passed in part; empty but in [`References::drop_dead`].
+    partly: Vec<Pba>,
 }
 
 impl References {
@@ -115,7 +121,9 @@ impl References {
         for referred in found {
             memory::push(&mut all, referred)?;
         }
-        Ok(References { all, limit })
+        // A group is as long as it may be, or the only one of its stream.
+        let partly = memory::list(Stream::COUNT * MEMBERS_MAX as usize)?;
+        Ok(References { all, limit, partly })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -171,7 +179,7 @@ impl References {
         let (before, behind) = self.all.split_at(swept);
         assert!(!behind.iter().any(is_swept), "the sweep comes by in the order of the records");
         // Groups that were swept in part.
-        let mut partly: Vec<Pba> = Vec::new();
+        let partly = &mut self.partly;
         if let Some(last) = before.last() {
             // A group ends at a cut, so the same run came next for all of it.
             let near = behind.iter().take_while(|r| r.reference.run == last.reference.run);
@@ -190,6 +198,7 @@ impl References {
             }
             lives
         });
+        self.partly.clear();
     }
 
     /// The headers from one block on up to another that are referred to.

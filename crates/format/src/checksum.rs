@@ -5,7 +5,8 @@
 //! block's content) therefore fails the comparison: the pointer expects the newest content of this
 //! very block. Binding the key and the kind in as well catches a pointer that was itself mixed up.
 
-use crate::Block;
+use crate::bytes::{put, u32_at};
+use crate::{BLOCK_SIZE, Block};
 
 /// What kind of block a key belongs to; part of the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,9 +111,75 @@ const fn binding(kind: Kind, key: u64) -> u32 {
 /// The checksum of a structure that stores it inside itself: CRC-32C of the bytes around the
 /// field, mixed with the salt.
 pub(crate) fn sealed<const FIELD: usize>(content: &Block, salt: u32) -> u32 {
-    let mut copy = *content;
-    crate::bytes::put::<FIELD, 4>(&mut copy, salt.to_le_bytes());
-    crc32c(&copy)
+    // As though the salt stood in the field. A copy of the block would cost more than what it changes.
+    crc32c(content) ^ of_change::<FIELD>(u32_at::<FIELD>(content) ^ salt)
+}
+
+/// Stores the checksum of a structure inside itself.
+pub(crate) fn seal<const FIELD: usize>(content: &mut Block, salt: u32) {
+    put::<FIELD, 4>(content, salt.to_le_bytes());
+    let sum = crc32c(content);
+    put::<FIELD, 4>(content, sum.to_le_bytes());
+}
+
+/// By how much the checksum of a block changes when these bits of the four bytes at `OFFSET` do: a CRC is
+/// linear, and each byte that follows multiplies by x^8.
+pub(crate) fn of_change<const OFFSET: usize>(bits: u32) -> u32 {
+    let of_each = const { &of_each_bit::<OFFSET>() };
+    let each = of_each.iter().enumerate();
+    each.fold(0, |sum, (bit, change)| sum ^ (change & 0u32.wrapping_sub(bits >> bit & 1)))
+}
+
+/// The same for each bit by itself.
+#[allow(clippy::indexing_slicing, reason = "only the compiler evaluates it")]
+const fn of_each_bit<const OFFSET: usize>() -> [u32; 32] {
+    assert!(OFFSET + 4 <= BLOCK_SIZE, "a field lies inside its block");
+    let (power, mut of_each, mut bit) = (power_of_bytes(BLOCK_SIZE - OFFSET), [0; 32], 0);
+    while bit < 32 {
+        of_each[bit] = product(1 << bit, power);
+        bit += 1;
+    }
+    of_each
+}
+
+/// By how much the checksum of a block changes when its end, which was zeros, becomes these bytes.
+pub(crate) fn of_end(end: &mut [u8]) -> Option<u32> {
+    // A CRC begins as though the first four bytes were inverted.
+    invert(end.first_chunk_mut()?);
+    let sum = crc32c(end);
+    invert(end.first_chunk_mut()?);
+    Some(!sum)
+}
+
+fn invert(bytes: &mut [u8; 4]) {
+    bytes.iter_mut().for_each(|byte| *byte = !*byte);
+}
+
+/// The polynomial of CRC-32C without x^32, the coefficient of x^31 in the lowest bit, as in all that follows.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// The product of two polynomials, modulo that of the CRC.
+const fn product(a: u32, b: u32) -> u32 {
+    let (mut sum, mut power, mut bit) = (0, b, 32);
+    while bit > 0 {
+        bit -= 1;
+        sum ^= power & 0u32.wrapping_sub(a >> bit & 1);
+        power = (power >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(power & 1));
+    }
+    sum
+}
+
+/// x to the power of as many bits as these bytes have.
+const fn power_of_bytes(bytes: usize) -> u32 {
+    let (mut result, mut power, mut left) = (1 << 31, 1 << 23, bytes);
+    while left > 0 {
+        if left & 1 == 1 {
+            result = product(result, power);
+        }
+        power = product(power, power);
+        left >>= 1;
+    }
+    result
 }
 
 #[cfg(test)]
@@ -135,6 +202,40 @@ mod tests {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         // RFC 3720, appendix B.4: 32 bytes of zeros.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+    }
+
+    #[test]
+    fn what_a_change_makes_of_a_checksum_is_what_it_is_computed_anew() {
+        let mut content: Block = core::array::from_fn(|index| (index * 7 % 251) as u8);
+        content[3000..].fill(0);
+        let before = crc32c(&content);
+        let mut changed = content;
+        changed[80..84].copy_from_slice(&(u32_at::<80>(&content) ^ 0x8000_0105).to_le_bytes());
+        assert_eq!(before ^ of_change::<80>(0x8000_0105), crc32c(&changed));
+        for start in [3000, 3001, 4000, 4092] {
+            let mut changed = content;
+            changed[start..]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(index, byte)| *byte = index as u8 ^ 0x5a);
+            let end = changed;
+            let change = of_end(&mut changed[start..]).expect("it has four bytes");
+            assert_eq!(changed, end, "it is as it was");
+            assert_eq!(before ^ change, crc32c(&changed), "from {start} on");
+        }
+        assert_eq!(of_end(&mut [1, 2, 3]), None);
+    }
+
+    #[test]
+    fn the_salt_stands_where_the_checksum_is_stored() {
+        let content: Block = core::array::from_fn(|index| (index * 11 % 253) as u8);
+        let mut salted = content;
+        salted[12..16].copy_from_slice(&0x1234_5678u32.to_le_bytes());
+        assert_eq!(sealed::<12>(&content, 0x1234_5678), crc32c(&salted));
+        let sum = crc32c(&salted);
+        seal::<12>(&mut salted, 0x1234_5678);
+        assert_eq!(u32_at::<12>(&salted), sum);
+        assert_eq!(sealed::<12>(&salted, 0x1234_5678), sum, "whatever stands there");
     }
 
     #[test]

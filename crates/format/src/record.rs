@@ -251,8 +251,7 @@ pub fn encode(
     if let Some(places) = header.scattered {
         put::<PLACES_START, PLACES_SIZE>(block, places.to_bytes());
     }
-    let sum = checksum::sealed::<12>(block, store.salt);
-    put::<12, 4>(block, sum.to_le_bytes());
+    checksum::seal::<12>(block, store.salt);
     Ok(())
 }
 

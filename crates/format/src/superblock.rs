@@ -260,8 +260,7 @@ impl Superblock {
         put::<164, 4>(block, self.geometry.third_superblock.0.to_le_bytes());
         put::<168, 4>(block, self.checkpoint.copy.0.to_le_bytes());
         put::<192, LABEL_SIZE>(block, self.label);
-        let sum = checksum::sealed::<12>(block, 0);
-        put::<12, 4>(block, sum.to_le_bytes());
+        checksum::seal::<12>(block, 0);
     }
 
     /// Reads a superblock.

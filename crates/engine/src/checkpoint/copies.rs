@@ -65,7 +65,15 @@ impl Copies {
         }
     }
 
-    /// The same while a store is opened, when memory may be refused.
+    /// Room for so many, as far as a piece of memory goes.
+    pub(crate) fn allow(&mut self, most: usize) -> Result<(), NoMemory> {
+        let piece = memory::PIECE_SIZE / size_of::<((Kind, u64), BlockPointer)>();
+        memory::reserve_in_all(&mut self.all, most.min(piece))?;
+        assert!(self.all.capacity() >= most.min(piece), "there is room");
+        Ok(())
+    }
+
+    /// [`Copies::put`] while a store is opened, when memory may be refused.
     pub(crate) fn try_put(
         &mut self,
         kind: Kind,

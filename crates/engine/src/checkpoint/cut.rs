@@ -1,13 +1,13 @@
 //! The cut: one instant of which everything is in the checkpoint, and nothing else.
 
-use super::{Checkpointer, Cut, RUN_KEY_SHIFT, Run};
+use super::{Checkpointer, Cut, RUN_KEY_SHIFT};
 use crate::canary::{Canary, sings};
-use crate::map::{EMPTY_BLOCK, Map, RunBuilder};
+use crate::log::Log;
+use crate::map::{EMPTY_BLOCK, RunBuilder};
 use crate::pacing::Updates;
 use crate::segments::Segments;
 use crate::shared::Shared;
-use crate::units::{Origin, SegmentIndex};
-use alloc::vec::Vec;
+use crate::units::Origin;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::{self, Kind};
 use coulter_format::segment_table::{self, CoarseAge, SegmentEntry};
@@ -20,14 +20,13 @@ impl Checkpointer {
         assert!(shared.log.is_quiet(Origin::Cleaning), "no relocation is on its way at a cut");
         assert!(shared.log.is_quiet(Origin::Metadata), "and no leaf page");
         let position = shared.map.sweep_position();
-        let dead = |run: &mut Run| Map::run_is_dead(run.sweep, position);
-        let dead: Vec<_> = shared.lists.runs.extract_if(.., dead).collect();
-        for run in dead {
+        let (segments, gone) = (&mut shared.segments, &mut self.gone);
+        shared.lists.runs.remove_dead(position, |run| {
             let written = run.blocks.iter().filter(|pointer| pointer.is_mapped());
-            written.for_each(|pointer| shared.segments.release_listed(pointer.pba, sequence));
+            written.for_each(|pointer| segments.release_listed(pointer.pba, sequence));
             let indices = 0..run.blocks.len() as u64;
-            self.gone.extend(indices.map(|index| run.number << RUN_KEY_SHIFT | index));
-        }
+            gone.extend(indices.map(|index| run.number << RUN_KEY_SHIFT | index));
+        });
         self.release_copies(shared, Kind::RunCopy);
         let updates = self.cut_run(shared, position);
         self.cut_repairs(shared);
@@ -55,11 +54,14 @@ impl Checkpointer {
         shared.cut_holes();
         // Only now is it certain which segments this checkpoint calls free.
         self.drop_dead_references(shared, position);
-        let (heads, opened) = shared.log.cut_heads(&shared.segments);
+        let heads = shared.log.cut_heads(&shared.segments);
+        let mut reserved = core::mem::take(&mut self.cut.reserved);
+        reserved.clear();
         let queued = shared.segments.queue();
-        let reserved = opened.iter().copied().chain(queued).map(|segment| segment.0).collect();
-        self.cut_table(shared, &opened);
-        let holes = shared.holes_to_be_searched();
+        reserved.extend(shared.log.opened().chain(queued).map(|segment| segment.0));
+        self.cut_table(shared);
+        let mut holes = core::mem::take(&mut self.cut.holes);
+        shared.holes_to_be_searched(&mut holes);
         let patched = shared.segments.patched_count() > 0;
         let clean = shared.requests.shutdown.is_some() && shared.log.order.is_empty();
         let write_clock = shared.log.write_clock;
@@ -93,8 +95,7 @@ impl Checkpointer {
         let (number, block_count) = (shared.lists.next_run, self.images.len());
         assert!(block_count < 1 << RUN_KEY_SHIFT, "a key numbers every block of a run");
         if block_count > 0 {
-            let blocks = alloc::vec![BlockPointer::NOWHERE; block_count];
-            shared.lists.runs.push(Run { number, sweep: position, blocks });
+            shared.lists.runs.add(number, position, block_count);
             shared.lists.next_run += 1;
         }
         let keys = 0..block_count as u64;
@@ -161,12 +162,12 @@ impl Checkpointer {
     }
 
     /// Images of the table pages that changed.
-    fn cut_table(&mut self, shared: &mut Shared, opened: &[SegmentIndex]) {
-        let (table, segments) = (&shared.lists.table, &mut shared.segments);
+    fn cut_table(&mut self, shared: &mut Shared) {
+        let (table, segments, log) = (&shared.lists.table, &mut shared.segments, &shared.log);
         segments.take_changed_pages(|segments, key| {
             self.images.extend_from_slice(&EMPTY_BLOCK);
             let page = self.images.last_mut().expect("it was just added");
-            segment_table::encode(entries(segments, key, opened), page);
+            segment_table::encode(entries(segments, key, log), page);
             let checksum = checksum::block(Kind::SegmentTable, key as u64, page);
             if table[key].checksum != checksum || table[key].pba == Pba::NOWHERE {
                 self.image_keys.push((Kind::SegmentTable, key as u64));
@@ -177,15 +178,11 @@ impl Checkpointer {
     }
 }
 
-/// What a page of the segment table says, `opened` being the segments that have records behind the cut
-/// alone.
-fn entries(
-    segments: &Segments,
-    key: usize,
-    opened: &[SegmentIndex],
-) -> impl Iterator<Item = SegmentEntry> {
+/// What a page of the segment table says at a cut. Segments that the log has opened since have records behind
+/// it alone.
+fn entries(segments: &Segments, key: usize, log: &Log) -> impl Iterator<Item = SegmentEntry> {
     segments.of_table_page(key).map(|(index, segment)| {
-        let state = segment.state_in_table(opened.contains(&index));
+        let state = segment.state_in_table(log.opened().any(|opened| opened == index));
         assert!(segment.listed <= segment.valid, "what is listed is counted");
         let valid = segment.valid - segment.listed;
         let mean_age = CoarseAge::from_blocks(segment.mean_age());

@@ -1,7 +1,6 @@
 //! Whether a checkpoint is due: a pure function of what can be seen. It changes nothing.
 
 use crate::api::Phase;
-use crate::map::Map;
 use crate::shared::Shared;
 use crate::units::{Origin, Sequence};
 use coulter_format::checkpoint::{
@@ -91,10 +90,7 @@ fn cost(shared: &Shared) -> u64 {
 
 /// Whether the oldest run must die before another one is written.
 fn runs_are_too_many(shared: &Shared) -> bool {
-    let position = shared.map.sweep_position();
-    let alive = shared.lists.runs.iter();
-    let alive = alive.filter(|run| !Map::run_is_dead(run.sweep, position));
-    let (count, blocks) = alive.fold((0, 0), |(c, b), run| (c + 1, b + run.blocks.len()));
+    let (count, blocks) = shared.lists.runs.alive(shared.map.sweep_position());
     assert!(count <= shared.lists.runs.len(), "those alive are some of them");
     let limit = shared.superblock.budget.run_count_limit as usize;
     count > 0 && (count >= limit || !lists_fit(shared, count, blocks))

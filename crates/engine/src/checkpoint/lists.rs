@@ -1,30 +1,22 @@
 //! What the newest checkpoint lists, and where all of it lies.
 
 use super::copies::Copies;
+use super::runs::Runs;
 use crate::map::Map;
 use crate::references::References;
 use crate::segments::Segments;
 use crate::units::Sequence;
 use alloc::vec::Vec;
-use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::Kind;
 use coulter_format::{BlockPointer, Pba};
 
 /// Blocks of a run that a key can number.
 pub(crate) const RUN_KEY_SHIFT: u32 = 20;
 
-/// A run on the device.
-#[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub(crate) number: u64,
-    pub(crate) sweep: SweepPosition,
-    pub(crate) blocks: Vec<BlockPointer>,
-}
-
 /// The lists of the newest checkpoint.
 #[derive(Default)]
 pub(crate) struct Lists {
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Runs,
     pub(crate) references: References,
     /// Second copies of all of it.
     pub(crate) copies: Copies,
@@ -62,8 +54,7 @@ impl Lists {
             Kind::Run => {
                 let number = key >> RUN_KEY_SHIFT;
                 let index = (key & ((1 << RUN_KEY_SHIFT) - 1)) as usize;
-                let run = self.runs.iter_mut().find(|run| run.number == number)?;
-                run.blocks.get_mut(index)
+                self.runs.pointer_mut(number, index)
             }
             _ => None,
         }
@@ -148,12 +139,8 @@ impl Lists {
     /// # Panics
     /// If the lists are out of order.
     pub(crate) fn assert_invariants(&self, is_idle: bool) {
-        assert!(self.runs.is_sorted_by(|a, b| a.number < b.number), "runs are in order");
         let latest = self.runs.last().map_or(0, |run| run.number + 1);
         assert!(latest <= self.next_run, "the next run is a new one");
-        for run in &self.runs {
-            let is_written = run.blocks.iter().all(|pointer| pointer.is_mapped());
-            assert!(is_written || !is_idle, "the blocks of a run are somewhere");
-        }
+        self.runs.assert_invariants(is_idle);
     }
 }

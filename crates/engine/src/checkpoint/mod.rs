@@ -20,28 +20,32 @@
 //! The second copy of the body has two places, taken in turn: the copy that the older superblock names is
 //! not overwritten either.
 
+mod body;
 mod copies;
 mod cut;
 mod due;
 mod lists;
+mod runs;
 
 use crate::api::{Buffers, Command, IoResult, Phase, RecordRef, RequestId, Target};
 use crate::canary::{Canary, sings};
-use crate::create::body_copy_place;
+use crate::config::Config;
+use crate::create::RESERVED_MAX;
+use crate::holes::SEGMENTS_MAX;
 use crate::ios::Purpose;
+use crate::memory::{self, NoMemory};
 use crate::references::Parities;
 use crate::shared::{Checkpointing, Shared};
 use crate::units::{Origin, Sequence, Stream};
 use alloc::vec::Vec;
 pub(crate) use copies::Copies;
-use coulter_format::checkpoint::{
-    BODY_SIZE_MAX, BodyWriter, CheckpointHeader, Counts, Head, RunHeader, SweepPosition,
-};
-use coulter_format::checksum::{self, Kind, crc32c};
-use coulter_format::record::{BlockWord, Extent};
+use coulter_format::checkpoint::{BODY_SIZE_MAX, Head, SweepPosition};
+use coulter_format::checksum::{self, Kind};
+use coulter_format::record::Extent;
 use coulter_format::superblock::{CheckpointLocation, Superblock};
-use coulter_format::{BLOCK_SIZE, Block, BlockPointer, Pba};
-pub(crate) use lists::{Lists, RUN_KEY_SHIFT, Run};
+use coulter_format::{Block, Pba};
+pub(crate) use lists::{Lists, RUN_KEY_SHIFT};
+pub(crate) use runs::{Run, Runs};
 
 /// Error number when the lists do not fit into a body (ENOSPC); see `create` for why they do.
 const ERRNO_TOO_LARGE: i32 = 28;
@@ -94,8 +98,10 @@ pub(crate) struct Checkpointer {
     next_image: usize,
     /// Keys of what a cut lists no more; empty between cuts.
     gone: Vec<u64>,
-    /// Memory of a body, kept from checkpoint to checkpoint; empty before the first.
+    /// Memory of a body; of a store that is only read, none.
     body: Vec<u8>,
+    /// Of the body that is being encoded.
+    parities: Parities,
     cut: Cut,
     /// Holds the second copy of the body while it is being written.
     body_copy: Option<RecordRef>,
@@ -113,6 +119,16 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
+    /// Nothing is being written yet.
+    pub(crate) fn new(config: &Config) -> Result<Checkpointer, NoMemory> {
+        let body_size = if config.read_only { 0 } else { BODY_SIZE_MAX as usize };
+        let mut checkpointer =
+            Checkpointer { body: memory::filled(0, body_size)?, ..Checkpointer::default() };
+        checkpointer.cut.reserved = memory::list(2 * RESERVED_MAX)?;
+        checkpointer.cut.holes = memory::list(2 * SEGMENTS_MAX)?;
+        Ok(checkpointer)
+    }
+
     pub(crate) fn accept_shutdown(&mut self, shared: &mut Shared, id: RequestId) {
         if shared.poisoned.is_some() || shared.config.read_only || shared.phase == Phase::Closed {
             shared.phase = Phase::Closed;
@@ -230,160 +246,6 @@ impl Checkpointer {
         if shared.log.is_quiet(Origin::Metadata) {
             self.enter(shared, CutStage::Body);
         }
-    }
-
-    fn write_body(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) {
-        if self.body_copy.is_some() {
-            return;
-        }
-        if self.new_location.is_some() {
-            if shared.log.is_quiet(Origin::Metadata) && sings(Canary::SuperblockUnordered) {
-                self.flushing = shared.log.durable;
-                self.write_superblock(shared, buffers);
-            } else if shared.log.is_quiet(Origin::Metadata) {
-                self.checkpoint_flush(shared, CutStage::Flush);
-            }
-            return;
-        }
-        if !shared.log.can_begin_metadata() {
-            return;
-        }
-        let Some(copy) = shared.log.lend_to_checkpoint() else { return };
-        let mut body = core::mem::take(&mut self.body);
-        if body.is_empty() {
-            body = alloc::vec![0; BODY_SIZE_MAX as usize];
-        }
-        match self.encode_body(shared, &mut body) {
-            Some(size) => self.put_body(shared, &mut body, size, copy, buffers),
-            None => {
-                shared.log.give_back(copy);
-                shared.poison(ERRNO_TOO_LARGE);
-            }
-        }
-        self.body = body;
-    }
-
-    /// Puts a body of `size` bytes into a record of its own, if there is one to be had, and its second copy
-    /// before the log by way of `copy`, which was lent.
-    fn put_body(
-        &mut self,
-        shared: &mut Shared,
-        body: &mut [u8],
-        size: usize,
-        copy: RecordRef,
-        buffers: &mut impl Buffers,
-    ) {
-        let count = size.div_ceil(BLOCK_SIZE) as u32;
-        assert!(size <= BODY_SIZE_MAX as usize, "a body is one record");
-        let extent =
-            Extent { key: 0, count: count as u16, kind: Kind::Checkpoint, relocated: false };
-        let Some(record) = shared.metadata_record(&extent, buffers) else {
-            shared.log.give_back(copy);
-            return;
-        };
-        // An earlier body may have been longer.
-        body[size..count as usize * BLOCK_SIZE].fill(0);
-        let (blocks, _) = body.as_chunks::<BLOCK_SIZE>();
-        let payload = &mut buffers.record_mut(record)[1..=count as usize];
-        for (index, (target, block)) in payload.iter_mut().zip(blocks).enumerate() {
-            *target = *block;
-            let checksum = checksum::block(Kind::Checkpoint, index as u64, block);
-            let word = BlockWord { checksum, address: Pba::NOWHERE };
-            shared.log.record_mut(record).words.push(word);
-        }
-        shared.log.record_mut(record).push_extent(extent);
-        shared.statistics.checkpoint_blocks += u64::from(count);
-        self.new_location = Some(CheckpointLocation {
-            sequence: self.cut.sequence,
-            pba: shared.log.record(record).header_pba.plus(1),
-            size: size as u32,
-            checksum: crc32c(&body[..size]),
-            copy: self.write_body_copy(shared, &blocks[..count as usize], copy, buffers),
-        });
-        shared.seal(Stream::Metadata, buffers);
-    }
-
-    /// Writes the second copy, which lies before the log: no damage to a segment reaches it. Returns where.
-    fn write_body_copy(
-        &mut self,
-        shared: &mut Shared,
-        blocks: &[Block],
-        buffer: RecordRef,
-        buffers: &mut impl Buffers,
-    ) -> Pba {
-        assert!(self.body_copy.is_none(), "one checkpoint is written at a time");
-        let count = blocks.len() as u32;
-        let Superblock { geometry, checkpoint, .. } = &shared.superblock;
-        let pba = body_copy_place(geometry, count, checkpoint.copy);
-        if pba == Pba::NOWHERE || sings(Canary::BodyCopyMissing) {
-            shared.log.give_back(buffer);
-            return pba;
-        }
-        buffers.record_mut(buffer)[..blocks.len()].copy_from_slice(blocks);
-        let (source, stream) = (Target::Record(buffer), Stream::Metadata);
-        shared.ios.start(Purpose::Checkpoint, Command::Write { pba, count, source, stream });
-        self.body_copy = Some(buffer);
-        shared.statistics.checkpoint_blocks += u64::from(count);
-        pba
-    }
-
-    fn encode_body(&self, shared: &Shared, bytes: &mut [u8]) -> Option<usize> {
-        let Lists { runs, references, table, next_run, copies, .. } = &*shared.lists;
-        let cut = &self.cut;
-        let references = references.first(cut.references);
-        let header = CheckpointHeader {
-            sequence: cut.sequence,
-            write_clock: cut.write_clock,
-            sweep: cut.sweep,
-            next_run: *next_run,
-        };
-        let parities = Parities::of(references, copies);
-        let counts = Counts {
-            streams: Stream::COUNT as u16,
-            reserved: (cut.reserved.len() + cut.holes.len()) as u32,
-            roots: shared.map.root_page_count() as u32,
-            table: table.len() as u32,
-            runs: runs.len() as u32,
-            references: references.len() as u32,
-            parities: parities.pointers().count() as u32,
-            copies: true,
-        };
-        let mut writer = BodyWriter::new(&header, &counts, bytes);
-        cut.heads.iter().for_each(|head| writer.head(*head));
-        cut.reserved.iter().for_each(|segment| writer.reserved(*segment));
-        cut.holes.iter().for_each(|segment| writer.reserved_holes(*segment));
-        shared.map.root_pages().for_each(|(key, pointer)| writer.root(key, pointer));
-        table.iter().for_each(|pointer| writer.pointer(*pointer));
-        for run in runs {
-            let Run { number, sweep, blocks } = run;
-            let block_count = blocks.len() as u32;
-            writer.run(&RunHeader { number: *number, sweep: *sweep, block_count });
-            blocks.iter().for_each(|pointer| writer.pointer(*pointer));
-        }
-        references.iter().for_each(|referred| writer.reference(&referred.reference));
-        let place = |copy: Option<BlockPointer>, first: BlockPointer| match copy {
-            _ if sings(Canary::CopyInPlace) => first.pba,
-            Some(copy) => copy.pba,
-            None => Pba::NOWHERE,
-        };
-        let mut roots = copies.in_order(Kind::RootCopy);
-        for (key, page) in shared.map.root_pages() {
-            writer.copy(place(roots.pointer(key), page));
-        }
-        let mut pages = copies.in_order(Kind::TableCopy);
-        for (key, page) in (0..).zip(table) {
-            writer.copy(place(pages.pointer(key), *page));
-        }
-        let mut of_runs = copies.in_order(Kind::RunCopy);
-        for Run { number, blocks, .. } in runs {
-            for (index, block) in (0..).zip(blocks) {
-                let copy = of_runs.pointer(number << RUN_KEY_SHIFT | index);
-                writer.copy(place(copy, *block));
-            }
-        }
-        parities.groups().for_each(|parity| writer.group(parity));
-        parities.pointers().for_each(|pointer| writer.pointer(pointer));
-        writer.finish()
     }
 
     fn checkpoint_flush(&mut self, shared: &mut Shared, stage: CutStage) {

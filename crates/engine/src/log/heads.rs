@@ -3,7 +3,6 @@
 use super::Log;
 use crate::segments::Segments;
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
-use alloc::vec::Vec;
 use coulter_format::checkpoint::Head;
 
 impl Log {
@@ -35,15 +34,11 @@ impl Log {
         Some(head)
     }
 
-    /// Where recovery must begin in each stream after a cut at `applied`, and the segments opened
-    /// since that have only records behind the cut.
-    pub(crate) fn cut_heads(
-        &mut self,
-        segments: &Segments,
-    ) -> ([Option<Head>; Stream::COUNT], Vec<SegmentIndex>) {
+    /// Where recovery must begin in each stream after a cut at `applied`. From now on [`Log::opened`] are the
+    /// segments that have only records behind the cut.
+    pub(crate) fn cut_heads(&mut self, segments: &Segments) -> [Option<Head>; Stream::COUNT] {
         let applied = self.applied;
         self.opened.retain(|(_, first)| first.is_none_or(|first| first > applied));
-        let opened: Vec<_> = self.opened.iter().map(|(segment, _)| *segment).collect();
         let heads = Stream::ALL.map(|stream| {
             let records = self.order.iter().map(|record| self.record(*record));
             let at_head = records.filter(|r| r.stream == stream && r.place.is_appended());
@@ -56,12 +51,17 @@ impl Log {
                 }
                 None => self.heads[stream.index()]?,
             };
-            (!opened.contains(&SegmentIndex(head.segment))).then_some(head)
+            self.opened().all(|opened| opened.0 != head.segment).then_some(head)
         });
         self.blocks_since_cut = 0;
         self.cut = applied;
         assert!(self.durable <= self.applied, "what is durable has taken effect");
-        (heads, opened)
+        heads
+    }
+
+    /// Segments opened since the latest cut; at a cut, those that have only records behind it.
+    pub(crate) fn opened(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
+        self.opened.iter().map(|(segment, _)| *segment)
     }
 
     /// A record of so many blocks was sealed at a stream's head.

@@ -103,6 +103,7 @@ impl Record {
         self.place.is_appended() && !self.cost.fits(HeaderRoom::Short)
     }
 
+    #[inline]
     pub(super) fn fits(&self, extents: &[Extent]) -> bool {
         assert!(self.payload <= self.capacity, "what is in it had room");
         let added = |(blocks, cost): (u32, Cost), extent: &Extent| {

@@ -27,9 +27,9 @@ fn a_segment_that_was_opened_for_nothing_is_listed_once() {
     for sequence in [0, 1] {
         segments.checkpoint_is_durable(sequence, |_| false);
         segments.fill_queue(8, sequence);
-        let (heads, opened) = log.cut_heads(&segments);
+        let heads = log.cut_heads(&segments);
         assert_eq!(heads, [None; Stream::COUNT]);
-        let mut listed: Vec<_> = opened.into_iter().chain(segments.queue()).collect();
+        let mut listed: Vec<_> = log.opened().chain(segments.queue()).collect();
         listed.sort_unstable();
         let count = listed.len();
         listed.dedup();

@@ -154,6 +154,7 @@ impl Map {
         self.frames.chain_add(&mut leaf.chain, update);
     }
 
+    #[inline]
     pub(super) fn change_in_array(
         &mut self,
         place: LeafPlace,
@@ -186,6 +187,7 @@ impl Map {
         self.note_pageless(place);
     }
 
+    #[inline]
     pub(super) fn fold_if_long(
         &mut self,
         segments: &mut Segments,

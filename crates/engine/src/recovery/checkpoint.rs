@@ -3,10 +3,10 @@
 use super::parity::take_parities;
 use super::{Item, JobKind, Recovery, damaged};
 use crate::api::{Buffers, OpenError, RecordRef, Target};
-use crate::checkpoint::{RUN_KEY_SHIFT, Run};
+use crate::checkpoint::{RUN_KEY_SHIFT, Run, Runs};
 use crate::map::Map;
 use crate::memory::{self, NoMemory};
-use crate::references::References;
+use crate::references::{self, References};
 use crate::segments::State;
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, Stream, segment_of, segment_start};
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use coulter_format::checkpoint::{BodyView, Reference};
 use coulter_format::checksum::{Kind, crc32c};
 use coulter_format::record::{Entry, RecordView};
-use coulter_format::run::RunEntry;
+use coulter_format::run::{ENTRIES_PER_RUN_BLOCK, RunEntry};
 use coulter_format::segment_table::{self, SegmentState};
 use coulter_format::{
     Block, BlockPointer, Lba, NUMBER_LIMIT, NUMBER_LIMIT_AT_OPENING, Pba, Reason, Structure, run,
@@ -153,7 +153,12 @@ impl Recovery {
         }
         assert!(shared.lists.runs.is_empty(), "lists are taken over once");
         assert_eq!(table.len(), pages, "a page for so many segments");
-        shared.lists.runs = runs;
+        let budget = &shared.superblock.budget;
+        let run_blocks = budget.journal_size as usize / ENTRIES_PER_RUN_BLOCK + 2;
+        let listed = table.len() + shared.map.root_count() + references::count_max(budget);
+        let of_runs = run_blocks * budget.run_count_limit as usize;
+        shared.lists.copies.allow(listed + of_runs)?;
+        shared.lists.runs = Runs::new(runs, budget.run_count_limit)?;
         shared.lists.references = References::new(&shared.superblock.budget, referred.into_iter())?;
         shared.lists.table = table;
         shared.lists.next_run = header.next_run;

@@ -107,12 +107,19 @@ pub fn put_echo(block: &mut Block, store: &StoreId, echo: &[u8]) {
     if echo.is_empty() {
         return;
     }
-    if let Some(target) = block.get_mut(start..end) {
-        target.copy_from_slice(echo);
-        put::<ECHO_SIZE, 2>(block, (echo.len() as u16).to_le_bytes());
-        let sum = checksum::sealed::<12>(block, store.salt);
-        put::<12, 4>(block, sum.to_le_bytes());
-    }
+    put::<ECHO_SIZE, 2>(block, (echo.len() as u16).to_le_bytes());
+    let Some(target) = block.get_mut(start..end) else { return };
+    target.copy_from_slice(echo);
+    // Where nothing lies behind it, the checksum follows from the one before.
+    let change = (end == BLOCK_SIZE).then(|| checksum::of_end(target)).flatten();
+    let sum = match change {
+        Some(change) => {
+            let of_size = checksum::of_change::<ECHO_SIZE>(echo.len() as u32);
+            u32_at::<12>(block) ^ change ^ of_size
+        }
+        None => checksum::sealed::<12>(block, store.salt),
+    };
+    put::<12, 4>(block, sum.to_le_bytes());
 }
 
 /// Whether a header with so many bytes of extents and words can have the echo that it says.

@@ -376,3 +376,24 @@ fn random_bytes_behind_a_valid_checksum_never_panic() {
         }
     }
 }
+
+#[test]
+fn a_header_with_an_echo_is_sealed_anew() {
+    let (extents, words) = example();
+    for header in [header(3), scattered_header()] {
+        for size in [FIXED_ECHO, FIXED_ECHO + 12, 1000, 3000] {
+            let mut block = [0xff; BLOCK_SIZE];
+            encode(&header, &STORE, &extents, &words, &mut block).unwrap();
+            let before = block;
+            let echo: Vec<u8> = (0..size).map(|index| (index * 31 % 255) as u8 + 1).collect();
+            put_echo(&mut block, &STORE, &echo);
+            assert_ne!(block, before, "it has room");
+            assert_eq!(header_checksum(&block), checksum::sealed::<12>(&block, STORE.salt));
+            let view = RecordView::decode(&block, &STORE, Pba(5000)).unwrap();
+            assert!(view.echo().is_some_and(|echo| echo.sequence() == 999));
+        }
+    }
+}
+
+/// Bytes of an echo without extents.
+const FIXED_ECHO: usize = 40;
