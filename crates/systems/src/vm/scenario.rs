@@ -121,7 +121,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme atomic writes", "nvme-atomic", Set::Short, 60),
     any("nvme passthrough", "nvme-passthrough", Set::Short, 120),
     any("nvme passthrough conforms", "nvme-conformance", Set::Long, 240),
-    any("nvme evaluation of the paper", "nvme-evaluation", Set::Long, 600),
+    any("nvme evaluation of the paper on ext4", "nvme-evaluation ext4", Set::Long, 900),
     cuts("power cut under ext4 on ublk", "power ext4 ublk", Set::Short, 1),
     cuts("10 power cuts under ext4 on ublk", "power ext4 ublk", Set::Long, 10),
     cuts("10 power cuts under xfs on ublk", "power xfs ublk", Set::Long, 10),
