@@ -126,7 +126,7 @@ pub struct Engine {
     cleaner: Cleaner,
     preparer: Preparer,
     scrubber: Scrubber,
-    checkpointer: Checkpointer,
+    checkpointer: Apart<Checkpointer>,
     /// Gone once the store is open.
     recovery: Option<Apart<Recovery>>,
 }

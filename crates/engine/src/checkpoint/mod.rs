@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::create::RESERVED_MAX;
 use crate::holes::SEGMENTS_MAX;
 use crate::ios::Purpose;
-use crate::memory::{self, NoMemory};
+use crate::memory::{self, Apart, NoMemory};
 use crate::references::Parities;
 use crate::shared::{Checkpointing, Shared};
 use crate::units::{Origin, Sequence, Stream};
@@ -120,13 +120,15 @@ pub(crate) struct Checkpointer {
 
 impl Checkpointer {
     /// Nothing is being written yet.
-    pub(crate) fn new(config: &Config) -> Result<Checkpointer, NoMemory> {
+    // Not inlined: its locals would enlarge the caller's stack frame.
+    #[inline(never)]
+    pub(crate) fn new(config: &Config) -> Result<Apart<Checkpointer>, NoMemory> {
         let body_size = if config.read_only { 0 } else { BODY_SIZE_MAX as usize };
         let mut checkpointer =
             Checkpointer { body: memory::filled(0, body_size)?, ..Checkpointer::default() };
         checkpointer.cut.reserved = memory::list(2 * RESERVED_MAX)?;
         checkpointer.cut.holes = memory::list(2 * SEGMENTS_MAX)?;
-        Ok(checkpointer)
+        Apart::new(checkpointer)
     }
 
     pub(crate) fn accept_shutdown(&mut self, shared: &mut Shared, id: RequestId) {
