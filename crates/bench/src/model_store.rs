@@ -84,7 +84,8 @@ impl ModelStore {
         let blocks = blocks.max(shape.blocks);
         let full = map_size_min(blocks) + blocks * 13;
         let create_options = CreateOptions {
-            device_size: filled + segment,
+            // A segment's room for superblocks A and B before the log, a block for C behind it.
+            device_size: filled + segment + 1,
             sparse: None,
             volume_size: Some(blocks),
             segment_blocks,
