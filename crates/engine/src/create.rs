@@ -81,7 +81,7 @@ pub fn spare_percent_min(segment_blocks: u32) -> u64 {
 /// With fewer segments, each is more than a hundredth of the store.
 const FEW_SEGMENTS: u32 = 100;
 
-/// Segments of a device of so many blocks.
+/// How many segments fit on a device of `device_size` blocks.
 fn segments_of(device_size: u64, segment_blocks: u64) -> u64 {
     // Superblocks A and B take a segment's room, so that segments are aligned to their own size.
     let fit = (device_size / segment_blocks).saturating_sub(1);

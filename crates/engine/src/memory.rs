@@ -106,7 +106,7 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>) -> Result<(), NoMemory> {
     list.try_reserve(1).map_err(|_| NoMemory::of::<T>(list.len() + 1))
 }
 
-/// Room for so many in all.
+/// Makes room for `room` items in all, those in the list included.
 pub(crate) fn reserve_in_all<T>(list: &mut Vec<T>, room: usize) -> Result<(), NoMemory> {
     list.try_reserve_exact(room.saturating_sub(list.len())).map_err(|_| NoMemory::of::<T>(room))
 }

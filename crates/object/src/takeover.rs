@@ -35,7 +35,7 @@ use crate::names::{CommitId, PINS, VOLUME};
 use crate::publish::{self, Outcome, Patience};
 use crate::snapshot;
 
-/// Epochs in the record from which on a claim stores a manifest: whoever opens the volume needs a round trip for each.
+/// With more epochs in the record a claim stores a manifest: an opening needs a round trip for each epoch.
 const EPOCHS_BEFORE_MANIFEST: usize = 16;
 const _: () = assert!(EPOCHS_BEFORE_MANIFEST + 2 <= EPOCH_COUNT_MAX);
 
@@ -260,7 +260,7 @@ fn announce(
     let (found, mut tag) = (record.newest().copied(), tag.clone());
     loop {
         if record.epochs.len() >= EPOCH_COUNT_MAX {
-            // No host of ours lets them become so many.
+            // Our hosts store a manifest long before: the record is not ours, or damaged.
             let corrupt = Corrupt { structure: VOLUME, reason: Reason::Field("epoch_count") };
             return Err(ReplicaError::Damaged(VOLUME.to_string(), corrupt));
         }

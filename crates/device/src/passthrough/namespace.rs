@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_does_not_let_be_identified_is_told() {
-        // A file takes no such request, as a namespace takes none of whoever has no permission.
+        // A file refuses the request, as a namespace does for a user without permission.
         let file = File::open("/dev/null").expect("it is there");
         let refused = identify(&file, 1, cns::NAMESPACE).expect_err("it is no namespace");
         assert!(refused.starts_with("it cannot be identified: "), "{refused}");

@@ -65,7 +65,7 @@ impl Copies {
         }
     }
 
-    /// Room for so many, as far as a piece of memory goes.
+    /// Makes room for `most` pointers, or for as many as fit into one piece of memory.
     pub(crate) fn allow(&mut self, most: usize) -> Result<(), NoMemory> {
         let piece = memory::PIECE_SIZE / size_of::<((Kind, u64), BlockPointer)>();
         memory::reserve_in_all(&mut self.all, most.min(piece))?;

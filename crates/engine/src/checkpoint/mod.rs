@@ -100,7 +100,7 @@ pub(crate) struct Checkpointer {
     gone: Vec<u64>,
     /// Memory of a body; of a store that is only read, none.
     body: Vec<u8>,
-    /// Of the body that is being encoded.
+    /// Parities of the body that is being encoded.
     parities: Parities,
     cut: Cut,
     /// Holds the second copy of the body while it is being written.

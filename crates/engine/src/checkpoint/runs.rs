@@ -24,16 +24,16 @@ pub(crate) struct Run {
 #[derive(Default)]
 pub(crate) struct Runs {
     all: Vec<Run>,
-    /// Blocks of all.
+    /// Blocks of all runs.
     block_count: usize,
-    /// Of the longest that was cut.
+    /// Blocks of the longest run that was cut.
     longest: usize,
     /// Empty lists of blocks.
     spare: Vec<Vec<BlockPointer>>,
 }
 
 impl Runs {
-    /// Those of the checkpoint that recovery begins with; so many are alive at most.
+    /// The runs of the checkpoint that recovery begins with. At most `alive_max` are alive at once.
     pub(crate) fn new(mut all: Vec<Run>, alive_max: u32) -> Result<Runs, NoMemory> {
         assert!(all.is_sorted_by(|a, b| a.number < b.number), "runs are in order");
         let block_count = all.iter().map(|run| run.blocks.len()).sum();
@@ -42,7 +42,7 @@ impl Runs {
         Ok(Runs { all, block_count, longest: 0, spare })
     }
 
-    /// A run of so many blocks is cut; they are to be written.
+    /// Adds a run that was cut. Its `block_count` blocks are to be written.
     pub(crate) fn add(&mut self, number: u64, sweep: SweepPosition, block_count: usize) {
         assert!(block_count > 0, "a run says something");
         assert!(self.all.last().is_none_or(|last| last.number < number), "runs are in order");
