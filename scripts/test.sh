@@ -49,14 +49,25 @@ part_bare() {
 #
 # Cargo runs one program after the other, and most of those that take long wait for daemons and disks. So as
 # many run at once as there are processors, each with some tests at once. What one prints comes when it ends.
+#
+# Those that make mount namespaces run alone, and first: a namespace holds copies of what other programs have
+# mounted, and keeps these file systems on their devices when they are unmounted.
+run_programs() {
+  local at_once=$1 work=$2
+  xargs -L 1 -P "$at_once" scripts/test-program.sh "$program_seconds_max" "$work/lock" | tee -a "$work/log"
+}
+
 part_tests() {
   local work status=0
   work=$(mktemp -d)
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
   cargo test --workspace --no-run --message-format=json-render-diagnostics >"$work/built" || status=1
-  sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*|\1 \2|p' "$work/built" |
-    xargs -L 1 -P "$(nproc)" scripts/test-program.sh "$program_seconds_max" "$work/lock" |
-    tee "$work/log" || status=1
+  sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*|\1 \2|p' "$work/built" \
+    >"$work/programs"
+  grep -l '"unshare"' crates/*/tests/*.rs | sed 's|\(.*\)/tests/\(.*\)\.rs|/\1 .*/\2-|' >"$work/alone"
+  touch "$work/log"
+  grep -f "$work/alone" "$work/programs" | run_programs 1 "$work" || status=1
+  grep -v -f "$work/alone" "$work/programs" | run_programs "$(nproc)" "$work" || status=1
   cargo test --workspace --doc --no-fail-fast 2>&1 | tee -a "$work/log" || status=1
   if grep -q 'SKIPPED' "$work/log"; then
     echo

@@ -2,14 +2,18 @@
 
 use crate::error::SystemsError;
 use crate::tool;
+use coulter_system::mounts::{mount_at, mounts_of_everywhere};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a mount may stay busy with giving up a device that is gone.
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a mount may stay busy with giving up a device that is gone, and other mount namespaces may
+/// keep a copy of it.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A kind of file system.
@@ -77,20 +81,26 @@ impl FileSystem {
         tool::run(&mut command, "mount").map(drop)
     }
 
-    /// Unmounts what is mounted on `directory`, if anything is.
+    /// Unmounts what is mounted on `directory`, if anything is, and waits until it lies on its device no
+    /// more: a mount namespace that another process has made meanwhile keeps a copy of the mount.
     ///
     /// # Errors
     /// When it stays busy, or is refused.
     pub fn unmount(directory: &Path) -> Result<(), SystemsError> {
         let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        let mounted = mount_at(directory)
+            .map_err(|error| SystemsError::io("read", Path::new("/proc/self/mountinfo"), error))?;
         loop {
             match unmount(directory, UnmountFlags::NOFOLLOW) {
-                // The latter: nothing is mounted there.
-                Ok(()) | Err(Errno::INVAL) => return Ok(()),
+                Ok(()) => break,
+                // Nothing is mounted there.
+                Err(Errno::INVAL) => return Ok(()),
                 Err(Errno::BUSY) if Instant::now() < deadline => std::thread::sleep(PAUSE),
                 Err(error) => return Err(SystemsError::io("unmount", directory, error.into())),
             }
         }
+        let device = mounted.map(|mount| mount.source).filter(|source| source.starts_with("/dev"));
+        device.map_or(Ok(()), |device| wait_until_given_up(&device, deadline))
     }
 
     /// Has the file system's own checker read `device`, which must not be mounted.
@@ -111,6 +121,21 @@ impl FileSystem {
         let found = tool::words_of(&output);
         Err(SystemsError::violation(format!("{}: {found}", tool::described(&command))))
     }
+}
+
+/// Waits until no file system has `device` for itself.
+fn wait_until_given_up(device: &Path, deadline: Instant) -> Result<(), SystemsError> {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    while let Err(Errno::BUSY) = open(device, flags, Mode::empty()) {
+        if Instant::now() > deadline {
+            let places: Vec<String> =
+                mounts_of_everywhere(device).iter().map(|mount| mount.place_of(device)).collect();
+            let error = io::Error::new(io::ErrorKind::ResourceBusy, places.join(", "));
+            return Err(SystemsError::io("have for ourselves", device, error));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 impl fmt::Display for FileSystem {

@@ -23,12 +23,26 @@ pub(crate) fn with_private_mounts(name: &str, test: impl FnOnce() + Send) {
                 return;
             }
             change_mount(Path::new("/"), libc::MS_REC | libc::MS_PRIVATE);
+            leave_those_of_others();
             test();
         });
         thread.join()
     });
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
+    }
+}
+
+/// Takes away the copies that a new namespace has of what other programs have mounted for a while: as long as
+/// one is there, the file system stays on its device although they have unmounted it.
+fn leave_those_of_others() {
+    let table = fs::read_to_string("/proc/thread-self/mounts").expect("/proc is readable");
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1));
+    let theirs =
+        points.filter(|point| point.starts_with("/tmp/") || point.starts_with("/var/tmp/"));
+    for point in theirs.map(c_string) {
+        // SAFETY: the string lives until the call returns. One below another is gone with that one.
+        unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
     }
 }
 
