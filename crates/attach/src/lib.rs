@@ -30,4 +30,5 @@ pub mod write_out;
 mod apart;
 mod claim;
 mod hosting;
+mod linger;
 mod pool;

@@ -17,6 +17,7 @@ use super::wire::{
     InHeader, Message, OUT_HEADER_SIZE, WRITE_HEADER_SIZE, opcode, out_header, write_body,
 };
 use crate::hosting::Place;
+use crate::linger::Linger;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
 use coulter::service::{BLOCK_SIZE, Completion, Operation, Request, SECTOR_SIZE, Session};
@@ -25,7 +26,8 @@ use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Requests in flight in the session.
 const REQUEST_COUNT_MAX: usize = 512;
@@ -60,6 +62,7 @@ pub(super) struct Pump {
     idle_tags: Vec<u64>,
     completions: Vec<Completion>,
     submitted: usize,
+    linger: Linger,
 }
 
 #[derive(Clone)]
@@ -112,6 +115,7 @@ impl Pump {
             idle_tags: (0..REQUEST_COUNT_MAX as u64).rev().collect(),
             completions: Vec::with_capacity(REQUEST_COUNT_MAX),
             submitted: 0,
+            linger: Linger::default(),
         }
     }
 
@@ -132,7 +136,11 @@ impl Pump {
                 self.session.kick();
             }
             let completed = self.handle_completions(Some(Duration::ZERO));
-            if taken == 0 && !completed && self.sleep() {
+            if taken > 0 || completed {
+                self.linger.found(Instant::now);
+            } else if self.linger.looks_again(Instant::now()) {
+                thread::yield_now();
+            } else if self.sleep() {
                 return self.finish();
             }
         }

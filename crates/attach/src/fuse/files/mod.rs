@@ -5,6 +5,8 @@
 //! mount    the mount point, and how it goes
 //! overlay  opening an overlay, which the pump serves as well
 //! pump     one thread: the kernel's messages, the file system and the volume's session
+//! requests what a message asks of the file system
+//! commands what the file system asks of the volume
 //! answers  what the file system answered -> bytes
 //! message  the kernel's bytes -> what it asks
 //! sync     what another process asks the mount
@@ -16,10 +18,12 @@
 //! them without a message.
 
 mod answers;
+mod commands;
 mod message;
 mod mount;
 pub mod overlay;
 mod pump;
+mod requests;
 mod sync;
 
 pub use message::{SETTLE_IOCTL, SYNC_IOCTL};

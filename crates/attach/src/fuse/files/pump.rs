@@ -11,16 +11,18 @@
 //! - At its end all acknowledged operations are durable, or it reports that they are not.
 
 use super::answers::{Agreed, Body};
+use super::commands::{io_error, submit};
 use super::message::{
-    Attributes, HEADER_SIZE, Header, Message, SETTLE_IOCTL, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
+    HEADER_SIZE, Header, Message, SETTLE_IOCTL, SYNC_IOCTL, WRITE_HEADER_SIZE, opcode,
 };
+use super::requests::{Asked, changes, name_request};
 use crate::hosting::Place;
+use crate::linger::Linger;
 use crate::pool::BufferPool;
 use coulter::buffer::Buffer;
-use coulter::service::{self, Completion, Operation, RequestError, Session, WriteMany};
+use coulter::service::{Completion, Session};
 use coulter_files::{
-    Change, Changes, Command, Ending, FileService, Io, IoError, Name, NewNode, Reply, Request,
-    Response, SetTime, Time, read_span,
+    Ending, FileService, Io, IoError, Name, Reply, Request, Response, Time, read_span,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -28,6 +30,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Messages in flight at a time.
@@ -43,37 +46,6 @@ const BATCH_MAX: usize = 64;
 const HAND_OVER_SIZE_MIN: usize = 256 << 10;
 /// How long the end of a mount waits for the volume at a time.
 const END_PAUSE: Duration = Duration::from_millis(100);
-const BLOCK_SIZE: u64 = coulter::service::BLOCK_SIZE;
-
-/// The form of the reply to a message.
-#[derive(Clone, Copy, Debug)]
-enum Asked {
-    Lookup,
-    Entry {
-        opens: bool,
-    },
-    Attributes,
-    Statx,
-    Done,
-    Ioctl,
-    Data,
-    Written,
-    Copied {
-        is_long: bool,
-    },
-    Link,
-    /// The value, at most `size` bytes; with `size` 0, only the length of the value.
-    Value {
-        size: u32,
-    },
-    Offset,
-    Listing {
-        plus: bool,
-    },
-    Usage,
-    /// A request of the mount itself, at its end.
-    Nobody,
-}
 
 #[derive(Clone, Copy)]
 struct Pending {
@@ -112,6 +84,7 @@ pub(super) struct Pump {
     body: Body,
     begun: Instant,
     deadline_ns: Option<u64>,
+    linger: Linger,
 }
 
 impl Pump {
@@ -144,6 +117,7 @@ impl Pump {
             body: Body(Vec::with_capacity(WRITE_SIZE_MAX)),
             begun: Instant::now(),
             deadline_ns: None,
+            linger: Linger::default(),
         }
     }
 
@@ -160,7 +134,11 @@ impl Pump {
             }
             self.deadline_ns = self.files.handle_time(self.now_ns());
             let worked = self.work(Some(Duration::ZERO));
-            if taken == 0 && !worked && self.sleep() {
+            if taken > 0 || worked {
+                self.linger.found(Instant::now);
+            } else if self.linger.looks_again(Instant::now()) {
+                thread::yield_now();
+            } else if self.sleep() {
                 return self.finish();
             }
         }
@@ -498,127 +476,9 @@ fn reply(device: &OwnedFd, unique: u64, errno: i32, body: &[u8]) -> bool {
     }
 }
 
-/// Requests about names.
-fn name_request(header: Header, message: Message<'_>) -> Result<(Asked, Request), i32> {
-    let (inode, directory) = (header.node, header.node);
-    let new = |mode, umask, device, target| NewNode {
-        mode,
-        umask,
-        uid: header.uid,
-        gid: header.gid,
-        device,
-        target,
-    };
-    Ok(match message {
-        Message::Make { name, mode, umask, device, opens } => {
-            let new = new(mode, umask, device, None);
-            let request = Request::Make { directory, name: Name::new(name)?, new };
-            (Asked::Entry { opens }, request)
-        }
-        Message::MakeUnnamed { mode, umask } => {
-            let request = Request::MakeUnnamed { directory, new: new(mode, umask, 0, None) };
-            (Asked::Entry { opens: true }, request)
-        }
-        Message::Symlink { name, target } => {
-            if target.len() > 4095 {
-                return Err(libc::ENAMETOOLONG);
-            }
-            let new = new(libc::S_IFLNK | 0o777, 0, 0, Some(target.into()));
-            let request = Request::Make { directory, name: Name::new(name)?, new };
-            (Asked::Entry { opens: false }, request)
-        }
-        Message::Unlink { name } => {
-            (Asked::Done, Request::Unlink { directory, name: Name::new(name)? })
-        }
-        Message::RemoveDirectory { name } => {
-            (Asked::Done, Request::RemoveDirectory { directory, name: Name::new(name)? })
-        }
-        Message::Rename { to, name, new_name, flags } => {
-            let flags = flags.ok_or(libc::EINVAL)?;
-            let (name, new_name) = (Name::new(name)?, Name::new(new_name)?);
-            (Asked::Done, Request::Rename { from: directory, name, to, new_name, flags })
-        }
-        Message::Link { inode, name } => {
-            let request = Request::Link { inode, directory, name: Name::new(name)? };
-            (Asked::Entry { opens: false }, request)
-        }
-        Message::ReadLink => (Asked::Link, Request::ReadLink { inode }),
-        Message::GetXattr { name, size } => {
-            (Asked::Value { size }, Request::Xattr { inode, name: Name::new(name)? })
-        }
-        Message::ListXattr { size } => (Asked::Value { size }, Request::XattrNames { inode }),
-        Message::SetXattr { name, value, mode, kills_set_gid } => {
-            let name = Name::new(name)?;
-            let value = value.into();
-            (Asked::Done, Request::SetXattr { inode, name, value, mode, kills_set_gid })
-        }
-        Message::RemoveXattr { name } => {
-            (Asked::Done, Request::RemoveXattr { inode, name: Name::new(name)? })
-        }
-        _ => return Err(libc::ENOSYS),
-    })
-}
-
-/// Submits a command to the session. Returns its buffer if the service does not support the
-/// command.
-fn submit(session: &mut dyn Session, id: u32, command: Command) -> Result<(), Buffer> {
-    let tag = u64::from(id);
-    let (operation, block, count, buffer) = match command {
-        Command::Read { block, buffer } => {
-            (Operation::Read, block, buffer.len() as u64 / BLOCK_SIZE, buffer)
-        }
-        Command::Write { block, buffer } => {
-            let count = buffer.len() as u64 / BLOCK_SIZE;
-            (Operation::Write { fua: false }, block, count, buffer)
-        }
-        Command::Discard { block, count } => (Operation::Discard, block, count, Buffer::empty()),
-        Command::Flush => (Operation::Flush, 0, 0, Buffer::empty()),
-        Command::WriteMany { changes, buffer, fua } => {
-            let changes = changes.iter().map(change).collect();
-            let request = WriteMany { tag, changes, buffer, fua };
-            return session.submit_many(request).map_err(|refused| refused.buffer);
-        }
-    };
-    let (offset, length) = (block * BLOCK_SIZE, count * BLOCK_SIZE);
-    session.submit(service::Request { tag, operation, offset, length, buffer });
-    Ok(())
-}
-
-fn change(change: &Change) -> service::Change {
-    let (offset, length) = (change.block * BLOCK_SIZE, change.count * BLOCK_SIZE);
-    if change.discard {
-        service::Change::Discard { offset, length }
-    } else {
-        service::Change::Write { offset, length }
-    }
-}
-
-fn io_error(error: RequestError) -> IoError {
-    match error {
-        RequestError::Corrupt { .. } => IoError::Corrupt,
-        error => IoError::Failed(error.errno()),
-    }
-}
-
 fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
-}
-
-fn changes(set: &Attributes) -> Changes {
-    let time = |set: Option<Time>| set.map_or(SetTime::Now, SetTime::To);
-    // A change of owner takes privileges away, unasked (see FUSE_HANDLE_KILLPRIV_V2).
-    let owner = set.uid.is_some() || set.gid.is_some();
-    Changes {
-        mode: set.mode,
-        uid: set.uid,
-        gid: set.gid,
-        size: set.size,
-        accessed: set.accessed.map(time),
-        modified: set.modified.map(time),
-        changed: set.changed,
-        kills_privileges: set.kills_privileges || owner,
-    }
 }
 
 const _: () = assert!(HEADER_SIZE < WRITE_HEADER_SIZE);
