@@ -10,6 +10,7 @@ use super::outgoing::{Outgoing, SLICES_MAX};
 use super::receive::Receiver;
 use super::server::Stop;
 use super::socket::timespec;
+use crate::linger::Linger;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,6 +18,7 @@ use rustix::net::{
 };
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The meaning of a connection's bytes: decodes requests and encodes replies. It has no socket.
@@ -71,12 +73,14 @@ pub(crate) struct Connection<'a, E> {
     writable: bool,
     /// Both directions are closed; polling the socket would only report that again.
     hung_up: bool,
+    linger: Linger,
 }
 
 impl<'a, E: Exchange> Connection<'a, E> {
     pub(crate) fn new(socket: &'a OwnedFd, stop: &'a Stop, exchange: E) -> Connection<'a, E> {
         let (readable, writable, hung_up) = (true, true, false);
-        Connection { socket, stop, exchange, readable, writable, hung_up }
+        let linger = Linger::default();
+        Connection { socket, stop, exchange, readable, writable, hung_up, linger }
     }
 
     /// Serves the client to its end. The socket must not block.
@@ -116,7 +120,12 @@ impl<'a, E: Exchange> Connection<'a, E> {
             if self.stop.is_now() {
                 return CloseReason::Shutdown;
             }
-            if !(received || completed || sent) {
+            if received || completed || sent {
+                self.linger.found(Instant::now);
+            } else if self.linger.looks_again(Instant::now()) {
+                thread::yield_now();
+                self.readable = true;
+            } else {
                 match self.sleep(None) {
                     Ok(Woken::ToWork) => {}
                     Ok(Woken::ToStop) => return CloseReason::Shutdown,
