@@ -67,6 +67,10 @@ impl Namespace {
         if directory.join("partition").exists() {
             return Err("it is a partition, and commands are for whole namespaces".to_owned());
         }
+        if let Some(partition) = partition_of(&directory) {
+            // They are the kernel's, which keeps whoever uses one apart from whoever uses them all.
+            return Err(format!("it has partitions, such as {partition}"));
+        }
         let path = Path::new("/dev").join(format!("ng{numbers}"));
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|error| format!("cannot open {}: {error}", path.display()))?;
@@ -82,6 +86,13 @@ impl Namespace {
     pub(super) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
+}
+
+/// A partition that the kernel knows of a disk, by the directory of the disk.
+fn partition_of(directory: &Path) -> Option<String> {
+    let mut entries = fs::read_dir(directory).ok()?.flatten();
+    let partition = entries.find(|entry| entry.path().join("partition").exists())?;
+    Some(partition.file_name().to_string_lossy().into_owned())
 }
 
 fn shape(file: &File, directory: &Path) -> Result<Shape, String> {
@@ -246,6 +257,22 @@ mod tests {
             assert_eq!((shape.nsid, shape.block_size_log), (3, block_size_log));
             assert!(shape.discard && shape.volatile_cache);
         }
+    }
+
+    #[test]
+    fn partitions_of_a_disk_are_found_where_the_kernel_lists_them() {
+        let disk = std::env::temp_dir().join(format!("coulter-partitions-{}", std::process::id()));
+        for other in ["queue", "holders", "slaves"] {
+            fs::create_dir_all(disk.join(other)).expect("there is room");
+        }
+        fs::write(disk.join("nsid"), "1").expect("there is room");
+        assert_eq!(partition_of(&disk), None);
+        let partition = disk.join("nvme0n1p2");
+        fs::create_dir(&partition).expect("there is room");
+        fs::write(partition.join("partition"), "2").expect("there is room");
+        assert_eq!(partition_of(&disk).as_deref(), Some("nvme0n1p2"));
+        fs::remove_dir_all(&disk).expect("it is ours");
+        assert_eq!(partition_of(Path::new("/nowhere")), None);
     }
 
     #[test]

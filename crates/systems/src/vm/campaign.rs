@@ -2,7 +2,7 @@
 
 use super::image::{Contents, archive_directory, pack};
 use super::kernel::{Kernel, KernelName, fetch_emulator, make};
-use super::machine::{Accelerator, Guest, GuestShape, Heard};
+use super::machine::{Accelerator, Guest, GuestShape, Heard, ODD_NAMESPACES};
 use super::power_cut;
 use super::scenario::{HostRole, Scenario};
 use crate::error::SystemsError;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const DISK_SIZE: u64 = 3 << 30;
 /// Bytes of the second namespace.
 const SCRATCH_SIZE: u64 = 16 << 20;
+/// Bytes of each namespace with something wrong; a store must fit.
+const ODD_SIZE: u64 = 128 << 20;
 /// How long a guest may take until it listens.
 const BOOT_LIMIT: Duration = Duration::from_secs(240);
 /// The same where the accelerator is only tried.
@@ -67,18 +69,20 @@ pub fn run(
 ) -> Result<(), SystemsError> {
     make(&options.directory)?;
     let mut lab = Lab::new(options, kernel)?;
-    let (scripts, with_cuts): (Vec<_>, Vec<_>) =
-        scenarios.iter().copied().partition(|scenario| scenario.kind == HostRole::Script);
-    let mut left = &scripts[..];
-    while !left.is_empty() {
-        let done = lab.run_some(left, tell)?;
-        assert!(done > 0, "every machine deals with one scenario at least");
-        left = &left[done..];
+    for role in [HostRole::Script, HostRole::OddNamespaces] {
+        let scripts = scenarios.iter().copied().filter(|scenario| scenario.kind == role);
+        let scripts: Vec<_> = scripts.collect();
+        lab.has_odd_namespaces = role == HostRole::OddNamespaces;
+        let mut left = &scripts[..];
+        while !left.is_empty() {
+            let done = lab.run_some(left, tell)?;
+            assert!(done > 0, "every machine deals with one scenario at least");
+            left = &left[done..];
+        }
     }
-    for scenario in with_cuts {
-        let HostRole::PowerCut { cuts } = scenario.kind else {
-            unreachable!("they were told apart")
-        };
+    lab.has_odd_namespaces = false;
+    for scenario in scenarios {
+        let HostRole::PowerCut { cuts } = scenario.kind else { continue };
         let start = Instant::now();
         let outcome = power_cut::run(&mut lab, scenario, cuts);
         let failure = outcome.as_ref().err().cloned();
@@ -96,6 +100,8 @@ pub(super) struct Lab {
     base: PathBuf,
     directory: PathBuf,
     machine_count: u32,
+    /// Whether the drive of the next machine has namespaces with something wrong.
+    has_odd_namespaces: bool,
 }
 
 impl Lab {
@@ -109,7 +115,16 @@ impl Lab {
         pack(&kernel, &contents, &directory.join("root"), &base)?;
         let accelerator = options.accelerator.unwrap_or(Accelerator::Tcg);
         let emulator = options.placement.then(|| fetch_emulator(&options.directory)).transpose()?;
-        let mut lab = Lab { kernel, accelerator, emulator, base, directory, machine_count: 0 };
+        let (machine_count, has_odd_namespaces) = (0, false);
+        let mut lab = Lab {
+            kernel,
+            accelerator,
+            emulator,
+            base,
+            directory,
+            machine_count,
+            has_odd_namespaces,
+        };
         if options.accelerator.is_none() && lab.has_kvm()? {
             lab.accelerator = Accelerator::Kvm;
         }
@@ -131,10 +146,15 @@ impl Lab {
 
     /// A new, empty disk.
     pub(super) fn new_disk(&self) -> Result<PathBuf, SystemsError> {
-        let path = self.directory.join("disk.img");
+        self.new_image("disk", DISK_SIZE)
+    }
+
+    /// A file of so many bytes that were never written.
+    fn new_image(&self, name: &str, size: u64) -> Result<PathBuf, SystemsError> {
+        let path = self.directory.join(format!("{name}.img"));
         let failed = |source| SystemsError::io("make", &path, source);
         let _ = fs::remove_file(&path);
-        fs::File::create(&path).and_then(|file| file.set_len(DISK_SIZE)).map_err(failed)?;
+        fs::File::create(&path).and_then(|file| file.set_len(size)).map_err(failed)?;
         Ok(path)
     }
 
@@ -156,12 +176,18 @@ impl Lab {
         std::io::copy(&mut part, &mut whole).map_err(failed)?;
         let log = self.directory.join(format!("console-{}.log", self.machine_count));
         let (kernel, accelerator) = (&self.kernel, self.accelerator);
-        let scratch = &self.directory.join("scratch.img");
-        let failed = |source| SystemsError::io("make", scratch, source);
-        fs::File::create(scratch).and_then(|file| file.set_len(SCRATCH_SIZE)).map_err(failed)?;
+        let scratch = &self.new_image("scratch", SCRATCH_SIZE)?;
+        let odd = ODD_NAMESPACES.map(|(name, _)| name);
+        let odd = self.has_odd_namespaces.then(|| odd.map(|name| self.new_image(name, ODD_SIZE)));
+        let odd = match odd {
+            Some([a, b, c]) => Some([a?, b?, c?]),
+            None => None,
+        };
         let (archive, log) = (&archive, &log);
         let emulator = self.emulator.as_deref();
-        Guest::start(&GuestShape { kernel, archive, disk, scratch, log, accelerator, emulator })
+        let odd = odd.as_ref();
+        let shape = GuestShape { kernel, archive, disk, scratch, log, accelerator, emulator, odd };
+        Guest::start(&shape)
     }
 
     /// Starts a machine and waits until it listens. One whose kernel dies before its first process has

@@ -4,6 +4,8 @@ use super::kernel::Kernel;
 use crate::error::SystemsError;
 use crate::scratch::end_with_parent;
 use crate::tool;
+use rustix::io::Errno;
+use serde_json::json;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -47,7 +49,22 @@ pub(super) struct GuestShape<'a> {
     pub(super) accelerator: Accelerator,
     /// Where the files of an emulator are whose disks can place data, and the disk is to.
     pub(super) emulator: Option<&'a Path>,
+    /// What is to be behind namespaces that have something wrong with them, if there are to be any.
+    pub(super) odd: Option<&'a [PathBuf; ODD_NAMESPACES.len()]>,
 }
+
+/// The one with sectors that cannot be read or written.
+const FAULTY: &str = "faulty";
+/// What is wrong with each namespace from the third one on, and what makes it so.
+pub(super) const ODD_NAMESPACES: [(&str, &str); 3] = [
+    ("metadata", "logical_block_size=4096,physical_block_size=4096,ms=8"),
+    ("large", "logical_block_size=16384,physical_block_size=16384"),
+    (FAULTY, "logical_block_size=4096,physical_block_size=4096"),
+];
+/// Sectors of the faulty one, in the middle of a segment of a store: this one cannot be read ...
+const UNREADABLE_SECTOR: u64 = (41 << 11) + 24;
+/// ... and this one not be written.
+const UNWRITABLE_SECTOR: u64 = (100 << 11) + 1024;
 
 impl GuestShape<'_> {
     /// The emulator, with where it finds its own files.
@@ -81,7 +98,28 @@ impl GuestShape<'_> {
             let namespace = format!("nvme-ns,bus=nvme,drive={name},nsid={nsid},{blocks}{more}");
             command.args(["-device", &namespace]);
         }
+        let odd = ODD_NAMESPACES.iter().zip(self.odd.into_iter().flatten());
+        for (nsid, (&(name, format), path)) in (3..).zip(odd) {
+            command.args(["-blockdev", &odd_node(name, path)]);
+            let namespace = format!("nvme-ns,bus=nvme,drive={name},nsid={nsid},{format}");
+            command.args(["-device", &namespace]);
+        }
     }
+}
+
+/// What is behind the odd namespace `name`, as QEMU is told it.
+fn odd_node(name: &str, path: &Path) -> String {
+    let file = json!({ "driver": "file", "filename": path });
+    if name != FAULTY {
+        return json!({ "driver": "raw", "node-name": name, "file": file }).to_string();
+    }
+    let errno = Errno::IO.raw_os_error();
+    // Whatever the moment, and each time.
+    let fault =
+        |kind, sector| json!({ "event": "none", "iotype": kind, "sector": sector, "errno": errno });
+    let faults = [fault("read", UNREADABLE_SECTOR), fault("write", UNWRITABLE_SECTOR)];
+    json!({ "driver": "blkdebug", "node-name": name, "image": file, "inject-error": faults })
+        .to_string()
 }
 
 /// A running machine. Dropping it pulls the plug.

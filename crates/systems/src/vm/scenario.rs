@@ -17,6 +17,8 @@ pub enum Set {
 pub enum HostRole {
     /// It waits for the script to end.
     Script,
+    /// It does the same, on a machine of its own whose drive has more namespaces, with something wrong.
+    OddNamespaces,
     /// It pulls the plug while the script writes, and starts again.
     PowerCut {
         /// So many times.
@@ -65,6 +67,10 @@ const fn any(name: &'static str, script: &'static str, set: Set, limit_s: u64) -
     Scenario { needs_ublk: false, ..ublk(name, script, set, limit_s) }
 }
 
+const fn odd(name: &'static str, script: &'static str, set: Set, limit_s: u64) -> Scenario {
+    Scenario { kind: HostRole::OddNamespaces, ..any(name, script, set, limit_s) }
+}
+
 const fn cuts(name: &'static str, script: &'static str, set: Set, cuts: u32) -> Scenario {
     let kind = HostRole::PowerCut { cuts };
     Scenario { kind, ..ublk(name, script, set, 120) }
@@ -109,7 +115,7 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme btrfs of 512", "nvme-file-system btrfs 512", Set::Long, 120),
     any("nvme 6 kills", "nvme-kills 6", Set::Long, 300),
     any("nvme keys", "nvme-auth", Set::Short, 120),
-    any("nvme compared with the kernel's target", "nvme-compare", Set::Long, 600),
+    any("nvme compared with the kernel's target", "nvme-compare", Set::Long, 1200),
     any("nvme silence", "nvme-silence", Set::Long, 240),
     any("nvme long commands", "nvme-long", Set::Long, 300),
     any("nvme resize", "nvme-resize", Set::Long, 120),
@@ -121,7 +127,8 @@ pub const SCENARIOS: &[Scenario] = &[
     any("nvme atomic writes", "nvme-atomic", Set::Short, 60),
     any("nvme passthrough", "nvme-passthrough", Set::Short, 120),
     any("nvme passthrough conforms", "nvme-conformance", Set::Long, 240),
-    any("nvme evaluation of the paper on ext4", "nvme-evaluation ext4", Set::Long, 900),
+    any("nvme evaluation of the paper on ext4", "nvme-evaluation ext4 8", Set::Long, 900),
+    odd("nvme namespaces that are odd", "nvme-namespaces", Set::Long, 900),
     cuts("power cut under ext4 on ublk", "power ext4 ublk", Set::Short, 1),
     cuts("10 power cuts under ext4 on ublk", "power ext4 ublk", Set::Long, 10),
     cuts("10 power cuts under xfs on ublk", "power xfs ublk", Set::Long, 10),
