@@ -538,7 +538,7 @@ impl Io {
         let is_compared = place.opcode == io::COMPARE;
         if let Err(error) = result {
             if error == RequestError::Closed {
-                // There is no volume any more: the host is to come back, and hears nothing until then.
+                // There is no volume any more: the host is to come back.
                 self.is_over = true;
             }
             let operation = if opcode::receives_data(place.opcode) || is_compared {
@@ -587,6 +587,12 @@ impl Io {
             let pool = if in_capsule { &mut self.capsules } else { &mut self.pool };
             pool.give(buffer);
             pool.give(second);
+        }
+        if status == Status::NAMESPACE_NOT_READY {
+            // Of a volume that is gone: an answer would have some hosts fail what others try again. The connection
+            // ends, and all of them try it again on the next.
+            assert!(self.is_over, "nothing is answered after this");
+            return;
         }
         if !status.is_success() {
             let sq_id = self.seat.queue.id;
