@@ -34,6 +34,7 @@ mod target_file;
 pub mod terminal;
 pub mod tool;
 pub mod verbs;
+pub mod via;
 
 use clap::{CommandFactory, Parser};
 use command::{CommandLine, Verb};

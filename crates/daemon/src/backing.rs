@@ -47,19 +47,8 @@ pub trait Source: Send {
 
 /// Something that is open in this process and serves blocks.
 pub trait Backing {
-    /// Its blocks, for attach points.
+    /// Its blocks, for attach points. What it is, they say: `describe`.
     fn service(&self) -> Arc<dyn BlockService>;
-
-    /// Its identity in the usual spelling; empty if it has none.
-    fn uuid(&self) -> String;
-
-    /// The name that is kept with what is stored; empty if it has none.
-    fn label(&self) -> String {
-        String::new()
-    }
-
-    /// Bytes that the host sees.
-    fn size(&self) -> u64;
 
     /// Bytes of the file or disk that it needs, if it lies in one.
     fn store_size(&self) -> Option<u64> {

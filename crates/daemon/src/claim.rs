@@ -6,7 +6,7 @@ use crate::device_link;
 use crate::error::{DaemonError, Error, StateError};
 use crate::file_identity::FileIdentity;
 
-use crate::job::{Job, Point};
+use crate::job::Job;
 use crate::liveness::{self, Liveness};
 use crate::opening::Acknowledge;
 use crate::reclaim;
@@ -122,7 +122,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
         None => Entry {
             name: choose_name(state, job, &taken)?,
             device: None,
-            via: job.point.via(),
+            via: job.point.kind().via(),
             process: Process::current(),
             uuid: String::new(),
             label: String::new(),
@@ -180,10 +180,8 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
         }
     };
     state.check_name(&name)?;
-    if job.point == Point::Loop {
-        // Of a daemon whose entry is gone already.
-        attach_point::release_leftovers(&state.file(&name, "mount"))?;
-    }
+    // Of a daemon whose entry is gone already.
+    job.point.kind().release_leftovers(state, &name)?;
     match state.foreign_file(&name) {
         Some(path) => Err(StateError::ForeignFile { name, path }.into()),
         None => Ok(name),
@@ -246,6 +244,7 @@ fn unix_seconds() -> u64 {
 mod tests {
     use super::*;
     use crate::opening::Opening;
+    use crate::points::NbdServerPoint;
     use crate::store::Store;
     use std::os::unix::net::UnixListener;
     use std::path::{Path, PathBuf};
@@ -260,7 +259,7 @@ mod tests {
     fn job(store: &str, name: Option<&str>) -> Job {
         Job {
             source: Box::new(Store::at(PathBuf::from(store))),
-            point: Point::NbdInState,
+            point: Box::new(NbdServerPoint::InState),
             opening: Opening { name: name.map(str::to_owned), ..Opening::default() },
             recover: false,
         }

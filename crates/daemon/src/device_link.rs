@@ -3,6 +3,7 @@
 //! The links are a convenience: what keeps one from being made is told in the log and nothing else. One that leads to
 //! another device that is there is left alone, for volumes of another state directory may have the same name.
 
+use crate::points;
 use crate::state::Entry;
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ fn link_of(entry: &Entry) -> PathBuf {
 
 /// The device that a link may lead to.
 fn device_of(entry: &Entry) -> Option<&Path> {
-    let device = entry.device.as_deref().filter(|_| entry.via.is_block_device());
+    let device = entry.device.as_deref().filter(|_| points::gives_device(entry));
     device.map(Path::new)
 }
 

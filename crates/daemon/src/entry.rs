@@ -5,46 +5,24 @@ use crate::opening::Acknowledge;
 use coulter::{ReadOnlyReason, State};
 use coulter_system::process::Process;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// How the host reaches a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Via {
-    /// A block device of the ublk driver.
-    Ublk,
-    /// A block device of the kernel's NBD client.
-    Nbd,
-    /// A block device: a loop device over a FUSE file.
-    Loop,
-    /// An NBD server on a socket.
-    NbdServer,
-    /// A block device of the kernel's NVMe/TCP initiator.
-    Nvme,
-    /// An NVMe/TCP target.
-    NvmeServer,
-    /// No blocks: the file system on the volume, mounted.
-    Fs,
-}
+/// How the host reaches a volume: the word of an attach point. What can be said of it, `points` knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Via(Cow<'static, str>);
 
 impl Via {
-    /// The word for it, on the command line and in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Via::Ublk => "ublk",
-            Via::Nbd => "nbd",
-            Via::Loop => "loop",
-            Via::NbdServer => "nbd-server",
-            Via::Nvme => "nvme",
-            Via::NvmeServer => "nvme-server",
-            Via::Fs => "fs",
-        }
+    /// The attach point that is called `word`.
+    pub const fn new(word: &'static str) -> Via {
+        Via(Cow::Borrowed(word))
     }
 
-    /// Whether the host gets a block device.
-    pub fn is_block_device(self) -> bool {
-        !matches!(self, Via::NbdServer | Via::NvmeServer | Via::Fs)
+    /// The word for it, on the command line and in JSON.
+    pub fn word(&self) -> &str {
+        &self.0
     }
 }
 
@@ -154,7 +132,7 @@ impl Entry {
             name: name.to_owned(),
             store: PathBuf::from("/srv").join(name),
             device: Some(format!("/dev/{name}")),
-            via: Via::Loop,
+            via: Via::new("loop"),
             process,
             uuid: String::new(),
             label: String::new(),

@@ -4,7 +4,8 @@
 
 use crate::attach_point;
 use crate::error::DaemonError;
-use crate::state::{Entry, StateDirectory, Via};
+use crate::points;
+use crate::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_terminal as terminal;
 use std::fmt;
@@ -29,7 +30,9 @@ impl Killed {
             let remedy = format!("`coulter attach --recover {store}` goes on");
             return Killed { name, left, remedy };
         }
-        let device = entry.device.as_deref().filter(|_| entry.via == Via::Loop);
+        // Where it is still there it is dead.
+        let is_device = points::gives_device(entry);
+        let device = entry.device.as_deref().filter(|_| is_device);
         let device = device.filter(|_| attach_point::has_its_device(state, entry));
         let Some(device) = device else {
             let left = format!("No daemon serves {store}");

@@ -4,8 +4,7 @@
 //! server is left as it is. And memory is locked only where that cannot fail later: with a limit,
 //! each allocation beyond it would be refused, which is worse than being paged out.
 
-use crate::job::Point;
-use crate::state::Via;
+use crate::points::Point;
 use coulter_attach::harden::harden_process;
 use std::fs;
 
@@ -14,9 +13,9 @@ const IPC_LOCK: u64 = 1 << 14;
 
 /// Protects this process if it is to serve `point`; says what was done. To be called before the
 /// first thread is started.
-pub(super) fn protect(point: &Point) -> String {
+pub(super) fn protect(point: &dyn Point) -> String {
     match point {
-        point if point.via() == Via::NbdServer => "not needed".to_owned(),
+        point if !point.kind().is_under_the_kernel() => "not needed".to_owned(),
         _ if memory_may_be_locked() => harden_process().to_string(),
         _ => "none, as the memory that may be locked is limited".to_owned(),
     }

@@ -9,6 +9,7 @@
 use crate::attach_point;
 use crate::device_link;
 use crate::error::Error;
+use crate::points;
 use crate::state::{Entry, StateDirectory, StateLock};
 use coulter_system::mounts;
 
@@ -24,7 +25,7 @@ pub fn reclaim(state: &StateDirectory, lock: &StateLock, entry: &Entry) -> Resul
     assert!(!state.is_alive(entry), "the state of a running daemon is its own");
     log::info!(name = entry.name; "clearing away what its ended daemon left");
     attach_point::remove_waiting(entry)?;
-    for device in attach_point::release_leftovers(&state.file(&entry.name, "mount"))? {
+    for device in points::of(entry).release_leftovers(state, &entry.name)? {
         for mount in mounts::mounts_of(&device).unwrap_or_default() {
             let path = mount.mount_point.display();
             log::warn!(path:%; "the file system is dead; `coulter umount` takes it away");

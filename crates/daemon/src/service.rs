@@ -11,22 +11,21 @@
 //! - signals TERM, INT and HUP end the service cleanly whatever it is doing, even when the device
 //!   is in use: then mounted file systems are written out first.
 
-use crate::attach_point;
 use crate::claim;
 use crate::control::Reply;
 use crate::copying::{CopyOrder, Copying};
 use crate::error::{DaemonError, Error, OpenError};
 use crate::events::Signals;
 use crate::handover::Handover;
-use crate::job::{Job, Point};
+use crate::job::Job;
 use crate::logging;
 use crate::notify::notify;
-use crate::opening::Acknowledge;
+use crate::points::{self, Gives};
 use crate::protect;
 use crate::replication::Replication;
 use crate::requests::Client;
 use crate::serving::{End, Serving};
-use crate::state::{Entry, StateDirectory, Via};
+use crate::state::{Entry, StateDirectory};
 use crate::status::Facts;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -42,14 +41,12 @@ pub fn run(
     mut job: Job,
     ready: &mut dyn FnMut(&Entry) -> Result<(), Error>,
 ) -> Result<Option<Facts>, Error> {
-    if job.opening.acknowledge == Acknowledge::Buffered
-        && matches!(job.point, Point::Nbd | Point::NvmeDevice)
-    {
+    if job.point.kind().outlives(job.opening.acknowledge) {
         return Err(DaemonError::BufferedOutlived { device: None }.into());
     }
     // Before the first thread, so that every thread inherits the mask.
     let signals = Signals::take_over()?;
-    let protection = protect::protect(&job.point);
+    let protection = protect::protect(&*job.point);
     let mut resumed = Handover::passed();
     // What a command has changed since this process was started with its words.
     let mut copying = resumed.as_ref().and_then(|handover| handover.copying.clone());
@@ -66,12 +63,11 @@ pub fn run(
         }
         None => claim::claim(state, &job)?,
     };
-    if let Some(point) = waiting.as_ref().and_then(|waiting| Point::of(waiting.via)) {
+    // What waits is of the kind that it is; and `auto` may have found something better since.
+    let before = waiting.as_ref().or(resumed.is_some().then_some(&entry)).map(points::of);
+    let device = before.filter(|kind| kind.gives() == Gives::Device);
+    if let Some(point) = device.and_then(|kind| kind.plain()) {
         job.point = point;
-    }
-    // `auto` may have found something better since.
-    if resumed.is_some() && entry.via == Via::Loop {
-        job.point = Point::Loop;
     }
     // What the command is told that waits for this.
     let mut reply = Reply::Done;
@@ -121,9 +117,9 @@ pub fn run(
         log::error!(name = entry.name, error:%; "could not become another program");
         (resumed, reply) = (Some(handover), Reply::Done);
     };
-    if !served && entry.via == Via::Loop {
+    if !served {
         // What was handed over, and cannot go on, is dead; so is what could not be made whole.
-        let leftovers = attach_point::release_leftovers(&state.file(&entry.name, "mount"));
+        let leftovers = points::of(&entry).release_leftovers(state, &entry.name);
         if let Err(error) = leftovers {
             log::error!(error:%; "cannot clear away the device");
         }

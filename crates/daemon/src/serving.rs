@@ -14,14 +14,14 @@ use crate::handover;
 use crate::job::Job;
 use crate::liveness::Liveness;
 use crate::outside::Outside;
+use crate::points;
 use crate::replication::Replication;
-use crate::requests::{Client, Requests};
-use crate::scrapes::{self, Port};
+use crate::requests::Client;
 use crate::scrub::{ScrubAction, ScrubFacts, Scrubs};
 use crate::setting::{self, Setting, Settings};
+use crate::starting;
 use crate::state::{Entry, LOCK, StateDirectory};
 use crate::status::{Facts, overlay_facts};
-use crate::uevent;
 use coulter::State;
 use coulter_attach::write_out::{WrittenOut, write_out};
 use coulter_system::mounts;
@@ -29,10 +29,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// How long a program that goes on waits for a store that others look at; its hosts wait too.
-const REOPEN_PATIENCE: Duration = Duration::from_secs(60);
-const REOPEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long nothing is answered until that is told.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -109,83 +105,23 @@ impl Serving {
         entry: &mut Entry,
         descriptor: Option<OwnedFd>,
     ) -> Result<Serving, Error> {
-        // First, for it is soon known whether that is possible. A port that was chosen stays.
-        let wanted = entry.metrics.or(job.opening.metrics);
-        let missing = wanted.filter(|address| !scrapes::is_answering(*address));
-        let port = missing.map(Port::take).transpose()?;
-        let backing = match descriptor {
-            None => job.source.open(&job.opening)?,
-            Some(_) => {
-                handover::check_resumed(entry, &job.source.store())?;
-                open_again(job)?
-            }
-        };
-        let since = Instant::now();
-        let goes_on = descriptor.is_some();
-        // What had failed under the daemon before is opened anew.
-        let opened = backing.state();
-        *entry = entry.in_state(&opened);
-        // What fails from here on, or has failed already, is found and told by `watch`.
-        let known = if entry.failure.is_some() { State::Running } else { opened };
-        let service = backing.service();
-        entry.uuid = backing.uuid();
-        // Who made the store need not have been this program, and a terminal takes control characters for orders.
-        entry.label = backing.label().replace(char::is_control, "\u{fffd}");
-        env!("CARGO_PKG_VERSION").clone_into(&mut entry.version);
-        entry.volume_size_bytes = backing.size();
-        let point = match descriptor {
-            None => AttachPoint::start(state, job, entry, service),
-            Some(descriptor) => AttachPoint::resume(state, &job.point, entry, service, descriptor),
-        };
-        let point = match point {
-            Ok(point) => point,
-            Err(error) => return Err(abandon(backing, entry).err().unwrap_or(error)),
-        };
-        entry.device = Some(point.device());
-        entry.metrics = port.as_ref().map(Port::address).or(wanted);
-        let requests = Requests::listen(&state.file(&entry.name, "sock"))
-            .and_then(|requests| match claim::publish(state, entry) {
-                // The one from before still leads here.
-                Err(error) if goes_on => {
-                    log::warn!(error:%; "the entry stays as it was");
-                    Ok(requests)
-                }
-                published => published.map(|()| requests),
-            })
-            .and_then(|requests| {
-                port.map_or(Ok(()), |port| port.answer(state, entry)).map(|()| requests)
-            });
-        let events = match requests {
-            Ok(requests) => Events::new(requests),
-            Err(error) => {
-                drop(point);
-                return Err(abandon(backing, entry).err().unwrap_or(error));
-            }
-        };
-        let liveness = claim::hold(state, entry)?;
-        let outside = Outside::watch(state, entry, backing.store_size());
-        if entry.via.is_block_device() {
-            uevent::announce(&point.device());
-        }
-        let scrub = |order| backing.scrub(order);
-        let scrubs = Scrubs::resume(state, &entry.uuid, entry.volume_size_bytes, &scrub);
-        let (entry, state, directory) = (entry.clone(), known, state.clone());
+        let started = starting::start(state, job, entry, descriptor)?;
         Ok(Serving {
-            backing,
-            point,
-            events,
-            entry,
+            backing: started.backing,
+            point: started.point,
+            events: Events::new(started.requests),
+            entry: entry.clone(),
             read_only: job.opening.read_only,
             replication: job.opening.replicate.clone(),
-            since,
-            state,
+            since: started.since,
+            state: started.known,
             failures: FailureLog::default(),
-            scrubs,
+            scrubs: started.scrubs,
             is_silent: false,
-            directory,
+            directory: state.clone(),
             is_unlisted: false,
-            liveness,
-            outside,
+            liveness: started.liveness,
+            outside: started.outside,
             trouble: None,
         })
     }
@@ -531,7 +467,7 @@ impl Serving {
     /// Before the device goes away under those who use it: what is in memory for it reaches the store, so that
     /// file systems are as whole as their own journals can make them.
     fn write_out_users(&self) {
-        if !self.entry.via.is_block_device() {
+        if !points::gives_device(&self.entry) {
             return;
         }
         log::info!("writing out what is in memory for the device");
@@ -558,23 +494,4 @@ impl Serving {
         let closed = self.backing.close(&self.entry, self.since.elapsed());
         detached.and(closed)
     }
-}
-
-/// Opens what the program before has just closed. Meanwhile somebody else may have got hold of it, who
-/// will find in the state directory that it is not for him.
-fn open_again(job: &Job) -> Result<Box<dyn Backing>, Error> {
-    let limit = Instant::now() + REOPEN_PATIENCE;
-    loop {
-        match job.source.open(&job.opening) {
-            Err(Error::Open(OpenError::InUse { .. })) if Instant::now() < limit => {
-                std::thread::sleep(REOPEN_PAUSE);
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Closes what nobody came to use.
-fn abandon(backing: Box<dyn Backing>, entry: &Entry) -> Result<Option<Facts>, Error> {
-    backing.close(entry, Duration::ZERO)
 }

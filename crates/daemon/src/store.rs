@@ -243,18 +243,6 @@ impl Backing for OpenStore {
         Arc::clone(&self.volume) as _
     }
 
-    fn uuid(&self) -> String {
-        self.volume.geometry().uuid_text()
-    }
-
-    fn label(&self) -> String {
-        self.volume.geometry().label.clone()
-    }
-
-    fn size(&self) -> u64 {
-        self.volume.size()
-    }
-
     fn store_size(&self) -> Option<u64> {
         Some(self.volume.geometry().store_size_bytes)
     }

@@ -205,20 +205,6 @@ impl Backing for EmulatedDrive {
         }
     }
 
-    fn uuid(&self) -> String {
-        match &self.user {
-            User::Host(_) => String::new(),
-            User::Volume(volume) => volume.geometry().uuid_text(),
-        }
-    }
-
-    fn size(&self) -> u64 {
-        match &self.user {
-            User::Host(service) => service.size(),
-            User::Volume(volume) => volume.size(),
-        }
-    }
-
     fn state(&self) -> State {
         match &self.user {
             User::Host(_) => State::Running,

@@ -196,14 +196,6 @@ impl Backing for OpenTraced {
         Arc::new(TracedService::new(self.store.service(), Arc::clone(&self.recorder)))
     }
 
-    fn uuid(&self) -> String {
-        self.store.uuid()
-    }
-
-    fn size(&self) -> u64 {
-        self.store.size()
-    }
-
     fn state(&self) -> State {
         self.store.state()
     }

@@ -50,6 +50,23 @@ impl Identity {
         let serial = digits[digits.len() - SERIAL_SIZE..].to_owned();
         Identity { uuid, serial, label: label.to_owned() }
     }
+
+    /// The UUID in its usual spelling; empty where there is none.
+    pub fn uuid_text(&self) -> String {
+        if self.uuid == [0; 16] { String::new() } else { text_of(&self.uuid) }
+    }
+}
+
+/// A UUID in its usual spelling.
+pub(crate) fn text_of(uuid: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (index, byte) in uuid.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
 }
 
 impl Description {
@@ -134,6 +151,15 @@ mod tests {
         let watch: Arc<dyn Watch> = stays.clone();
         watchers.add(Arc::downgrade(&watch));
         assert_eq!(watchers.list().len(), 2, "who is gone is forgotten");
+    }
+
+    #[test]
+    fn a_uuid_is_spelt_as_everywhere_and_what_has_none_has_no_text() {
+        let digits = [0x67, 0xe5, 0x50, 0x44, 0x10, 0xb1, 0x42, 0x6f];
+        let uuid = std::array::from_fn(|index| digits[index % 8]);
+        let text = Identity::of_store(uuid, "").uuid_text();
+        assert_eq!(text, "67e55044-10b1-426f-67e5-504410b1426f");
+        assert_eq!(Identity::default().uuid_text(), "");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a store is: its identity and its sizes.
 
+use crate::description::text_of;
 use coulter_format::BLOCK_SIZE;
 use coulter_format::superblock::Superblock;
 
@@ -46,13 +47,6 @@ impl Geometry {
 
     /// The identity in its usual spelling, such as `67e55044-10b1-426f-9247-bb680e5fe0c8`.
     pub fn uuid_text(&self) -> String {
-        let mut text = String::with_capacity(36);
-        for (index, byte) in self.uuid.iter().enumerate() {
-            if matches!(index, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            text.push_str(&format!("{byte:02x}"));
-        }
-        text
+        text_of(&self.uuid)
     }
 }

@@ -1,18 +1,17 @@
 //! `coulter attach`: serves a volume to this host from a process of its own.
 
-use crate::error::{CliError, DaemonError};
+use crate::error::CliError;
 use crate::named_store;
 use crate::opening::OpeningOptions;
 use crate::room;
 use crate::terminal;
-use clap::{Args, ValueEnum};
-use coulter_daemon::attach_point;
+use crate::via::{self, ViaChoice};
+use clap::Args;
 use coulter_daemon::control::{self, Reply, Request};
-use coulter_daemon::opening::Acknowledge;
-use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::status::Facts;
 use coulter_daemon::store::Store;
-use coulter_daemon::{Job, Point, launch, service};
+use coulter_daemon::{Job, launch, service};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +57,7 @@ pub struct Options {
     /// loop device over a FUSE file), nvme (the kernel's NVMe/TCP initiator). Without root:
     /// nbd-server (on a unix socket). auto uses the first available of ublk, nbd, loop and
     /// nbd-server
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = via::parser(), default_value = "auto")]
     pub via: ViaChoice,
 
     /// Take over the device of a killed daemon, if there is one; its users continue
@@ -70,84 +69,13 @@ pub struct Options {
     pub opening: OpeningOptions,
 }
 
-/// What may be written behind `--via`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(
-    missing_docs,
-    reason = "the words of the command line; what stands here would be in the help"
-)]
-pub enum ViaChoice {
-    Auto,
-    Ublk,
-    Nbd,
-    Loop,
-    Nvme,
-    NbdServer,
-}
-
-impl ViaChoice {
-    /// The attach point for what dies with its process, so that no device may wait for another.
-    ///
-    /// # Errors
-    /// When it cannot be had.
-    pub fn point_of_mortal(self) -> Result<Point, CliError> {
-        let reason = "what it shows is lost with its process, and its devices would wait for ever";
-        let unavailable =
-            |via: &'static str| DaemonError::ViaUnavailable { via, reason: reason.to_owned() };
-        match self {
-            ViaChoice::Ublk => Err(unavailable("ublk").into()),
-            ViaChoice::Nbd => Err(unavailable("nbd").into()),
-            ViaChoice::Nvme => Err(unavailable("nvme").into()),
-            ViaChoice::Loop => needs_root_for_loop().map(|()| Point::Loop),
-            ViaChoice::Auto if attach_point::check(Via::Loop).is_ok() => Ok(Point::Loop),
-            ViaChoice::Auto | ViaChoice::NbdServer => Ok(Point::NbdInState),
-        }
-    }
-}
-
-impl std::fmt::Display for ViaChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            ViaChoice::Auto => "auto",
-            ViaChoice::Ublk => Via::Ublk.word(),
-            ViaChoice::Nbd => Via::Nbd.word(),
-            ViaChoice::Loop => Via::Loop.word(),
-            ViaChoice::Nvme => Via::Nvme.word(),
-            ViaChoice::NbdServer => Via::NbdServer.word(),
-        })
-    }
-}
-
 impl Options {
     /// These with a choice in place of `auto`, and in words what was chosen and passed over then.
     ///
     /// # Errors
     /// When an attach point that was asked for cannot be had.
     pub fn resolved(&self) -> Result<(Options, Option<String>), CliError> {
-        let check = |via: Via| {
-            let unavailable = |reason| DaemonError::ViaUnavailable { via: via.word(), reason };
-            attach_point::check(via).map_err(unavailable)
-        };
-        let is_buffered = self.opening.acknowledge == Acknowledge::Buffered;
-        let mut why = None;
-        match self.via {
-            ViaChoice::Ublk => check(Via::Ublk)?,
-            ViaChoice::Nbd | ViaChoice::Nvme if is_buffered => {
-                return Err(DaemonError::BufferedOutlived { device: None }.into());
-            }
-            ViaChoice::Nbd => check(Via::Nbd)?,
-            ViaChoice::Nvme => check(Via::Nvme)?,
-            ViaChoice::Loop => needs_root_for_loop()?,
-            ViaChoice::Auto | ViaChoice::NbdServer => {}
-        }
-        let via = match self.via {
-            ViaChoice::Auto => {
-                let (choice, words) = choose(is_buffered);
-                why = Some(words);
-                choice
-            }
-            other => other,
-        };
+        let (via, why) = self.via.resolved(self.opening.acknowledge)?;
         Ok((Options { via, ..self.clone() }, why))
     }
 
@@ -156,13 +84,7 @@ impl Options {
     /// # Errors
     /// When there is nothing at `path`.
     pub fn job(&self, path: &Path) -> Result<Job, CliError> {
-        let point = match self.via {
-            ViaChoice::Ublk => Point::Ublk,
-            ViaChoice::Nbd => Point::Nbd,
-            ViaChoice::Loop => Point::Loop,
-            ViaChoice::Nvme => Point::NvmeDevice,
-            ViaChoice::NbdServer | ViaChoice::Auto => Point::NbdInState,
-        };
+        let point = self.via.point();
         let source = Box::new(Store::at(crate::store::existing_to_serve(path)?));
         Ok(Job { source, point, opening: self.opening.opening(), recover: self.recover })
     }
@@ -189,37 +111,6 @@ pub(crate) fn note_cautions(state: &StateDirectory, entry: &Entry, is_copied: bo
         let cautions = status.replica.map(|replica| replica.cautions).unwrap_or_default();
         cautions.iter().for_each(|caution| terminal::note(&format!("warning: {caution}")));
     }
-}
-
-/// Fails unless a loop device may be made.
-fn needs_root_for_loop() -> Result<(), CliError> {
-    if nix::unistd::Uid::effective().is_root() {
-        return Ok(());
-    }
-    let help = "run it with sudo, or use --via nbd-server, which needs no root";
-    Err(CliError::needs_root("a loop device", help))
-}
-
-/// The best attach point that there is, and in words which and why. No device may outlive a daemon
-/// that has in memory only what it has acknowledged.
-fn choose(is_buffered: bool) -> (ViaChoice, String) {
-    let mut passed_over = String::new();
-    let candidates =
-        [(Via::Ublk, ViaChoice::Ublk), (Via::Nbd, ViaChoice::Nbd), (Via::Loop, ViaChoice::Loop)];
-    for (via, choice) in candidates {
-        let checked = match via {
-            Via::Nbd if is_buffered => Err("its device would outlive the daemon".to_owned()),
-            via => attach_point::check(via),
-        };
-        match checked {
-            Ok(()) => return (choice, format!("via {via}{passed_over}")),
-            Err(reason) => {
-                let separator = if passed_over.is_empty() { ", as" } else { ";" };
-                passed_over.push_str(&format!("{separator} {via}: {reason}"));
-            }
-        }
-    }
-    (ViaChoice::NbdServer, format!("via {}{passed_over}", Via::NbdServer))
 }
 
 impl Attach {
@@ -270,7 +161,8 @@ mod tests {
     use crate::command::{CommandLine, Verb};
     use crate::opening::CopyOptions;
     use clap::Parser;
-    use coulter_daemon::opening::{DeviceChoice, Trim};
+    use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
+    use coulter_daemon::points::Nbd;
     use coulter_terminal::Size;
 
     #[test]
@@ -300,7 +192,7 @@ mod tests {
                 cached: true,
             },
         };
-        let options = Options { via: ViaChoice::Nbd, recover: true, opening };
+        let options = Options { via: ViaChoice::Kind(&Nbd), recover: true, opening };
         let path = Path::new("/srv/-odd name.img");
         let words = [OsString::from("coulter")].into_iter().chain(options.words(path));
         let parsed = CommandLine::try_parse_from(words).expect("the daemon understands it");

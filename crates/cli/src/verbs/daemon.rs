@@ -37,10 +37,7 @@ impl Daemon {
 
     fn serve(&self, state: &StateDirectory, readiness: &mut Readiness) -> Result<(), CliError> {
         service::leave_session();
-        let mut job = self.options.job(&self.path)?;
-        if let Some(point) = self.mount.point() {
-            job.point = point;
-        }
+        let job = self.mount.put_into(self.options.job(&self.path)?);
         service::run(state, job, &mut |entry| {
             logging::move_to_file(state, &entry.name)?;
             readiness.tell_success(entry)

@@ -8,15 +8,17 @@ use crate::opening::{CopyOptions, OpeningOptions};
 use crate::room;
 use crate::store;
 use crate::terminal::{self, GREEN};
-use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::attach::Options;
 use crate::verbs::create::Shape;
+use crate::via::ViaChoice;
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_check::files::{self, Report};
-use coulter_daemon::job::{FsOptions, Job, Point};
+use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
+use coulter_daemon::points::{self, FsOptions, FsPoint, Gives};
 use coulter_daemon::setting::{self, Setting};
-use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, service};
 use coulter_files::{CreateOptions, Time};
 use coulter_system::mounts;
@@ -185,7 +187,7 @@ pub(crate) struct DaemonMount {
 
 impl DaemonMount {
     /// What the daemon's host shall see, if it is to be a mount.
-    pub(crate) fn point(&self) -> Option<Point> {
+    pub(crate) fn point(&self) -> Option<FsPoint> {
         let has = |word: &str| self.fs_options.split(',').any(|option| option == word);
         let options = FsOptions {
             writes_back: self.fs_back,
@@ -195,7 +197,15 @@ impl DaemonMount {
             no_exec: has("noexec"),
             overlay: super::overlay::options_of(&self.fs_overlay),
         };
-        self.fs_directory.clone().map(|directory| Point::Fs { directory, options })
+        self.fs_directory.clone().map(|directory| FsPoint { directory, options })
+    }
+
+    /// The same job, as a mount if that is asked for.
+    pub(crate) fn put_into(&self, mut job: Job) -> Job {
+        if let Some(point) = self.point() {
+            job.point = Box::new(point);
+        }
+        job
     }
 
     pub(crate) fn words(&self) -> Vec<OsString> {
@@ -322,7 +332,7 @@ impl FsMount {
         };
         if self.foreground {
             let job = options.job(&self.path)?;
-            let job = Job { point: mount.point().unwrap_or(job.point), ..job };
+            let job = mount.put_into(job);
             service::run(state, job, &mut |entry| Ok(self.tell(entry)?))?;
             return Ok(());
         }
@@ -339,7 +349,8 @@ impl FsMount {
         let failed = |source| CliError::io("read", Path::new("/proc/self/mountinfo"), source);
         let limit = Instant::now() + PREDECESSOR_PATIENCE;
         while Instant::now() < limit {
-            let is_it = |entry: &Entry| entry.via == Via::Fs && entry.store == store;
+            let is_files = |entry: &Entry| points::of(entry).gives() == Gives::Directory;
+            let is_it = |entry: &Entry| is_files(entry) && entry.store == store;
             let Some(entry) = state.entries()?.into_iter().find(is_it) else { return Ok(()) };
             let device = entry.device.as_deref().map(Path::new);
             let Some(directory) = device.filter(|_| entry.process.is_alive()) else {
@@ -482,6 +493,6 @@ mod tests {
             }),
         };
         let directory = PathBuf::from("/mnt/-odd name");
-        assert_eq!(daemon.mount.point(), Some(Point::Fs { directory, options }));
+        assert_eq!(daemon.mount.point(), Some(FsPoint { directory, options }));
     }
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use coulter_daemon::attach_point;
 use coulter_daemon::killed::Killed;
 use coulter_daemon::left_over;
+use coulter_daemon::points;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::store_fate::StoreFate;
 use coulter_system::mounts;
@@ -50,7 +51,7 @@ struct Listed {
 
 /// Where file systems are mounted from the device of a volume.
 pub(crate) fn mount_points(entry: &Entry) -> Vec<PathBuf> {
-    let device = entry.device.as_deref().filter(|_| entry.via.is_block_device());
+    let device = entry.device.as_deref().filter(|_| points::gives_device(entry));
     let found = device.and_then(|device| mounts::mounts_of(Path::new(device)).ok());
     found.unwrap_or_default().into_iter().map(|mount| mount.mount_point).collect()
 }

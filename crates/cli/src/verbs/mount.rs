@@ -14,14 +14,16 @@ use crate::opening::OpeningOptions;
 use crate::room;
 use crate::store;
 use crate::terminal;
-use crate::verbs::attach::{Options, ViaChoice, note_cautions};
+use crate::verbs::attach::{Options, note_cautions};
 use crate::verbs::create::Shape;
+use crate::via::ViaChoice;
 use clap::Args;
 use coulter_daemon::attach_point;
 use coulter_daemon::control::{self, Reply, Request};
 use coulter_daemon::detach::detach;
 use coulter_daemon::launch;
 use coulter_daemon::opening::{Acknowledge, Trim};
+use coulter_daemon::points;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use coulter_terminal::Size;
@@ -414,9 +416,9 @@ fn first_data(
 /// # Errors
 /// [`MountError::NotABlockDevice`] for an NBD socket.
 fn block_device(entry: &Entry) -> Result<PathBuf, CliError> {
-    match (&entry.device, entry.via) {
-        (Some(device), via) if via.is_block_device() => Ok(PathBuf::from(device)),
-        (device, _) => Err(MountError::NotABlockDevice {
+    match &entry.device {
+        Some(device) if points::gives_device(entry) => Ok(PathBuf::from(device)),
+        device => Err(MountError::NotABlockDevice {
             name: entry.name.clone(),
             device: device.clone().unwrap_or_default(),
         }

@@ -10,18 +10,19 @@ use crate::format_store::{self, Target};
 use crate::opening::{CopyOptions, OpeningOptions};
 use crate::store;
 use crate::terminal::{self, GREEN};
-use crate::verbs::attach::{Options, ViaChoice};
+use crate::verbs::attach::Options;
 use crate::verbs::create::Shape;
 use crate::verbs::fs::{
     DaemonMount, PREDECESSOR_PATIENCE, PREDECESSOR_PAUSE, told, told_with_help,
 };
+use crate::via::ViaChoice;
 use clap::{Args, Subcommand, ValueEnum};
 use coulter::{LocalVolume, OpenOptions};
 use coulter_attach::fuse::files::overlay;
-use coulter_daemon::job::Job;
 use coulter_daemon::opening::{Acknowledge, DeviceChoice, Trim};
+use coulter_daemon::points;
 use coulter_daemon::setting::{self, Setting};
-use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::{launch, reclaim, service};
 use coulter_format::BLOCK_SIZE;
 use coulter_overlay::{Directory, Lower, Remap, SettleWhen};
@@ -416,8 +417,7 @@ impl Attach {
         };
         let tell = |entry: &Entry| if self.json { terminal::print_json(entry) } else { Ok(()) };
         if self.foreground {
-            let job = options.job(store)?;
-            let job = Job { point: mount.point().unwrap_or(job.point), ..job };
+            let job = mount.put_into(options.job(store)?);
             service::run(state, job, &mut |entry| Ok(tell(entry)?))?;
             return Ok(());
         }
@@ -483,9 +483,7 @@ fn mount_at(directory: &Path) -> Result<Option<Mount>, CliError> {
 /// Waits for the daemon of an overlay over the directory that was unmounted or is being killed: it still has
 /// the store. What a killed one left goes.
 fn await_predecessor(state: &StateDirectory, directory: &Path) -> Result<(), CliError> {
-    let is_it = |entry: &Entry| {
-        entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(directory)
-    };
+    let is_it = |entry: &Entry| points::is_at(entry, directory);
     let limit = Instant::now() + PREDECESSOR_PATIENCE;
     while let Some(entry) = state.entries()?.into_iter().find(is_it) {
         if !state.is_alive(&entry) {

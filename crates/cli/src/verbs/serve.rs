@@ -10,9 +10,10 @@ use crate::terminal;
 use clap::Args;
 use coulter_attach::nbd::{Address, AddressError};
 use coulter_attach::nvme::Group;
+use coulter_daemon::points::{NbdServerPoint, NvmePlace};
 use coulter_daemon::state::StateDirectory;
 use coulter_daemon::store::Store;
-use coulter_daemon::{Job, NvmePlace, Point, service};
+use coulter_daemon::{Job, Point, service};
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -119,12 +120,12 @@ pub fn check_remote(address: &Address, allow_remote: bool) -> Result<(), CliErro
 }
 
 impl Serve {
-    fn point(&self) -> Result<Point, CliError> {
+    fn point(&self) -> Result<Box<dyn Point>, CliError> {
         let allow_remote = self.allow_remote;
         if let Some(address) = &self.nvme {
             check_remote(address, allow_remote || self.nvme_keys.is_some())?;
             let keys = self.nvme_keys.as_deref().map(|path| nvme_keys::read(path, self.dh_group));
-            return Ok(Point::Nvme(NvmePlace {
+            return Ok(Box::new(NvmePlace {
                 address: address.clone(),
                 allow_remote,
                 keys: keys.transpose()?,
@@ -137,9 +138,9 @@ impl Serve {
         match self.nbd.clone() {
             Some(NbdSocket::Address(address)) => {
                 check_remote(&address, allow_remote)?;
-                Ok(Point::NbdAt { address, allow_remote })
+                Ok(Box::new(NbdServerPoint::at(address, allow_remote)))
             }
-            Some(NbdSocket::Inherited) | None => Ok(Point::NbdInherited),
+            Some(NbdSocket::Inherited) | None => Ok(Box::new(NbdServerPoint::Inherited)),
         }
     }
 
@@ -148,7 +149,7 @@ impl Serve {
         let (path, opening) = self.opening.located(&self.path)?;
         let job = Job {
             source: Box::new(Store::at(crate::store::existing_to_serve(&path)?)),
-            point: point.absolute(),
+            point,
             opening: opening.opening(),
             recover: false,
         };

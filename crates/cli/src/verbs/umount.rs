@@ -7,8 +7,9 @@ use coulter_daemon::attach_point;
 use coulter_daemon::control::{self, Request};
 use coulter_daemon::detach::detach;
 use coulter_daemon::left_over;
+use coulter_daemon::points;
 use coulter_daemon::reclaim;
-use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_system::mounts;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,9 +78,7 @@ impl Umount {
 
 /// The entry of the volume whose own file system is mounted there.
 fn fs_entry(state: &StateDirectory, directory: &Path) -> Result<Option<Entry>, CliError> {
-    let is_it = |entry: &Entry| {
-        entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(directory)
-    };
+    let is_it = |entry: &Entry| points::is_at(entry, directory);
     Ok(state.entries()?.into_iter().find(is_it))
 }
 

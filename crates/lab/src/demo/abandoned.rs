@@ -147,7 +147,7 @@ fn settles(mut holds: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::super::scratch::Scratch;
     use super::*;
-    use coulter_daemon::state::Via;
+    use coulter_daemon::points::{Kind, NbdServer};
     use std::process::Command;
 
     /// As a demonstration that was killed leaves it: with a file, and with an entry of a daemon.
@@ -161,7 +161,7 @@ mod tests {
         let entry = Entry {
             store: directory.join("demo.store"),
             device: Some("nbd+unix:///demo".to_owned()),
-            via: Via::NbdServer,
+            via: NbdServer.via(),
             ..Entry::sample("demo", process)
         };
         let lock = state.lock().expect("nobody holds the lock");

@@ -13,11 +13,13 @@ use coulter_cli::file_system::{self, FileSystem};
 use coulter_cli::format_store::{self, Target};
 use coulter_cli::interrupt::Interrupt;
 use coulter_cli::opening::{CopyOptions, OpeningOptions};
-use coulter_cli::verbs::attach::{Options, ViaChoice};
+use coulter_cli::verbs::attach::Options;
 use coulter_cli::verbs::create::Shape;
+use coulter_cli::via::ViaChoice;
 use coulter_daemon::detach::detach;
+use coulter_daemon::launch;
+use coulter_daemon::points::{self, Loop, NbdServer};
 use coulter_daemon::state::Entry;
-use coulter_daemon::{attach_point, launch};
 use coulter_object::{Ack, Url};
 use coulter_terminal::Size;
 use nix::sys::signal::{Signal, kill};
@@ -116,7 +118,7 @@ pub(crate) fn run(
         every: Duration::from_millis(200),
         ..CopyOptions::default()
     };
-    let via = if as_root { ViaChoice::Loop } else { ViaChoice::NbdServer };
+    let via = if as_root { ViaChoice::Kind(&Loop) } else { ViaChoice::Kind(&NbdServer) };
     let opening = OpeningOptions { copy: copied, ..OpeningOptions::default() };
     let entry = attach(scratch, &store, &opening, via)?;
     let elsewhere = Elsewhere { url, store, via };
@@ -226,7 +228,7 @@ fn with_blocks(
     entry: &Entry,
     elsewhere: &Elsewhere,
 ) -> Result<LostHost, LabError> {
-    let mut volume = attach_point::connect(scratch.state(), entry)?;
+    let mut volume = points::connect(scratch.state(), entry)?;
     let mut blocks = Blocks::new(BLOCK_COUNT, 5);
     blocks.fill(&mut *volume, interrupt)?;
     announce("writes and flushes");
@@ -236,7 +238,7 @@ fn with_blocks(
     drop(volume);
 
     let (entry, begin, store) = elsewhere.attach(scratch)?;
-    let mut volume = attach_point::connect(scratch.state(), &entry)?;
+    let mut volume = points::connect(scratch.state(), &entry)?;
     let seconds_to_attach = begin.elapsed().as_secs_f64();
     announce("every block compared");
     let found = blocks.compare(&mut *volume as &mut dyn Session, interrupt, true)?;

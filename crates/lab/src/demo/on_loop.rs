@@ -10,8 +10,9 @@ use crate::error::LabError;
 use coulter_cli::file_system::{self, FileSystem};
 use coulter_cli::output::Output;
 use coulter_cli::tool;
-use coulter_cli::verbs::attach::ViaChoice;
+use coulter_cli::via::ViaChoice;
 use coulter_daemon::detach::detach;
+use coulter_daemon::points::Loop;
 use coulter_daemon::state::Entry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -67,7 +68,7 @@ pub(crate) fn run(
     let fio = Fio::find(scratch.directory(), &plan.interrupt)?;
     announce("two files of equal size, ext4 on both: one through Coulter, one on a plain loop");
     let store = plan.make_store(scratch)?;
-    let entry = plan::attach(scratch, &store, ViaChoice::Loop)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Kind(&Loop))?;
     let coulter = Side::new(scratch, "coulter", &device_of(&entry)?)?;
     let plain_path = scratch.path("plain.img");
     let plain_loop = plain_device(scratch, &plain_path, Some(entry.volume_size_bytes))?;
@@ -81,7 +82,7 @@ pub(crate) fn run(
     let held_back = held_back::on_loop(plan, scratch, &fio, &store, &plain_path)?;
 
     announce("the disk as it is");
-    let entry = plan::attach(scratch, &store, ViaChoice::Loop)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Kind(&Loop))?;
     coulter.mount(scratch, &device_of(&entry)?)?;
     let plain_loop = plain_device(scratch, &plain_path, None)?;
     plain.mount(scratch, &plain_loop)?;
@@ -159,7 +160,7 @@ fn recover(
     durable: u64,
 ) -> Result<Recovered, LabError> {
     let begin = Instant::now();
-    let entry = plan::attach(scratch, store, ViaChoice::Loop)?;
+    let entry = plan::attach(scratch, store, ViaChoice::Kind(&Loop))?;
     let device = device_of(&entry)?;
     side.mount(scratch, &device)?;
     let seconds = begin.elapsed().as_secs_f64();

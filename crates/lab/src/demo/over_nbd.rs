@@ -11,9 +11,9 @@ use coulter_attach::nbd::{Address, Client, ClientOptions, Export, Server, Server
 use coulter_bench::BareSession;
 use coulter_cli::output::Output;
 use coulter_cli::store;
-use coulter_cli::verbs::attach::ViaChoice;
-use coulter_daemon::attach_point;
+use coulter_cli::via::ViaChoice;
 use coulter_daemon::detach::detach;
+use coulter_daemon::points::{self, NbdServer};
 use coulter_daemon::state::Entry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -40,8 +40,8 @@ pub(crate) fn run(
     let (scratch, interrupt) = (&mut scratch, &plan.interrupt);
     announce("two files of equal size: one through Coulter over NBD, one without it");
     let store = plan.make_store(scratch)?;
-    let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
-    let mut volume = attach_point::connect(scratch.state(), &entry)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Kind(&NbdServer))?;
+    let mut volume = points::connect(scratch.state(), &entry)?;
     let plain_path = scratch.path("plain.img");
     let mut plain = plain_file(&plain_path, entry.volume_size_bytes)?;
     let count = plan.size / BLOCK_SIZE;
@@ -53,8 +53,8 @@ pub(crate) fn run(
     let held_back = held_back(plan, scratch, &store, &plain_path)?;
 
     announce("the disk as it is");
-    let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
-    let mut volume = attach_point::connect(scratch.state(), &entry)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Kind(&NbdServer))?;
+    let mut volume = points::connect(scratch.state(), &entry)?;
     let mut plain = bare(&plain_path)?;
     let (mut ours, mut theirs) = (Blocks::new(count, 1), Blocks::new(count, 2));
     theirs.fill(&mut plain, interrupt)?;
@@ -79,8 +79,8 @@ pub(crate) fn run(
     let flushed_before = ours.durable();
     crash_under_load(plan, &mut ours, volume, &entry)?;
     let begin = Instant::now();
-    let entry = plan::attach(scratch, &store, ViaChoice::NbdServer)?;
-    let mut volume = attach_point::connect(scratch.state(), &entry)?;
+    let entry = plan::attach(scratch, &store, ViaChoice::Kind(&NbdServer))?;
+    let mut volume = points::connect(scratch.state(), &entry)?;
     let seconds_to_recover = begin.elapsed().as_secs_f64();
 
     announce("every block read back and compared again");

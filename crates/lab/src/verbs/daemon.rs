@@ -5,7 +5,8 @@
 use crate::error::LabError;
 use crate::trace::TracedStore;
 use clap::Args;
-use coulter_cli::verbs::attach::{Options, ViaChoice};
+use coulter_cli::verbs::attach::Options;
+use coulter_cli::via::ViaChoice;
 use coulter_daemon::launch::Readiness;
 use coulter_daemon::store::Store;
 use coulter_daemon::{Job, StateDirectory, logging, service};

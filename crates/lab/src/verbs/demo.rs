@@ -4,8 +4,7 @@ use crate::demo::{self, Wish};
 use crate::error::{LabError, TrialError};
 use crate::terminal;
 use clap::Args;
-use coulter_daemon::attach_point;
-use coulter_daemon::state::Via;
+use coulter_daemon::points::{Kind, Loop};
 use coulter_terminal::{Size, SizeError};
 use std::path::PathBuf;
 
@@ -71,7 +70,7 @@ fn parse_size(text: &str) -> Result<Size, String> {
 impl Demo {
     pub(crate) fn run(&self) -> Result<(), LabError> {
         let is_root = nix::unistd::Uid::effective().is_root();
-        let as_root = !self.no_root && is_root && attach_point::check(Via::Loop).is_ok();
+        let as_root = !self.no_root && is_root && Loop.check().is_ok();
         if is_root && !as_root && !self.no_root {
             terminal::note("this machine has no FUSE or no loop devices: using NBD instead");
         }

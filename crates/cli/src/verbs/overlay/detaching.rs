@@ -6,7 +6,8 @@ use crate::error::CliError;
 use clap::Args;
 use coulter_attach::fuse::files::overlay;
 use coulter_daemon::detach;
-use coulter_daemon::state::{Entry, StateDirectory, Via};
+use coulter_daemon::points;
+use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_overlay::SettleWhen;
 use std::path::{Path, PathBuf};
 
@@ -32,9 +33,7 @@ impl Detach {
         if !self.keep {
             settle_all(&directory)?;
         }
-        let is_it = |entry: &Entry| {
-            entry.via == Via::Fs && entry.device.as_deref().map(Path::new) == Some(&*directory)
-        };
+        let is_it = |entry: &Entry| points::is_at(entry, &directory);
         let Some(entry) = state.entries()?.into_iter().find(is_it) else {
             return Err(told("cannot detach", &directory, "its daemon is not known".to_owned()));
         };

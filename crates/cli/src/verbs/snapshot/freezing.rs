@@ -12,6 +12,7 @@
 use crate::error::{CliError, CopyError, DaemonError};
 use crate::interrupt::Interrupt;
 use coulter_daemon::control::{self, Reply, Request};
+use coulter_daemon::points;
 use coulter_daemon::replication::ReplicaFacts;
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::status::Facts;
@@ -156,7 +157,7 @@ fn volume_below(
     let number = directory.metadata().map_err(failed)?.dev();
     let is_it = |path: &Path| path.metadata().is_ok_and(|found| found.dev() == number);
     for entry in state.attached()? {
-        let Some(device) = entry.device.clone().filter(|_| entry.via.is_block_device()) else {
+        let Some(device) = entry.device.clone().filter(|_| points::gives_device(&entry)) else {
             continue;
         };
         let mounts = mounts::mounts_of(Path::new(&device)).map_err(failed)?;

@@ -8,12 +8,13 @@ use crate::terminal;
 use clap::{Args, ValueEnum};
 use coulter_attach::nbd::Address;
 use coulter_cli::output::{Kind, Output};
-use coulter_cli::verbs::attach::ViaChoice;
 use coulter_cli::verbs::create::parse_percent;
 use coulter_cli::verbs::serve::check_remote;
+use coulter_cli::via::{self, ViaChoice};
 use coulter_daemon::Opening;
 use coulter_daemon::launch::{self, Readiness};
 use coulter_daemon::logging;
+use coulter_daemon::points::NbdServerPoint;
 use coulter_daemon::setting::{self, Setting};
 use coulter_daemon::state::{Entry, StateDirectory};
 use coulter_daemon::status::Facts;
@@ -87,7 +88,7 @@ struct AttachOptions {
 
     /// Attach point: a loop device over a FUSE file (needs root) or an NBD server on a unix socket;
     /// auto uses the best available one
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = via::parser(), default_value = "auto")]
     via: ViaChoice,
 }
 
@@ -196,7 +197,7 @@ impl EmulationOptions {
 
     /// # Errors
     /// As [`EmulationOptions::emulation`]; when the file of statistics cannot be written.
-    fn job(&self, point: Point) -> Result<Job, LabError> {
+    fn job(&self, point: Box<dyn Point>) -> Result<Job, LabError> {
         self.check_statistics()?;
         let opening = Opening { name: self.name.clone(), ..Opening::default() };
         let source = Box::new(self.emulation()?);
@@ -282,8 +283,8 @@ impl FlashAttach {
 impl FlashServe {
     pub(super) fn run(&self, state: &StateDirectory) -> Result<(), LabError> {
         check_remote(&self.nbd, self.allow_remote)?;
-        let point = Point::NbdAt { address: self.nbd.clone(), allow_remote: self.allow_remote };
-        let job = self.emulation.job(point.absolute())?;
+        let point = NbdServerPoint::at(self.nbd.clone(), self.allow_remote);
+        let job = self.emulation.job(Box::new(point))?;
         let facts = service::run(state, job, &mut |entry| Ok(tell(entry, self.json)?))?;
         finish(&self.emulation, facts.as_ref(), self.json)
     }

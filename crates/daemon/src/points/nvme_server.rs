@@ -1,11 +1,12 @@
 //! An NVMe/TCP target in front of a volume, with a discovery service that knows the other targets of this
 //! machine.
 
-use crate::job::NvmePlace;
-use crate::state::{Entry, StateDirectory, Via};
+use super::{Gives, Ground, Kind, Point};
+use crate::error::Error;
+use crate::state::{Entry, StateDirectory};
 use coulter::service::BlockService;
 use coulter_attach::net::{Address, Event, ServeError};
-use coulter_attach::nvme::{Disk, Elsewhere, Target, TargetOptions};
+use coulter_attach::nvme::{Disk, Elsewhere, Keys, Target, TargetOptions};
 use coulter_attach::point::{AttachPoint, Detach, DetachError};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,37 +15,81 @@ use std::sync::Arc;
 /// The port on which hosts look for a discovery service.
 const DISCOVERY_PORT: u16 = 8009;
 
+/// Its kind.
+#[derive(Debug)]
+pub struct NvmeServer;
+
+impl Kind for NvmeServer {
+    fn word(&self) -> &'static str {
+        "nvme-server"
+    }
+
+    fn gives(&self) -> Gives {
+        Gives::Address
+    }
+}
+
+/// Where a target listens, and what hosts see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmePlace {
+    /// Where.
+    pub address: Address,
+    /// Whether other machines may reach it.
+    pub allow_remote: bool,
+    /// Hosts that are let in; none for any host.
+    pub keys: Option<Keys>,
+    /// Whether a discovery service listens on the port that is kept for that, too.
+    pub discovery: bool,
+    /// Bytes of a block: 512 or 4096.
+    pub block_size: u32,
+    /// Commands of a queue at a time, and one.
+    pub queue_size: u32,
+    /// I/O queues of a host.
+    pub queues: u16,
+}
+
+impl Point for NvmePlace {
+    fn kind(&self) -> &'static dyn Kind {
+        &NvmeServer
+    }
+
+    fn start(
+        &self,
+        ground: &Ground<'_>,
+        service: Arc<dyn BlockService>,
+    ) -> Result<Box<dyn AttachPoint>, Error> {
+        let disks = vec![self.disk(ground.entry, service)];
+        let target = Target::start(&self.address, disks, options(ground.state, self))
+            .and_then(|target| NvmeTarget::with_discovery(ground.state, self, target));
+        Ok(Box::new(target.map_err(|error| ground.failed(error))?))
+    }
+
+    fn resume(
+        &self,
+        ground: &Ground<'_>,
+        service: Arc<dyn BlockService>,
+        descriptor: OwnedFd,
+    ) -> Result<Box<dyn AttachPoint>, Error> {
+        let disks = vec![self.disk(ground.entry, service)];
+        let target = Target::resume(descriptor, disks, options(ground.state, self))
+            .and_then(|target| NvmeTarget::with_discovery(ground.state, self, target));
+        Ok(Box::new(target.map_err(|error| ground.failed(error))?))
+    }
+}
+
+impl NvmePlace {
+    fn disk(&self, entry: &Entry, service: Arc<dyn BlockService>) -> Disk {
+        Disk { service, read_only: entry.read_only, block_size: self.block_size }
+    }
+}
+
 /// A target, and maybe a discovery service at the port that is kept for one.
-pub(crate) struct NvmeTarget {
+struct NvmeTarget {
     target: Target,
     discovery: Option<Target>,
 }
 
 impl NvmeTarget {
-    pub(crate) fn start(
-        state: &StateDirectory,
-        place: &NvmePlace,
-        entry: &Entry,
-        service: Arc<dyn BlockService>,
-    ) -> Result<NvmeTarget, ServeError> {
-        let options = options(state, place);
-        let target = Target::start(&place.address, vec![disk(place, entry, service)], options)?;
-        NvmeTarget::with_discovery(state, place, target)
-    }
-
-    /// Goes on with a socket that listens.
-    pub(crate) fn resume(
-        state: &StateDirectory,
-        place: &NvmePlace,
-        entry: &Entry,
-        service: Arc<dyn BlockService>,
-        socket: OwnedFd,
-    ) -> Result<NvmeTarget, ServeError> {
-        let options = options(state, place);
-        let target = Target::resume(socket, vec![disk(place, entry, service)], options)?;
-        NvmeTarget::with_discovery(state, place, target)
-    }
-
     fn with_discovery(
         state: &StateDirectory,
         place: &NvmePlace,
@@ -90,16 +135,7 @@ impl AttachPoint for NvmeTarget {
     }
 }
 
-fn disk(place: &NvmePlace, entry: &Entry, service: Arc<dyn BlockService>) -> Disk {
-    Disk { service, read_only: entry.read_only, block_size: place.block_size }
-}
-
 fn options(state: &StateDirectory, place: &NvmePlace) -> TargetOptions {
-    let observer = |event| match event {
-        Event::Opened(number) => log::info!(connection = number; "nvme: connected"),
-        Event::Closed(number, reason) => log::info!(connection = number, reason:%; "nvme: gone"),
-        other => log::warn!("nvme: {other:?}"),
-    };
     let state = state.clone();
     TargetOptions {
         allow_remote: place.allow_remote,
@@ -107,16 +143,25 @@ fn options(state: &StateDirectory, place: &NvmePlace) -> TargetOptions {
         queue_size_max: place.queue_size,
         io_queues_max: place.queues,
         others: Some(Arc::new(move || others(&state))),
-        observer: Some(Arc::new(observer)),
+        observer: observer(),
         ..TargetOptions::default()
     }
+}
+
+/// What is told of connections.
+pub(super) fn observer() -> Option<Arc<dyn Fn(Event) + Send + Sync>> {
+    Some(Arc::new(|event| match event {
+        Event::Opened(number) => log::info!(connection = number; "nvme: connected"),
+        Event::Closed(number, reason) => log::info!(connection = number, reason:%; "nvme: gone"),
+        other => log::warn!("nvme: {other:?}"),
+    }))
 }
 
 /// What other daemons serve, as far as the state directory knows.
 fn others(state: &StateDirectory) -> Vec<Elsewhere> {
     // What cannot be read is not told of; the rest is.
     let entries = state.attached().unwrap_or_default();
-    let targets = entries.into_iter().filter(|entry| entry.via == Via::NvmeServer);
+    let targets = entries.into_iter().filter(|entry| entry.via == NvmeServer.via());
     targets.filter_map(|entry| parse(entry.device.as_deref()?)).collect()
 }
 

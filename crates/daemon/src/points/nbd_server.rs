@@ -1,0 +1,133 @@
+//! An NBD server on a socket.
+
+use super::{Gives, Ground, Kind, Point};
+use crate::error::{DaemonError, Error};
+use crate::inherited;
+use crate::state::{Entry, StateDirectory};
+use coulter::service::{BlockService, Session};
+use coulter_attach::nbd::{Address, Client, ClientOptions, Event, Export, Server, ServerOptions};
+use coulter_attach::point::AttachPoint;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Its kind.
+#[derive(Debug)]
+pub struct NbdServer;
+
+impl Kind for NbdServer {
+    fn word(&self) -> &'static str {
+        "nbd-server"
+    }
+
+    fn gives(&self) -> Gives {
+        Gives::Address
+    }
+
+    fn plain(&self) -> Option<Box<dyn Point>> {
+        Some(Box::new(NbdServerPoint::InState))
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
+    fn is_under_the_kernel(&self) -> bool {
+        false
+    }
+}
+
+/// Where one listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdServerPoint {
+    /// On a socket in the state directory.
+    InState,
+    /// On a socket that whoever started this process has opened.
+    Inherited,
+    /// At an address of the user's.
+    At {
+        /// Where.
+        address: Address,
+        /// Whether other machines may reach it.
+        allow_remote: bool,
+    },
+}
+
+impl NbdServerPoint {
+    /// At `address`, with a path that holds in any directory.
+    pub fn at(address: Address, allow_remote: bool) -> NbdServerPoint {
+        let address = match address {
+            Address::Unix(path) => Address::Unix(std::path::absolute(&path).unwrap_or(path)),
+            other => other,
+        };
+        NbdServerPoint::At { address, allow_remote }
+    }
+}
+
+impl Point for NbdServerPoint {
+    fn kind(&self) -> &'static dyn Kind {
+        &NbdServer
+    }
+
+    fn start(
+        &self,
+        ground: &Ground<'_>,
+        service: Arc<dyn BlockService>,
+    ) -> Result<Box<dyn AttachPoint>, Error> {
+        let (address, allow_remote) = match self {
+            NbdServerPoint::InState => (socket_in_state(ground), false),
+            NbdServerPoint::At { address, allow_remote } => (address.clone(), *allow_remote),
+            NbdServerPoint::Inherited => {
+                return self.resume(ground, service, inherited::take_socket()?);
+            }
+        };
+        let (export, options) = shown(ground.entry, service);
+        let options = ServerOptions { allow_remote, ..options };
+        let server = Server::start(&address, vec![export], options);
+        Ok(Box::new(server.map_err(|error| ground.failed(error))?))
+    }
+
+    fn resume(
+        &self,
+        ground: &Ground<'_>,
+        service: Arc<dyn BlockService>,
+        descriptor: OwnedFd,
+    ) -> Result<Box<dyn AttachPoint>, Error> {
+        let owns_file = *self != NbdServerPoint::Inherited;
+        let (export, options) = shown(ground.entry, service);
+        let server = Server::resume(descriptor, owns_file, vec![export], options);
+        Ok(Box::new(server.map_err(|error| ground.failed(error))?))
+    }
+}
+
+/// The socket in the state directory.
+pub(super) fn socket_in_state(ground: &Ground<'_>) -> Address {
+    Address::Unix(ground.state.file(&ground.entry.name, "nbd"))
+}
+
+/// What an NBD server shows and how it behaves.
+pub(super) fn shown(entry: &Entry, service: Arc<dyn BlockService>) -> (Export, ServerOptions) {
+    let mut export = Export::new(entry.name.clone(), service);
+    export.description = entry.store.display().to_string();
+    export.read_only = entry.read_only;
+    let observer = |event| match event {
+        Event::Opened(number) => log::info!(client = number; "nbd: connected"),
+        Event::Closed(number, reason) => log::info!(client = number, reason:%; "nbd: gone"),
+        other => log::warn!("nbd: {other:?}"),
+    };
+    let observer: Option<Arc<dyn Fn(Event) + Send + Sync>> = Some(Arc::new(observer));
+    (export, ServerOptions { observer, ..ServerOptions::default() })
+}
+
+/// A client of the server that `attach --via nbd-server` has started for `entry`.
+///
+/// # Errors
+/// When the server does not answer.
+pub fn connect(state: &StateDirectory, entry: &Entry) -> Result<Box<dyn Session>, Error> {
+    let ground = Ground { state, entry, recover: false };
+    let client = Client::connect(&socket_in_state(&ground), &ClientOptions::default());
+    let client = client.map_err(|error| DaemonError::Attach {
+        store: entry.store.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok(Box::new(client))
+}
