@@ -255,6 +255,7 @@ fn store(options: &Options, size: u64, spare_percent: u32) -> CreateOptions {
         map_size: None,
         journal_size: None,
         run_count_limit: None,
+        page_blocks: None,
     }
 }
 

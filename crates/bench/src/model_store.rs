@@ -95,6 +95,7 @@ impl ModelStore {
             map_size: shape.map_memory,
             journal_size: None,
             run_count_limit: None,
+            page_blocks: None,
         };
         let (_, first) = create(&create_options).map_err(|error| {
             BenchError::option(format!("no store of this size can be laid out: {error}"))

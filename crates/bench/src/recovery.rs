@@ -262,6 +262,7 @@ impl Bench {
             map_size: Some(map_memory),
             journal_size: None,
             run_count_limit: None,
+            page_blocks: None,
         };
         let (_, blocks) = create(&create_options).map_err(|error| {
             BenchError::option(format!("no store of this size can be laid out: {error}"))

@@ -100,6 +100,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         journal_size: None,
         sparse: None,
         run_count_limit: None,
+        page_blocks: None,
     };
     let (_, blocks) = create(&create_options).map_err(|error| {
         BenchError::option(format!("no store of this size can be laid out: {error}"))

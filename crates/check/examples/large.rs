@@ -116,6 +116,7 @@ fn header(pba: Pba, sequence: u64, size: usize, extents: &[Extent], words: &[Blo
         payload_size: size as u16,
         scattered: None,
         goes_on: false,
+        page_bits: 0,
     };
     let mut block = [0; BLOCK_SIZE];
     record::encode(&header, &STORE, extents, words, &mut block).expect("it fits");
@@ -267,6 +268,7 @@ fn finish(
             first_segment: Pba(SEGMENT),
             second_superblock: Pba(SEGMENT / 2),
             third_superblock: Pba::NOWHERE,
+            page_blocks: 1,
         },
         budget: RecoveryBudget { map_size: 1 << 30, journal_size: 65_536, run_count_limit: 128 },
         epoch: 1,

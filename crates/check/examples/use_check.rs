@@ -16,6 +16,7 @@ fn main() {
         map_size: None,
         journal_size: None,
         run_count_limit: None,
+        page_blocks: None,
     };
     let (_, blocks) = create(&options).expect("it fits");
     let mut device = vec![0; options.device_size as usize * BLOCK_SIZE];

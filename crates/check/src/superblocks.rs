@@ -179,6 +179,7 @@ fn difference(newest: &Superblock, other: &Superblock) -> Option<&'static str> {
         ("segment_blocks", new.segment_blocks == old.segment_blocks),
         ("first_segment", new.first_segment == old.first_segment),
         ("second_superblock", new.second_superblock == old.second_superblock),
+        ("page_blocks", new.page_blocks == old.page_blocks),
         ("segment_count", new.segment_count >= old.segment_count),
         ("epoch", newest.epoch >= other.epoch),
         ("checkpoint_sequence", newest.checkpoint.sequence >= other.checkpoint.sequence),

@@ -273,6 +273,8 @@ mod tests {
             store_size: size.map(Size),
             segment_size: Some(Size(2 << 20)),
             spare: None,
+            page_size: None,
+            reclaim: None,
             label: String::new(),
             sparse: false,
             capacity: None,

@@ -24,6 +24,7 @@ pub fn create_options(shape: &Shape, map_memory: Option<Size>) -> CreateOptions 
     CreateOptions {
         volume_size: shape.capacity.map(|capacity| capacity.0).or(size),
         segment_size: shape.segment_size.map(|size| size.0),
+        page_size: shape.page_size.map(|size| size.0),
         spare_percent: shape.spare.unwrap_or(default.spare_percent),
         map_memory: map_memory.map(|size| size.0),
         label: shape.label.clone(),

@@ -225,6 +225,11 @@ impl Serving {
         let Some(tuning) = self.backing.tune(retuning) else {
             return Err(refused("it is no volume that runs".to_owned()).into());
         };
+        if retuning.reclaim.is_some_and(|wanted| wanted != tuning.reclaim) {
+            let why =
+                "the store knows the page size of the flash below, so its space is reclaimed by ";
+            return Err(refused(format!("{why}reclaim={}", tuning.reclaim)).into());
+        }
         let settings = Settings::from(tuning);
         let shown = settings.to_string().trim_end().replace('\n', " ");
         log::info!(settings:% = shown; "tuned");

@@ -15,6 +15,7 @@ fn main() {
         map_size: None,
         journal_size: None,
         run_count_limit: None,
+        page_blocks: None,
     };
     let (superblock, blocks) = create(&options).expect("it fits");
     assert_eq!(superblock.store, options.store);

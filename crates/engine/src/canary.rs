@@ -49,6 +49,8 @@ pub enum Canary {
     HoleFilledEarly,
     /// Holes are filled while their old content is being read.
     HoleReaderIgnored,
+    /// Blocks of a flash page of which others are needed are holes.
+    PartOfPageFilled,
     /// Recovery does not look for records in reserved holes.
     HolesForgotten,
     /// The cleaner takes the word of a header that is left over.
@@ -104,7 +106,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 43] = [
+    pub const ALL: [Canary; 44] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -123,6 +125,7 @@ impl Canary {
         Canary::GroupUnordered,
         Canary::HoleFilledEarly,
         Canary::HoleReaderIgnored,
+        Canary::PartOfPageFilled,
         Canary::HolesForgotten,
         Canary::StaleHeaderBelieved,
         Canary::RunUncounted,

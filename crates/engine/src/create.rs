@@ -14,7 +14,8 @@ use coulter_format::segment_table::{
     self, CoarseAge, SEGMENTS_PER_PAGE, SegmentEntry, SegmentState,
 };
 use coulter_format::superblock::{
-    CheckpointLocation, Geometry, LABEL_SIZE, ROOT_LIMIT_MAX, RecoveryBudget, Superblock,
+    CheckpointLocation, Geometry, LABEL_SIZE, PAGE_BLOCKS_MAX, ROOT_LIMIT_MAX, RecoveryBudget,
+    Superblock,
 };
 use coulter_format::{BLOCK_SIZE, Block, Pba, StoreId};
 pub use error::LayoutError;
@@ -46,6 +47,9 @@ pub struct CreateOptions {
     pub sparse: Option<Sparse>,
     /// Blocks in a segment: a power of two from 256 (1 MiB) to 2^18 (1 GiB).
     pub segment_blocks: u32,
+    /// Blocks in a page of the flash below, if the store is to know of it: a power of two, 64 at most and less
+    /// than a segment. A segment is an erase block then, of 512 MiB at most.
+    pub page_blocks: Option<u32>,
     /// Spare space in percent of the exported space, when `volume_size` is `None`. Less than what cleaning
     /// needs counts as that: 4 % with segments of 8 MiB, more with smaller ones.
     pub spare_percent: u32,
@@ -82,7 +86,12 @@ pub fn spare_percent_min(segment_blocks: u32) -> u64 {
 const FEW_SEGMENTS: u32 = 100;
 
 /// How many segments fit on a device of `device_size` blocks.
-fn segments_of(device_size: u64, segment_blocks: u64) -> u64 {
+fn segments_of(device_size: u64, segment_blocks: u64, has_pages: bool) -> u64 {
+    if has_pages {
+        // One erase block for each of superblocks A, B and C; what is left of the device serves for C.
+        let beyond = u64::from(device_size.is_multiple_of(segment_blocks));
+        return (device_size / segment_blocks).saturating_sub(2 + beyond);
+    }
     // Superblocks A and B take a segment's room, so that segments are aligned to their own size.
     let fit = (device_size / segment_blocks).saturating_sub(1);
     // Superblock C should lie far from those. Where segments fill the device, it takes the room of one of many.
@@ -99,10 +108,11 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
     if !size.is_power_of_two() || !(256..=1 << 18).contains(&size) {
         return Err(LayoutError::SegmentSize);
     }
+    let page_blocks = page_blocks(options)?;
     if options.device_size > 1 << 32 {
         return Err(LayoutError::DeviceTooLarge);
     }
-    let segment_count = segments_of(options.device_size, size.into());
+    let segment_count = segments_of(options.device_size, size.into(), page_blocks > 1);
     let segment_count = u32::try_from(segment_count).map_err(|_| LayoutError::DeviceTooLarge)?;
     if segment_count > SEGMENT_COUNT_MAX {
         return Err(LayoutError::DeviceTooLarge);
@@ -114,9 +124,10 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
         root_limit: 0,
         segment_blocks: size,
         segment_count,
-        first_segment: Pba(size),
-        second_superblock: Pba(size / 2),
+        first_segment: Pba(if page_blocks > 1 { 2 * size } else { size }),
+        second_superblock: Pba(if page_blocks > 1 { size } else { size / 2 }),
         third_superblock: Pba::NOWHERE,
+        page_blocks,
     };
     let too_small = || LayoutError::DeviceTooSmall { needed: smallest_device(&geometry, options) };
     let largest = largest_volume(&geometry, options)?.ok_or_else(too_small)?;
@@ -144,13 +155,24 @@ pub fn plan(options: &CreateOptions) -> Result<(Geometry, RecoveryBudget), Layou
     }
     geometry.third_superblock = geometry.best_third_superblock();
     assert!(geometry.capacity <= geometry.volume_size, "what may be mapped has addresses");
-    let end = (u64::from(segment_count) + 1) * u64::from(size);
+    let end = u64::from(geometry.first_segment.0) + u64::from(segment_count) * u64::from(size);
     assert!(end <= options.device_size, "the segments lie on the device");
     let lies_behind = u64::from(geometry.third_superblock.0) >= end;
-    assert!(lies_behind || segment_count < FEW_SEGMENTS, "a stray mkfs leaves superblock C");
+    let may_lie_before = segment_count < FEW_SEGMENTS && !geometry.has_pages();
+    assert!(lies_behind || may_lie_before, "a stray mkfs leaves superblock C");
     assert!(geometry.first_segment.0 >= size, "the superblocks lie before the log");
     let budget = budget(options, &geometry)?;
     Ok((geometry, budget))
+}
+
+/// Blocks in a page of the flash below, 1 if none is known.
+fn page_blocks(options: &CreateOptions) -> Result<u32, LayoutError> {
+    let Some(page) = options.page_blocks else { return Ok(1) };
+    let fits = (2..=PAGE_BLOCKS_MAX).contains(&page) && options.segment_blocks <= 1 << 17;
+    if !page.is_power_of_two() || !fits {
+        return Err(LayoutError::PageSize);
+    }
+    Ok(page)
 }
 
 /// Roots of a sparse store: sixteen times as many as its capacity would fill.
@@ -217,8 +239,9 @@ fn smallest_device(geometry: &Geometry, options: &CreateOptions) -> u64 {
         matches!(largest, Ok(Some(largest)) if with_spare(largest, spare_percent(options)) > 0)
     };
     let segment_count = (1..=SEGMENT_COUNT_MAX).find(has_room).unwrap_or(SEGMENT_COUNT_MAX);
-    // One more for the superblocks.
-    (u64::from(segment_count) + 1) * u64::from(options.segment_blocks)
+    // One more for the superblocks; or one for each.
+    let superblocks = if geometry.has_pages() { 3 } else { 1 };
+    (u64::from(segment_count) + superblocks) * u64::from(options.segment_blocks)
 }
 
 fn budget(options: &CreateOptions, geometry: &Geometry) -> Result<RecoveryBudget, LayoutError> {
@@ -321,7 +344,8 @@ pub fn create(options: &CreateOptions) -> Result<(Superblock, Vec<(Pba, Block)>)
     let (geometry, budget) = plan(options)?;
     let mut blocks = Vec::new();
     let start = segment_start(&geometry, SegmentIndex(0));
-    let mut log = FirstRecords { store: options.store, next: start, sequence: 1 };
+    let page_bits = geometry.page_blocks.trailing_zeros() as u8;
+    let mut log = FirstRecords { store: options.store, next: start, sequence: 1, page_bits };
     let pages = table_pages(geometry.segment_count);
     let mut append = |kind| {
         let mut places = Vec::new();
@@ -439,6 +463,7 @@ struct FirstRecords {
     store: StoreId,
     next: Pba,
     sequence: u64,
+    page_bits: u8,
 }
 
 impl FirstRecords {
@@ -460,6 +485,7 @@ impl FirstRecords {
             payload_size: payload.len() as u16,
             scattered: None,
             goes_on: false,
+            page_bits: self.page_bits,
         };
         let extent = Extent { key, count: payload.len() as u16, kind, relocated: false };
         let checksums =
@@ -474,7 +500,7 @@ impl FirstRecords {
             add_block(blocks, pba).copy_from_slice(content);
             placed.push(coulter_format::BlockPointer { pba, checksum: word.checksum });
         }
-        self.next = self.next.plus(1 + payload.len() as u32);
+        self.next = self.next.plus(header.span());
         self.sequence += 1;
         placed
     }
@@ -494,6 +520,7 @@ pub(crate) static PLACEHOLDER: Superblock = Superblock {
         first_segment: Pba(256),
         second_superblock: Pba(128),
         third_superblock: Pba::NOWHERE,
+        page_blocks: 1,
     },
     budget: RecoveryBudget { map_size: 1 << 19, journal_size: 1024, run_count_limit: 2 },
     epoch: 0,
@@ -525,6 +552,7 @@ mod tests {
                 volume_size: None,
                 sparse: None,
                 segment_blocks: segment_blocks_default(device_size, device_size / 6),
+                page_blocks: None,
                 spare_percent: 20,
                 store: StoreId { uuid: [0; 16], salt: 0 },
                 label: [0; LABEL_SIZE],

@@ -127,6 +127,7 @@ impl Shared {
                 root_limit: Some(old.root_limit),
             }),
             segment_blocks: old.segment_blocks,
+            page_blocks: old.has_pages().then_some(old.page_blocks),
             // Without a wish, as little as there may be at first.
             spare_percent: growth.spare_percent.unwrap_or(0),
             store: self.superblock.store,

@@ -26,6 +26,7 @@
 //! - No read that began before the cut goes on when the first hole is overwritten.
 
 use crate::canary::{Canary, sings};
+use crate::pages::{MULTI_LEVEL, PaddingCost, fill_pages, is_set, page_is_clear, set};
 use crate::references::References;
 use crate::segments::{Segment, Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
@@ -166,17 +167,6 @@ impl Segment {
     }
 }
 
-fn is_set(bits: &[u64], offset: u32) -> bool {
-    bits[offset as usize / 64] & 1 << (offset % 64) != 0
-}
-
-/// Sets a bit; false if it was set.
-fn set(bits: &mut [u64], offset: u32) -> bool {
-    let was_set = is_set(bits, offset);
-    bits[offset as usize / 64] |= 1 << (offset % 64);
-    !was_set
-}
-
 /// The first room at or behind an offset, between the blocks that are needed, for a record of so many
 /// blocks.
 fn room(needed: &[u64], size: u32, offset: u32, blocks: u32) -> Option<HoleRoom> {
@@ -197,11 +187,11 @@ fn places(needed: &[u64], first: u32) -> Places {
 }
 
 /// Blocks that records would take if as many as can be were written between the blocks that are needed.
-fn usable(needed: &[u64], size: u32) -> u32 {
+fn usable(needed: &[u64], size: u32, page_blocks: u32) -> u32 {
     let (mut at, mut sum) = (0, 0);
     while let Some(room) = room(needed, size, at, 0) {
         sum += 1 + room.places.count();
-        at = room.offset + room.places.span();
+        at = (room.offset + room.places.span()).next_multiple_of(page_blocks);
     }
     sum
 }
@@ -278,12 +268,15 @@ impl Segments {
     /// A block of a segment that is looked at is no longer counted.
     pub(crate) fn note_death(&mut self, segment: SegmentIndex, pba: Pba) {
         let start = segment_start(self.geometry(), segment);
+        let page = self.geometry().page_blocks;
         let Some(entry) = self.hole_entry(segment) else { return };
         let offset = pba.0 - start.0;
         if entry.stage <= SearchStage::Known && is_set(&entry.counted, offset) {
             entry.counted[offset as usize / 64] &= !(1 << (offset % 64));
             entry.count -= 1;
-            entry.holes += 1;
+            let is_clear = |marks| page_is_clear(marks, offset, page);
+            let frees = page == 1 || (is_clear(&entry.counted) && is_clear(&entry.needed));
+            entry.holes += if frees { page } else { 0 };
         }
     }
 
@@ -291,12 +284,14 @@ impl Segments {
     /// many holes there are.
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
         let size = self.geometry().segment_blocks;
+        let page = self.geometry().page_blocks;
         let mut no_hole = core::mem::take(&mut self.holes.in_hand);
         if let Some(entry) = self.hole_entry(segment) {
             entry.stage = SearchStage::Known;
             no_hole.clear();
             no_hole.extend(entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b));
-            entry.holes = usable(&no_hole, size);
+            fill_pages(&mut no_hole, page);
+            entry.holes = usable(&no_hole, size, page);
             let too_few = (size / HOLES_SHARE_MIN).saturating_sub(entry.holes);
             if too_few > 0 {
                 self.searched_in_vain(segment, too_few);
@@ -313,6 +308,7 @@ impl Segments {
     /// which all is known, up to `limit`. The headers of `references` are none.
     pub(crate) fn reserve_holes(&mut self, limit: usize, references: &References) {
         let size = self.geometry().segment_blocks;
+        let page = self.geometry().page_blocks;
         let mut reserved = self.hole_counts().1;
         let mut entries = core::mem::take(&mut self.holes.entries);
         let mut spare = core::mem::take(&mut self.holes.spare);
@@ -335,9 +331,13 @@ impl Segments {
             for header in references.headers_in(start..start + size) {
                 set(&mut entry.needed, header.0 - start);
             }
+            if !sings(Canary::PartOfPageFilled) {
+                fill_pages(&mut entry.needed, page);
+            }
             // There were holes, and more since; but headers may have become needed.
             if room(&entry.needed, size, 0, 0).is_none() {
                 segment.watched = false;
+                segment.search_up_to = segment.valid.saturating_sub(size / DEATHS_SHARE_MIN);
                 spare.push(entry.take_bits());
                 return false;
             }
@@ -382,11 +382,18 @@ impl Segments {
         let size = self.geometry().segment_blocks;
         let is_quiet =
             |entry: &Entry| !self.is_read(entry.segment) || sings(Canary::HoleReaderIgnored);
-        let index = self.holes.entries.iter().position(|entry| {
+        let suits = |entry: &Entry| {
             entry.stage == SearchStage::Ready
                 && is_quiet(entry)
                 && room(&entry.needed, size, 0, blocks).is_some()
-        })?;
+        };
+        let cost = |index: usize| self.padding_cost(&self.holes.entries[index]);
+        let mut suited = (0..self.holes.entries.len()).filter(|at| suits(&self.holes.entries[*at]));
+        let cheaper = |best, other| if cost(other).is_less_than(cost(best)) { other } else { best };
+        let index = match self.geometry().has_pages() {
+            true => suited.reduce(cheaper),
+            false => suited.next(),
+        }?;
         self.holes.entries[index].stage = SearchStage::Open;
         let opened = self.holes.entries[index].segment;
         let segment = self.segment(opened);
@@ -394,6 +401,13 @@ impl Segments {
         assert_eq!(segment.pending, 0, "nothing was written into it since the cut");
         self.begin_patching(opened, stream);
         Some(opened)
+    }
+
+    /// What it costs the flash if records are written into the holes of a segment.
+    fn padding_cost(&self, entry: &Entry) -> PaddingCost {
+        let (size, page) = (self.geometry().segment_blocks, self.geometry().page_blocks);
+        let kept: u32 = entry.needed.iter().map(|bits| bits.count_ones()).sum();
+        PaddingCost::new(&MULTI_LEVEL, kept.div_ceil(page), size / page, page)
     }
 
     /// The first room at or behind an offset of an open segment.
@@ -405,7 +419,10 @@ impl Segments {
     ) -> Option<HoleRoom> {
         let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
         assert_eq!(entry.stage, SearchStage::Open, "a head over holes is open");
-        room(&entry.needed, self.geometry().segment_blocks, offset, blocks)
+        let found = room(&entry.needed, self.geometry().segment_blocks, offset, blocks)?;
+        let begins_page = found.offset.is_multiple_of(self.geometry().page_blocks);
+        assert!(begins_page || sings(Canary::PartOfPageFilled), "a page is written as a whole");
+        Some(found)
     }
 
     /// A head over holes takes no more.
@@ -480,6 +497,7 @@ mod tests {
             first_segment: Pba(SIZE),
             second_superblock: Pba(SIZE / 2),
             third_superblock: Pba::NOWHERE,
+            page_blocks: 1,
         })
         .expect("there is memory");
         segments.restore(SEGMENT, counted.len() as u32, State::Closed, 0, 0, 0);

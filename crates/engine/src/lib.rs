@@ -67,6 +67,7 @@ mod memory;
 pub mod named;
 pub mod occupancy;
 mod pacing;
+mod pages;
 pub mod placement;
 pub mod policy;
 pub mod prepare;

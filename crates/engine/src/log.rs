@@ -19,8 +19,10 @@ mod record;
 #[cfg(feature = "verify")]
 mod verify;
 
-use crate::api::{Buffers, RecordRef};
+use crate::api::{Buffers, RECORD_BLOCKS, RecordRef};
+use crate::canary::{Canary, sings};
 use crate::memory::{self, NoMemory};
+use crate::pages;
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream, segment_start};
@@ -30,7 +32,7 @@ use buffers::idle_kept;
 use coulter_format::StoreId;
 use coulter_format::checkpoint::Head;
 use coulter_format::record::{
-    self as format, Cost, Extent, HeaderRoom, PAYLOAD_BLOCKS_MAX, RecordHeader, SHORT_BLOCKS_MAX,
+    self as format, Cost, Extent, HeaderRoom, RecordHeader, SHORT_BLOCKS_MAX,
 };
 use echo::Echoes;
 use patches::Patches;
@@ -197,6 +199,10 @@ impl Log {
         assert!(room >= blocks, "it takes what it was begun for");
         let header_pba = segment_start(segments.geometry(), segment).plus(head.offset);
         let header_room = place.header_room(self.header_room_in_row(origin));
+        let page = segments.geometry().page_blocks;
+        let long_max = pages::payload_max(RECORD_BLOCKS as u32, page);
+        let in_part = !head.offset.is_multiple_of(page);
+        assert!(!in_part || sings(Canary::PartOfPageFilled), "a record begins at a page");
         let record = self.record_mut(record_ref);
         record.extents.clear();
         record.words.clear();
@@ -206,8 +212,8 @@ impl Log {
         (record.promised, record.discards) = (0, false);
         (record.timed, record.times) = (0, 0);
         let is_long = header_room == HeaderRoom::Long;
-        let blocks_max = if is_long { PAYLOAD_BLOCKS_MAX } else { SHORT_BLOCKS_MAX };
-        record.capacity = room.min(blocks_max as u32);
+        let blocks_max = if is_long { long_max } else { SHORT_BLOCKS_MAX as u32 };
+        record.capacity = room.min(blocks_max);
         record.place = place;
         record.room = header_room;
         (record.parts, record.outcome) = (1, Ok(()));
@@ -281,6 +287,7 @@ impl Log {
             payload_size: record.payload as u16,
             scattered: record.place.scattered(),
             goes_on,
+            page_bits: segments.geometry().page_blocks.trailing_zeros() as u8,
         };
         let span = header.span();
         let block = &mut buffers.record_mut(record_ref)[0];
@@ -289,8 +296,10 @@ impl Log {
         self.echoes.pass_on(block, store);
         let record = self.record_mut(record_ref);
         record.header_checksum = format::header_checksum(block);
-        let (segment, size) = (record.segment, 1 + record.payload);
-        let place = record.place;
+        let (segment, place) = (record.segment, record.place);
+        // With what is left of its last page, which nothing is written to.
+        let size = if place.is_appended() { span } else { 1 + record.payload };
+        record.filler = size - (1 + record.payload);
         segments.record_sealed(segment);
         self.in_flight[origin.index()] += u32::from(!goes_on);
         self.blocks_since_cut += u64::from(size);

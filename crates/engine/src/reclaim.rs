@@ -10,6 +10,7 @@ use crate::placement::Placer;
 use crate::shared::Shared;
 use crate::units::{Origin, SegmentIndex, Stream};
 use alloc::vec::Vec;
+use coulter_format::superblock::Geometry;
 
 /// How the space of blocks that are dead is used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,12 @@ impl Reclaim {
         }
     }
 
+    /// What a store takes if it is asked for this: one that knows the pages of the flash below fills holes
+    /// with host data, whatever it is asked for.
+    pub fn suited_to(self, geometry: &Geometry) -> Reclaim {
+        if geometry.has_pages() { Reclaim::Threaded } else { self }
+    }
+
     /// Streams whose records go into holes.
     fn streams(self, placer: &Placer) -> &[Stream] {
         match self {
@@ -58,6 +65,13 @@ impl Reclaim {
 }
 
 impl Shared {
+    /// From now on space is reclaimed in this way, or in the one that suits the store.
+    pub(crate) fn set_reclaim(&mut self, reclaim: Reclaim) {
+        let reclaim = reclaim.suited_to(&self.superblock.geometry);
+        self.config.reclaim = reclaim;
+        self.log.set_reclaim(reclaim);
+    }
+
     /// Whether holes of another segment are to be looked for.
     pub(crate) fn wants_holes(&self) -> bool {
         self.config.reclaim != Reclaim::CopyOut && self.segments.wants_holes(self.holes_max())
@@ -140,7 +154,6 @@ impl Engine {
     /// Changes how space is reclaimed, from the next record on. Holes that were prepared are given
     /// up at the next checkpoint if nobody wants them any more.
     pub fn set_reclaim(&mut self, reclaim: Reclaim) {
-        self.shared.config.reclaim = reclaim;
-        self.shared.log.set_reclaim(reclaim);
+        self.shared.set_reclaim(reclaim);
     }
 }

@@ -122,7 +122,8 @@ impl Shared {
         // What the cleaner gains is not all the host's: headers and metadata come first.
         if self.log.record(record).place.is_appended() {
             let overhead = if origin == Origin::Metadata { 1 + payload } else { 1 };
-            self.pacing.pay(overhead.into());
+            let filler = self.log.record(record).filler;
+            self.pacing.pay((overhead + filler).into());
         } else {
             self.statistics.hole_blocks += u64::from(1 + payload);
         }

@@ -16,6 +16,7 @@
 //!                               bit 1: scattered, see below
 //!                               bit 2: packed, see below
 //!                               bit 3: its blocks are relocated; only if packed
+//!                               bits 4 to 6: p; it takes whole pages of 2^p blocks, the last one perhaps in part
 //!     12    4 checksum          CRC-32C of the header block, this field taken as the store's salt
 //!     16   16 uuid
 //!     32    8 epoch
@@ -114,7 +115,9 @@ const FLAG_GOES_ON: u8 = 1;
 const FLAG_SCATTERED: u8 = 2;
 const FLAG_PACKED: u8 = 4;
 const FLAG_RELOCATED: u8 = 8;
-const FLAGS: u8 = FLAG_GOES_ON | FLAG_SCATTERED | FLAG_PACKED | FLAG_RELOCATED;
+const PAGE_SHIFT: u8 = 4;
+const PAGE_BITS: u8 = 7 << PAGE_SHIFT;
+const FLAGS: u8 = FLAG_GOES_ON | FLAG_SCATTERED | FLAG_PACKED | FLAG_RELOCATED | PAGE_BITS;
 
 /// Blocks that one discard extent covers at most.
 pub const DISCARD_BLOCKS_MAX: u16 = u16::MAX;
@@ -146,12 +149,20 @@ pub struct RecordHeader {
     /// Whether the group that the record belongs to goes on with the next sequence: the record
     /// counts only if that one does.
     pub goes_on: bool,
+    /// The record takes whole pages of 2 to the power of this blocks: nothing else is written to the last one.
+    pub page_bits: u8,
 }
 
+/// Pages of a record have no more blocks than 2 to the power of this.
+pub const PAGE_BITS_MAX: u8 = 6;
+
+const _: () = assert!(1 << PAGE_BITS_MAX == crate::superblock::PAGE_BLOCKS_MAX);
+
 impl RecordHeader {
-    /// Blocks from the header to the last of the payload, both included.
+    /// Blocks from the header to the last of the payload, both included, and to the end of that one's page.
     pub fn span(&self) -> u32 {
-        self.scattered.map_or(1 + u32::from(self.payload_size), |places| places.span())
+        let used = self.scattered.map_or(1 + u32::from(self.payload_size), |places| places.span());
+        used.next_multiple_of(1 << self.page_bits)
     }
 }
 
@@ -266,6 +277,7 @@ fn flags(header: &RecordHeader, form: Form) -> u8 {
         | flag(header.scattered.is_some(), FLAG_SCATTERED)
         | flag(form != Form::Extents, FLAG_PACKED)
         | flag(form == Form::Packed { relocated: true }, FLAG_RELOCATED)
+        | header.page_bits << PAGE_SHIFT
 }
 
 fn encode_packed(
@@ -384,6 +396,7 @@ impl<'a> RecordView<'a> {
             pba,
             payload_size: u16_at::<60>(block),
             goes_on: flags & FLAG_GOES_ON != 0,
+            page_bits: (flags & PAGE_BITS) >> PAGE_SHIFT,
             scattered: (flags & FLAG_SCATTERED != 0)
                 .then(|| Places::from_bytes(at::<PLACES_START, PLACES_SIZE>(block))),
         };
@@ -462,7 +475,7 @@ impl<'a> RecordView<'a> {
             return Err(name);
         }
         let scattered = self.header.scattered;
-        if scattered.is_some() && self.is_packed() {
+        if scattered.is_some() && self.is_packed() || self.header.page_bits > PAGE_BITS_MAX {
             return Err("flags");
         }
         let room = if scattered.is_some() { SCATTERED_BODY_SIZE } else { BODY_SIZE };

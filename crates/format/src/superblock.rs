@@ -17,6 +17,7 @@
 //!     44    4 incompatible_features  a reader that does not know a set bit must refuse;
 //!                                    bit 0: records lie in holes of segments
 //!                                    bit 1: there may be long records
+//!                                    bit 2: there is a flash page size
 //!     48    4 compatible_features    a reader may ignore these
 //!     52    4 segment_blocks           blocks
 //!     56    4 segment_count
@@ -40,7 +41,8 @@
 //!    160    4 root_limit             roots in use at most in a sparse store; 0: the store is not sparse
 //!    164    4 third_superblock       block; 0: there is none
 //!    168    4 checkpoint_copy        first block of the body's second copy; 0: there is none
-//!    172   20 zero
+//!    172    4 page_blocks            blocks in a page of the flash below; 0: none is known
+//!    176   16 zero
 //!    192   64 label                  UTF-8, padded with zeros
 //! ```
 
@@ -63,6 +65,10 @@ const FLAG_CLEAN: u32 = 1;
 
 const FEATURE_HOLES: u32 = 1;
 const FEATURE_LONG_RECORDS: u32 = 2;
+const FEATURE_PAGES: u32 = 4;
+
+/// Blocks in a page of the flash below at most: 256 KiB.
+pub const PAGE_BLOCKS_MAX: u32 = 64;
 
 /// What never changes after creation, except by `grow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,10 @@ pub struct Geometry {
     pub second_superblock: Pba,
     /// The block of superblock C; nowhere if there is none.
     pub third_superblock: Pba,
+    /// Blocks in a page of the flash below; 1 if none is known. What is written to one page again may take
+    /// along with it what else lies there, so records begin at pages, and holes are whole ones. A segment is an
+    /// erase block then, and no two superblocks lie in one.
+    pub page_blocks: u32,
 }
 
 /// Roots that a sparse store may have in use at most: half of a checkpoint's body lists them.
@@ -116,8 +126,9 @@ impl Geometry {
     /// The two places for the second copy of a checkpoint's body: behind superblock A, and behind B. Of the
     /// blocks before the log, the last one stays free for superblock C.
     pub fn body_copy_places(&self) -> [Range<u32>; 2] {
-        let second = self.second_superblock.0;
-        [1..second, second + 1..self.first_segment.0 - 1]
+        let (second, page) = (self.second_superblock.0, self.page_blocks);
+        let end = self.first_segment.0 - if self.has_pages() { 0 } else { 1 };
+        [page..second, second + page..end]
     }
 
     /// Whether so many blocks from there on lie before the log, and none of them is a superblock.
@@ -126,6 +137,11 @@ impl Geometry {
         let superblocks = [FIRST_SUPERBLOCK, self.second_superblock, self.third_superblock];
         let is_free = superblocks.iter().all(|pba| !range.contains(&u64::from(pba.0)));
         is_free && range.end <= u64::from(self.first_segment.0)
+    }
+
+    /// Whether the store knows what the flash below programs at once.
+    pub const fn has_pages(&self) -> bool {
+        self.page_blocks > 1
     }
 
     /// Whether there may be more host addresses than blocks.
@@ -226,7 +242,8 @@ impl Superblock {
     fn incompatible_features(&self) -> u32 {
         let holes = if self.patched { FEATURE_HOLES } else { 0 };
         let long_records = if self.long_records { FEATURE_LONG_RECORDS } else { 0 };
-        holes | long_records
+        let pages = if self.geometry.has_pages() { FEATURE_PAGES } else { 0 };
+        holes | long_records | pages
     }
 
     /// Writes the superblock.
@@ -259,6 +276,8 @@ impl Superblock {
         put::<160, 4>(block, self.geometry.root_limit.to_le_bytes());
         put::<164, 4>(block, self.geometry.third_superblock.0.to_le_bytes());
         put::<168, 4>(block, self.checkpoint.copy.0.to_le_bytes());
+        let page_blocks = if self.geometry.has_pages() { self.geometry.page_blocks } else { 0 };
+        put::<172, 4>(block, page_blocks.to_le_bytes());
         put::<192, LABEL_SIZE>(block, self.label);
         checksum::seal::<12>(block, 0);
     }
@@ -281,7 +300,7 @@ impl Superblock {
         if version != FORMAT_VERSION {
             return Err(corrupt(Reason::Version(version)));
         }
-        let unknown = u32_at::<44>(block) & !(FEATURE_HOLES | FEATURE_LONG_RECORDS);
+        let unknown = u32_at::<44>(block) & !(FEATURE_HOLES | FEATURE_LONG_RECORDS | FEATURE_PAGES);
         if unknown != 0 {
             return Err(corrupt(Reason::Features(unknown)));
         }
@@ -304,6 +323,17 @@ impl Superblock {
                 first_segment: Pba(u32_at::<60>(block)),
                 second_superblock: Pba(u32_at::<64>(block)),
                 third_superblock: Pba(u32_at::<164>(block)),
+                page_blocks: match u32_at::<44>(block) & FEATURE_PAGES {
+                    0 => 1,
+                    // A page of one block is none to be known of: it is refused, as 0 is.
+                    _ => {
+                        if u32_at::<172>(block) == 1 {
+                            0
+                        } else {
+                            u32_at::<172>(block)
+                        }
+                    }
+                },
             },
             budget: RecoveryBudget {
                 map_size: u64_at::<96>(block),
@@ -340,9 +370,15 @@ impl Superblock {
         let second = geometry.second_superblock;
         check(second.0 > 0 && second < geometry.first_segment, "second_superblock")?;
         let third = geometry.third_superblock;
+        let page = geometry.page_blocks;
+        let pages = page.is_power_of_two() && page <= PAGE_BLOCKS_MAX;
+        check(pages, "page_blocks")?;
+        let apart = second.0.is_multiple_of(size) && geometry.first_segment.0.is_multiple_of(size);
+        check(!geometry.has_pages() || apart, "second_superblock")?;
         let before_log = third > second && third < geometry.first_segment;
         let behind_log = u64::from(third.0) >= end && u64::from(third.0) < geometry.device_size;
-        check(third == Pba::NOWHERE || before_log || behind_log, "third_superblock")?;
+        let is_somewhere = (before_log && !geometry.has_pages()) || behind_log;
+        check(third == Pba::NOWHERE || is_somewhere, "third_superblock")?;
         check(geometry.capacity > 0 && geometry.capacity < log, "capacity")?;
         check(geometry.root_limit <= ROOT_LIMIT_MAX, "root_limit")?;
         let addresses = match geometry.is_sparse() {
@@ -386,6 +422,7 @@ pub(crate) mod tests {
                 first_segment: Pba(256),
                 second_superblock: Pba(128),
                 third_superblock: Pba::NOWHERE,
+                page_blocks: 1,
             },
             budget: RecoveryBudget { map_size: 1 << 20, journal_size: 1024, run_count_limit: 8 },
             epoch: 2,
@@ -528,14 +565,64 @@ pub(crate) mod tests {
         assert_eq!(reason(&Superblock { geometry, ..example() }), None);
     }
 
+    /// An erase block for A, one for B, the log, and one for C.
+    fn with_pages(page_blocks: u32) -> Superblock {
+        let geometry = Geometry {
+            segment_count: 36,
+            first_segment: Pba(512),
+            second_superblock: Pba(256),
+            third_superblock: Pba(9_999),
+            page_blocks,
+            ..example().geometry
+        };
+        let checkpoint = CheckpointLocation {
+            pba: Pba(600),
+            copy: Pba(256 + page_blocks),
+            ..example().checkpoint
+        };
+        Superblock { geometry, checkpoint, ..example() }
+    }
+
+    #[test]
+    fn a_page_size_that_cannot_be_is_refused_and_so_are_superblocks_that_share_an_erase_block() {
+        let refused = |superblock: Superblock, change: fn(&mut Block)| {
+            let mut block = [0; crate::BLOCK_SIZE];
+            superblock.encode(&mut block);
+            change(&mut block);
+            let sum = checksum::sealed::<12>(&block, 0);
+            put::<12, 4>(&mut block, sum.to_le_bytes());
+            Superblock::decode(&block).map_err(|corrupt| corrupt.reason)
+        };
+        for page_blocks in [2, 4, 64] {
+            let superblock = with_pages(page_blocks);
+            assert_eq!(refused(superblock, |_| ()), Ok(superblock));
+            assert_eq!(
+                superblock.geometry.body_copy_places(),
+                [page_blocks..256, 256 + page_blocks..512]
+            );
+        }
+        let wrong = |name| Err(Reason::Field(name));
+        for page_blocks in [3, 128] {
+            assert_eq!(refused(with_pages(page_blocks), |_| ()), wrong("page_blocks"));
+        }
+        assert_eq!(refused(with_pages(4), |block| block[172] = 1), wrong("page_blocks"));
+        assert_eq!(refused(with_pages(4), |block| block[172] = 0), wrong("page_blocks"));
+        let mut shared = with_pages(4);
+        shared.geometry.second_superblock = Pba(128);
+        assert_eq!(refused(shared, |_| ()), wrong("second_superblock"));
+        let mut shared = with_pages(4);
+        shared.geometry.third_superblock = Pba(511);
+        assert_eq!(refused(shared, |_| ()), wrong("third_superblock"));
+    }
+
     #[test]
     fn a_feature_that_nobody_knows_is_refused() {
         let mut block = [0; crate::BLOCK_SIZE];
         example().encode(&mut block);
-        block[44] |= 4;
+        block[44] |= 8;
         let sum = checksum::sealed::<12>(&block, 0);
         put::<12, 4>(&mut block, sum.to_le_bytes());
         let error = Superblock::decode(&block).unwrap_err();
-        assert_eq!(error.reason, Reason::Features(4));
+        assert_eq!(error.reason, Reason::Features(8));
     }
 }

@@ -105,6 +105,7 @@ fn superblock_part(body: &[u8]) -> Part {
             first_segment: Pba(256),
             second_superblock: Pba(128),
             third_superblock: Pba(255),
+            page_blocks: 1,
         },
         budget: RecoveryBudget { map_size: 1_048_576, journal_size: 1024, run_count_limit: 128 },
         epoch: 3,
@@ -154,6 +155,7 @@ fn superblock_part(body: &[u8]) -> Part {
     of.u32("root_limit", 160, 0);
     of.u32("third_superblock", 164, 255);
     of.u32("checkpoint_copy", 168, 129);
+    of.u32("page_blocks", 172, 0);
     of.add("label", 192, b"example\0", "\"example\", 57 zero bytes more");
     Part { title: "Superblock B, generation 7", bytes: block.to_vec(), fields: of.fields }
 }
@@ -170,6 +172,7 @@ fn record_part() -> Part {
         payload_size: 2,
         scattered: None,
         goes_on: true,
+        page_bits: 0,
     };
     let extents = [
         Extent { key: 70, count: 1, kind: Kind::Data, relocated: false },
@@ -228,6 +231,7 @@ fn scattered_part() -> Part {
         payload_size: 2,
         scattered: Some(places),
         goes_on: false,
+        page_bits: 0,
     };
     let extents = [Extent { key: 70, count: 2, kind: Kind::Data, relocated: false }];
     let words = [70, 71].map(|lba| BlockWord { checksum: data(lba).1, address: Pba::NOWHERE });
@@ -275,6 +279,7 @@ fn packed_part() -> Part {
         payload_size: 300,
         scattered: None,
         goes_on: false,
+        page_bits: 0,
     };
     let key = |index: u64| (1 << 32) + 70 + 2 * index;
     let extents: Vec<_> = (0..300)

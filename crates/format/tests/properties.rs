@@ -78,6 +78,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                     first_segment: Pba(segment_blocks),
                     second_superblock: Pba(segment_blocks / 2),
                     third_superblock: Pba(if clean { segment_blocks - 1 } else { 0 }),
+                    page_blocks: 1,
                 },
                 budget: RecoveryBudget {
                     map_size: budget.0,
@@ -155,6 +156,7 @@ fn record_parts() -> impl Strategy<Value = (RecordHeader, Vec<Extent>, Vec<Block
                 payload_size,
                 scattered: (sequence % 2 == 0).then_some(places),
                 goes_on: sequence % 3 == 0,
+                page_bits: 0,
             };
             (header, extents, named)
         },
@@ -199,6 +201,7 @@ fn row_header(payload: usize) -> RecordHeader {
         payload_size: payload as u16,
         scattered: None,
         goes_on: false,
+        page_bits: 0,
     }
 }
 
@@ -489,12 +492,13 @@ proptest! {
 
     #[test]
     fn any_sealed_packed_header_is_consistent_or_refused(
-        mut block in block(), store in store_id(), flags in 0u8..32, payload in 0u16..500,
+        mut block in block(), store in store_id(), flags in 0u8..16, page_bits in 0u8..16,
+        payload in 0u16..500,
         off in 0u16..20
     ) {
         block[..8].copy_from_slice(b"CRECORD\0");
         block[8..10].copy_from_slice(&1u16.to_le_bytes());
-        block[11] = flags;
+        block[11] = flags | page_bits << 4;
         block[16..32].copy_from_slice(&store.uuid);
         [39, 47, 55, 71, 79].into_iter().for_each(|at| block[at] &= 0x3f);
         block[56..60].copy_from_slice(&77u32.to_le_bytes());
@@ -510,7 +514,7 @@ proptest! {
         let most = if flags & 8 == 0 { 444 } else { 307 };
         if flags & 4 != 0 {
             let has_echo = echo == 0 || (40..=room).contains(&echo);
-            let is_intact = flags & 0x12 == 0 && count == payload && count <= most && has_echo;
+            let is_intact = flags & 2 == 0 && page_bits <= 6 && count == payload && count <= most && has_echo;
             prop_assert_eq!(decoded.is_ok(), is_intact);
         }
         if let Some(view) = decoded.ok().filter(RecordView::is_packed) {

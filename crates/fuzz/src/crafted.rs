@@ -11,7 +11,7 @@
 //! ```
 
 use crate::input::Input;
-use crate::store::{empty, write_over};
+use crate::store::{empty, on_flash, write_over};
 use coulter_check::{BlockFn, Report, Severity};
 use coulter_engine::reclaim::Reclaim;
 use coulter_engine::{Config, OpenError, Phase, Request};
@@ -114,28 +114,31 @@ thread_local! {
 }
 
 fn stores() -> Vec<Crafted> {
-    let cuts = [Reclaim::CopyOut, Reclaim::Threaded, Reclaim::HoleFill].map(|reclaim| {
-        let config = Config { reclaim, ..small() };
-        let mut hand = Hand::open(empty(), config);
-        write_over(&mut hand);
-        let discard = Request::Discard { lba: Lba(300), count: 900, fua: false };
-        hand.submit(discard).expect("nothing is under way");
-        hand.run();
-        let mut random = Random::new(7);
-        let size = hand.engine.geometry().volume_size;
-        for number in 0..90u64 {
-            let count = 1 + number % 5;
-            assert!(hand.write(random.below(size - count), count as u32, number as u8));
-        }
-        hand.device.flush_all();
-        Crafted::of(hand.device, config)
-    });
+    let ways = [Reclaim::CopyOut, Reclaim::Threaded, Reclaim::HoleFill].map(|way| (way, empty()));
+    // The last one knows the page of the flash below, and so fills holes.
+    let cuts =
+        ways.into_iter().chain([(Reclaim::Threaded, on_flash())]).map(|(reclaim, device)| {
+            let config = Config { reclaim, ..small() };
+            let mut hand = Hand::open(device, config);
+            write_over(&mut hand);
+            let discard = Request::Discard { lba: Lba(300), count: 900, fua: false };
+            hand.submit(discard).expect("nothing is under way");
+            hand.run();
+            let mut random = Random::new(7);
+            let size = hand.engine.geometry().volume_size;
+            for number in 0..90u64 {
+                let count = 1 + number % 5;
+                assert!(hand.write(random.below(size - count), count as u32, number as u8));
+            }
+            hand.device.flush_all();
+            Crafted::of(hand.device, config)
+        });
     let mut hand = Hand::open(empty(), small());
     write_over(&mut hand);
     hand.submit(Request::Shutdown).expect("nothing is under way");
     hand.run();
     hand.device.flush_all();
-    let mut stores = cuts.to_vec();
+    let mut stores: Vec<_> = cuts.collect();
     stores.push(Crafted::of(hand.device, small()));
     stores
 }

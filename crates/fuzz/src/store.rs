@@ -4,12 +4,13 @@
 use crate::input::Input;
 use coulter_check::BlockFn;
 use coulter_engine::Config;
+use coulter_engine::create::CreateOptions;
 use coulter_format::checkpoint::BodyView;
 use coulter_format::record::RecordView;
 use coulter_format::superblock::Superblock;
-use coulter_format::{BLOCK_SIZE, Block, Lba, Pba};
+use coulter_format::{BLOCK_SIZE, Block, Lba, Pba, StoreId};
 use coulter_sim::device::Device;
-use coulter_sim::hand::{Hand, small, store};
+use coulter_sim::hand::{Hand, small, store, store_like};
 use coulter_workload::Random;
 use std::sync::OnceLock;
 
@@ -22,6 +23,24 @@ const CHANGE_COUNT_MAX: usize = 12;
 /// An empty store.
 pub(crate) fn empty() -> Device {
     store(SEGMENT_COUNT, JOURNAL_SIZE, None, None, RUN_COUNT_LIMIT)
+}
+
+/// The same of a store that knows the page of the flash below: four blocks.
+pub(crate) fn on_flash() -> Device {
+    store_like(&CreateOptions {
+        // One for each superblock.
+        device_size: 256 * (SEGMENT_COUNT + 3),
+        volume_size: None,
+        sparse: None,
+        segment_blocks: 256,
+        page_blocks: Some(4),
+        spare_percent: 20,
+        store: StoreId { uuid: [6; 16], salt: 1 },
+        label: [0; 64],
+        map_size: None,
+        journal_size: Some(JOURNAL_SIZE),
+        run_count_limit: Some(RUN_COUNT_LIMIT),
+    })
 }
 
 thread_local! {

@@ -366,6 +366,7 @@ impl Search {
             map_size: None,
             journal_size: Some(1024),
             run_count_limit: Some(2),
+            page_blocks: None,
         };
         let (_, blocks) = create(&options).expect("the tiny store can be laid out");
         let mut device = Device::new(options.device_size);

@@ -42,6 +42,7 @@ fn shape(random: &mut Random) -> Shape {
         map: random.below(2),
         trim: random.chance(50),
         sparse: None,
+        page_blocks: 1,
         placement: match random.below(4) {
             0 => Placement::Scattered,
             1 => Placement::Lifetime,

@@ -42,6 +42,9 @@ const SCRUBS: u64 = 0x7363_7275_6273_2121;
 /// Keeps what is drawn for sparse volumes apart.
 const SPARSE: u64 = 0x7370_6172_7365_2121;
 
+/// Keeps what is drawn for flash pages apart.
+const PAGES: u64 = 0x7061_6765_7321_2121;
+
 /// Segments by which a store grows, about.
 const GROWTH_MAX: u64 = 40;
 
@@ -70,6 +73,9 @@ pub fn plan(seed: u64) -> Plan {
     // In one of twelve the volume is sparse.
     let sparse = seed % 12 == 10;
     let shape = if sparse { spread(shape, &mut Random::new(seed ^ SPARSE)) } else { shape };
+    // In one of ten the store knows how the flash below is written.
+    let shape =
+        if seed % 10 == 8 { on_flash(shape, &mut Random::new(seed ^ PAGES)) } else { shape };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
@@ -121,6 +127,7 @@ fn shape(random: &mut Random) -> Shape {
         references: 0,
         prepare: Prepare::Never,
         sparse: None,
+        page_blocks: 1,
     };
     let small = Shape { placement: placement(random), ..small };
     match random.below(20) {
@@ -145,6 +152,13 @@ fn spread(shape: Shape, random: &mut Random) -> Shape {
     // Room for all of it, whatever the rest of the shape was made for.
     let segments = shape.segments.max(40);
     Shape { volume, segments, sparse, ..shape }
+}
+
+/// The same as a store that knows the page size of the flash below.
+fn on_flash(shape: Shape, random: &mut Random) -> Shape {
+    let page_blocks = 1 << (1 + random.below(4));
+    // Records begin at pages, so that they take more room.
+    Shape { page_blocks, segments: shape.segments + 12, reclaim: Reclaim::Threaded, ..shape }
 }
 
 /// Most lives reach every stream; the others go as users' volumes do.

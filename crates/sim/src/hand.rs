@@ -47,7 +47,7 @@ pub fn store_of(
     runs: u32,
 ) -> Device {
     let device_size = u64::from(segment_blocks) * (segments + 1);
-    let options = CreateOptions {
+    store_like(&CreateOptions {
         device_size,
         sparse: None,
         volume_size: volume,
@@ -58,9 +58,14 @@ pub fn store_of(
         map_size: map,
         journal_size: Some(journal),
         run_count_limit: Some(runs),
-    };
-    let (_, blocks) = create(&options).expect("laid out");
-    let mut device = Device::new(device_size);
+        page_blocks: None,
+    })
+}
+
+/// An empty store of these options.
+pub fn store_like(options: &CreateOptions) -> Device {
+    let (_, blocks) = create(options).expect("laid out");
+    let mut device = Device::new(options.device_size);
     for (pba, block) in blocks {
         device.write(pba, &[block]);
     }

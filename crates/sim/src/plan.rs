@@ -72,6 +72,9 @@ pub struct Shape {
     pub prepare: Prepare,
     /// If the volume is sparse: how.
     pub sparse: Option<SparseShape>,
+    /// Blocks in a page of the flash below that the store knows of: what is written to one may be lost when the
+    /// power goes, with all that lies there. 1 if it knows of none.
+    pub page_blocks: u32,
 }
 
 /// A volume with more addresses than blocks. A plan's addresses go on from 0 to `volume`; in the store
@@ -372,12 +375,13 @@ impl fmt::Display for Shape {
              runs={runs} map={map} trim={trim} placement={placement} reclaim={reclaim} \
              references={references} spare={spare} prepare={prepare}"
         )?;
-        match self.sparse {
-            None => Ok(()),
-            Some(SparseShape { spread, capacity, roots }) => {
-                write!(f, " spread={spread} capacity={capacity} roots={roots}")
-            }
+        if let Some(SparseShape { spread, capacity, roots }) = self.sparse {
+            write!(f, " spread={spread} capacity={capacity} roots={roots}")?;
         }
+        if self.page_blocks > 1 {
+            write!(f, " page_blocks={}", self.page_blocks)?;
+        }
+        Ok(())
     }
 }
 
@@ -467,6 +471,10 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
                 roots: number("roots")?.try_into().ok()?,
             }),
             None => None,
+        },
+        page_blocks: match word("page_blocks") {
+            Some(blocks) => blocks.parse().ok()?,
+            None => 1,
         },
     })
 }

@@ -44,6 +44,7 @@ fn shape(random: &mut Random) -> Shape {
         map: u64::from(random.chance(75)),
         trim: random.chance(30),
         sparse: None,
+        page_blocks: 1,
         placement: [Placement::Mixed, Placement::Apart, Placement::Lifetime, Placement::Scattered]
             [random.below(4) as usize],
         reclaim: [Reclaim::CopyOut, Reclaim::HoleFill, Reclaim::Threaded][random.below(3) as usize],

@@ -41,6 +41,7 @@ impl Scene {
             map_size: None,
             journal_size: Some(1024),
             run_count_limit: Some(8),
+            page_blocks: None,
         };
         let (_, blocks) = create(&options).expect("the store can be laid out");
         let mut device = Device::new(device_size);

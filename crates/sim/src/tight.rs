@@ -54,6 +54,7 @@ fn shape(random: &mut Random) -> Shape {
         map: 1,
         trim: random.chance(50),
         sparse: None,
+        page_blocks: 1,
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
         references: references(random),

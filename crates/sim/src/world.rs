@@ -167,7 +167,7 @@ impl World {
         let shape = plan.shape;
         let options = create_options(&shape);
         let (_, blocks) = create(&options).expect("the plan's store can be laid out");
-        let mut device = Device::new(options.device_size);
+        let mut device = Device::new(options.device_size).with_pages(shape.page_blocks);
         for (pba, block) in blocks {
             device.write(pba, &[block]);
         }

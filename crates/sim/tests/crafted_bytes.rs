@@ -121,6 +121,7 @@ fn next_record(device: &Device, superblock: &Superblock) -> RecordHeader {
         payload_size: 0,
         scattered: None,
         goes_on: false,
+        page_bits: 0,
     }
 }
 

@@ -41,6 +41,7 @@ impl Full {
             map_size: None,
             journal_size: least.map(|(journal, _)| journal),
             run_count_limit: least.map(|(_, runs)| runs),
+            page_blocks: None,
         })
         .expect("laid out");
         let volume = geometry.volume_size;

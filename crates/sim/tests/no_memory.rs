@@ -122,6 +122,7 @@ fn store(sparse: bool) -> Device {
         map_size: None,
         journal_size: None,
         run_count_limit: None,
+        page_blocks: None,
     };
     let (_, blocks) = create(&options).expect("laid out");
     let mut device = Device::new(options.device_size);

@@ -82,6 +82,7 @@ fn the_second_of_two_relocations_does_not_miscount() {
             payload_size: 1,
             scattered: None,
             goes_on: false,
+            page_bits: 0,
         };
         let extent = Extent { key: 100, count: 1, kind: Kind::Data, relocated: true };
         let word = BlockWord { checksum, address: source };
@@ -122,6 +123,7 @@ fn a_full_store_with_the_least_spare_space_never_stands_still() {
             map_size: None,
             journal_size: Some(journal),
             run_count_limit: Some(runs),
+            page_blocks: None,
         };
         let volume = plan(&options).expect("it can be laid out").0.volume_size;
         let config = Config { record_count: 24, page_count: 64, ..Config::default() };

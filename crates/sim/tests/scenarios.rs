@@ -423,6 +423,7 @@ fn opts(segments: u64, volume: Option<u64>) -> CreateOptions {
         map_size: None,
         journal_size: Some(1024),
         run_count_limit: Some(4),
+        page_blocks: None,
     }
 }
 

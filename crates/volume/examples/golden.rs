@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = 4096;
 const DEVICE_SIZE: u64 = 30 << 20;
+/// Three segments hold superblocks, and many must be spare for holes to be filled.
+const FLASH_SIZE: u64 = 64 << 20;
 
 /// A store, and what each block of its volume is full of.
 struct Golden {
@@ -35,9 +37,14 @@ struct Golden {
 
 impl Golden {
     fn new() -> Result<Golden, Box<dyn Error>> {
-        let store = MemoryStore::new(DEVICE_SIZE);
+        Golden::of_size(DEVICE_SIZE, None)
+    }
+
+    fn of_size(size: u64, page_size: Option<u64>) -> Result<Golden, Box<dyn Error>> {
+        let store = MemoryStore::new(size);
         let options = CreateOptions {
             segment_size: Some(2 << 20),
+            page_size,
             uuid: Some(*b"golden image\0\0\0\0"),
             label: "golden".to_owned(),
             ..CreateOptions::default()
@@ -99,7 +106,7 @@ impl Golden {
     fn save(&self, name: &str) -> Result<(), Box<dyn Error>> {
         let directory = directory();
         fs::create_dir_all(&directory)?;
-        let mut bytes = vec![0; DEVICE_SIZE as usize];
+        let mut bytes = vec![0; self.store.size() as usize];
         self.store.read_at(0, &mut bytes)?;
         let image = directory.join(format!("{name}.img.gz"));
         let mut encoder = GzEncoder::new(File::create(&image)?, Compression::best());
@@ -161,6 +168,18 @@ fn patched() -> Result<Golden, Box<dyn Error>> {
     Ok(golden)
 }
 
+/// The same of a store that knows the page size of the flash below.
+fn paged() -> Result<Golden, Box<dyn Error>> {
+    let mut golden = Golden::of_size(FLASH_SIZE, Some(16 << 10))?;
+    // Of ranges, so that whole pages die.
+    for operations in [1600, 150] {
+        let volume = golden.open()?;
+        golden.use_it(&volume, operations)?;
+        volume.abandon()?;
+    }
+    Ok(golden)
+}
+
 /// With packed records, before the latest checkpoint and behind it. All host data goes to one stream: in
 /// three, none of them would be full. How many requests the volume finds at once is not the same each time:
 /// `tests/golden.rs` says whether the image is one to keep.
@@ -179,11 +198,12 @@ fn packed() -> Result<Golden, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     type Life = fn() -> Result<Golden, Box<dyn Error>>;
-    let lives: [(&str, Life); 6] = [
+    let lives: [(&str, Life); 7] = [
         ("empty", empty),
         ("closed", closed),
         ("crashed", crashed),
         ("patched", patched),
+        ("paged", paged),
         ("packed", packed),
         // The life of `crashed`, since checkpoints list second copies.
         ("copies", crashed),

@@ -46,6 +46,10 @@ pub struct CreateOptions {
     /// Bytes of a segment: a power of two from [`CreateOptions::SEGMENT_SIZE_MIN`] to 1 GiB;
     /// `None` for what suits the device, 4 to 32 MiB.
     pub segment_size: Option<u64>,
+    /// Bytes of a page of the flash below, if the store is to know of it: a power of two, from 8 to 256 KiB.
+    /// A segment is to be an erase block then, of 512 MiB at most: records begin at pages, only whole pages are
+    /// holes, and space is reclaimed by filling them ([`Reclaim::Threaded`](crate::tuning::Reclaim)).
+    pub page_size: Option<u64>,
     /// Space kept free for cleaning in percent of the volume, when `volume_size` is `None`.
     pub spare_percent: u32,
     /// Bytes of map memory that opening may need; `None` for enough for all of it, 8.5 per
@@ -75,6 +79,7 @@ impl Default for CreateOptions {
             address_space: None,
             stretch_limit: None,
             segment_size: None,
+            page_size: None,
             spare_percent: 20,
             map_memory: None,
             uuid: None,
@@ -172,6 +177,10 @@ fn translate(
         Some(size) => u32::try_from(size / SIZE).ok(),
     };
     let segment_blocks = segment_blocks.ok_or(CreateError::SegmentSize)?;
+    let page_blocks = match options.page_size {
+        Some(size) if size % SIZE != 0 => return Err(CreateError::PageSize),
+        size => size.map(|size| u32::try_from(size / SIZE).unwrap_or(u32::MAX)),
+    };
     let percent_min = layout::spare_percent_min(segment_blocks) as u32;
     if options.volume_size.is_none() && options.spare_percent < percent_min {
         let segment_size = u64::from(segment_blocks) * SIZE;
@@ -194,6 +203,7 @@ fn translate(
         map_size: options.map_memory,
         journal_size: options.journal_size,
         run_count_limit: None,
+        page_blocks,
     })
 }
 

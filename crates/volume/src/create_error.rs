@@ -12,6 +12,8 @@ use std::fmt;
 pub enum CreateError {
     /// The segment size is not a power of two from 2 MiB to 1 GiB.
     SegmentSize,
+    /// The page size of the flash is not a power of two from 8 to 256 KiB, or a segment has more than 512 MiB.
+    PageSize,
     /// The volume size is not a positive multiple of 4096.
     VolumeSize,
     /// The address space of a sparse volume is no multiple of 4096, less than it may store, or too large; or
@@ -84,6 +86,7 @@ impl CreateError {
         let segment_size = bytes(options.segment_blocks.into());
         match error {
             layout::LayoutError::SegmentSize => CreateError::SegmentSize,
+            layout::LayoutError::PageSize => CreateError::PageSize,
             layout::LayoutError::DeviceTooSmall { needed } => {
                 CreateError::DeviceTooSmall { size, size_min: bytes(needed), segment_size }
             }
@@ -116,6 +119,11 @@ impl fmt::Display for CreateError {
             CreateError::SegmentSize => {
                 write!(f, "the segment size must be a power of two from 2 MiB to 1 GiB")
             }
+            CreateError::PageSize => write!(
+                f,
+                "the page size of the flash must be a power of two from 8 KiB to 256 KiB, and a segment, \
+                 which is to be an erase block, 512 MiB at most"
+            ),
             CreateError::VolumeSize => {
                 write!(f, "the volume size must be a multiple of 4096 bytes, and not zero")
             }

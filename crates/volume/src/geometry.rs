@@ -22,6 +22,8 @@ pub struct Geometry {
     pub capacity_bytes: u64,
     /// Bytes of a segment.
     pub segment_size_bytes: u64,
+    /// Bytes of a page of the flash below; `None` if the store knows of none.
+    pub page_size_bytes: Option<u64>,
     /// Segments.
     pub segment_count: u64,
     /// Bytes of map memory that opening may need.
@@ -40,6 +42,9 @@ impl Geometry {
             volume_size_bytes: geometry.volume_size.saturating_mul(block_size),
             capacity_bytes: geometry.capacity * block_size,
             segment_size_bytes: u64::from(geometry.segment_blocks) * block_size,
+            page_size_bytes: geometry
+                .has_pages()
+                .then_some(u64::from(geometry.page_blocks) * block_size),
             segment_count: geometry.segment_count.into(),
             map_memory_min_bytes: superblock.budget.map_size,
         }

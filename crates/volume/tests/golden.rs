@@ -67,7 +67,7 @@ fn compare(volume: &Volume, content: &[u8], name: &str) {
 #[test]
 fn the_present_format_has_its_images() {
     let directory = root().join(format!("format-{FORMAT_VERSION}"));
-    for name in ["empty", "closed", "crashed", "patched", "packed", "copies"] {
+    for name in ["empty", "closed", "crashed", "patched", "paged", "packed", "copies"] {
         let there = directory.join(format!("{name}.img.gz")).exists();
         assert!(there, "make them: cargo run -p coulter --example golden");
     }
@@ -86,6 +86,20 @@ fn the_patched_image_has_records_in_holes_before_its_checkpoint_and_behind_it() 
     coulter_check::dump::records(&mut SliceBlocks(&bytes), None, show);
     use coulter_check::dump::RecordState::{Contained, Replayed};
     assert!(states.contains(&Contained) && states.contains(&Replayed), "{states:?}");
+}
+
+/// Each record begins at a page of its own, be it in holes or not, and both are there.
+#[test]
+fn the_records_of_the_paged_image_begin_at_flash_pages() {
+    let bytes = image(&root().join(format!("format-{FORMAT_VERSION}")).join("paged"));
+    let mut counts = [0, 0];
+    let show = |row: &coulter_check::dump::RecordRow| {
+        assert_eq!(row.block % 4, 0, "block {}", row.block);
+        counts[usize::from(row.scattered)] += 1;
+        ControlFlow::Continue(())
+    };
+    coulter_check::dump::records(&mut SliceBlocks(&bytes), None, show);
+    assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
 }
 
 #[test]

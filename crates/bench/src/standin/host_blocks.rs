@@ -74,6 +74,7 @@ mod tests {
             first_segment: Pba(256),
             second_superblock: Pba(128),
             third_superblock: Pba::NOWHERE,
+            page_blocks: 1,
         });
         let start = Pba(512);
         for offset in [1, 2, 64, 255, 256] {

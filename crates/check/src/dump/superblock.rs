@@ -77,6 +77,8 @@ pub struct SuperblockFields {
     pub second_superblock_block: u32,
     /// Where copy C lies; 0 if there is none.
     pub third_superblock_block: u32,
+    /// Blocks in a page of the flash below; 1 if the store knows of none.
+    pub page_blocks: u32,
     /// Bytes of map memory that recovery needs at most.
     pub recovery_map_bytes: u64,
     /// Map updates between two checkpoints at most.
@@ -154,6 +156,7 @@ fn fields(superblock: &Superblock, newest: bool) -> SuperblockFields {
         first_segment_block: geometry.first_segment.0,
         second_superblock_block: geometry.second_superblock.0,
         third_superblock_block: geometry.third_superblock.0,
+        page_blocks: geometry.page_blocks,
         recovery_map_bytes: budget.map_size,
         journal_updates: budget.journal_size,
         runs_max: budget.run_count_limit,
@@ -213,6 +216,9 @@ impl fmt::Display for SuperblockFields {
         row("first segment", &format_args!("block {}", self.first_segment_block))?;
         row("second superblock", &format_args!("block {}", self.second_superblock_block))?;
         row("third superblock", &format_args!("block {}", self.third_superblock_block))?;
+        if self.page_blocks > 1 {
+            row("flash page", &format_args!("{} blocks", self.page_blocks))?;
+        }
         row("recovery map", &format_args!("{} bytes", self.recovery_map_bytes))?;
         row("journal", &format_args!("{} updates", self.journal_updates))?;
         row("runs at most", &self.runs_max)?;

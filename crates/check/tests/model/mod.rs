@@ -144,6 +144,7 @@ impl Model {
             first_segment: Pba(SEGMENT),
             second_superblock: Pba(SEGMENT / 2),
             third_superblock: Pba::NOWHERE,
+            page_blocks: 1,
         };
         let mut label = [0; LABEL_SIZE];
         label[..5].copy_from_slice(b"model");
@@ -254,6 +255,7 @@ impl Model {
             payload_size: payload.len() as u16,
             scattered: None,
             goes_on: false,
+            page_bits: 0,
         };
         let mut words = Vec::new();
         let mut blocks = payload.iter();

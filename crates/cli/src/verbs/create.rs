@@ -70,6 +70,15 @@ pub struct Shape {
     #[arg(long, allow_hyphen_values = true)]
     pub segment_size: Option<Size>,
 
+    /// Page size of the flash below, from 8K to 256K, if --segment-size is its erase block: records begin at
+    /// pages, and nothing is written to a page of which any block is needed
+    #[arg(long, value_name = "SIZE", requires_all = ["reclaim", "segment_size"], allow_hyphen_values = true)]
+    pub page_size: Option<Size>,
+
+    /// How a store with a page size reclaims space, always: host data goes into holes of segments
+    #[arg(long, value_name = "WAY", value_parser = ["threaded"], requires = "page_size")]
+    pub reclaim: Option<String>,
+
     /// Over-provisioning: spare space for cleaning, as a share of the volume; more means less
     /// copying; at least 4%, 7% with segments of 2M [default: 20%]
     #[arg(long, visible_alias = "over-provisioning", value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]

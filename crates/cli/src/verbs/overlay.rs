@@ -369,6 +369,8 @@ impl Attach {
             store_size: size.map(Size),
             segment_size: None,
             spare: None,
+            page_size: None,
+            reclaim: None,
             label: String::new(),
             sparse: false,
             capacity: None,

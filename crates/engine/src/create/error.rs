@@ -10,6 +10,8 @@ use coulter_format::superblock::ROOT_LIMIT_MAX;
 pub enum LayoutError {
     /// The segment size is no power of two from 1 MiB to 1 GiB.
     SegmentSize,
+    /// The page size is no power of two from 2 to 64 blocks, or the segment has more than 2^17 blocks.
+    PageSize,
     /// The device is too small; blocks that it would need.
     DeviceTooSmall {
         /// Blocks needed at least.
@@ -43,6 +45,10 @@ impl fmt::Display for LayoutError {
             LayoutError::SegmentSize => {
                 write!(formatter, "a segment has a power of two of blocks, 256 to 262144")
             }
+            LayoutError::PageSize => write!(
+                formatter,
+                "a flash page has a power of two of blocks, 2 to 64, and a segment 131072 at most"
+            ),
             LayoutError::DeviceTooSmall { needed } => {
                 write!(formatter, "the device is too small: {needed} blocks are needed")
             }

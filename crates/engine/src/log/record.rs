@@ -36,6 +36,8 @@ pub(crate) struct Record {
     pub(crate) extents: Vec<Extent>,
     pub(crate) words: Vec<BlockWord>,
     pub(crate) payload: u32,
+    /// Blocks behind its payload to the end of the flash page, once it is sealed in a row.
+    pub(crate) filler: u32,
     /// Request slots to answer when it is applied.
     pub(crate) requests: Vec<u32>,
     /// Chunks reserved in the map for its updates.
@@ -72,6 +74,7 @@ impl Record {
             extents: memory::list(PAYLOAD_BLOCKS_MAX)?,
             words: memory::list(PAYLOAD_BLOCKS_MAX)?,
             payload: 0,
+            filler: 0,
             requests: memory::list(PAYLOAD_BLOCKS_MAX)?,
             reserved: 0,
             promised: 0,

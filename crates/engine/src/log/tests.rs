@@ -15,6 +15,7 @@ fn a_segment_that_was_opened_for_nothing_is_listed_once() {
         first_segment: Pba(256),
         second_superblock: Pba(128),
         third_superblock: Pba::NOWHERE,
+        page_blocks: 1,
     })
     .expect("there is memory");
     let mut log = Log::new(12, Reclaim::CopyOut).expect("there is memory");

@@ -405,6 +405,7 @@ mod tests {
             device_size: 4096 * 41,
             second_superblock: Pba(128),
             third_superblock: Pba::NOWHERE,
+            page_blocks: 1,
         };
         let budget = RecoveryBudget { journal_size: 1024, run_count_limit: 8, map_size: 0 };
         let mut segments = Segments::new(geometry).expect("there is memory");

@@ -199,6 +199,7 @@ mod tests {
         device_size: 256 * 401,
         second_superblock: Pba(128),
         third_superblock: Pba::NOWHERE,
+        page_blocks: 1,
     };
 
     /// A discard of a whole leaf is replayed before its root page is read, and the root page says

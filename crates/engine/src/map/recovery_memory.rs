@@ -233,6 +233,7 @@ mod tests {
             first_segment: Pba(256),
             second_superblock: Pba(128),
             third_superblock: Pba::NOWHERE,
+            page_blocks: 1,
         };
         Map::new(&geometry, map_size, width, budget).expect("there is memory").expect("it fits")
     }

@@ -30,7 +30,8 @@ impl Recovery {
     /// Writes what was rebuilt, one block after the other. Returns whether all is done.
     pub(super) fn mend_on(&mut self, shared: &mut Shared, buffers: &mut impl Buffers) -> bool {
         assert_eq!(self.mended.len(), self.mended_blocks.len(), "each has its place");
-        if shared.config.read_only {
+        // A page that is written again may be lost with what else lies in it.
+        if shared.config.read_only || shared.superblock.geometry.has_pages() {
             return true;
         }
         // How it ended is of no matter: what could not be written is as damaged as before.

@@ -121,6 +121,7 @@ impl Recovery {
         if shared.config.prepare == Prepare::Space {
             shared.segments.need_space();
         }
+        shared.set_reclaim(shared.config.reclaim);
         assert!(shared.log.order.is_empty(), "nothing is on its way while a store is opened");
         let marks = Watermarks::of(&geometry, &superblock.budget);
         shared.pacing = Pacing::new(marks);

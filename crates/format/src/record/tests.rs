@@ -16,6 +16,7 @@ fn header(payload_size: u16) -> RecordHeader {
         payload_size,
         scattered: None,
         goes_on: payload_size % 2 == 1,
+        page_bits: 0,
     }
 }
 
@@ -302,7 +303,7 @@ fn a_packed_header_that_contradicts_itself_is_refused() {
     let wrong: [(&str, bool, Change); 10] = [
         ("flags", false, |block| block[11] |= FLAG_SCATTERED),
         ("flags", true, |block| block[11] &= !FLAG_PACKED),
-        ("flags", false, |block| block[11] |= 0x10),
+        ("flags", false, |block| block[11] |= 0x70),
         ("flags", false, |block| block[11] |= 0x80),
         ("payload_size", false, |block| put_counts(block, 299, 300)),
         ("payload_size", false, |block| put_counts(block, 301, 300)),
@@ -327,12 +328,31 @@ fn a_packed_header_that_contradicts_itself_is_refused() {
 
 #[test]
 fn flags_that_nobody_knows_are_refused() {
-    for bit in 2..8 {
+    for bit in [2, 3, 7] {
         let reason = reason_of(&header(3), |block| block[11] |= 1 << bit);
         // As packed entries the example's extents are too few for its payload.
         let name = if bit == 2 { "payload_size" } else { "flags" };
         assert_eq!(reason, Some(Reason::Field(name)), "bit {bit}");
     }
+}
+
+#[test]
+fn a_record_ends_where_the_page_of_its_last_block_does() {
+    for (page_bits, payload_size, span) in
+        [(0, 3, 4), (2, 3, 4), (2, 4, 8), (6, 1, 64), (6, 64, 128)]
+    {
+        let header = RecordHeader { page_bits, ..header(payload_size) };
+        let extents = singles(0, payload_size.into(), false);
+        let mut block = [0; BLOCK_SIZE];
+        encode(&header, &STORE, &extents, &words_of(&extents), &mut block).unwrap();
+        let view = RecordView::decode(&block, &STORE, header.pba).unwrap();
+        assert_eq!((view.header(), view.header().span()), (header, span));
+    }
+    let scattered = RecordHeader { page_bits: 3, ..scattered_header() };
+    let places = scattered_header().span();
+    assert_eq!(scattered.span(), places.next_multiple_of(8));
+    let reason = reason_of(&header(3), |block| block[11] |= 7 << 4);
+    assert_eq!(reason, Some(Reason::Field("flags")), "no page is that large");
 }
 
 #[test]

@@ -272,6 +272,8 @@ fn make_store(scratch: &Scratch) -> Result<PathBuf, LabError> {
         store_size: Some(Size(STORE_SIZE)),
         segment_size: Some(Size(SEGMENT_SIZE)),
         spare: None,
+        page_size: None,
+        reclaim: None,
         label: "demo".to_owned(),
         sparse: false,
         capacity: None,

@@ -78,6 +78,8 @@ impl Plan {
             store_size: Some(Size(self.store_size)),
             segment_size: Some(Size(SEGMENT_SIZE)),
             spare: None,
+            page_size: None,
+            reclaim: None,
             label: "demo".to_owned(),
             sparse: false,
             capacity: None,

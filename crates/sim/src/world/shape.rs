@@ -8,7 +8,9 @@ use coulter_format::StoreId;
 
 /// How a store of this shape is made.
 pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
-    let device_size = (shape.segments + 1) * u64::from(shape.segment_blocks);
+    // Each superblock takes an erase block.
+    let superblocks = if shape.page_blocks > 1 { 3 } else { 1 };
+    let device_size = (shape.segments + superblocks) * u64::from(shape.segment_blocks);
     let sparse = shape.sparse.map(|sparse| Sparse {
         address_limit: shape.volume.div_ceil(WINDOW) * sparse.spread,
         root_limit: Some(sparse.roots),
@@ -25,6 +27,7 @@ pub(crate) fn create_options(shape: &Shape) -> CreateOptions {
         map_size: map_size(shape),
         journal_size: Some(shape.journal),
         run_count_limit: Some(shape.runs),
+        page_blocks: (shape.page_blocks > 1).then_some(shape.page_blocks),
     }
 }
 
