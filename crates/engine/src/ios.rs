@@ -64,13 +64,16 @@ struct IoSlot {
     purpose: Option<Purpose>,
     /// Blocks that it counts for in the background, from when it is taken on.
     background: u32,
-    /// Checksums that a host read expects. With room for the longest from the first one on.
+    /// Checksums that a host read expects; else a list without memory.
     expected: Vec<u32>,
 }
 
 /// The table of commands.
 pub(crate) struct Ios {
     slots: Vec<IoSlot>,
+    /// Lists of checksums that no read has, each with room for the longest. There are as many lists as host reads were
+    /// ever out at once, in whichever slots.
+    lists: Vec<Vec<u32>>,
     free: Vec<IoId>,
     queue: VecDeque<Io>,
     background: VecDeque<Io>,
@@ -85,6 +88,7 @@ impl Ios {
         let slot = |_| IoSlot { purpose: None, background: 0, expected: Vec::new() };
         Ok(Ios {
             slots: memory::listed((0..capacity).map(slot))?,
+            lists: memory::list(capacity)?,
             free: memory::listed((0..capacity as u32).rev().map(IoId))?,
             queue: memory::queue(capacity)?,
             background: memory::queue(capacity)?,
@@ -110,13 +114,11 @@ impl Ios {
     /// Queues a host read with the checksums that it must find.
     pub(crate) fn start_read(&mut self, part: ReadPart, command: Command, expected: &[u32]) {
         let id = self.start(Purpose::Read(part), command);
-        let list = &mut self.slots[id.0 as usize].expected;
-        if list.capacity() == 0 {
-            list.reserve_exact(EXPECTED_MAX);
-        }
+        let mut list = self.lists.pop().unwrap_or_else(|| Vec::with_capacity(EXPECTED_MAX));
         assert!(expected.len() <= EXPECTED_MAX, "a read is no longer");
-        list.clear();
+        assert!(list.is_empty(), "a list comes back empty");
         list.extend_from_slice(expected);
+        self.slots[id.0 as usize].expected = list;
     }
 
     /// The checksums of a host read that has just completed.
@@ -135,6 +137,11 @@ impl Ios {
 
     /// Frees the slot.
     pub(crate) fn recycle(&mut self, id: IoId) {
+        let mut list = core::mem::take(&mut self.slots[id.0 as usize].expected);
+        if list.capacity() > 0 {
+            list.clear();
+            self.lists.push(list);
+        }
         self.free.push(id);
     }
 

@@ -13,7 +13,7 @@ use crate::create::PLACEHOLDER;
 use crate::degraded::{Degradation, Degraded};
 use crate::group::Group;
 use crate::header_parity::HeaderParities;
-use crate::ios::Ios;
+use crate::ios::{EXPECTED_MAX, Ios};
 use crate::loads::Loads;
 use crate::log::{Log, RecordState};
 use crate::map::{EntryWidth, Map};
@@ -162,9 +162,11 @@ impl Shared {
     // Not inlined: its locals would enlarge the caller's stack frame.
     #[inline(never)]
     pub(crate) fn new(config: Config, device_size: u64) -> Result<Apart<Shared>, NoMemory> {
-        // A recovery has as many reads out as there are record buffers, and the superblocks.
-        let io_count =
-            (config.request_count as usize * 2).max(usize::from(config.record_count) + 16);
+        // A recovery has as many reads out as there are record buffers, and the superblocks. Blocks of a range
+        // that is defragmented may lie each by itself.
+        let io_count = (config.request_count as usize * 2)
+            .max(usize::from(config.record_count) + 16)
+            + EXPECTED_MAX;
         Apart::new(Shared {
             phase: Phase::Opening,
             degradation: None,

@@ -1,8 +1,12 @@
-//! An engine that has run for a while asks for no more memory: neither for writes, reads, discards and flushes, nor
-//! for cleaning and checkpoints. Alone in its program, for the allocator is the program's.
+//! An engine that has run for a while asks for no more memory: neither for writes of one range and of several, reads,
+//! discards and flushes, nor for cleaning, checkpoints, a scrub and defragmentation. That a scrub begins may take
+//! memory, and be refused. Alone in its program, for the allocator is the program's.
 
 use coulter_engine::reclaim::Reclaim;
-use coulter_engine::{Buffers, Command, Config, Io, Request, RequestId, Statistics, Target};
+use coulter_engine::scrub::ScrubState;
+use coulter_engine::{
+    Buffers, Change, ChangeKind, Command, Config, Io, Request, RequestId, Statistics, Target,
+};
 use coulter_format::{BLOCK_SIZE, Lba, Pba};
 use coulter_sim::hand::{Hand, store};
 use coulter_sim::random::Random;
@@ -125,17 +129,39 @@ fn turn(hand: &mut Hand) -> usize {
     answers
 }
 
-/// So many requests, up to eight at a time.
-fn work(hand: &mut Hand, requests: u64, volume: u64, random: &mut Random) {
-    let mut outstanding = 0;
+/// A scrub begins anew when it is over, and so does a pass of defragmentation. Returns how many scrubs have gone through.
+fn keep_busy(hand: &mut Hand, begins_to_defragment: bool) -> u64 {
+    if begins_to_defragment {
+        counted(|| hand.engine.set_defrag(true));
+    }
+    let state = hand.engine.scrub().state;
+    if state != ScrubState::Running {
+        assert!(hand.engine.start_scrub(0), "there is memory");
+    }
+    u64::from(state == ScrubState::Done)
+}
+
+/// So many requests, up to eight at a time; with all that is done on demand meanwhile, if `is_busy`. Returns how many scrubs have ended meanwhile.
+fn work(hand: &mut Hand, requests: u64, volume: u64, random: &mut Random, is_busy: bool) -> u64 {
+    let (mut outstanding, mut scrubs) = (0, 0);
     let written = hand.memory.add_host(vec![[7; BLOCK_SIZE]; 16]);
     let mut read = Vec::new();
     for number in 0..requests {
+        if is_busy && number % 64 == 0 {
+            // While a pass goes on, little else is cleaned.
+            scrubs += keep_busy(hand, number % 6400 == 0);
+        }
         let count = 1 + random.below(8) as u32;
         let lba = Lba(random.below(volume - 1000));
+        let changes =
+            [(0, 3, ChangeKind::Write), (10, 20, ChangeKind::Discard), (40, 5, ChangeKind::Write)]
+                .map(|(offset, count, kind)| Change { lba: Lba(lba.0 + offset), count, kind });
         let request = match number % 100 {
             20 | 60 | 90 => Request::Flush,
             30 => Request::Discard { lba, count: 1 + random.below(900), fua: number % 200 == 30 },
+            40 | 70 => {
+                Request::WriteMany { changes: &changes, buffer: written, fua: number % 100 == 70 }
+            }
             n if n % 5 == 1 => {
                 read.push(hand.memory.add_host(vec![[0; BLOCK_SIZE]; 8]));
                 Request::Read { lba, count, buffer: read[read.len() - 1] }
@@ -158,6 +184,36 @@ fn work(hand: &mut Hand, requests: u64, volume: u64, random: &mut Random) {
     for buffer in read.into_iter().chain([written]) {
         hand.memory.take_host(buffer);
     }
+    scrubs
+}
+
+/// What was done while nothing was asked for.
+#[derive(Debug)]
+struct Done {
+    checkpoints: u64,
+    segments_cleaned: u64,
+    leaf_blocks: u64,
+    defragmented_blocks: u64,
+    scrubs: u64,
+}
+
+/// The same for 20,000 requests, during which the engine must ask for no memory.
+fn watched(hand: &mut Hand, volume: u64, random: &mut Random, is_busy: bool) -> Done {
+    let before = hand.engine.statistics();
+    ASKED.set(0);
+    WATCHES.set(true);
+    let scrubs = work(hand, 20_000, volume, random, is_busy);
+    let first = FIRST.take().unwrap_or_default();
+    assert_eq!(ASKED.get(), 0, "{is_busy}: the first request comes from\n{first}");
+    let after = hand.engine.statistics();
+    let more = |of: fn(&Statistics) -> u64| of(&after) - of(&before);
+    Done {
+        checkpoints: more(|s| s.checkpoints),
+        segments_cleaned: more(|s| s.segments_cleaned),
+        leaf_blocks: more(|s| s.leaf_blocks),
+        defragmented_blocks: more(|s| s.defragmented_blocks),
+        scrubs,
+    }
 }
 
 #[test]
@@ -174,23 +230,14 @@ fn an_engine_that_has_run_for_a_while_asks_for_no_more_memory() {
         let mut hand = Hand::open(store(40, 1024, None, None, 8), config);
         let volume = hand.engine.geometry().volume_size;
         let mut random = Random::new(31);
-        // So long that every command that can be out at once has been a host's read.
-        work(&mut hand, 80_000, volume, &mut random);
-        let before = hand.engine.statistics();
-        ASKED.set(0);
-        WATCHES.set(true);
-        work(&mut hand, 20_000, volume, &mut random);
-        let after = hand.engine.statistics();
-        let more = |of: fn(&Statistics) -> u64| of(&after) - of(&before);
-        println!(
-            "{reclaim}: {} checkpoints, {} segments cleaned, {} requests for memory",
-            more(|s| s.checkpoints),
-            more(|s| s.segments_cleaned),
-            ASKED.get()
-        );
-        assert!(more(|s| s.checkpoints) > 10 && more(|s| s.segments_cleaned) > 10, "{after:?}");
-        assert!(more(|s| s.leaf_blocks) > 10, "the sweep goes on: {after:?}");
-        let first = FIRST.take().unwrap_or_default();
-        assert_eq!(ASKED.get(), 0, "{reclaim}: the first request comes from\n{first}");
+        work(&mut hand, 80_000, volume, &mut random, false);
+        let alone = watched(&mut hand, volume, &mut random, false);
+        assert!(alone.checkpoints > 10 && alone.segments_cleaned > 10, "{reclaim}: {alone:?}");
+        assert!(alone.leaf_blocks > 10, "the sweep goes on: {alone:?}");
+        work(&mut hand, 40_000, volume, &mut random, true);
+        let busy = watched(&mut hand, volume, &mut random, true);
+        assert!(busy.checkpoints > 10 && busy.scrubs > 1, "{reclaim}: scrubs end: {busy:?}");
+        assert!(busy.defragmented_blocks > 10, "what is scattered moves: {busy:?}");
+        println!("{reclaim}: none asked for; alone {alone:?}; {busy:?}");
     }
 }
