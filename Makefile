@@ -96,6 +96,12 @@ flash-stacks: ## fio, PostMark, PostgreSQL and more on an emulated drive and on 
 	$(CARGO) test --quiet --release --package coulter-lab --test flash_stacks -- \
 	  --ignored --nocapture
 
+slfs-paper: ## the S-LFS paper's evaluation, on mounts and on models: a quarter of an hour, 4 GiB of memory
+	scripts/setup.sh bench
+	COULTER_OUTCOME=$(CURDIR)/target/slfs-paper.json $(CARGO) test --quiet --release --package coulter-lab --test slfs -- \
+	  --ignored --nocapture
+	$(LABORATORY) report --only D16,D17,D18 --measured target/slfs-paper.json --output target/slfs-paper.html
+
 nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed against qemu-nbd
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test nbd -- --ignored --nocapture
@@ -239,4 +245,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
