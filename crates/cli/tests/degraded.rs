@@ -69,6 +69,9 @@ fn a_degraded_volume_is_read_only_and_every_verb_says_so() {
             let error = sandbox.fails(1, &[verb]);
             assert!(error.contains("degraded: metadata is damaged beyond repair"), "{error}");
         }
+        let error = sandbox.fails(1, &["check", "disk"]);
+        assert!(error.contains("all data can be read; unrepaired blocks of metadata"), "{error}");
+        assert!(error.contains("nothing need be restored"), "{error}");
         sandbox.ok(&["detach", "disk"]);
     }
     let output = sandbox.run(&["check", "disk.img"]);

@@ -161,6 +161,14 @@ impl DaemonError {
             DaemonError::NotScrubbed { name } => {
                 fault(format!("cannot scrub '{name}'")).why("it is no volume that runs")
             }
+            DaemonError::ScrubFoundDamage { name, damaged_bytes: 0, metadata } => {
+                fault(format!("'{name}' is damaged"))
+                    .why(format!(
+                        "all data can be read; unrepaired blocks of metadata: {metadata}"
+                    ))
+                    .help("nothing need be restored: `coulter scrub` repairs what has a copy while writes are taken; \
+                        else take the data out with `coulter salvage`, and create the store anew")
+            }
             DaemonError::ScrubFoundDamage { name, damaged_bytes, metadata } => {
                 fault(format!("'{name}' is damaged"))
                     .why(format!(
