@@ -150,7 +150,7 @@ impl Engine {
             applier: Applier::new(config.record_count)?,
             flusher: Flusher::default(),
             sweeper: Sweeper::default(),
-            cleaner: Cleaner::default(),
+            cleaner: Cleaner::new()?,
             preparer: Preparer::default(),
             scrubber: Scrubber::default(),
             checkpointer: Checkpointer::new(&config)?,

@@ -23,6 +23,7 @@ use super::Cleaner;
 use crate::api::{Buffers, Command, IoResult, RECORD_BLOCKS, RecordRef, Target};
 use crate::canary::{Canary, sings};
 use crate::ios::Purpose;
+use crate::memory::{self, NoMemory};
 use crate::shared::Shared;
 use crate::units::{SegmentIndex, segment_start};
 use alloc::vec::Vec;
@@ -135,6 +136,15 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
+    /// None in hand, with room for as many blocks as a buffer holds, so that listing them asks for none.
+    pub(crate) fn new() -> Result<Chunks, NoMemory> {
+        let mut chunks = Chunks::default();
+        for chunk in &mut chunks.slots {
+            chunk.blocks = memory::list(RECORD_BLOCKS)?;
+        }
+        Ok(chunks)
+    }
+
     /// The one that is gone through first.
     pub(crate) fn first(&self) -> &Chunk {
         &self.slots[self.first]

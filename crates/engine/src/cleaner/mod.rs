@@ -24,6 +24,7 @@ mod search;
 mod victims;
 
 use crate::api::{Buffers, Phase, RecordRef};
+use crate::memory::NoMemory;
 use crate::shared::{Outcome, Shared};
 use crate::tuning::CleaningMode;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
@@ -98,6 +99,10 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
+    pub(crate) fn new() -> Result<Cleaner, NoMemory> {
+        Ok(Cleaner { chunks: Chunks::new()?, ..Cleaner::default() })
+    }
+
     /// The page that it waited for is there, or will not come.
     pub(crate) fn resume(&mut self) {
         self.parked = false;
