@@ -109,6 +109,10 @@ nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed again
 fsync-ratio: build ## fsync-heavy writes on a default store in a file beside a plain loop device, in turns
 	scripts/fsync_ratio.sh $(ARGUMENTS)
 
+scrub-latency: build ## what a scrub costs those who use the volume meanwhile, in turns
+	scripts/setup.sh bench
+	scripts/scrub_latency.sh $(ARGUMENTS)
+
 file-ratios: build ## files on ext4, `coulter fs`, `coulter overlay` and a bare FUSE file system, in turns
 	scripts/setup.sh bench
 	scripts/file_ratios.sh $(ARGUMENTS)
@@ -245,4 +249,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

@@ -6,6 +6,7 @@
 //! - [`volume`]: a volume against the very file that it lies on.
 //! - [`cleaning`]: write amplification in steady state, by its causes, without a device.
 //! - [`replicate`]: a store that is shipped to a service of objects, against the same store alone.
+//! - [`sparse`]: what the map takes of memory where a volume is touched here and there.
 //! - [`fill`]: a full volume, overwritten for a long time.
 //! - [`BareService`]: a device without a log in front of it, served as a volume is; for comparing them
 //!   below other programs.
@@ -39,6 +40,7 @@ pub mod replay;
 pub mod replicate;
 mod sequentiality;
 mod side;
+pub mod sparse;
 mod standin;
 mod timing;
 pub mod turns;

@@ -197,6 +197,8 @@ mod tests {
             let watched = Command::new("tail").arg("-f").arg("/dev/null").arg(place).spawn();
             let child = watched.expect("it can be started");
             let process = Process::with_pid(child.id()).expect("it runs");
+            // The kernel lets its parent go on before it has a command line.
+            assert!(settles(|| is_told_of(process, place)), "it is told of its place");
             (child, process)
         };
         let state = path.join("coulter-demo-7").join(STATE_NAME).join("lock");

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use coulter_bench::cleaning::{Config, Placement, Reclaim, Reserve, VictimPolicy};
 use coulter_bench::{
     BenchError, Limits, Progress, cleaning, engine, fill, fragmentation, recovery, replicate,
-    turns, volume,
+    sparse, turns, volume,
 };
 use coulter_cli::choices::{by_name, named};
 use coulter_daemon::opening::Acknowledge;
@@ -45,6 +45,7 @@ pub(crate) enum What {
     Fill(FillBench),
     Fragmentation(FragmentationBench),
     Turns(TurnsBench),
+    Sparse(SparseBench),
     Replicate(ReplicateBench),
 }
 
@@ -93,6 +94,26 @@ pub(crate) struct TurnsBench {
     /// Blocks to overwrite at random while measuring
     #[arg(long, default_value = "1000000", value_name = "BLOCKS")]
     pub(crate) writes: u64,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Measure what the map takes of memory, where a volume is touched here and there, and after a crash
+#[derive(Debug, Args)]
+pub(crate) struct SparseBench {
+    /// Size of the address space
+    #[arg(long, default_value = "1T")]
+    pub(crate) addresses: Size,
+
+    /// How much of it is written
+    #[arg(long, default_value = "1G", value_name = "SIZE")]
+    pub(crate) touched: Size,
+
+    /// Write it from address 0 on [default: single blocks, equally far apart]
+    #[arg(long)]
+    pub(crate) dense: bool,
 
     /// Print the figures as JSON
     #[arg(long)]
@@ -338,6 +359,7 @@ impl Bench {
             What::Volume(bench) => bench.run(),
             What::Replicate(bench) => bench.run(),
             What::Turns(bench) => bench.run(),
+            What::Sparse(bench) => bench.run(),
             What::Engine(bench) => bench.run(),
             What::Recovery(bench) => bench.run(),
             What::Cleaning(bench) => bench.run(),
@@ -382,6 +404,16 @@ impl TurnsBench {
         let (size, writes) = (self.size.0, self.writes);
         let report = measure("turns", |progress| {
             turns::run(&turns::Options { size, writes, progress, ..turns::Options::default() })
+        })?;
+        print(self.json, &report, || report.table())
+    }
+}
+
+impl SparseBench {
+    fn run(&self) -> Result<(), LabError> {
+        let (addresses, touched, dense) = (self.addresses.0, self.touched.0, self.dense);
+        let report = measure("sparse", |progress| {
+            sparse::run(&sparse::Options { addresses, touched, dense, progress })
         })?;
         print(self.json, &report, || report.table())
     }
