@@ -7,6 +7,7 @@ use crate::file_identity::FileIdentity;
 use crate::state::{Entry, StateDirectory};
 use coulter_terminal::Size;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,8 +40,11 @@ impl Outside {
             entry.store_identity.zip(store_size).and_then(|it| WatchedStore::open_here(it.0, it.1));
         let (directory, entry, told) = (directory.clone(), entry.clone(), seen.clone());
         let look = move || {
+            let mut lost = None;
             loop {
-                let found = look(&directory, &entry, store.as_ref());
+                // What was cut off is lost, however long the file is by now.
+                lost = lost.or_else(|| store.as_ref().and_then(WatchedStore::trouble));
+                let found = lost.clone().or_else(|| look(&directory, &entry));
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = found;
                 if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -59,10 +63,7 @@ impl Outside {
     }
 }
 
-fn look(directory: &StateDirectory, entry: &Entry, store: Option<&WatchedStore>) -> Option<String> {
-    if let Some(trouble) = store.and_then(WatchedStore::trouble) {
-        return Some(trouble);
-    }
+fn look(directory: &StateDirectory, entry: &Entry) -> Option<String> {
     let device = entry.device.as_deref()?;
     (!attach_point::is_still_there(directory, entry))
         .then(|| format!("{device} was taken away or given to another: nobody reaches it any more"))
@@ -74,6 +75,9 @@ struct WatchedStore {
     size: u64,
     /// Where it is looked at, wherever its own path leads.
     path: PathBuf,
+    /// It is a file without holes. One that has some now was cut short, even if a write behind the end has made
+    /// it as long as it was: the last superblock lies in the last block.
+    had_no_holes: bool,
 }
 
 impl WatchedStore {
@@ -81,7 +85,8 @@ impl WatchedStore {
         let open = fs::read_dir("/proc/self/fd").ok()?;
         let mut paths = open.flatten().map(|entry| entry.path());
         let path = paths.find(|path| FileIdentity::at(path).is_ok_and(|it| it == identity))?;
-        Some(WatchedStore { identity, size, path })
+        let had_no_holes = identity.inode != 0 && allocated(&fs::metadata(&path).ok()?) >= size;
+        Some(WatchedStore { identity, size, path, had_no_holes })
     }
 
     fn trouble(&self) -> Option<String> {
@@ -94,6 +99,7 @@ impl WatchedStore {
                 Some(size) => size,
                 None => return Some("the disk that it lies on is gone".to_owned()),
             },
+            _ if self.had_no_holes => metadata.len().min(allocated(&metadata)),
             _ => metadata.len(),
         };
         let (present, needed) = (Size(present), Size(self.size));
@@ -101,6 +107,11 @@ impl WatchedStore {
             format!("its store was cut short: it has {present} of {needed}, and the rest is lost")
         })
     }
+}
+
+/// Bytes of a file that have a place on its disk.
+fn allocated(file: &fs::Metadata) -> u64 {
+    file.blocks() * SECTOR_SIZE
 }
 
 /// Bytes of a disk that is there.
@@ -114,6 +125,7 @@ fn size_of_disk(number: u64) -> Option<u64> {
 mod tests {
     use super::*;
     use std::fs::File;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn a_store_that_was_cut_short_is_seen_wherever_it_is_by_now() {
@@ -135,6 +147,22 @@ mod tests {
         drop(file);
         assert_eq!(store.trouble(), None, "it is not open any more");
         assert!(WatchedStore::open_here(identity, 8192).is_none());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_and_is_long_again_has_holes() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("a");
+        fs::write(&path, [1; 1 << 16]).expect("it is writable");
+        let file = File::options().write(true).open(&path).expect("it is there");
+        file.sync_all().expect("it is writable");
+        let identity = FileIdentity::at(&path).expect("it is there");
+        let store = WatchedStore::open_here(identity, 1 << 16).expect("it is open");
+        assert_eq!(store.trouble(), None);
+        file.set_len(1 << 15).expect("it is writable");
+        file.write_all_at(&[1; 4096], (1 << 16) - 4096).expect("it is writable");
+        let trouble = store.trouble().expect("a part of it is gone");
+        assert!(trouble.contains("it has 36 KiB of 64 KiB"), "{trouble}");
     }
 
     #[test]
