@@ -17,17 +17,21 @@ mkdir "$directory/state"
 "$coulter" create "$directory/store.img" --size 1G >/dev/null
 uri=$("$coulter" --state-directory "$directory/state" attach "$directory/store.img" --via nbd-server)
 load() {
-    fio --name=load --ioengine=nbd --uri="$uri" --bs=4k --iodepth=8 --size=1g --output-format=json "$@"
+    # The engine itself prints a line where fio's report goes by default.
+    fio --name=load --ioengine=nbd --uri="$uri" --bs=4k --iodepth=8 --size=1g --output-format=json \
+        --output="$directory/fio.json" "$@" >/dev/null
 }
-load --rw=write --bs=1m >/dev/null
+load --rw=write --bs=1m
 scrub() { "$coulter" --state-directory "$directory/state" scrub store "$@" >/dev/null; }
 turn() {
     [ "$1" = quiet ] || scrub --background --restart
-    load --rw=randrw --rwmixread=70 --time_based --runtime="$seconds" | python3 -c '
+    load --rw=randrw --rwmixread=70 --time_based --runtime="$seconds"
+    python3 - "$directory/fio.json" <<'P'
 import json, sys
-job = json.load(sys.stdin)["jobs"][0]
+job = json.load(open(sys.argv[1]))["jobs"][0]
 p99 = lambda side: job[side]["clat_ns"]["percentile"]["99.000000"] / 1000
-print("%.0f %.0f %.0f" % (job["read"]["iops"] + job["write"]["iops"], p99("read"), p99("write")))'
+print("%.0f %.0f %.0f" % (job["read"]["iops"] + job["write"]["iops"], p99("read"), p99("write")))
+P
     [ "$1" = quiet ] || scrub --stop
 }
 echo "side, requests/s, p99 of reads and of writes in us"

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_micros(100);
 /// The longest wait asleep after which it looks the next time. To fall asleep and to wake is a part of it.
 const SHORT_SLEEP_MAX: Duration = Duration::from_micros(200);
-/// The longest time between two looks in which nobody else has had the processor.
-const LOOK_MAX: Duration = Duration::from_micros(50);
+/// The longest time between two looks in which nobody else has had the processor, or only who asks next: that one
+/// runs for tens of microseconds, others for a slice of the scheduler's, which is more than a millisecond.
+const LOOK_MAX: Duration = Duration::from_micros(500);
 /// How long it does not look after somebody else has had the processor, the first time.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The same, if it happens each time.
