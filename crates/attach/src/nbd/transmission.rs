@@ -392,6 +392,10 @@ impl Exchange for Transmission {
         self.replies.sent(count, |_, buffer| pool.give(buffer));
     }
 
+    fn outstanding(&self) -> usize {
+        self.session.outstanding()
+    }
+
     fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         (self.session.outstanding() > 0).then(|| self.session.completion_fd())
     }

@@ -49,6 +49,8 @@ pub(crate) trait Exchange {
     /// Ends the exchange with a client that is gone. Nothing more is sent, and the call returns
     /// when every buffer is back.
     fn abandon(&mut self);
+    /// Requests in flight.
+    fn outstanding(&self) -> usize;
     /// The descriptor that becomes readable at the next completion, for a sleep that begins now.
     /// `None` if no request is in flight.
     fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
@@ -74,13 +76,15 @@ pub(crate) struct Connection<'a, E> {
     /// Both directions are closed; polling the socket would only report that again.
     hung_up: bool,
     linger: Linger,
+    /// The most requests that were in flight at a time since the last sleep.
+    deepest: usize,
 }
 
 impl<'a, E: Exchange> Connection<'a, E> {
     pub(crate) fn new(socket: &'a OwnedFd, stop: &'a Stop, exchange: E) -> Connection<'a, E> {
         let (readable, writable, hung_up) = (true, true, false);
         let linger = Linger::default();
-        Connection { socket, stop, exchange, readable, writable, hung_up, linger }
+        Connection { socket, stop, exchange, readable, writable, hung_up, linger, deepest: 0 }
     }
 
     /// Serves the client to its end. The socket must not block.
@@ -105,6 +109,7 @@ impl<'a, E: Exchange> Connection<'a, E> {
         }
         loop {
             let input = self.take_input();
+            self.deepest = self.deepest.max(self.exchange.outstanding());
             let completed = self.exchange.handle_completions();
             let sent = match self.send_replies() {
                 Ok(sent) => sent,
@@ -122,10 +127,12 @@ impl<'a, E: Exchange> Connection<'a, E> {
             }
             if received || completed || sent {
                 self.linger.found(Instant::now);
-            } else if self.linger.looks_again(Instant::now()) {
+            } else if self.deepest <= 1 && self.linger.looks_again(Instant::now()) {
+                // Not where more is in flight at a time: a sleep costs each of the requests little then.
                 thread::yield_now();
                 self.readable = true;
             } else {
+                self.deepest = 0;
                 match self.sleep(None) {
                     Ok(Woken::ToWork) => {}
                     Ok(Woken::ToStop) => return CloseReason::Shutdown,

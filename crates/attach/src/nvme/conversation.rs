@@ -511,6 +511,13 @@ impl Exchange for Conversation<'_> {
         self.drop_replies();
     }
 
+    fn outstanding(&self) -> usize {
+        match &self.phase {
+            Phase::Io(io) => io.outstanding(),
+            _ => 0,
+        }
+    }
+
     fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.phase {
             Phase::Admin(admin) => admin.completion_fd(),
