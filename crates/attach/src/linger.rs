@@ -86,7 +86,7 @@ impl Linger {
 mod tests {
     use super::*;
 
-    /// What a thread whose waits took so many microseconds does in the next one.
+    /// A thread that has waited as often, for as many microseconds each time; and the time then.
     fn after(waits: &[u64]) -> (Linger, Instant) {
         let mut linger = Linger::default();
         let mut now = Instant::now();

@@ -180,7 +180,7 @@ fn choose_name(state: &StateDirectory, job: &Job, taken: &[Entry]) -> Result<Str
         }
     };
     state.check_name(&name)?;
-    // Of a daemon whose entry is gone already.
+    // A daemon whose entry is gone already may have left something.
     job.point.kind().release_leftovers(state, &name)?;
     match state.foreign_file(&name) {
         Some(path) => Err(StateError::ForeignFile { name, path }.into()),

@@ -173,7 +173,7 @@ impl<'a> Starting<'a> {
     }
 
     fn detach(&mut self) -> Result<(), Error> {
-        // Whoever found it meanwhile loses it.
+        // A client that has connected meanwhile is disconnected.
         self.point = None;
         self.entry.device.clone_from(&self.before.device);
         Ok(())

@@ -30,7 +30,7 @@ pub(crate) struct PaddingCost {
 }
 
 impl PaddingCost {
-    /// Of a segment with so many pages that have no hole, of those that it has.
+    /// The cost for a segment of `pages` pages, of which `kept` have no hole.
     pub(crate) fn new(times: &FlashTimes, kept: u32, pages: u32, page_blocks: u32) -> PaddingCost {
         assert!(kept <= pages, "no more pages are kept than there are");
         assert!(page_blocks > 0, "a page has a block at least");

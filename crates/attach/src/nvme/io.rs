@@ -589,8 +589,8 @@ impl Io {
             pool.give(second);
         }
         if status == Status::NAMESPACE_NOT_READY {
-            // Of a volume that is gone: an answer would have some hosts fail what others try again. The connection
-            // ends, and all of them try it again on the next.
+            // The volume is gone. With an answer some hosts would fail the command and others would try it again.
+            // Without one the connection ends, and all hosts try the command again on the next.
             assert!(self.is_over, "nothing is answered after this");
             return;
         }

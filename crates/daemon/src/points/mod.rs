@@ -1,7 +1,7 @@
 //! The attach points: a module and a row of [`KINDS`] for each.
 //!
-//! A [`Kind`] is what is known of all attach points of one sort, whoever made them: its word, what the host
-//! gets, what becomes of it when its daemon dies. A [`Point`] is one that a job asks for, with its place and its
+//! A [`Kind`] is what holds for all attach points of one sort: the word for it, what the host gets, and what
+//! becomes of it when its daemon dies. A [`Point`] is one that a job asks for, with its place and its
 //! options.
 //!
 //! To add one: a module with both, and its row. The command line, the state directory, `--via auto`, recovery
@@ -189,7 +189,7 @@ pub trait Point: fmt::Debug + Send {
         _service: Arc<dyn BlockService>,
         _descriptor: OwnedFd,
     ) -> Result<Box<dyn AttachPoint>, Error> {
-        // It hands nothing over: whoever is to serve it next takes it over.
+        // It hands nothing over. The next daemon takes it over by recovery.
         Err(ground.failed("it is taken over by `attach --recover`"))
     }
 }

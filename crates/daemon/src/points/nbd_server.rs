@@ -41,7 +41,7 @@ impl Kind for NbdServer {
 pub enum NbdServerPoint {
     /// On a socket in the state directory.
     InState,
-    /// On a socket that whoever started this process has opened.
+    /// On a socket that the parent process has opened.
     Inherited,
     /// At an address of the user's.
     At {

@@ -68,7 +68,7 @@ impl Namespace {
             return Err("it is a partition, and commands are for whole namespaces".to_owned());
         }
         if let Some(partition) = partition_of(&directory) {
-            // They are the kernel's, which keeps whoever uses one apart from whoever uses them all.
+            // The kernel keeps users of one partition apart from users of the whole; passthrough would not.
             return Err(format!("it has partitions, such as {partition}"));
         }
         let path = Path::new("/dev").join(format!("ng{numbers}"));
