@@ -14,6 +14,8 @@ readonly bare_target=x86_64-unknown-none
 readonly bare_frame_max=2048
 # Seconds that one test program may take; the longest takes two minutes on a machine that has nothing else to do.
 readonly program_seconds_max=1200
+# Directories of the test programs that compute for minutes.
+readonly computing='/crates/\(sim\|canary-sim\|bench\) '
 
 part_format() {
   cargo fmt --all -- --check
@@ -48,7 +50,8 @@ part_bare() {
 # or that takes twenty minutes, does not keep the others from running.
 #
 # Cargo runs one program after the other, and most of those that take long wait for daemons and disks. So as
-# many run at once as there are processors, each with some tests at once. What one prints comes when it ends.
+# many run at once as there are processors, each with some tests at once; and beside them, one after the other,
+# those that compute for minutes. What one prints comes when it ends.
 #
 # Those that make mount namespaces run alone, and first: a namespace holds copies of what other programs have
 # mounted, and keeps these file systems on their devices when they are unmounted.
@@ -67,7 +70,10 @@ part_tests() {
   grep -l '"unshare"' crates/*/tests/*.rs | sed 's|\(.*\)/tests/\(.*\)\.rs|/\1 .*/\2-|' >"$work/alone"
   touch "$work/log"
   grep -f "$work/alone" "$work/programs" | run_programs 1 "$work" || status=1
-  grep -v -f "$work/alone" "$work/programs" | run_programs "$(nproc)" "$work" || status=1
+  grep -v -f "$work/alone" "$work/programs" >"$work/others"
+  grep "$computing" "$work/others" | run_programs 1 "$work" &
+  grep -v "$computing" "$work/others" | run_programs "$(nproc)" "$work" || status=1
+  wait "$!" || status=1
   cargo test --workspace --doc --no-fail-fast 2>&1 | tee -a "$work/log" || status=1
   if grep -q 'SKIPPED' "$work/log"; then
     echo
