@@ -27,6 +27,7 @@
 use crate::api::RecordRef;
 use crate::loads::Waiter;
 use crate::map::LoadPurpose;
+use crate::memory::{NoMemory, list};
 use crate::pacing::metadata_blocks;
 use crate::shared::Shared;
 use alloc::vec::Vec;
@@ -34,7 +35,7 @@ use coulter_format::Lba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::checksum::Kind;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::record::Extent;
+use coulter_format::record::{ATOMIC_BLOCKS_MAX, Extent};
 
 const LEAF: u64 = ENTRIES_PER_PAGE as u64;
 const ROOT: u64 = LEAF * LEAF;
@@ -51,7 +52,6 @@ pub(crate) enum Admission {
 }
 
 /// What was promised to writes that did not take effect yet, and what the sweep was asked for.
-#[derive(Default)]
 pub(crate) struct Promises {
     /// Blocks.
     pub(crate) blocks: u64,
@@ -59,8 +59,18 @@ pub(crate) struct Promises {
     pub(crate) discards: u32,
     /// New roots of the write in hand; kept for its memory.
     roots: Vec<u64>,
+    /// Its leaves that have no page yet; kept for its memory.
+    leaves: Vec<u64>,
     /// Nothing is unsettled once the sweep has come here.
     settled_at: Option<SweepPosition>,
+}
+
+impl Promises {
+    /// None, with room for the leaves and roots of the largest write: a block in each.
+    pub(crate) fn new() -> Result<Promises, NoMemory> {
+        let (roots, leaves) = (list(ATOMIC_BLOCKS_MAX)?, list(ATOMIC_BLOCKS_MAX)?);
+        Ok(Promises { blocks: 0, discards: 0, roots, leaves, settled_at: None })
+    }
 }
 
 impl Shared {
@@ -113,7 +123,12 @@ impl Shared {
     fn has_roots_for<'e>(&mut self, written: impl Iterator<Item = &'e Extent>) -> bool {
         let roots = &mut self.promises.roots;
         roots.clear();
-        roots.extend(written.flat_map(roots_of).filter(|root| !self.map.has_root(*root)));
+        for root in written.flat_map(roots_of).filter(|root| !self.map.has_root(*root)) {
+            if roots.last() != Some(&root) {
+                assert!(roots.len() < roots.capacity(), "no write concerns so many roots");
+                roots.push(root);
+            }
+        }
         roots.sort_unstable();
         roots.dedup();
         (self.map.root_count() + roots.len()) as u64 <= self.map.roots_max()
@@ -131,31 +146,38 @@ impl Shared {
         capacity + metadata_blocks(capacity)
     }
 
-    /// Blocks that these extents need besides what is charged already. `None`: a leaf must be loaded, or
-    /// a discard take effect, before that is known.
+    /// Blocks that these extents need besides what is charged already. Their new roots are those that were noted
+    /// last. `None`: a leaf must be loaded, or a discard take effect, before that is known.
     fn needed_exactly<'e>(&mut self, written: impl Iterator<Item = &'e Extent>) -> Option<u64> {
         if self.promises.discards > 0 {
             return None;
         }
-        let (mut needed, mut latest) = (0, None);
-        let mut unknown = None;
+        let mut leaves = core::mem::take(&mut self.promises.leaves);
+        leaves.clear();
+        let (mut blocks, mut unknown) = (0, None);
         for extent in written {
             for lba in extent.key..extent.key + u64::from(extent.count) {
                 let leaf = lba / LEAF;
-                if latest.replace(leaf) != Some(leaf) {
-                    needed += u64::from(!self.map.has_page_or_update(leaf));
-                    needed += u64::from(!self.map.has_root(leaf / LEAF));
-                }
                 match self.map.presence(Lba(lba)) {
-                    Some(is_mapped) => needed += u64::from(!is_mapped),
+                    Some(is_mapped) => blocks += u64::from(!is_mapped),
+                    // A leaf that is damaged tells nothing, and never will: what is written to it is new.
+                    None if self.map.is_doubtful(leaf) => blocks += 1,
                     None => unknown = Some(leaf),
+                }
+                if !self.map.has_page_or_update(leaf) && leaves.last() != Some(&leaf) {
+                    assert!(leaves.len() < leaves.capacity(), "no write concerns so many leaves");
+                    leaves.push(leaf);
                 }
             }
         }
+        // The ranges of a write are in any order, and several may lie in one leaf.
+        leaves.sort_unstable();
+        leaves.dedup();
+        let needed = blocks + (leaves.len() + self.promises.roots.len()) as u64;
+        self.promises.leaves = leaves;
         let Some(leaf) = unknown else { return Some(needed) };
-        // A leaf that is damaged tells nothing, and never will: what is written to it is new.
-        let is_ready = self.load_for(leaf, Waiter::Nobody, LoadPurpose::Clean);
-        (is_ready && self.map.is_doubtful(leaf)).then_some(needed + 1)
+        self.load_for(leaf, Waiter::Nobody, LoadPurpose::Clean);
+        None
     }
 
     /// There is no room as things stand: whether something under way may make some.

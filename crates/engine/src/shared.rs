@@ -184,7 +184,7 @@ impl Shared {
             pacing: Pacing::default(),
             placer: Placer::new(config.placement, 0),
             signals: Signals::default(),
-            promises: Promises::default(),
+            promises: Promises::new()?,
             cache: None,
             statistics: Apart::new(Statistics::default())?,
             superblock: PLACEHOLDER,

@@ -29,6 +29,13 @@ fn a_superblock_that_cannot_be_read_once_costs_nothing() {
     holds(include_str!("superblock.plan"));
 }
 
+/// A write of 75 ranges in any order was refused as one for which a sparse store had no room: a leaf was counted each time
+/// that a range after another leaf's concerned it, and a new root once for each leaf.
+#[test]
+fn a_write_of_many_needs_each_new_leaf_and_root_once() {
+    holds(include_str!("many_in_any_order.plan"));
+}
+
 /// With the mistakes of the same names both fail: see `canary-sim`.
 #[test]
 fn holes_are_filled_when_their_readers_are_gone_and_dead_headers_are_not_believed() {
