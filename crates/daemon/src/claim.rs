@@ -116,6 +116,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             device: None,
             process: Process::current(),
             failure: None,
+            in_doubt_bytes: None,
             ending: false,
             ..waiting.clone()
         },
@@ -130,6 +131,7 @@ fn try_claim(state: &StateDirectory, job: &Job) -> Result<Claim, Error> {
             volume_size_bytes: 0,
             read_only: job.opening.read_only,
             failure: None,
+            in_doubt_bytes: None,
             ending: false,
             acknowledge: job.opening.acknowledge,
             attached_at_unix_seconds: unix_seconds(),

@@ -61,6 +61,9 @@ pub struct Entry {
     /// Why it can do less than it was attached for, if it can.
     #[serde(default)]
     pub failure: Option<String>,
+    /// Bytes of the volume in doubt, if it is degraded: reading them fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_doubt_bytes: Option<u64>,
     /// Whether its daemon is ending: it writes out what hosts have written, and answers no command.
     #[serde(default)]
     pub ending: bool,
@@ -95,7 +98,8 @@ impl Entry {
             State::Running | State::ReadOnly(ReadOnlyReason::Opened) | State::Closed => None,
             failed => Some(failed.to_string()),
         };
-        Entry { read_only: *state != State::Running, failure, ..self.clone() }
+        let in_doubt_bytes = state.in_doubt_bytes();
+        Entry { read_only: !state.takes_writes(), failure, in_doubt_bytes, ..self.clone() }
     }
 
     /// Whether the volume is of the store at `path`; `None` if its file was there, and another one is
@@ -140,6 +144,7 @@ impl Entry {
             volume_size_bytes: 4096,
             read_only: false,
             failure: None,
+            in_doubt_bytes: None,
             ending: false,
             attached_at_unix_seconds: 1,
             metrics: None,

@@ -27,6 +27,7 @@ pub mod cache;
 mod claim;
 pub mod control;
 pub mod copying;
+mod degraded;
 pub mod detach;
 mod device_link;
 mod entry;

@@ -55,6 +55,11 @@ pub(crate) fn render(facts: &Facts) -> String {
         Facts::Volume(status) => {
             let running = u8::from(status.entry.failure.is_none());
             page.gauge("running", "1 if it can do all that it was attached for", running);
+            let in_doubt = status.entry.in_doubt_bytes;
+            let help = "1 if metadata was damaged beyond repair when it was opened";
+            page.gauge("degraded", help, u8::from(in_doubt.is_some()));
+            let help = "Bytes of the volume that cannot be read for that reason";
+            page.gauge("in_doubt_bytes", help, in_doubt.unwrap_or(0));
             page.gauge("uptime_seconds", "Since it was attached", status.uptime_seconds);
             let help = "Bytes written to the device per byte written by the host";
             page.gauge("write_amplification", help, status.write_amplification);
@@ -301,9 +306,29 @@ mod tests {
             (State::ReadOnly(ReadOnlyReason::Opened), 1, 1),
             (State::ReadOnly(failed), 0, 1),
             (State::Failed("it panicked".into()), 0, 1),
+            (State::Degraded { in_doubt_bytes: 8192 }, 0, 0),
         ] {
             let page = page_of(state);
             for (metric, value) in [("running", running), ("read_only", read_only)] {
+                let line = format!("coulter_{metric}{{name=\"a\"}} {value}");
+                assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_degraded_volume_tells_how_much_is_in_doubt() {
+        let degraded =
+            |in_doubt_bytes| State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes });
+        for (state, is_degraded, in_doubt) in [
+            (State::Running, 0, 0),
+            (State::ReadOnly(ReadOnlyReason::Opened), 0, 0),
+            (State::Degraded { in_doubt_bytes: 8192 }, 1, 8192),
+            (degraded(4096), 1, 4096),
+            (degraded(0), 1, 0),
+        ] {
+            let page = page_of(state);
+            for (metric, value) in [("degraded", is_degraded), ("in_doubt_bytes", in_doubt)] {
                 let line = format!("coulter_{metric}{{name=\"a\"}} {value}");
                 assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
             }

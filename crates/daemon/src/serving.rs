@@ -367,7 +367,10 @@ impl Serving {
             }
         }
         let (state, trouble) = (self.backing.state(), self.outside.trouble());
-        if state != self.state {
+        let less_in_doubt = self.state.takes_writes() && state.takes_writes();
+        if state != self.state && less_in_doubt {
+            log::info!(state:%; "less of the volume is in doubt");
+        } else if state != self.state {
             log::error!(state:%; "the volume can do less than before");
         }
         if trouble != self.trouble {
@@ -378,10 +381,12 @@ impl Serving {
                 None => log::info!("what was done to the volume was undone"),
             }
         }
-        if state != self.state || trouble != self.trouble {
+        let now = self.entry.in_state(&state);
+        let failure = now.failure.clone().or_else(|| trouble.clone());
+        // What was in doubt when it was opened may be known before this looks for the first time.
+        let is_news = failure != self.entry.failure;
+        if state != self.state || trouble != self.trouble || is_news {
             // Whoever lists it does not ask it: it is kept listed as it is now.
-            let now = self.entry.in_state(&state);
-            let failure = now.failure.clone().or_else(|| trouble.clone());
             self.entry = Entry { failure, ..now };
             (self.state, self.trouble) = (state, trouble);
         }

@@ -3,10 +3,12 @@
 //! The library's statistics travel as they are, so that a counter that it adds shows up without a
 //! change here; this file only adds the ratios that people ask for.
 
+use crate::degraded;
 use crate::opening::Acknowledge;
 use crate::replication::{ReplicaFacts, UsageFacts};
 use crate::scrub::{ScrubFacts, Stage};
 use crate::state::Entry;
+use coulter_format::BLOCK_SIZE;
 use coulter_terminal::Size;
 use coulter_terminal::{self as terminal, BOLD};
 use serde::{Deserialize, Serialize};
@@ -386,6 +388,11 @@ impl fmt::Display for Status {
         let Entry { uuid, label, version, .. } = &self.entry;
         let label = if label.is_empty() { String::new() } else { format!(", LABEL={label}") };
         writeln!(f, "  identity   UUID={uuid}{label}, coulter {version}")?;
+        if let Some(in_doubt) = self.entry.in_doubt_bytes {
+            let blocks = in_doubt / BLOCK_SIZE as u64;
+            let remedy = degraded::remedy(&self.entry, in_doubt);
+            writeln!(f, "  degraded   {blocks} blocks in doubt: {remedy}")?;
+        }
         if self.entry.acknowledge == Acknowledge::Buffered {
             writeln!(
                 f,

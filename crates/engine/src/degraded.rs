@@ -148,8 +148,9 @@ impl Doubt {
         self.ranges.retain(|range| !range.is_empty());
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.ranges.clear();
+    /// Asks for the memory that [`Doubt::remove`] may need.
+    pub(crate) fn reserve(&mut self) -> Result<(), NoMemory> {
+        memory::reserve_in_all(&mut self.ranges, RANGES_MAX)
     }
 
     /// Addresses in doubt.

@@ -34,7 +34,8 @@ impl Engine {
         self.shared.degradation.as_ref()
     }
 
-    /// Host addresses of which nobody knows the newest value: reading them is an error. Ranges that ascend.
+    /// Host addresses of which the newest value is unknown since the store was opened: reading them is an error until
+    /// they are written or discarded. Ranges that ascend.
     pub fn in_doubt(&self) -> &[Range<u64>] {
         self.shared.map.doubt().ranges()
     }

@@ -172,6 +172,7 @@ fn of_a_missing_record_that_is_told_of_only_its_own_addresses_are_in_doubt() {
         let mut hand = opened(&damaged);
         // The last of its blocks was written again.
         assert_eq!(errors(&mut hand, &expected, &context), 3, "{context}");
+        assert_eq!(hand.engine.in_doubt_count(), 3, "{context}");
         assert_eq!(hand.read(3 * number).map(|read| read.is_err()), Some(true), "{context}");
     }
 }
@@ -185,8 +186,9 @@ fn a_store_of_which_all_that_is_lost_is_known_takes_writes_and_remembers_what_is
     assert_eq!(hand.engine.phase(), Phase::Running);
     assert_eq!(hand.engine.read_only(), None);
     assert!(hand.engine.degradation().is_some());
-    assert_eq!(hand.engine.in_doubt(), [], "it is lost");
+    assert_eq!(hand.engine.in_doubt(), [const { 6..9 }]);
     assert!(hand.write(6, 1, 99), "it takes writes");
+    assert_eq!(hand.engine.in_doubt(), [const { 7..9 }], "what was written is known again");
     expected[6] = 99;
     for opening in 0..3 {
         let lost = (0..).zip(&expected).filter_map(|(lba, value)| match hand.read(lba) {
@@ -216,6 +218,7 @@ fn of_a_missing_record_that_nothing_tells_of_all_that_was_not_written_since_is_i
         let since = 3 * (number + 2)..3 * (RECORDS - 1) + 4;
         let found = errors(&mut hand, &expected, &context);
         assert_eq!(found, expected.len() as u64 - (since.end - since.start), "{context}");
+        assert_eq!(hand.engine.in_doubt_count(), found, "it is told how much: {context}");
         let hand = Hand::open(damaged, config(Degraded::ReadWrite));
         assert_eq!(hand.engine.read_only(), Some(0), "nobody knows what is lost: {context}");
     }

@@ -85,8 +85,8 @@ pub(crate) struct EventLoop {
     guest: Option<Guest>,
     /// Whether a sleep was prepared that somebody else sleeps.
     is_armed: bool,
-    /// What was last told about writing; see [`Driver::read_only`].
-    read_only: Option<i32>,
+    /// What was last told: see [`Driver::read_only`] and [`Driver::in_doubt_bytes`].
+    known: (Option<i32>, Option<u64>),
     /// What was last told to have failed.
     failures: Failures,
     latencies: Latencies,
@@ -137,7 +137,7 @@ impl EventLoop {
             listener: None,
             guest: None,
             is_armed: false,
-            read_only: None,
+            known: (None, None),
             failures: Failures::default(),
             latencies: Latencies::default(),
             counts: LoopCounts::default(),
@@ -522,24 +522,27 @@ impl EventLoop {
         self.touched = touched;
     }
 
-    /// Tells others when something has failed, and when writing becomes impossible.
+    /// Tells others when something has failed, when writing becomes impossible, and when less is in doubt.
     fn note_state(&mut self) {
         let failures = self.driver().failures();
         if failures != self.failures {
             self.failures = failures;
             self.shared.set_failures(failures);
         }
-        let read_only = self.driver().read_only();
-        if read_only == self.read_only {
+        let known = (self.driver().read_only(), self.driver().in_doubt_bytes());
+        if known == self.known {
             return;
         }
-        self.read_only = read_only;
-        let reason = match read_only {
-            None => return,
-            Some(0) => self.driver().degraded().unwrap_or(ReadOnlyReason::Opened),
-            Some(errno) => ReadOnlyReason::Failed { errno },
-        };
-        self.shared.set_state(State::ReadOnly(reason));
+        self.known = known;
+        self.shared.set_state(match known {
+            (None, None | Some(0)) => State::Running,
+            (None, Some(in_doubt_bytes)) => State::Degraded { in_doubt_bytes },
+            (Some(0), None) => State::ReadOnly(ReadOnlyReason::Opened),
+            (Some(0), Some(in_doubt_bytes)) => {
+                State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes })
+            }
+            (Some(errno), _) => State::ReadOnly(ReadOnlyReason::Failed { errno }),
+        });
     }
 
     /// Completes whatever is left, and notes how it ended.

@@ -107,7 +107,7 @@ impl LocalVolume {
 
     /// Whether writes are refused.
     pub fn read_only(&self) -> bool {
-        self.state() != State::Running
+        !self.state().takes_writes()
     }
 
     /// What it has done so far. Of a volume that has ended: what it had done then.

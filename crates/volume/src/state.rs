@@ -22,6 +22,12 @@ use std::time::{Duration, Instant};
 pub enum State {
     /// Everything.
     Running,
+    /// Everything, but something was damaged beyond repair when it was opened: reading what is in doubt is an error until
+    /// it is written or discarded.
+    Degraded {
+        /// Bytes of host addresses of which the newest content is unknown.
+        in_doubt_bytes: u64,
+    },
     /// Reading only.
     ReadOnly(ReadOnlyReason),
     /// Nothing: it was closed.
@@ -49,10 +55,31 @@ pub enum ReadOnlyReason {
     },
 }
 
+impl State {
+    /// Whether writes are taken.
+    pub fn takes_writes(&self) -> bool {
+        matches!(self, State::Running | State::Degraded { .. })
+    }
+
+    /// Bytes in doubt, of a volume that is degraded.
+    pub fn in_doubt_bytes(&self) -> Option<u64> {
+        match self {
+            State::Degraded { in_doubt_bytes }
+            | State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes }) => Some(*in_doubt_bytes),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             State::Running => write!(f, "running"),
+            State::Degraded { in_doubt_bytes } => write!(
+                f,
+                "degraded: metadata was damaged beyond repair; {} are in doubt, and reading them fails until they are written",
+                Bytes(*in_doubt_bytes)
+            ),
             State::ReadOnly(ReadOnlyReason::Opened) => write!(f, "read-only: opened so"),
             State::ReadOnly(ReadOnlyReason::Degraded { in_doubt_bytes: 0 }) => {
                 write!(

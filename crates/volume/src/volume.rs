@@ -225,7 +225,7 @@ impl BlockService for Volume {
     }
 
     fn read_only(&self) -> bool {
-        self.state() != State::Running
+        !self.state().takes_writes()
     }
 
     fn describe(&self) -> Description {

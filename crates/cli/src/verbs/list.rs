@@ -150,11 +150,9 @@ impl Listed {
     /// Why the command ends with 1: a volume that can do less than it was attached for, or that nobody
     /// serves.
     fn failure(&self, state: &StateDirectory) -> Option<DaemonError> {
-        let name = self.entry.name.clone();
-        match (&self.entry.failure, self.killed) {
-            (_, true) => Some(Killed::new(state, &self.entry).error()),
-            (Some(failure), false) => Some(DaemonError::Failed { name, failure: failure.clone() }),
-            (None, false) => None,
+        match self.killed {
+            true => Some(Killed::new(state, &self.entry).error()),
+            false => DaemonError::less(&self.entry),
         }
     }
 

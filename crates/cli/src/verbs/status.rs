@@ -63,10 +63,8 @@ struct Silent {
 impl Silent {
     /// One that has answered, and can do less than it should.
     fn of_failed(status: &Facts) -> Option<Silent> {
-        let Entry { name, failure, process, .. } = status.entry();
-        let (name, failure) = (name.clone(), failure.clone()?);
-        let error = Error::from(DaemonError::Failed { name, failure }).into();
-        Some(Silent { process: *process, error })
+        let error = Error::from(DaemonError::less(status.entry())?).into();
+        Some(Silent { process: status.entry().process, error })
     }
 }
 

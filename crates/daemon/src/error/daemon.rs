@@ -1,5 +1,6 @@
 //! About attach points and the processes that serve them.
 
+use crate::degraded;
 use crate::state::Entry;
 use crate::store_fate::StoreFate;
 use coulter_terminal::{Report, Size, fault, usage};
@@ -24,6 +25,8 @@ pub enum DaemonError {
         /// Why.
         failure: String,
     },
+    /// Metadata of a volume was damaged beyond repair when it was attached.
+    Degraded { name: String, failure: String, remedy: String },
     /// The device does not lead to the volume any more.
     DeviceTaken { name: String, device: String },
     /// Somebody uses the volume.
@@ -93,6 +96,17 @@ impl DaemonError {
         }
     }
 
+    /// Why the volume of `entry` can do less than it was attached for, if it can.
+    pub fn less(entry: &Entry) -> Option<DaemonError> {
+        let (name, failure) = (entry.name.clone(), entry.failure.clone()?);
+        Some(match entry.in_doubt_bytes {
+            Some(in_doubt) => {
+                DaemonError::Degraded { name, failure, remedy: degraded::remedy(entry, in_doubt) }
+            }
+            None => DaemonError::Failed { name, failure },
+        })
+    }
+
     /// The daemon of `entry` is ending, and nobody has stopped it while it does.
     pub fn ending(entry: &Entry) -> DaemonError {
         match entry.process.is_stopped() {
@@ -126,6 +140,9 @@ impl DaemonError {
                     "what was flushed before is safe; mend that, then `coulter detach {name}` and attach \
                      it again"
                 )),
+            DaemonError::Degraded { name, failure, remedy } => {
+                fault(format!("'{name}' is damaged")).why(failure.as_str()).help(remedy.as_str())
+            }
             DaemonError::DeviceTaken { name, device } => {
                 fault(format!("{device} does not lead to '{name}' any more"))
                     .why("it was detached by other means than `coulter detach`")

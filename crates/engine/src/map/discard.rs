@@ -12,12 +12,12 @@ impl Map {
     pub(crate) fn discard(&mut self, segments: &mut Segments, lba: Lba, count: u64, now: Sequence) {
         let per_leaf = ENTRIES_PER_PAGE as u64;
         let end = lba.0 + count;
+        self.end_doubt(lba.0..end);
         let mut next = lba.0;
         while next < end {
             let leaf_end = (next / per_leaf + 1) * per_leaf;
             if !self.has_root(next / per_leaf / per_leaf) {
                 // Nothing was written there before, or it would exist.
-                self.doubt.remove(next..leaf_end.min(end));
             } else if next.is_multiple_of(per_leaf) && leaf_end <= end {
                 self.discard_leaf(segments, next / per_leaf, now);
             } else {
@@ -33,8 +33,6 @@ impl Map {
     /// Unmaps a whole leaf. Nothing is loaded: if the leaf page is only on the device, its
     /// locations are released when it is looked at next.
     pub(crate) fn discard_leaf(&mut self, segments: &mut Segments, key: u64, now: Sequence) {
-        let start = key * ENTRIES_PER_PAGE as u64;
-        self.doubt.remove(start..start + ENTRIES_PER_PAGE as u64);
         let place = self.directory.place(key);
         let leaf = *self.directory.leaf(place);
         let loaded = self.directory.is_loaded(place);

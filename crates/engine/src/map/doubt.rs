@@ -15,8 +15,21 @@ use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::{BlockPointer, Lba};
 
 impl Map {
+    /// Addresses of which reading is an error since the store was opened degraded.
     pub(crate) fn doubt(&self) -> &Doubt {
-        &self.doubt
+        assert!(self.doubt.is_empty() || self.lost.is_empty(), "what is lost is in doubt no more");
+        if self.lost.is_empty() { &self.doubt } else { &self.lost }
+    }
+
+    /// A write or a discard of these addresses took effect: they are known again.
+    #[inline]
+    pub(crate) fn end_doubt(&mut self, range: Range<u64>) {
+        if !self.doubt.is_empty() {
+            self.doubt.remove(range.clone());
+        }
+        if !self.lost.is_empty() {
+            self.lost.remove(range);
+        }
     }
 
     /// From now on these addresses are in doubt, whatever was known of them so far. While a store is opened.
@@ -113,7 +126,8 @@ impl Map {
                 self.unreserve(1);
             }
         }
-        self.doubt.clear();
+        self.lost = core::mem::take(&mut self.doubt);
+        self.lost.reserve()?;
         Ok(true)
     }
 

@@ -97,6 +97,8 @@ pub(crate) struct Map {
     recovery: RecoveryMemory,
     /// Addresses of which the newest value is damaged beyond repair, unless chain or array tell another.
     doubt: Doubt,
+    /// Addresses that were in doubt and are marked lost, until they are written or discarded: for those who ask how many.
+    lost: Doubt,
     /// Until all has been replayed.
     is_recovering: bool,
     /// Cells promised to blocks in flight.
@@ -191,6 +193,7 @@ impl Map {
             budget,
             recovery: RecoveryMemory::new((budget_size / FRAME_SIZE_MAX) as usize),
             doubt: Doubt::default(),
+            lost: Doubt::default(),
             is_recovering: true,
             reserved_cells: 0,
             relocating: 0,

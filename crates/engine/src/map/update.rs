@@ -34,6 +34,7 @@ impl Map {
     ) -> bool {
         let (key, index) = split(lba);
         let place = self.directory.place(key);
+        self.end_doubt(lba.0..lba.0 + 1);
         self.note_update(place, lba.0 << 1);
         if pointer.is_mapped() {
             segments.retain(pointer.pba);

@@ -38,6 +38,11 @@ impl Segments {
         self.uncounted = true;
     }
 
+    /// Whether it is known what counts in which segment.
+    pub(crate) fn counts(&self) -> bool {
+        !self.uncounted
+    }
+
     /// The checkpoint says that a segment is patched.
     pub(crate) fn restore_patched(&mut self, segment: SegmentIndex) {
         self.set_patched(segment, true);

@@ -42,7 +42,6 @@ use crate::memory::Memory;
 use crate::message::{SessionId, Submission};
 use crate::pool::Pool;
 use crate::service::{BLOCK_SIZE, Completion, Operation, RequestError};
-use crate::state::ReadOnlyReason;
 use crate::tuning::{Retuning, Tuning};
 use answers::Lost;
 use conflicts::{Admission, Conflicts};
@@ -258,11 +257,10 @@ impl Driver {
         self.engine.read_only()
     }
 
-    /// Why it refuses writes, if something was damaged beyond repair.
-    pub(crate) fn degraded(&self) -> Option<ReadOnlyReason> {
+    /// Bytes in doubt, if something was damaged beyond repair when it was opened.
+    pub(crate) fn in_doubt_bytes(&self) -> Option<u64> {
         self.engine.degradation()?;
-        let in_doubt_bytes = self.engine.in_doubt_count().saturating_mul(BLOCK_SIZE);
-        Some(ReadOnlyReason::Degraded { in_doubt_bytes })
+        Some(self.engine.in_doubt_count().saturating_mul(BLOCK_SIZE))
     }
 
     /// What has failed so far.
