@@ -134,6 +134,9 @@ programs: ## databases, mail and files on a volume and beside it, on this disk a
 million-files: build ## a million files on `coulter fs` and `coulter overlay`: time, and memory of the daemons
 	scripts/million_files.sh $(ARGUMENTS)
 
+mount-mapped: build ## how long a mount takes after a kill, with a million files and 100 GiB mapped
+	scripts/mount_mapped.sh $(ARGUMENTS)
+
 power-cut: ## 200 power cuts and more under ext4, XFS, Btrfs, SQLite, PostgreSQL, `coulter fs`, `coulter overlay`
 	scripts/setup.sh test
 	$(CARGO) build --release --package coulter-cli
