@@ -60,19 +60,22 @@ impl Purpose {
 /// Blocks of a host read at most.
 pub(crate) const EXPECTED_MAX: usize = coulter_format::record::ATOMIC_BLOCKS_MAX;
 
+#[derive(Default)]
 struct IoSlot {
     purpose: Option<Purpose>,
     /// Blocks that it counts for in the background, from when it is taken on.
     background: u32,
-    /// Checksums that a host read expects; else a list without memory.
+    /// The checksum that a host read of one block expects.
+    single: [u32; 1],
+    /// Those of a longer one; else a list without memory.
     expected: Vec<u32>,
 }
 
 /// The table of commands.
 pub(crate) struct Ios {
     slots: Vec<IoSlot>,
-    /// Lists of checksums that no read has, each with room for the longest. There are as many lists as host reads were
-    /// ever out at once, in whichever slots.
+    /// Lists of checksums that no read has, each with room for the longest. There are as many lists as host reads of
+    /// several blocks were ever out at once, in whichever slots.
     lists: Vec<Vec<u32>>,
     free: Vec<IoId>,
     queue: VecDeque<Io>,
@@ -85,7 +88,7 @@ pub(crate) struct Ios {
 
 impl Ios {
     pub(crate) fn new(capacity: usize) -> Result<Ios, NoMemory> {
-        let slot = |_| IoSlot { purpose: None, background: 0, expected: Vec::new() };
+        let slot = |_| IoSlot::default();
         Ok(Ios {
             slots: memory::listed((0..capacity).map(slot))?,
             lists: memory::list(capacity)?,
@@ -101,7 +104,7 @@ impl Ios {
     /// Queues a command.
     pub(crate) fn start(&mut self, purpose: Purpose, command: Command) -> IoId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(IoSlot { purpose: None, background: 0, expected: Vec::new() });
+            self.slots.push(IoSlot::default());
             IoId(self.slots.len() as u32 - 1)
         });
         self.slots[id.0 as usize].purpose = Some(purpose);
@@ -114,16 +117,23 @@ impl Ios {
     /// Queues a host read with the checksums that it must find.
     pub(crate) fn start_read(&mut self, part: ReadPart, command: Command, expected: &[u32]) {
         let id = self.start(Purpose::Read(part), command);
+        let slot = &mut self.slots[id.0 as usize];
+        assert!(slot.expected.is_empty(), "the one before has given its list back");
+        if let [only] = expected {
+            slot.single = [*only];
+            return;
+        }
         let mut list = self.lists.pop().unwrap_or_else(|| Vec::with_capacity(EXPECTED_MAX));
         assert!(expected.len() <= EXPECTED_MAX, "a read is no longer");
         assert!(list.is_empty(), "a list comes back empty");
         list.extend_from_slice(expected);
-        self.slots[id.0 as usize].expected = list;
+        slot.expected = list;
     }
 
     /// The checksums of a host read that has just completed.
     pub(crate) fn expected(&self, id: IoId) -> &[u32] {
-        &self.slots[id.0 as usize].expected
+        let slot = &self.slots[id.0 as usize];
+        if slot.expected.is_empty() { &slot.single } else { &slot.expected }
     }
 
     /// What a command was for. Its slot stays until [`Ios::recycle`].

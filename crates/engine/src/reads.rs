@@ -65,48 +65,49 @@ impl Reads {
 
     /// Goes on from where the read stopped: until it is all issued, or a page must be loaded.
     pub(crate) fn go_on(&mut self, shared: &mut Shared, slot: u32, buffers: &mut impl Buffers) {
-        let mut run: Option<Run> = None;
-        loop {
-            let Work::Read { lba, count, buffer, wants, cursor, .. } =
-                shared.requests.slot(slot).work
-            else {
-                panic!("only a read goes on")
-            };
-            if cursor == count || shared.ios.out_count() > READS_OUT_MAX {
-                break;
-            }
-            let block = Lba(lba.0 + u64::from(cursor));
-            let lookup = shared.map.lookup(block);
-            // What is damaged is mapped: reading it is an error, not zeros.
-            let is_told = matches!(lookup, Lookup::Mapped(_) | Lookup::Damaged);
-            if wants == Wants::Presence && is_told {
-                // That is all that was asked.
-            } else if wants == Wants::Presence && lookup == Lookup::Unmapped {
-                buffers.absent(buffer, cursor, 1);
-            } else if let Lookup::Mapped(pointer) = lookup {
-                if let Some(cache) = &shared.cache {
-                    cache.fill(block, pointer);
-                }
-                run = Some(self.extend_run(shared, slot, run, pointer, cursor));
-            } else if lookup == Lookup::Unmapped {
-                buffers.zero(buffer, cursor, 1);
-            } else if lookup == Lookup::Damaged {
-                shared.statistics.corrupt_blocks += 1;
-                shared.requests.fail(slot, Failure::Corrupt(block));
-            } else if let Lookup::Miss(key) = lookup {
-                self.issue_run(shared, slot, run);
-                shared.load(key, Waiter::Read(slot));
-                return;
-            }
-            advance(shared, slot, 1, 0);
-        }
-        self.issue_run(shared, slot, run);
-        let Work::Read { count, cursor, outstanding, .. } = shared.requests.slot(slot).work else {
+        let Work::Read { lba, count, buffer, wants, cursor: begun, .. } =
+            shared.requests.slot(slot).work
+        else {
             panic!("only a read goes on")
         };
-        if cursor < count {
+        assert!(begun <= count, "no read goes beyond its end");
+        let (mut cursor, mut run, mut missing) = (begun, None, None);
+        while cursor < count && shared.ios.out_count() <= READS_OUT_MAX {
+            let block = Lba(lba.0 + u64::from(cursor));
+            match (shared.map.lookup(block), wants) {
+                (Lookup::Mapped(pointer), Wants::Data) => {
+                    if let Some(cache) = &shared.cache {
+                        cache.fill(block, pointer);
+                    }
+                    run = Some(self.extend_run(shared, slot, run, pointer, cursor));
+                }
+                (Lookup::Unmapped, Wants::Data) => buffers.zero(buffer, cursor, 1),
+                (Lookup::Damaged, Wants::Data) => {
+                    shared.statistics.corrupt_blocks += 1;
+                    shared.requests.fail(slot, Failure::Corrupt(block));
+                }
+                // That is all that was asked. What is damaged is mapped: reading it is an error, not zeros.
+                (Lookup::Mapped(_) | Lookup::Damaged, Wants::Presence) => {}
+                (Lookup::Unmapped, Wants::Presence) => buffers.absent(buffer, cursor, 1),
+                (Lookup::Miss(key), _) => {
+                    missing = Some(key);
+                    break;
+                }
+            }
+            cursor += 1;
+        }
+        self.issue_run(shared, slot, run);
+        let Work::Read { cursor: at, outstanding, .. } = &mut shared.requests.slot(slot).work
+        else {
+            panic!("only a read goes on")
+        };
+        assert_eq!(*at, begun, "nobody else goes on with it");
+        *at = cursor;
+        if let Some(key) = missing {
+            shared.load(key, Waiter::Read(slot));
+        } else if cursor < count {
             shared.loads.starve(Waiter::Read(slot));
-        } else if outstanding == 0 {
+        } else if *outstanding == 0 {
             shared.requests.finish(slot);
         }
     }
@@ -166,7 +167,10 @@ impl Reads {
             Command::Read { pba: run.pba, count: run.count, target },
             &self.checksums[..run.count as usize],
         );
-        advance(shared, slot, 0, 1);
+        let Work::Read { outstanding, .. } = &mut shared.requests.slot(slot).work else {
+            panic!("only a read has runs")
+        };
+        *outstanding += 1;
     }
 
     pub(crate) fn completed(
@@ -204,12 +208,5 @@ impl Reads {
         if done {
             shared.requests.finish(slot);
         }
-    }
-}
-
-fn advance(shared: &mut Shared, slot: u32, blocks: u32, issued: u32) {
-    if let Work::Read { cursor, outstanding, .. } = &mut shared.requests.slot(slot).work {
-        *cursor += blocks;
-        *outstanding += issued;
     }
 }
