@@ -102,6 +102,9 @@ slfs-paper: ## the S-LFS paper's evaluation, on mounts and on models: a quarter 
 	  --ignored --nocapture
 	$(LABORATORY) report --only D16,D17,D18 --measured target/slfs-paper.json --output target/slfs-paper.html
 
+slfs-padding: ## what padding costs and spares S-LFS, on an emulated drive
+	$(CARGO) test --quiet --package coulter-flash --test padding -- --ignored --nocapture
+
 nbd-interop: ## libnbd, QEMU and fio against the NBD server, and its speed against qemu-nbd
 	scripts/setup.sh test
 	$(CARGO) test --quiet --release --package coulter-cli --test nbd -- --ignored --nocapture
@@ -252,4 +255,4 @@ completions: ## completions for bash, zsh and fish, in target/generated/completi
 	$(COULTER) generate completions $(GENERATED)/completions
 	$(LABORATORY) generate completions $(GENERATED)/completions
 
-.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites
+.PHONY: examples publish-check file-ratios overlay-f2fs overlay-paper fsync-ratio scrub-latency help build install uninstall package package-test static size demo test lint bench report filesystems suites flash-stacks slfs-paper slfs-padding nbd-interop programs power-cut vm f2fs guest instructions soak operator damage fuzz object-servers copies-kills copies-attach copies-rival hosts man completions fs-crashes fs-kills nvme-kills nvme-cost pages-once overlay-kills overlay-back million-files file-suites

@@ -57,6 +57,12 @@ pub struct OpeningOptions {
     #[arg(long, default_value = "ro", value_name = "HOW", value_parser = named(&Degraded::NAMED))]
     pub degraded: Degraded,
 
+    /// Also fill flash pages of which only some blocks are dead, writing the others there again. Refused unless
+    /// the store has a page size, and the device says that it writes pages whole or not at all over power
+    /// cuts: no file or disk does
+    #[arg(long)]
+    pub pad_pages: bool,
+
     /// Start with this setting of `coulter tune`, such as reclaim=hole-fill; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     pub tune: Vec<Setting>,
@@ -226,6 +232,7 @@ impl OpeningOptions {
             acknowledge: self.acknowledge,
             read_only: self.read_only,
             degraded: self.degraded,
+            pad_pages: self.pad_pages,
             tune: self.tune.clone(),
             metrics: self.metrics,
             replicate: self.copy.replication(),
@@ -262,6 +269,9 @@ impl OpeningOptions {
             Degraded::ReadOnly => {}
             Degraded::ReadWrite => words.push("--degraded=rw".into()),
             Degraded::Refused => words.push("--degraded=refuse".into()),
+        }
+        if self.pad_pages {
+            words.push("--pad-pages".into());
         }
         words.extend(self.tune.iter().map(|setting| format!("--tune={setting}").into()));
         if let Some(address) = self.metrics {

@@ -26,6 +26,8 @@ pub struct Opening {
     pub read_only: bool,
     /// What to do if something is damaged beyond repair.
     pub degraded: Degraded,
+    /// Whether to fill partly dead flash pages, where the device allows that.
+    pub pad_pages: bool,
     /// Settings to begin with.
     pub tune: Vec<Setting>,
     /// Where to offer metrics, if anywhere.

@@ -180,6 +180,9 @@ pub struct Causes {
     pub host: f64,
     /// Blocks that cleaning wrote again.
     pub cleaning: f64,
+    /// Blocks written again at their places, so that flash pages with holes were written as a whole.
+    #[serde(default)]
+    pub padding: f64,
     /// Headers of records.
     pub headers: f64,
     /// The map, its runs included.
@@ -216,12 +219,14 @@ impl Status {
         let checkpoints = written("checkpoint_bytes");
         let cleaned_metadata = written("relocated_metadata_bytes");
         let cleaning = written("relocated_bytes") + cleaned_metadata;
-        let total = host + cleaning + headers + map + checkpoints;
+        let padding = written("padded_bytes");
+        let total = host + cleaning + padding + headers + map + checkpoints;
         if host > 0.0 {
             status.write_amplification = total / host;
             status.write_amplification_by_cause = Causes {
                 host: 1.0,
                 cleaning: cleaning / host,
+                padding: padding / host,
                 headers: headers / host,
                 map: map / host,
                 checkpoints: checkpoints / host,
@@ -409,11 +414,16 @@ impl fmt::Display for Status {
         let causes = self.write_amplification_by_cause;
         writeln!(
             f,
-            "  written    {} by the host, WAF {:.2}: cleaning {:.3}, headers {:.4}, \
+            "  written    {} by the host, WAF {:.2}: cleaning {:.3}, {}headers {:.4}, \
              map {:.4}, checkpoints {:.4}",
             Size(number("written", "host_bytes")),
             self.write_amplification,
             causes.cleaning,
+            if causes.padding > 0.0 {
+                format!("padding {:.3}, ", causes.padding)
+            } else {
+                String::new()
+            },
             causes.headers,
             causes.map,
             causes.checkpoints
@@ -548,15 +558,16 @@ mod tests {
             1,
             json!({
                 "host_bytes": 1000, "relocated_bytes": 300, "relocated_metadata_bytes": 20,
-                "header_bytes": 4, "map_bytes": 5, "run_bytes": 6, "checkpoint_bytes": 7,
+                "padded_bytes": 58, "header_bytes": 4, "map_bytes": 5, "run_bytes": 6, "checkpoint_bytes": 7,
             }),
         );
-        assert!((status.write_amplification - 1.342).abs() < 1e-9);
-        let Causes { host, cleaning, headers, map, checkpoints } =
+        assert!((status.write_amplification - 1.4).abs() < 1e-9);
+        let Causes { host, cleaning, padding, headers, map, checkpoints } =
             status.write_amplification_by_cause;
-        let sum = host + cleaning + headers + map + checkpoints;
+        let sum = host + cleaning + padding + headers + map + checkpoints;
         assert!((sum - status.write_amplification).abs() < 1e-9);
-        assert!((status.metadata_fraction - 42.0 / 1342.0).abs() < 1e-9);
+        assert!((status.metadata_fraction - 42.0 / 1400.0).abs() < 1e-9);
+        assert!(status.to_string().contains("padding 0.058"), "{status}");
     }
 
     #[test]

@@ -199,6 +199,7 @@ impl Store {
             trim: trims(opening.trim, &path),
             tuning: opening.tuning(),
             acknowledge: opening.acknowledge.into(),
+            pad_pages: opening.pad_pages,
             read_cache: opening.read_cache.unwrap_or(defaults.read_cache),
             ..defaults
         };

@@ -42,6 +42,10 @@
 //!   command wrote, whether it completed or not: any subset of unflushed sectors survives, each
 //!   on its own. A sector is never torn.
 //! - Sectors that no command in flight or unflushed names keep their content.
+//! - On flash the second holds only where [`Properties::atomic_page`] says so, or where nobody writes to a part of
+//!   a flash page: a page that is being programmed when the power goes may be lost with all that lies there.
+//!   Where it says so, each aligned page is, after a power cut, as it was last made durable or as commands since
+//!   then would have made it, one after the other: none of them is there in part, as far as the page goes.
 //!
 //! # Error contract
 //! - A command that ends with `Ok` did all that it says. Short transfers are continued inside the
@@ -317,6 +321,9 @@ pub struct Properties {
     pub discard: bool,
     /// What `Prepare` does.
     pub prepare: Prepare,
+    /// Bytes of the aligned pages that are written whole or not at all, whatever the power does; 0 if the device
+    /// does not say so, as no file and no disk does.
+    pub atomic_page: u64,
     /// Whether `Write`, `Discard` and `Prepare` are refused.
     pub read_only: bool,
     /// Commands that are executed at once.
@@ -362,6 +369,8 @@ impl Properties {
         assert!(self.size > 0, "a device stores something");
         assert!(self.size.is_multiple_of(self.alignment), "a device ends on a whole sector");
         assert!(self.queue_depth > 0, "a device takes commands");
+        assert!(self.atomic_page.is_multiple_of(ALIGNMENT_MAX), "a page has whole blocks");
+        assert!(self.atomic_page <= self.size, "and lies on the device");
     }
 }
 
@@ -376,6 +385,7 @@ mod tests {
             volatile_cache: false,
             discard: true,
             prepare: Prepare::Nothing,
+            atomic_page: 0,
             read_only: false,
             queue_depth: 1,
             description: "test".to_string(),

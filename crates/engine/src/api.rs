@@ -343,6 +343,13 @@ pub enum OpenError {
     },
     /// It cannot grow as it should.
     Growth(crate::grow::GrowthError),
+    /// Partly dead flash pages were to be padded, and that is not safe, or means nothing.
+    Padding {
+        /// Blocks in a page of the flash that the store knows of; 1 if it knows of none.
+        page_blocks: u32,
+        /// Blocks of the pages that the device says it writes whole or not at all; 1 if it says nothing.
+        atomic_page_blocks: u32,
+    },
 }
 
 /// What the engine is doing about its store.

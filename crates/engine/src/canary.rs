@@ -51,6 +51,10 @@ pub enum Canary {
     HoleReaderIgnored,
     /// Blocks of a flash page of which others are needed are holes.
     PartOfPageFilled,
+    /// Partly dead pages are padded although nobody said that the device writes them whole or not at all.
+    PaddedUnasked,
+    /// A block that a page is padded with is not written as it was read.
+    PadDisplaced,
     /// Recovery does not look for records in reserved holes.
     HolesForgotten,
     /// The cleaner takes the word of a header that is left over.
@@ -106,7 +110,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 44] = [
+    pub const ALL: [Canary; 46] = [
         Canary::FlushDropped,
         Canary::AcknowledgedEarly,
         Canary::SegmentReusedEarly,
@@ -126,6 +130,8 @@ impl Canary {
         Canary::HoleFilledEarly,
         Canary::HoleReaderIgnored,
         Canary::PartOfPageFilled,
+        Canary::PaddedUnasked,
+        Canary::PadDisplaced,
         Canary::HolesForgotten,
         Canary::StaleHeaderBelieved,
         Canary::RunUncounted,

@@ -40,6 +40,11 @@ pub struct Config {
     pub reclaim: Reclaim,
     /// What the device does for segments before they are written.
     pub prepare: Prepare,
+    /// Blocks of the aligned pages of which the device says that a power cut leaves each as it was, or as a
+    /// write made it; 1 if it says nothing.
+    pub atomic_page_blocks: u32,
+    /// Whether partly dead flash pages are holes; see [`crate::Engine::pads_pages`].
+    pub pad_pages: bool,
 }
 
 impl Config {
@@ -66,6 +71,8 @@ impl Default for Config {
             placement: Placement::default(),
             reclaim: Reclaim::default(),
             prepare: Prepare::Never,
+            atomic_page_blocks: 1,
+            pad_pages: false,
         }
     }
 }

@@ -26,7 +26,7 @@
 //! - No read that began before the cut goes on when the first hole is overwritten.
 
 use crate::canary::{Canary, sings};
-use crate::pages::{MULTI_LEVEL, PaddingCost, fill_pages, is_set, page_is_clear, set};
+use crate::pages::{fill_pages, is_set, page_is_clear, set};
 use crate::references::References;
 use crate::segments::{Segment, Segments, State};
 use crate::units::{SegmentIndex, Sequence, Stream, segment_start};
@@ -61,7 +61,7 @@ enum SearchStage {
 }
 
 /// What is known of one segment.
-struct Entry {
+pub(crate) struct Entry {
     segment: SegmentIndex,
     stage: SearchStage,
     /// Blocks that are counted, and how many.
@@ -71,7 +71,7 @@ struct Entry {
     holes: u32,
     /// Headers of records of which a block is, or was when it was looked at. From the cut on, all
     /// that is no hole.
-    needed: Vec<u64>,
+    pub(crate) needed: Vec<u64>,
 }
 
 /// The segments of which holes are known.
@@ -82,6 +82,8 @@ pub(crate) struct Holes {
     spare: Vec<[Vec<u64>; 2]>,
     /// All that is no hole of the segment in hand.
     in_hand: Vec<u64>,
+    /// Whether the blocks of a page are holes one by one: see `pads`.
+    pub(crate) pads: bool,
 }
 
 impl Holes {
@@ -201,6 +203,13 @@ impl Segments {
         self.holes.entries.iter_mut().find(|entry| entry.segment == segment)
     }
 
+    /// The segment that a head over holes is in.
+    pub(crate) fn open_entry(&self, segment: SegmentIndex) -> Option<&Entry> {
+        let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
+        assert_eq!(entry.stage, SearchStage::Open, "a head over holes is open");
+        Some(entry)
+    }
+
     /// Segments being looked at or known, and those reserved, ready or open.
     fn hole_counts(&self) -> (usize, usize) {
         let before = |entry: &&Entry| entry.stage < SearchStage::Reserved;
@@ -268,7 +277,7 @@ impl Segments {
     /// A block of a segment that is looked at is no longer counted.
     pub(crate) fn note_death(&mut self, segment: SegmentIndex, pba: Pba) {
         let start = segment_start(self.geometry(), segment);
-        let page = self.geometry().page_blocks;
+        let page = self.hole_blocks();
         let Some(entry) = self.hole_entry(segment) else { return };
         let offset = pba.0 - start.0;
         if entry.stage <= SearchStage::Known && is_set(&entry.counted, offset) {
@@ -285,12 +294,13 @@ impl Segments {
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
         let size = self.geometry().segment_blocks;
         let page = self.geometry().page_blocks;
+        let hole = self.hole_blocks();
         let mut no_hole = core::mem::take(&mut self.holes.in_hand);
         if let Some(entry) = self.hole_entry(segment) {
             entry.stage = SearchStage::Known;
             no_hole.clear();
             no_hole.extend(entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b));
-            fill_pages(&mut no_hole, page);
+            fill_pages(&mut no_hole, hole);
             entry.holes = usable(&no_hole, size, page);
             let too_few = (size / HOLES_SHARE_MIN).saturating_sub(entry.holes);
             if too_few > 0 {
@@ -308,7 +318,7 @@ impl Segments {
     /// which all is known, up to `limit`. The headers of `references` are none.
     pub(crate) fn reserve_holes(&mut self, limit: usize, references: &References) {
         let size = self.geometry().segment_blocks;
-        let page = self.geometry().page_blocks;
+        let hole = self.hole_blocks();
         let mut reserved = self.hole_counts().1;
         let mut entries = core::mem::take(&mut self.holes.entries);
         let mut spare = core::mem::take(&mut self.holes.spare);
@@ -332,7 +342,7 @@ impl Segments {
                 set(&mut entry.needed, header.0 - start);
             }
             if !sings(Canary::PartOfPageFilled) {
-                fill_pages(&mut entry.needed, page);
+                fill_pages(&mut entry.needed, hole);
             }
             // There were holes, and more since; but headers may have become needed.
             if room(&entry.needed, size, 0, 0).is_none() {
@@ -387,7 +397,7 @@ impl Segments {
                 && is_quiet(entry)
                 && room(&entry.needed, size, 0, blocks).is_some()
         };
-        let cost = |index: usize| self.padding_cost(&self.holes.entries[index]);
+        let cost = |index: usize| self.padding_cost(&self.holes.entries[index].needed);
         let mut suited = (0..self.holes.entries.len()).filter(|at| suits(&self.holes.entries[*at]));
         let cheaper = |best, other| if cost(other).is_less_than(cost(best)) { other } else { best };
         let index = match self.geometry().has_pages() {
@@ -403,13 +413,6 @@ impl Segments {
         Some(opened)
     }
 
-    /// What it costs the flash if records are written into the holes of a segment.
-    fn padding_cost(&self, entry: &Entry) -> PaddingCost {
-        let (size, page) = (self.geometry().segment_blocks, self.geometry().page_blocks);
-        let kept: u32 = entry.needed.iter().map(|bits| bits.count_ones()).sum();
-        PaddingCost::new(&MULTI_LEVEL, kept.div_ceil(page), size / page, page)
-    }
-
     /// The first room at or behind an offset of an open segment.
     pub(crate) fn hole_room(
         &self,
@@ -417,11 +420,10 @@ impl Segments {
         offset: u32,
         blocks: u32,
     ) -> Option<HoleRoom> {
-        let entry = self.holes.entries.iter().find(|entry| entry.segment == segment)?;
-        assert_eq!(entry.stage, SearchStage::Open, "a head over holes is open");
+        let entry = self.open_entry(segment)?;
         let found = room(&entry.needed, self.geometry().segment_blocks, offset, blocks)?;
-        let begins_page = found.offset.is_multiple_of(self.geometry().page_blocks);
-        assert!(begins_page || sings(Canary::PartOfPageFilled), "a page is written as a whole");
+        let begins = self.may_begin(&found) || sings(Canary::PartOfPageFilled);
+        assert!(begins, "a page is written as a whole");
         Some(found)
     }
 

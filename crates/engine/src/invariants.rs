@@ -137,9 +137,9 @@ impl Engine {
                     self.preparer.assert_preparing(&self.shared, segment);
                     continue;
                 }
-                Purpose::Record(_) | Purpose::Flush | Purpose::Checkpoint | Purpose::Recover(_) => {
-                    continue;
-                }
+                // A record keeps its segment.
+                Purpose::Record(_) | Purpose::Pad { .. } => continue,
+                Purpose::Flush | Purpose::Checkpoint | Purpose::Recover(_) => continue,
             };
             readers[read.index()] += 1;
         }
@@ -149,7 +149,8 @@ impl Engine {
         let cleaning = self.count_ios(|p| matches!(p, Purpose::Clean(_) | Purpose::Defrag(_)));
         let scrubbing = self.count_ios(|purpose| matches!(purpose, Purpose::Scrub(_)));
         self.scrubber.assert_invariants(scrubbing);
-        let others = self.checkpointer.body_copies_out() + self.scrubber.lent();
+        let images = self.shared.log.images();
+        let others = self.checkpointer.body_copies_out() + self.scrubber.lent() + images;
         let lent = self.shared.log.lent_count() - others;
         self.cleaner.assert_chunks(cleaning, lent);
     }

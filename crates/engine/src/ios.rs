@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     Read(ReadPart),
     /// A record's write.
     Record(RecordRef),
+    /// Pages that a record in holes is written with; where they lie in its image.
+    Pad { record: RecordRef, at: u16, count: u16 },
     /// A map page; the load's index.
     Load(u16),
     /// A flush for the host.

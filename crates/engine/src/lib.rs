@@ -67,6 +67,7 @@ mod memory;
 pub mod named;
 pub mod occupancy;
 mod pacing;
+mod pads;
 mod pages;
 pub mod placement;
 pub mod policy;
@@ -234,6 +235,9 @@ impl Engine {
         match shared.ios.complete(id) {
             Purpose::Read(part) => self.reads.completed(shared, part, id, result, buffers),
             Purpose::Record(record) => Applier::record_completed(shared, record, result),
+            Purpose::Pad { record, at, count } => {
+                shared.pads_read(record, at.into(), count.into(), result, buffers);
+            }
             Purpose::Load(load) => {
                 shared.load_completed(load, result, buffers);
                 self.wake(buffers);

@@ -183,7 +183,8 @@ impl Log {
         keep: usize,
     ) -> Option<RecordRef> {
         assert!(self.filling(stream).is_none(), "one record at a time");
-        if self.idle.len() <= idle_kept(origin) {
+        let images = usize::from(segments.pads_pages() && self.fills_holes(origin));
+        if self.idle.len() <= idle_kept(origin) + images {
             return None;
         }
         let (head, place) = match self.place_in_holes(segments, stream, origin, blocks, keep) {
@@ -192,6 +193,8 @@ impl Log {
         };
         let record_ref = self.idle.pop()?;
         assert_eq!(self.record(record_ref).state, RecordState::Idle, "an idle buffer is idle");
+        let pads = segments.pads_pages() && !place.is_appended();
+        let image = if pads { self.lend_image() } else { None };
         assert!(place.is_appended() || origin != Origin::Metadata, "metadata lies in a row");
         let segment = SegmentIndex(head.segment);
         let left = segments.geometry().segment_blocks - head.offset - 1;
@@ -201,7 +204,7 @@ impl Log {
         let header_room = place.header_room(self.header_room_in_row(origin));
         let page = segments.geometry().page_blocks;
         let long_max = pages::payload_max(RECORD_BLOCKS as u32, page);
-        let in_part = !head.offset.is_multiple_of(page);
+        let in_part = !head.offset.is_multiple_of(page) && !pads;
         assert!(!in_part || sings(Canary::PartOfPageFilled), "a record begins at a page");
         let record = self.record_mut(record_ref);
         record.extents.clear();
@@ -215,6 +218,7 @@ impl Log {
         let blocks_max = if is_long { long_max } else { SHORT_BLOCKS_MAX as u32 };
         record.capacity = room.min(blocks_max);
         record.place = place;
+        (record.image, record.pads) = (image, None);
         record.room = header_room;
         (record.parts, record.outcome) = (1, Ok(()));
         record.state = RecordState::Filling;
@@ -239,7 +243,8 @@ impl Log {
         let record = self.record_mut(record_ref);
         assert!(record.extents.is_empty(), "only an empty record is given up");
         record.state = RecordState::Idle;
-        let stream = record.stream;
+        let (stream, image) = (record.stream, record.image.take());
+        self.take_back(image);
         assert_eq!(self.filling[stream.index()].take(), Some(record_ref), "it was being filled");
         self.idle.push(record_ref);
     }
@@ -276,6 +281,9 @@ impl Log {
         assert!(record.timed <= record.payload, "only its blocks are timed");
         let origin = record.origin;
         record.place = record.place.sealed(record.payload);
+        let page = segments.geometry().page_blocks;
+        let start = segment_start(segments.geometry(), record.segment);
+        let begins_page = (record.header_pba.0 - start.0).is_multiple_of(page);
         let header = RecordHeader {
             stream: stream as u8,
             epoch,
@@ -287,7 +295,8 @@ impl Log {
             payload_size: record.payload as u16,
             scattered: record.place.scattered(),
             goes_on,
-            page_bits: segments.geometry().page_blocks.trailing_zeros() as u8,
+            // A record that begins within a page tells of none: else it would end beyond its last one.
+            page_bits: if begins_page { page.trailing_zeros() as u8 } else { 0 },
         };
         let span = header.span();
         let block = &mut buffers.record_mut(record_ref)[0];
@@ -297,6 +306,8 @@ impl Log {
         let record = self.record_mut(record_ref);
         record.header_checksum = format::header_checksum(block);
         let (segment, place) = (record.segment, record.place);
+        self.seal_image(segments, record_ref);
+        let record = self.record_mut(record_ref);
         // With what is left of its last page, which nothing is written to.
         let size = if place.is_appended() { span } else { 1 + record.payload };
         record.filler = size - (1 + record.payload);
@@ -354,6 +365,9 @@ impl Log {
         let sealed = record.state != RecordState::Filling;
         record.state = RecordState::Idle;
         let (origin, segment, goes_on) = (record.origin, record.segment, record.goes_on);
+        record.pads = None;
+        let image = record.image.take();
+        self.take_back(image);
         if sealed {
             assert!(goes_on || self.in_flight[origin.index()] > 0, "what comes was under way");
             self.in_flight[origin.index()] -= u32::from(!goes_on);

@@ -2,11 +2,11 @@
 //!
 //! What is written to a page takes along whatever else lies there if the power goes meanwhile, and costs the
 //! flash at least the page. So a record begins at a page and nothing else is written to its last one, and only
-//! pages of which nothing is needed are holes. Choi et al. 2015 fill partly valid pages too, by padding them
-//! with what they hold; that needs a device that programs pages atomically, and is not done.
+//! pages of which nothing is needed are holes, unless they are padded (see `pads`).
 //!
 //! Which segment is written into next follows from what it costs the flash to make room there: as a segment
-//! is an erase block, all pages without a hole are copied to another one, and this one is erased.
+//! is an erase block, all pages without a hole are copied to another one, and this one is erased. What is
+//! needed in the other pages the host reads.
 
 /// The time that flash takes, in nanoseconds. Only how they compare matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +15,14 @@ pub(crate) struct FlashTimes {
     pub(crate) copy: u64,
     /// To erase.
     pub(crate) erase: u64,
+    /// For the host to read a block of a page.
+    pub(crate) read: u64,
 }
 
 /// Multi-level cells, pages of 16 KiB: 64 µs to read, 1575 µs to program, 244.5 µs to transfer, 3 ms to
-/// erase. As of `crates/flash/profiles/openssd.profile`, which names its sources.
+/// erase; 16.4 µs for a block on the link to the host. As of `crates/flash/profiles/openssd.profile`, which names its sources.
 pub(crate) const MULTI_LEVEL: FlashTimes =
-    FlashTimes { copy: 64_000 + 1_575_000 + 2 * 244_537, erase: 3_000_000 };
+    FlashTimes { copy: 64_000 + 1_575_000 + 2 * 244_537, erase: 3_000_000, read: 64_000 + 16_384 };
 
 /// What it costs to write into the holes of a segment, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +32,25 @@ pub(crate) struct PaddingCost {
 }
 
 impl PaddingCost {
-    /// The cost for a segment of `pages` pages, of which `kept` have no hole.
-    pub(crate) fn new(times: &FlashTimes, kept: u32, pages: u32, page_blocks: u32) -> PaddingCost {
-        assert!(kept <= pages, "no more pages are kept than there are");
-        assert!(page_blocks > 0, "a page has a block at least");
-        let time = u64::from(kept) * times.copy + times.erase;
-        PaddingCost { time, holes: (pages - kept) * page_blocks }
+    /// The cost for a segment of so many blocks, `needed` being those that are no holes: pages of which all are
+    /// needed are copied, and where only some are these are read.
+    pub(crate) fn new(
+        times: &FlashTimes,
+        needed: &[u64],
+        size: u32,
+        page_blocks: u32,
+    ) -> PaddingCost {
+        assert!(size.is_multiple_of(page_blocks), "a segment has whole pages");
+        let mask = page_mask(page_blocks);
+        let (mut copied, mut read, mut holes) = (0, 0, 0);
+        for first in (0..size).step_by(page_blocks as usize) {
+            let needed = (needed[first as usize / 64] >> (first % 64) & mask).count_ones();
+            copied += u32::from(needed == page_blocks);
+            read += if needed == page_blocks { 0 } else { needed };
+            holes += page_blocks - needed;
+        }
+        let time = u64::from(copied) * times.copy + times.erase + u64::from(read) * times.read;
+        PaddingCost { time, holes }
     }
 
     /// Whether a hole costs less here than there.
@@ -79,7 +94,9 @@ pub(crate) fn page_is_clear(marks: &[u64], block: u32, page_blocks: u32) -> bool
     marks[first as usize / 64] >> (first % 64) & page_mask(page_blocks) == 0
 }
 
-fn page_mask(page_blocks: u32) -> u64 {
+/// As many bits as a page has blocks.
+pub(crate) fn page_mask(page_blocks: u32) -> u64 {
+    assert!((1..=64).contains(&page_blocks), "a page lies in one word");
     u64::MAX >> (64 - page_blocks)
 }
 
@@ -92,6 +109,7 @@ pub(crate) fn payload_max(blocks: u32, page_blocks: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn a_page_of_which_a_block_is_marked_is_marked() {
@@ -109,14 +127,45 @@ mod tests {
 
     #[test]
     fn the_segment_is_taken_where_a_hole_costs_least() {
-        let cost = |kept| PaddingCost::new(&MULTI_LEVEL, kept, 128, 4);
+        let of = |kept: u32, pages: u32| {
+            let needed: Vec<u64> = (0..pages / 16)
+                .map(|word| {
+                    (0..16)
+                        .filter(|page| 16 * word + page < kept)
+                        .map(|page| 15 << (4 * page))
+                        .sum()
+                })
+                .collect();
+            PaddingCost::new(&MULTI_LEVEL, &needed, 4 * pages, 4)
+        };
+        let cost = |kept| of(kept, 128);
         assert!(cost(0).is_less_than(cost(1)), "an erase is shared by more");
         assert!(cost(10).is_less_than(cost(11)) && !cost(11).is_less_than(cost(10)));
         assert!(!cost(10).is_less_than(cost(10)), "ties are nobody's");
         assert!(!cost(128).is_less_than(cost(127)), "without a hole it is never worth it");
         // As much is copied, but the erase is for twice as many holes.
-        let larger = PaddingCost::new(&MULTI_LEVEL, 20, 256, 4);
+        let larger = of(20, 256);
         assert!(larger.is_less_than(cost(10)));
+    }
+
+    /// Pages of four blocks; the cost is c·(read + program + two transfers) + erase + h·(read + link).
+    #[test]
+    fn what_is_padded_is_read_and_what_is_not_is_copied() {
+        let cost = |needed| PaddingCost::new(&MULTI_LEVEL, &[needed], 16, 4);
+        for (needed, copied, read, holes) in [
+            (0, 0, 0, 16),
+            (0b0001, 0, 1, 15),
+            (0b1111, 1, 0, 12),
+            (0b0111_1111, 1, 3, 9),
+            (0b0111_0111_0111_0111, 0, 12, 4),
+            (0xffff, 4, 0, 0),
+        ] {
+            let time = copied * MULTI_LEVEL.copy + MULTI_LEVEL.erase + read * MULTI_LEVEL.read;
+            assert_eq!(cost(needed), PaddingCost { time, holes }, "{needed:b}");
+        }
+        // As much is needed: better in pages that are written all the same than in others.
+        assert!(cost(0b0001_0001_0001_0001).is_less_than(cost(0b1111)));
+        assert!(cost(0).is_less_than(cost(0b0001)));
     }
 
     #[test]

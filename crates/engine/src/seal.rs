@@ -90,8 +90,11 @@ impl Shared {
         }
     }
 
-    /// One command for a record in a row, else one for each row of its blocks.
+    /// One command for a record in a row, else one for each row of its blocks; unless its pages are padded.
     fn write_record(&mut self, record: RecordRef) {
+        if self.read_pads(record) {
+            return;
+        }
         let purpose = Purpose::Record(record);
         let sealed = self.log.record_mut(record);
         let (header, payload, stream) = (sealed.header_pba, sealed.payload, sealed.stream);

@@ -54,6 +54,10 @@ pub struct Statistics {
     pub long_records: u64,
     /// Of all blocks written, those that went into holes.
     pub hole_blocks: u64,
+    /// Blocks that were written again at their places, so that flash pages with holes were written as a whole.
+    pub padded_blocks: u64,
+    /// Commands that read them.
+    pub pad_reads: u64,
     /// Segments with records in their holes.
     pub segments_patched: u64,
     /// Blocks that the device was to prepare before they were written: see [`crate::prepare`].
@@ -155,6 +159,9 @@ impl Statistics {
 
     /// All blocks written to the device.
     pub fn device_blocks_written(&self) -> u64 {
-        self.user_blocks_written + self.relocated_blocks + self.metadata_blocks()
+        self.user_blocks_written
+            + self.relocated_blocks
+            + self.padded_blocks
+            + self.metadata_blocks()
     }
 }

@@ -97,6 +97,8 @@ impl FlashStore {
             volatile_cache: profile.buffer_pages > 0,
             discard: true,
             prepare: Prepare::Nothing,
+            // See the drive's durability contract.
+            atomic_page: profile.geometry.page_size.into(),
             read_only: false,
             queue_depth: profile.queue_depth as usize,
             description: format!("emulated {} with {}", profile.name, drive.ftl().kind()),

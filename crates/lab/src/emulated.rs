@@ -49,6 +49,10 @@ pub(crate) struct VolumeShape {
     pub(crate) spare_percent: u32,
     /// Unit of allocation and cleaning; chosen by size if not given.
     pub(crate) segment_size: Option<u64>,
+    /// Page size of the flash, if the volume is to know it.
+    pub(crate) page_size: Option<u64>,
+    /// Whether it pads partly dead pages.
+    pub(crate) pad_pages: bool,
     /// What is changed of it from the beginning.
     pub(crate) tuning: Retuning,
 }
@@ -165,6 +169,7 @@ fn volume(
     let options = CreateOptions {
         segment_size: shape.segment_size,
         spare_percent: shape.spare_percent,
+        page_size: shape.page_size,
         ..CreateOptions::default()
     };
     // Nobody waits for the format.
@@ -175,7 +180,8 @@ fn volume(
     })?;
     separate(store, emulation.streams);
     let device = store.open(emulation.pacing).map_err(|error| failed(error.to_string()))?;
-    let options = OpenOptions { trim: true, tuning: shape.tuning, ..OpenOptions::default() };
+    let (tuning, pad_pages) = (shape.tuning, shape.pad_pages);
+    let options = OpenOptions { trim: true, tuning, pad_pages, ..OpenOptions::default() };
     Volume::open(Box::new(device), options).map_err(|error| failed(error.kind.to_string()))
 }
 

@@ -1,7 +1,8 @@
 //! A device with a volatile cache, and with faults that can be asked for.
 //!
 //! Reads see every completed write. What was not flushed is a list; when the power is cut, each
-//! write of the list is kept, dropped, or torn at 512-byte sectors.
+//! write of the list is kept, dropped, or torn: at 512-byte sectors, or at flash pages where the device is one that
+//! programs each of them whole or not at all.
 
 use crate::random::Random;
 use coulter_check::{BlockFn, Finding, Options, ReadBlocks, Report, Severity};
@@ -31,8 +32,10 @@ pub struct Device {
     blocks: Vec<Option<Rc<Block>>>,
     /// Completed, not flushed: the content before, oldest first, grouped by write.
     unflushed: Vec<Write>,
-    /// If it is flash that programs pages of more than one block, and not atomically: how many.
+    /// If it is flash that programs pages of more than one block: how many.
     page_blocks: u32,
+    /// Whether each page is programmed whole or not at all.
+    has_atomic_pages: bool,
 }
 
 #[derive(Clone)]
@@ -60,7 +63,12 @@ impl Write {
 impl Device {
     /// A device of so many blocks, all zero.
     pub fn new(size: u64) -> Device {
-        Device { blocks: vec![None; size as usize], unflushed: Vec::new(), page_blocks: 1 }
+        Device {
+            blocks: vec![None; size as usize],
+            unflushed: Vec::new(),
+            page_blocks: 1,
+            has_atomic_pages: false,
+        }
     }
 
     /// The same of flash with pages of so many blocks: a power cut may take all of a page that was being
@@ -68,6 +76,12 @@ impl Device {
     #[must_use]
     pub fn with_pages(self, page_blocks: u32) -> Device {
         Device { page_blocks, ..self }
+    }
+
+    /// The same where a power cut leaves each page as it was, or as a write made it.
+    #[must_use]
+    pub fn with_atomic_pages(self) -> Device {
+        Device { has_atomic_pages: true, ..self }
     }
 
     /// So many blocks more, all zero.
@@ -184,6 +198,10 @@ impl Device {
             return;
         }
         let writes = self.revert();
+        if self.has_atomic_pages && matches!(loss, Loss::SomeBlocks | Loss::SomeSectors) {
+            writes.iter().for_each(|write| self.keep_some_pages(write, random));
+            return;
+        }
         for write in &writes {
             let whole = random.chance(50);
             for (place, after) in (write.pba..).zip(&write.after) {
@@ -207,7 +225,7 @@ impl Device {
 
     /// Some of the pages that were being written hold nothing that was written to them, ever.
     fn lose_pages(&mut self, writes: &[Write], random: &mut Random) {
-        if self.page_blocks == 1 {
+        if self.page_blocks == 1 || self.has_atomic_pages {
             return;
         }
         for write in writes.iter().filter(|write| write.after.iter().any(Option::is_some)) {
@@ -218,6 +236,19 @@ impl Device {
                     let lost = Rc::new([0xee; BLOCK_SIZE]);
                     self.blocks[first..first + self.page_blocks as usize].fill(Some(lost));
                 }
+            }
+        }
+    }
+
+    /// What a write says of each page is kept as a whole, or lost.
+    fn keep_some_pages(&mut self, write: &Write, random: &mut Random) {
+        let mut kept = random.chance(50);
+        for (place, after) in (write.pba..).zip(&write.after) {
+            if place.is_multiple_of(self.page_blocks) {
+                kept = random.chance(50);
+            }
+            if kept {
+                self.blocks[place as usize] = after.clone();
             }
         }
     }
@@ -315,11 +346,38 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn first_bytes(device: &Device) -> Vec<u8> {
         let mut blocks = vec![[0; BLOCK_SIZE]; device.size() as usize];
         device.read(Pba(0), &mut blocks);
         blocks.iter().map(|block| block[0]).collect()
+    }
+
+    /// Pages of two blocks; a write from the second block of one to the first of the last.
+    #[test]
+    fn atomic_pages_are_never_torn_and_others_are() {
+        let mut random = Random::new(3);
+        let mut states = |is_atomic: bool| {
+            let mut seen = BTreeSet::new();
+            for _ in 0..200 {
+                let mut device = Device::new(6).with_pages(2);
+                device.has_atomic_pages = is_atomic;
+                device.write(Pba(0), &[[1; BLOCK_SIZE]; 6]);
+                device.flush_all();
+                device.write(Pba(1), &[[2; BLOCK_SIZE]; 4]);
+                device.cut(Loss::SomeBlocks, &mut random);
+                seen.insert(first_bytes(&device));
+            }
+            seen
+        };
+        let atomic = states(true);
+        assert_eq!(atomic.len(), 8, "three pages, each as it was or as written");
+        let is_whole = |bytes: &Vec<u8>| bytes[0] == 1 && bytes[5] == 1 && bytes[2] == bytes[3];
+        assert!(atomic.iter().all(is_whole), "{atomic:?}");
+        let torn = states(false);
+        assert!(torn.iter().any(|bytes| bytes[2] != bytes[3]), "a page is written in part");
+        assert!(torn.iter().any(|bytes| bytes[0] == 0xee), "or takes along what lay there");
     }
 
     #[test]

@@ -43,6 +43,7 @@ fn shape(random: &mut Random) -> Shape {
         trim: random.chance(50),
         sparse: None,
         page_blocks: 1,
+        pads: false,
         placement: match random.below(4) {
             0 => Placement::Scattered,
             1 => Placement::Lifetime,

@@ -73,9 +73,12 @@ pub fn plan(seed: u64) -> Plan {
     // In one of twelve the volume is sparse.
     let sparse = seed % 12 == 10;
     let shape = if sparse { spread(shape, &mut Random::new(seed ^ SPARSE)) } else { shape };
-    // In one of ten the store knows how the flash below is written.
-    let shape =
-        if seed % 10 == 8 { on_flash(shape, &mut Random::new(seed ^ PAGES)) } else { shape };
+    // In two of ten the store knows how the flash below is written, and in one of these pads its pages.
+    let shape = match seed % 10 {
+        6 => Shape { pads: true, ..on_flash(shape, &mut Random::new(seed ^ PAGES)) },
+        8 => on_flash(shape, &mut Random::new(seed ^ PAGES)),
+        _ => shape,
+    };
     let volume = volume_size(&shape);
     // With a paged map, what a discarded leaf leaves behind is looked at again when its page is
     // loaded: that takes many discards to go wrong.
@@ -128,6 +131,7 @@ fn shape(random: &mut Random) -> Shape {
         prepare: Prepare::Never,
         sparse: None,
         page_blocks: 1,
+        pads: false,
     };
     let small = Shape { placement: placement(random), ..small };
     match random.below(20) {

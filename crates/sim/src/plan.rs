@@ -75,6 +75,8 @@ pub struct Shape {
     /// Blocks in a page of the flash below that the store knows of: what is written to one may be lost when the
     /// power goes, with all that lies there. 1 if it knows of none.
     pub page_blocks: u32,
+    /// Whether the device writes each page whole or not at all, says so, and partly dead pages are padded.
+    pub pads: bool,
 }
 
 /// A volume with more addresses than blocks. A plan's addresses go on from 0 to `volume`; in the store
@@ -381,6 +383,9 @@ impl fmt::Display for Shape {
         if self.page_blocks > 1 {
             write!(f, " page_blocks={}", self.page_blocks)?;
         }
+        if self.pads {
+            write!(f, " pads=1")?;
+        }
         Ok(())
     }
 }
@@ -476,6 +481,7 @@ fn parse_shape(words: &[&str]) -> Option<Shape> {
             Some(blocks) => blocks.parse().ok()?,
             None => 1,
         },
+        pads: word("pads") == Some("1"),
     })
 }
 

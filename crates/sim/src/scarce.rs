@@ -45,6 +45,7 @@ fn shape(random: &mut Random) -> Shape {
         trim: random.chance(30),
         sparse: None,
         page_blocks: 1,
+        pads: false,
         placement: [Placement::Mixed, Placement::Apart, Placement::Lifetime, Placement::Scattered]
             [random.below(4) as usize],
         reclaim: [Reclaim::CopyOut, Reclaim::HoleFill, Reclaim::Threaded][random.below(3) as usize],

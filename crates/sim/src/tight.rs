@@ -55,6 +55,7 @@ fn shape(random: &mut Random) -> Shape {
         trim: random.chance(50),
         sparse: None,
         page_blocks: 1,
+        pads: false,
         placement: Placement::Apart,
         reclaim: Reclaim::CopyOut,
         references: references(random),

@@ -168,6 +168,9 @@ impl World {
         let options = create_options(&shape);
         let (_, blocks) = create(&options).expect("the plan's store can be laid out");
         let mut device = Device::new(options.device_size).with_pages(shape.page_blocks);
+        if shape.pads {
+            device = device.with_atomic_pages();
+        }
         for (pba, block) in blocks {
             device.write(pba, &[block]);
         }

@@ -94,6 +94,13 @@ pub enum OpenErrorKind {
         /// Why, and what would be possible.
         reason: String,
     },
+    /// Partly dead flash pages were to be padded, where that is not safe or means nothing.
+    Padding {
+        /// Page size of the flash that the store knows of.
+        page_size: Option<u64>,
+        /// Bytes of the pages that the device says it writes whole or not at all.
+        atomic_size: Option<u64>,
+    },
     /// The device failed.
     Device {
         /// The operating system's error number.
@@ -137,6 +144,12 @@ impl OpenErrorKind {
             engine::OpenError::Memory { needed } => {
                 let refused = format!("{} of memory were asked for, and refused", Bytes(needed));
                 OpenErrorKind::Resources(io::Error::new(io::ErrorKind::OutOfMemory, refused))
+            }
+            engine::OpenError::Padding { page_blocks, atomic_page_blocks } => {
+                let bytes = |blocks| u64::from(blocks) * BLOCK_SIZE as u64;
+                let page_size = (page_blocks > 1).then(|| bytes(page_blocks));
+                let atomic_size = (atomic_page_blocks > 1).then(|| bytes(atomic_page_blocks));
+                OpenErrorKind::Padding { page_size, atomic_size }
             }
             engine::OpenError::Growth(error) => {
                 OpenErrorKind::Growth { reason: reason_not_to_grow(error) }
@@ -261,6 +274,26 @@ impl fmt::Display for OpenErrorKind {
                 write!(f, "`{name}` must be at most {max}")
             }
             OpenErrorKind::Growth { reason } => f.write_str(reason),
+            OpenErrorKind::Padding { page_size: None, .. } => write!(
+                f,
+                "the store knows no page size of the flash below, so there are no pages to be padded: open it \
+                 without that; only `coulter create --page-size` gives a store one"
+            ),
+            OpenErrorKind::Padding { page_size: Some(page), atomic_size } => {
+                write!(
+                    f,
+                    "pages of {} cannot be padded here: if the power goes while one is written, what else lies \
+                     there could be lost. The device ",
+                    Bytes(*page)
+                )?;
+                match atomic_size {
+                    None => f.write_str("does not say that it writes pages whole or not at all")?,
+                    Some(size) => {
+                        write!(f, "says that it writes only {} whole or not at all", Bytes(*size))?;
+                    }
+                }
+                f.write_str(": open the store without padding")
+            }
             OpenErrorKind::Device { errno } => {
                 write!(f, "the device failed: {}", io::Error::from_raw_os_error(*errno))
             }
@@ -293,6 +326,18 @@ mod tests {
         let kind = OpenErrorKind::of(engine::OpenError::SuperblockLost { generation: 7 });
         let text = kind.to_string();
         assert!(text.contains("after generation 7") && !text.contains("SuperblockLost"), "{text}");
+    }
+
+    #[test]
+    fn why_pages_are_not_padded_is_told_in_words() {
+        let text = |page_blocks, atomic_page_blocks| {
+            let error = engine::OpenError::Padding { page_blocks, atomic_page_blocks };
+            OpenErrorKind::of(error).to_string()
+        };
+        assert!(text(1, 4).contains("knows no page size"), "{}", text(1, 4));
+        let unsaid = text(4, 1);
+        assert!(unsaid.contains("pages of 16 KiB") && unsaid.contains("does not say"), "{unsaid}");
+        assert!(text(4, 2).contains("only 8 KiB whole"), "{}", text(4, 2));
     }
 
     #[test]

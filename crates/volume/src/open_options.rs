@@ -41,6 +41,10 @@ pub struct OpenOptions {
     pub read_cache: u64,
     /// When writes are answered.
     pub acknowledge: Acknowledge,
+    /// Fill flash pages of which only some blocks are dead, too: they are read, and written as a whole. Only for
+    /// a store that knows the page size, on a device that says that it writes each page whole or not at all
+    /// ([`Properties::atomic_page`](coulter_device::Properties::atomic_page)): elsewhere it is refused.
+    pub pad_pages: bool,
 }
 
 /// When a write is answered that does not ask for durability itself. A FLUSH promises the same either way,
@@ -72,6 +76,7 @@ impl Default for OpenOptions {
             tuning: Retuning::default(),
             read_cache: READ_CACHE_SIZE,
             acknowledge: Acknowledge::default(),
+            pad_pages: config.pad_pages,
         }
     }
 }
@@ -107,6 +112,7 @@ impl OpenOptions {
             trim: self.trim,
             read_only: self.read_only,
             degraded: self.degraded,
+            pad_pages: self.pad_pages,
             ..Config::default()
         };
         let OpenOptions { tuning, acknowledge, read_cache, .. } = *self;

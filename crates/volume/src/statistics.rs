@@ -61,6 +61,8 @@ pub struct WrittenBytes {
     pub relocated_bytes: u64,
     /// Metadata that cleaning wrote again.
     pub relocated_metadata_bytes: u64,
+    /// What was written again at its place, so that flash pages with holes were written as a whole.
+    pub padded_bytes: u64,
     /// Headers of records.
     pub header_bytes: u64,
     /// Pages of the map.
@@ -74,7 +76,7 @@ pub struct WrittenBytes {
 impl WrittenBytes {
     /// All of it.
     pub fn total_bytes(&self) -> u64 {
-        self.host_bytes + self.relocated_bytes + self.metadata_bytes()
+        self.host_bytes + self.relocated_bytes + self.padded_bytes + self.metadata_bytes()
     }
 
     /// All that is not data of hosts.
@@ -303,6 +305,7 @@ pub(crate) fn gather(
             host_bytes: bytes(engine.user_blocks_written),
             relocated_bytes: bytes(engine.relocated_blocks),
             relocated_metadata_bytes: bytes(engine.relocated_metadata_blocks),
+            padded_bytes: bytes(engine.padded_blocks),
             header_bytes: bytes(headers),
             map_bytes: bytes(engine.leaf_blocks + engine.root_blocks),
             run_bytes: bytes(engine.run_blocks),

@@ -176,6 +176,7 @@ mod tests {
             acknowledge: Acknowledge::Buffered,
             read_only: true,
             degraded: coulter::Degraded::ReadWrite,
+            pad_pages: true,
             tune: ["cleaning=drain", "cleaning-rate=12345678", "latency-target=1500us"]
                 .map(|text| text.parse().expect("it is a setting"))
                 .to_vec(),

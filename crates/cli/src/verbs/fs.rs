@@ -114,6 +114,12 @@ struct FsMount {
     #[arg(long, value_name = "SIZE")]
     map_memory: Option<Size>,
 
+    /// Also fill flash pages of which only some blocks are dead, writing the others there again. Refused unless
+    /// the store has a page size, and the device says that it writes pages whole or not at all over power
+    /// cuts: no file or disk does
+    #[arg(long)]
+    pad_pages: bool,
+
     /// Start with this setting of `coulter tune`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     tune: Vec<Setting>,
@@ -318,6 +324,7 @@ impl FsMount {
             acknowledge: Acknowledge::Buffered,
             read_only: list.split(',').any(|option| option == "ro"),
             degraded: coulter::Degraded::ReadOnly,
+            pad_pages: self.pad_pages,
             tune: self.tune.clone(),
             metrics: self.metrics,
             copy: CopyOptions::default(),

@@ -400,6 +400,7 @@ impl Attach {
             read_only: false,
             // The files below and what is here must agree.
             degraded: coulter::Degraded::Refused,
+            pad_pages: false,
             tune: self.tune.clone(),
             metrics: self.metrics,
             copy: CopyOptions::default(),

@@ -196,6 +196,7 @@ impl Target {
             volatile_cache: self.volatile_cache,
             discard: self.discard,
             prepare: self.prepare,
+            atomic_page: 0,
             read_only: self.read_only,
             queue_depth,
             description: format!("{what} {} by {engine}", self.path.display()),

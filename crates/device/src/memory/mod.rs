@@ -105,6 +105,7 @@ impl MemoryStore {
             volatile_cache: false,
             discard: true,
             prepare: Prepare::Nothing,
+            atomic_page: 0,
             read_only,
             queue_depth: QUEUE_DEPTH,
             description: match &content {

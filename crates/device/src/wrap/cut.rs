@@ -162,7 +162,9 @@ impl CutHandle {
 impl<D: Device> CutDevice<D> {
     /// Puts a volatile cache before `inner`.
     pub fn new(inner: D) -> (CutDevice<D>, CutHandle) {
-        let properties = Properties { volatile_cache: true, ..inner.properties().clone() };
+        // It tears at sectors, whatever the device below does.
+        let below = inner.properties().clone();
+        let properties = Properties { volatile_cache: true, atomic_page: 0, ..below };
         let cord = Arc::<Mutex<Cord>>::default();
         let handle = CutHandle { cord: cord.clone(), waker: inner.waker() };
         let device = CutDevice {

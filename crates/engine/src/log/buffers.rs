@@ -2,6 +2,7 @@
 
 use super::{Log, RecordState};
 use crate::api::RecordRef;
+use crate::segments::Segments;
 use crate::units::Origin;
 
 /// Record buffers that a stream leaves to those that must always get on.
@@ -37,6 +38,39 @@ impl Log {
     /// The same for reading ahead, if enough remain for the host as well.
     pub(crate) fn lend_ahead(&mut self) -> Option<RecordRef> {
         if self.idle.len() > IDLE_KEPT_BY_USER + 1 { self.lend() } else { None }
+    }
+
+    /// Lends one to put pages together in. Whoever asks has seen that there is one.
+    pub(super) fn lend_image(&mut self) -> Option<RecordRef> {
+        let image = self.idle.pop().expect("a record that may need one was begun with two");
+        self.record_mut(image).state = RecordState::Lent;
+        Some(image)
+    }
+
+    /// A record is sealed: if nothing is needed in its pages, it needs no image.
+    pub(super) fn seal_image(&mut self, segments: &Segments, record_ref: RecordRef) {
+        let record = self.record(record_ref);
+        let Some(image) = record.image else { return };
+        let pads = segments.pads(record, image);
+        let is_needed = pads.is_some();
+        let record = self.record_mut(record_ref);
+        (record.pads, record.image) = (pads, Some(image).filter(|_| is_needed));
+        if !is_needed {
+            self.give_back(image);
+        }
+    }
+
+    /// Takes an image back, if there is one.
+    pub(super) fn take_back(&mut self, image: Option<RecordRef>) {
+        if let Some(image) = image {
+            self.give_back(image);
+        }
+    }
+
+    /// Buffers lent as images.
+    #[cfg(feature = "verify")]
+    pub(crate) fn images(&self) -> usize {
+        self.records.iter().filter(|record| record.image.is_some()).count()
     }
 
     /// Takes a lent buffer back.

@@ -34,6 +34,11 @@ impl Log {
         self.patches.reclaim = reclaim;
     }
 
+    /// Whether records of this origin go into holes, if there are any.
+    pub(super) fn fills_holes(&self, origin: Origin) -> bool {
+        self.patches.reclaim.fills_holes(origin)
+    }
+
     /// Segments of records on their way that lie in holes.
     pub(crate) fn segments_in_holes(&self) -> impl Iterator<Item = SegmentIndex> + '_ {
         let records = self.order.iter().map(|record| self.record(*record));
@@ -82,7 +87,7 @@ impl Log {
     ) {
         let head = self.patches.heads[stream.index()].as_mut().expect("the head is open");
         assert_eq!(head.segment, segment.0, "a record is filled at the head");
-        head.offset += span;
+        head.offset = segments.behind(segment, head.offset + span);
         let offset = head.offset;
         assert!(offset <= segments.geometry().segment_blocks, "a head stays in its segment");
         if segments.hole_room(segment, offset, 0).is_none() {

@@ -1,7 +1,9 @@
 //! A record buffer and what is in it.
 
 use super::place::Place;
+use crate::api::RecordRef;
 use crate::memory::{self, NoMemory};
+use crate::pads::Pads;
 use crate::units::{Origin, SegmentIndex, Sequence, Stream};
 use alloc::vec::Vec;
 use coulter_format::Pba;
@@ -52,6 +54,10 @@ pub(crate) struct Record {
     pub(crate) times: u128,
     /// Where its payload can lie; once it is sealed, where it lies.
     pub(crate) place: Place,
+    /// A buffer to put pages together in, if its pages may have to be padded; and once it is sealed what they
+    /// are padded with.
+    pub(super) image: Option<RecordRef>,
+    pub(crate) pads: Option<Pads>,
     /// Device commands that have not completed, and how the others ended.
     pub(crate) parts: u32,
     pub(super) outcome: Result<(), i32>,
@@ -83,6 +89,8 @@ impl Record {
             timed: 0,
             times: 0,
             place: Place::Row,
+            image: None,
+            pads: None,
             parts: 1,
             outcome: Ok(()),
             capacity: 0,

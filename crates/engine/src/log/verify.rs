@@ -94,6 +94,12 @@ impl Log {
             in_flight[record.origin.index()] += u32::from(!goes_on);
             let is_out = record.state == RecordState::InFlight;
             assert_eq!(record.parts > 0, is_out, "a record is done with its last part");
+            if let Some(pads) = &record.pads {
+                assert_eq!(Some(pads.image), record.image, "pages are put together in its image");
+                let lent = self.record(pads.image).state == RecordState::Lent;
+                assert!(lent, "which nobody else has");
+                pads.assert_invariants(record);
+            }
         }
         assert!(!goes_on, "a group is sealed as a whole");
         assert_eq!(in_flight, self.in_flight, "records on their way are counted");

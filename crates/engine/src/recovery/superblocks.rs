@@ -122,6 +122,8 @@ impl Recovery {
             shared.segments.need_space();
         }
         shared.set_reclaim(shared.config.reclaim);
+        let (wanted, atomic) = (shared.config.pad_pages, shared.config.atomic_page_blocks);
+        shared.segments.holes.set_pads(wanted, geometry.page_blocks, atomic)?;
         assert!(shared.log.order.is_empty(), "nothing is on its way while a store is opened");
         let marks = Watermarks::of(&geometry, &superblock.budget);
         shared.pacing = Pacing::new(marks);

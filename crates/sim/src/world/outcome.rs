@@ -25,6 +25,8 @@ pub struct Outcome {
     pub segments_cleaned: u64,
     /// Blocks written into holes.
     pub hole_blocks: u64,
+    /// Blocks written again beside them, so that flash pages were written as a whole.
+    pub padded_blocks: u64,
     /// Long records written.
     pub long_records: u64,
     /// Of these, those that recovery took.
@@ -56,6 +58,7 @@ impl Outcome {
         self.checkpoints += other.checkpoints;
         self.segments_cleaned += other.segments_cleaned;
         self.hole_blocks += other.hole_blocks;
+        self.padded_blocks += other.padded_blocks;
         self.long_records += other.long_records;
         self.long_records_replayed += other.long_records_replayed;
         self.records_referred += other.records_referred;

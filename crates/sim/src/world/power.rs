@@ -15,6 +15,7 @@ impl World {
             self.outcome.checkpoints += statistics.checkpoints;
             self.outcome.segments_cleaned += statistics.segments_cleaned;
             self.outcome.hole_blocks += statistics.hole_blocks;
+            self.outcome.padded_blocks += statistics.padded_blocks;
             self.outcome.long_records += statistics.long_records;
             self.outcome.long_records_replayed += statistics.long_records_replayed;
             self.outcome.records_referred += statistics.records_referred;

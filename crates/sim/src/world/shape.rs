@@ -62,6 +62,8 @@ pub(super) fn config(shape: &Shape) -> Config {
         reclaim: shape.reclaim,
         reference_blocks: reference_blocks(shape.references),
         prepare: shape.prepare,
+        atomic_page_blocks: if shape.pads { shape.page_blocks } else { 1 },
+        pad_pages: shape.pads,
         ..Config::default()
     }
 }

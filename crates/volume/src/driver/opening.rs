@@ -44,7 +44,9 @@ impl Driver {
         // is freed after the device.
         unsafe { device.register(&[region]) }.map_err(device_error)?;
         let properties = device.properties();
-        let config = Config { prepare: preparation(properties.prepare), ..config };
+        let prepare = preparation(properties.prepare);
+        let atomic_page_blocks = atomic_page_blocks(properties.atomic_page);
+        let config = Config { prepare, atomic_page_blocks, ..config };
         let device_size = properties.size / BLOCK_SIZE as u64;
         let alignment = properties.alignment as usize;
         let queue_depth = properties.queue_depth;
@@ -99,6 +101,11 @@ impl Driver {
         self.part_count_max = u64::from(geometry.segment_blocks - 1).min(ATOMIC_BLOCKS_MAX as u64);
         Ok(self)
     }
+}
+
+/// Blocks of the pages that a device says it writes whole or not at all; 1 if it says nothing.
+fn atomic_page_blocks(bytes: u64) -> u32 {
+    u32::try_from(bytes / BLOCK_SIZE as u64).unwrap_or(1).max(1)
 }
 
 fn preparation(by_device: coulter_device::Prepare) -> Prepare {

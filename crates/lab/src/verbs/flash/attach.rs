@@ -131,6 +131,15 @@ struct EmulationOptions {
     #[arg(long, value_name = "SIZE", requires = "volume")]
     segment_size: Option<Size>,
 
+    /// Page size of the flash, for the volume to know: records begin at pages, and host data goes into holes of
+    /// segments. --segment-size is to be the erase block then
+    #[arg(long, value_name = "SIZE", requires = "segment_size")]
+    page_size: Option<Size>,
+
+    /// Also fill pages of which only some blocks are dead, writing the others there again
+    #[arg(long, requires = "page_size")]
+    pad_pages: bool,
+
     /// Start with this setting of `coulter tune`, such as reclaim=hole-fill; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting::at_opening)]
     #[arg(requires = "volume")]
@@ -180,6 +189,8 @@ impl EmulationOptions {
         let volume = self.volume.then(|| VolumeShape {
             spare_percent: self.volume_spare,
             segment_size: self.segment_size.map(|size| size.0),
+            page_size: self.page_size.map(|size| size.0),
+            pad_pages: self.pad_pages,
             tuning: setting::retuning(&self.tune).expect("settings are checked when they are read"),
         });
         Ok(Emulation {
@@ -243,6 +254,12 @@ impl EmulationOptions {
         }
         if let Some(size) = self.segment_size {
             word(format!("--segment-size={}", size.0));
+        }
+        if let Some(size) = self.page_size {
+            word(format!("--page-size={}", size.0));
+        }
+        if self.pad_pages {
+            word("--pad-pages".to_owned());
         }
         self.tune.iter().for_each(|setting| word(format!("--tune={setting}")));
         if let Some(name) = &self.name {
@@ -359,6 +376,7 @@ mod tests {
                 "--statistics=/s.json",
             ],
             &["--volume", "--volume-spare=30", "--segment-size=2M", "--profile=/drive.profile"],
+            &["--volume", "--segment-size=2M", "--page-size=16K", "--pad-pages"],
             &["--volume", "--tune=reclaim=threaded", "--tune", "latency-target=1500us"],
         ] {
             let options = options(words);
@@ -380,6 +398,8 @@ mod tests {
             &["--volume-spare=30"],
             &["--segment-size=2M"],
             &["--tune=policy=greedy"],
+            &["--volume", "--page-size=16K"],
+            &["--volume", "--segment-size=2M", "--pad-pages"],
             &["--volume", "--tune=defrag=on"],
             &["--pace=slow"],
         ] {

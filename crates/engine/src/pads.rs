@@ -1,0 +1,329 @@
+//! Padding: pages of the flash below of which only some blocks are dead are written as a whole, with what is
+//! needed there at its place and new blocks in the holes. Choi et al. 2015.
+//!
+//! ```text
+//! page before    | live | dead | dead | live |
+//! read ahead     | live |      |      | live |      into an image, a record buffer of its own
+//! page written   | live | new  | new  | live |      one program: the drive has nothing to read or to copy
+//! ```
+//! What is needed keeps its address and its content, so the map does not change for it.
+//!
+//! # Power-loss contract
+//! Only on a device of which each page is, after a power cut, as it was or as a write made it
+//! ([`Config::atomic_page_blocks`](crate::Config::atomic_page_blocks)): elsewhere the page that is being programmed takes
+//! along what is needed. Both states hold the needed blocks.
+//!
+//! # Invariants
+//! - Nothing else writes to a block that is needed in such a page: its segment's holes were reserved, so nobody
+//!   cleans it, and it is not freed before the record has taken effect.
+//! - A page belongs to one record of those that are written over the same holes.
+//! - A page that cannot be read is written in part: the drive then merges it, or says that it cannot.
+
+use crate::Engine;
+use crate::api::{Buffers, Command, IoResult, OpenError, RECORD_BLOCKS, RecordRef, Target};
+use crate::canary::{Canary, sings};
+use crate::holes::{HoleRoom, Holes};
+use crate::ios::Purpose;
+use crate::log::{Place, Record};
+use crate::pages::{MULTI_LEVEL, PaddingCost, is_set, page_mask, set};
+use crate::segments::Segments;
+use crate::shared::Shared;
+use crate::units::{SegmentIndex, segment_start};
+use coulter_format::Pba;
+use coulter_format::places::PLACES;
+use coulter_format::superblock::{Geometry, PAGE_BLOCKS_MAX};
+
+/// Where in the image its first block lies: behind the block of a header, as the buffer is one of a record.
+const IMAGE_FIRST: u32 = 1;
+
+/// Blocks of the pages that a record in holes can lie in.
+const IMAGE_BLOCKS: usize =
+    (PAGE_BLOCKS_MAX + 1 + PLACES).next_multiple_of(PAGE_BLOCKS_MAX) as usize;
+
+const _: () =
+    assert!(IMAGE_FIRST as usize + IMAGE_BLOCKS <= RECORD_BLOCKS, "it has room in a buffer");
+const _: () = assert!(IMAGE_BLOCKS.is_multiple_of(64), "bits are in whole words");
+
+type ImageBits = [u64; IMAGE_BLOCKS / 64];
+
+/// The pages that a record lies in, if some of them hold what is needed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pads {
+    /// The buffer in which they are put together.
+    pub(crate) image: RecordRef,
+    /// The first block of the first page, and how many there are up to the end of the last one.
+    first: Pba,
+    count: u32,
+    page_blocks: u32,
+    /// Blocks that are needed, and those of the record, counted from the first.
+    needed: ImageBits,
+    written: ImageBits,
+    /// Blocks of pages that could not be read.
+    unread: ImageBits,
+    /// Reads that have not come back.
+    reads: u32,
+}
+
+/// Blocks that go together, counted from the first one of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stretch {
+    at: u32,
+    count: u32,
+}
+
+impl Pads {
+    /// What is needed beside a record's blocks in their pages; `None` if nothing is. `needed` are the blocks of
+    /// the segment that are no holes.
+    fn new(record: &Record, image: RecordRef, needed: &[u64], geometry: &Geometry) -> Option<Pads> {
+        let (page, start) = (geometry.page_blocks, segment_start(geometry, record.segment).0);
+        let header = record.header_pba.0 - start;
+        let first = header - header % page;
+        let mut pads = Pads {
+            image,
+            first: Pba(start + first),
+            count: 0,
+            page_blocks: page,
+            needed: ImageBits::default(),
+            written: ImageBits::default(),
+            unread: ImageBits::default(),
+            reads: 0,
+        };
+        set(&mut pads.written, header - first);
+        let mut places = record.place.payload(record.header_pba);
+        let mut last = header - first;
+        for _ in 0..record.payload {
+            last = places.next().0 - pads.first.0;
+            set(&mut pads.written, last);
+        }
+        pads.count = (last + 1).next_multiple_of(page);
+        assert!(pads.count as usize <= IMAGE_BLOCKS, "a record has no larger reach");
+        let mut pages = pads.pages();
+        while let Some(stretch) = pages.next(&pads, Pads::is_written) {
+            let blocks = stretch.at..stretch.at + stretch.count;
+            for at in blocks.filter(|at| is_set(needed, first + at)) {
+                assert!(!is_set(&pads.written, at), "what is needed is not overwritten");
+                set(&mut pads.needed, at);
+            }
+        }
+        (pads.padded() > 0).then_some(pads)
+    }
+
+    /// Blocks that are written again.
+    fn padded(&self) -> u32 {
+        let padded = self.needed.iter().zip(&self.unread).map(|(needed, unread)| needed & !unread);
+        padded.map(u64::count_ones).sum()
+    }
+
+    fn pages(&self) -> PageRuns {
+        PageRuns { at: 0 }
+    }
+
+    /// Whether the record has a block in the page that begins here.
+    fn is_written(&self, page: u32) -> bool {
+        any(&self.written, page, self.page_blocks)
+    }
+
+    /// Whether the page that begins here must be read before it is written.
+    fn is_read(&self, page: u32) -> bool {
+        self.is_written(page) && any(&self.needed, page, self.page_blocks)
+    }
+
+    /// Whether the page that begins here is written as a whole.
+    fn is_whole(&self, page: u32) -> bool {
+        self.is_written(page) && !any(&self.unread, page, self.page_blocks)
+    }
+
+    /// The buffer's block of a block of the image.
+    fn target(&self, at: u32) -> Target {
+        Target::RecordPart { record: self.image, block: IMAGE_FIRST + at }
+    }
+}
+
+/// Whether one of a page's blocks is marked. A page lies in one word.
+fn any(bits: &ImageBits, page: u32, page_blocks: u32) -> bool {
+    bits[page as usize / 64] >> (page % 64) & page_mask(page_blocks) != 0
+}
+
+/// Goes through the pages of an image.
+struct PageRuns {
+    at: u32,
+}
+
+impl PageRuns {
+    /// The next pages in a row that are all so.
+    fn next(&mut self, pads: &Pads, are: fn(&Pads, u32) -> bool) -> Option<Stretch> {
+        let page = pads.page_blocks;
+        while self.at < pads.count && !are(pads, self.at) {
+            self.at += page;
+        }
+        let at = self.at;
+        while self.at < pads.count && are(pads, self.at) {
+            self.at += page;
+        }
+        assert!(self.at <= pads.count, "an image has whole pages");
+        (self.at > at).then_some(Stretch { at, count: self.at - at })
+    }
+}
+
+impl Holes {
+    /// Refuses padding on a device that does not say that it writes whole pages or none.
+    pub(crate) fn set_pads(
+        &mut self,
+        wanted: bool,
+        page_blocks: u32,
+        atomic_page_blocks: u32,
+    ) -> Result<(), OpenError> {
+        assert!(page_blocks > 0 && atomic_page_blocks > 0, "a page has a block at least");
+        if wanted && (page_blocks == 1 || page_blocks > atomic_page_blocks) {
+            return Err(OpenError::Padding { page_blocks, atomic_page_blocks });
+        }
+        self.pads = wanted || sings(Canary::PaddedUnasked) && page_blocks > 1;
+        Ok(())
+    }
+}
+
+impl Segments {
+    /// Whether pages of which something is needed are written.
+    pub(crate) fn pads_pages(&self) -> bool {
+        self.holes.pads
+    }
+
+    /// Blocks that are holes only together.
+    pub(crate) fn hole_blocks(&self) -> u32 {
+        if self.holes.pads { 1 } else { self.geometry().page_blocks }
+    }
+
+    /// What it costs the flash if records are written between the blocks that are needed.
+    pub(crate) fn padding_cost(&self, needed: &[u64]) -> PaddingCost {
+        let (size, page) = (self.geometry().segment_blocks, self.geometry().page_blocks);
+        PaddingCost::new(&MULTI_LEVEL, needed, size, page)
+    }
+
+    /// Whether a record may begin here.
+    pub(crate) fn may_begin(&self, room: &HoleRoom) -> bool {
+        self.holes.pads || room.offset.is_multiple_of(self.geometry().page_blocks)
+    }
+
+    /// What is to be read before a sealed record in holes can be written.
+    pub(crate) fn pads(&self, record: &Record, image: RecordRef) -> Option<Pads> {
+        let entry = self.open_entry(record.segment)?;
+        Pads::new(record, image, &entry.needed, self.geometry())
+    }
+
+    /// Where a head over holes goes on behind a record: what is left of a page is not written a second time.
+    pub(crate) fn behind(&self, segment: SegmentIndex, end: u32) -> u32 {
+        assert!(segment.index() < self.iter().count(), "it is one of the store");
+        end.next_multiple_of(self.geometry().page_blocks).min(self.geometry().segment_blocks)
+    }
+}
+
+impl Shared {
+    /// Reads what a sealed record is to be written with; false if there is nothing of that kind.
+    pub(crate) fn read_pads(&mut self, record: RecordRef) -> bool {
+        let Some(mut pads) = self.log.record(record).pads else { return false };
+        let mut pages = pads.pages();
+        while let Some(Stretch { at, count }) = pages.next(&pads, Pads::is_read) {
+            let command =
+                Command::Read { pba: pads.first.plus(at), count, target: pads.target(at) };
+            self.ios.start(Purpose::Pad { record, at: at as u16, count: count as u16 }, command);
+            pads.reads += 1;
+            self.statistics.pad_reads += 1;
+        }
+        assert!(pads.reads > 0, "what is needed is read");
+        let sealed = self.log.record_mut(record);
+        assert!(sealed.place != Place::Row, "a row has nothing beside it");
+        (sealed.parts, sealed.pads) = (pads.reads, Some(pads));
+        true
+    }
+
+    /// Pages have been read, or cannot be. With the last ones the record is written.
+    pub(crate) fn pads_read(
+        &mut self,
+        record: RecordRef,
+        at: u32,
+        count: u32,
+        result: IoResult,
+        buffers: &mut impl Buffers,
+    ) {
+        let sealed = self.log.record_mut(record);
+        let pads = sealed.pads.as_mut().expect("it waits for them");
+        assert!(pads.reads > 0 && pads.reads == sealed.parts, "each read comes back once");
+        pads.reads -= 1;
+        if result.is_err() {
+            (at..at + count).for_each(|block| {
+                set(&mut pads.unread, block);
+            });
+        }
+        if pads.reads == 0 {
+            self.write_padded(record, buffers);
+        } else {
+            sealed.parts -= 1;
+        }
+    }
+
+    /// Writes a record, and what is needed beside it: one command for pages in a row.
+    fn write_padded(&mut self, record: RecordRef, buffers: &mut impl Buffers) {
+        let sealed = self.log.record(record);
+        let (pads, stream) = (sealed.pads.expect("it has some"), sealed.stream);
+        put_together(sealed, record, &pads, buffers);
+        let mut parts = 0;
+        let mut write = |at: u32, count: u32| {
+            let (pba, source) = (pads.first.plus(at), pads.target(at));
+            self.ios.start(Purpose::Record(record), Command::Write { pba, count, source, stream });
+            parts += 1;
+        };
+        let mut pages = pads.pages();
+        while let Some(Stretch { at, count }) = pages.next(&pads, Pads::is_whole) {
+            write(at, count);
+        }
+        let in_part = |at: &u32| is_set(&pads.unread, *at) && is_set(&pads.written, *at);
+        (0..pads.count).filter(in_part).for_each(|at| write(at, 1));
+        assert!(parts > 0, "the header is written at least");
+        self.statistics.padded_blocks += u64::from(pads.padded());
+        self.log.record_mut(record).parts = parts;
+    }
+}
+
+/// Copies a record's blocks to their places in the image. What is neither needed nor the record's becomes zeros,
+/// unless it was read.
+fn put_together(record: &Record, source: RecordRef, pads: &Pads, buffers: &mut impl Buffers) {
+    let mut places = record.place.payload(record.header_pba);
+    let places = (0..record.payload).map(|_| places.next());
+    for (block, pba) in (0..).zip(core::iter::once(record.header_pba).chain(places)) {
+        let at = pba.0 - pads.first.0;
+        assert!(is_set(&pads.written, at), "it goes where the record lies");
+        buffers.relocate(source, block, pads.image, IMAGE_FIRST + at - 1);
+    }
+    let image = buffers.record_mut(pads.image);
+    for at in (0..pads.count).filter(|at| !is_set(&pads.written, *at)) {
+        if !pads.is_read(at - at % pads.page_blocks) {
+            image[(IMAGE_FIRST + at) as usize].fill(0);
+        }
+    }
+    if sings(Canary::PadDisplaced)
+        && let Some(at) = (0..pads.count).find(|at| is_set(&pads.needed, *at))
+    {
+        image[(IMAGE_FIRST + at) as usize].rotate_left(1);
+    }
+}
+
+impl Engine {
+    /// Whether partly dead flash pages are holes, and written with what is needed there.
+    pub fn pads_pages(&self) -> bool {
+        self.shared.segments.pads_pages()
+    }
+}
+
+#[cfg(feature = "verify")]
+impl Pads {
+    /// # Panics
+    /// If what is needed would be overwritten, or a page be written for nothing.
+    pub(crate) fn assert_invariants(&self, record: &Record) {
+        let overwritten = self.needed.iter().zip(&self.written).any(|(a, b)| a & b != 0);
+        assert!(!overwritten, "what is needed is not overwritten");
+        assert!(self.first <= record.header_pba, "the first page has the header");
+        let blocks: u32 = self.written.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(blocks, 1 + record.payload, "all of the record has its place");
+        assert!(self.reads == 0 || self.reads == record.parts, "it waits for what is read");
+    }
+}
