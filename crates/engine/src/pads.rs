@@ -16,7 +16,9 @@
 //! # Invariants
 //! - Nothing else writes to a block that is needed in such a page: its segment's holes were reserved, so nobody
 //!   cleans it, and it is not freed before the record has taken effect.
-//! - A page belongs to one record of those that are written over the same holes.
+//! - A page belongs to one record of those that are written over the same holes, and they go out in the order of
+//!   their places, whichever of their pages are read first: a drive whose pages have their places in an erase block
+//!   would have to copy it for each that comes too late.
 //! - A page that cannot be read is written in part: the drive then merges it, or says that it cannot.
 
 use crate::Engine;
@@ -218,9 +220,24 @@ impl Segments {
 }
 
 impl Shared {
-    /// Reads what a sealed record is to be written with; false if there is nothing of that kind.
-    pub(crate) fn read_pads(&mut self, record: RecordRef) -> bool {
-        let Some(mut pads) = self.log.record(record).pads else { return false };
+    /// Holds a sealed record back if others over the same holes are, or until its pages are read; false if it can
+    /// be written now.
+    pub(crate) fn hold_back(&mut self, record: RecordRef) -> bool {
+        let sealed = self.log.record(record);
+        let (segment, is_row) = (sealed.segment, sealed.place.is_appended());
+        let waits = !is_row && self.log.first_held_back(segment).is_some();
+        if !waits && sealed.pads.is_none() {
+            return false;
+        }
+        let sealed = self.log.record_mut(record);
+        (sealed.is_held, sealed.parts) = (true, 1);
+        self.read_pads(record);
+        true
+    }
+
+    /// Reads what a sealed record is to be written with, if anything.
+    fn read_pads(&mut self, record: RecordRef) {
+        let Some(mut pads) = self.log.record(record).pads else { return };
         let mut pages = pads.pages();
         while let Some(Stretch { at, count }) = pages.next(&pads, Pads::is_read) {
             let command =
@@ -232,11 +249,10 @@ impl Shared {
         assert!(pads.reads > 0, "what is needed is read");
         let sealed = self.log.record_mut(record);
         assert!(sealed.place != Place::Row, "a row has nothing beside it");
-        (sealed.parts, sealed.pads) = (pads.reads, Some(pads));
-        true
+        sealed.pads = Some(pads);
     }
 
-    /// Pages have been read, or cannot be. With the last ones the record is written.
+    /// Pages have been read, or cannot be. With the last ones the record is written, and those that waited for it.
     pub(crate) fn pads_read(
         &mut self,
         record: RecordRef,
@@ -247,25 +263,37 @@ impl Shared {
     ) {
         let sealed = self.log.record_mut(record);
         let pads = sealed.pads.as_mut().expect("it waits for them");
-        assert!(pads.reads > 0 && pads.reads == sealed.parts, "each read comes back once");
+        assert!(sealed.is_held && pads.reads > 0, "each read comes back once");
         pads.reads -= 1;
         if result.is_err() {
             (at..at + count).for_each(|block| {
                 set(&mut pads.unread, block);
             });
         }
-        if pads.reads == 0 {
-            self.write_padded(record, buffers);
-        } else {
-            sealed.parts -= 1;
+        let segment = sealed.segment;
+        while let Some(next) = self.log.first_held_back(segment) {
+            let sealed = self.log.record_mut(next);
+            if sealed.pads.is_some_and(|pads| pads.reads > 0) {
+                break;
+            }
+            sealed.is_held = false;
+            match (self.poisoned, sealed.pads) {
+                // Nothing is written any more.
+                (Some(errno), _) => {
+                    let is_done = self.log.part_completed(next, Err(errno));
+                    assert!(is_done, "it had nothing under way but reads");
+                }
+                (None, Some(pads)) => self.write_padded(next, &pads, buffers),
+                (None, None) => self.write_record(next),
+            }
         }
     }
 
     /// Writes a record, and what is needed beside it: one command for pages in a row.
-    fn write_padded(&mut self, record: RecordRef, buffers: &mut impl Buffers) {
+    fn write_padded(&mut self, record: RecordRef, pads: &Pads, buffers: &mut impl Buffers) {
         let sealed = self.log.record(record);
-        let (pads, stream) = (sealed.pads.expect("it has some"), sealed.stream);
-        put_together(sealed, record, &pads, buffers);
+        let stream = sealed.stream;
+        put_together(sealed, record, pads, buffers);
         let mut parts = 0;
         let mut write = |at: u32, count: u32| {
             let (pba, source) = (pads.first.plus(at), pads.target(at));
@@ -273,7 +301,7 @@ impl Shared {
             parts += 1;
         };
         let mut pages = pads.pages();
-        while let Some(Stretch { at, count }) = pages.next(&pads, Pads::is_whole) {
+        while let Some(Stretch { at, count }) = pages.next(pads, Pads::is_whole) {
             write(at, count);
         }
         let in_part = |at: &u32| is_set(&pads.unread, *at) && is_set(&pads.written, *at);
@@ -324,6 +352,6 @@ impl Pads {
         assert!(self.first <= record.header_pba, "the first page has the header");
         let blocks: u32 = self.written.iter().map(|word| word.count_ones()).sum();
         assert_eq!(blocks, 1 + record.payload, "all of the record has its place");
-        assert!(self.reads == 0 || self.reads == record.parts, "it waits for what is read");
+        assert!(self.reads == 0 || record.is_held, "it waits for what is read");
     }
 }

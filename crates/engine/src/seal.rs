@@ -90,11 +90,8 @@ impl Shared {
         }
     }
 
-    /// One command for a record in a row, else one for each row of its blocks; unless its pages are padded.
-    fn write_record(&mut self, record: RecordRef) {
-        if self.read_pads(record) {
-            return;
-        }
+    /// One command for a record in a row, else one for each row of its blocks.
+    pub(crate) fn write_record(&mut self, record: RecordRef) {
         let purpose = Purpose::Record(record);
         let sealed = self.log.record_mut(record);
         let (header, payload, stream) = (sealed.header_pba, sealed.payload, sealed.stream);
@@ -118,7 +115,9 @@ impl Shared {
     fn seal_record(&mut self, stream: Stream, goes_on: bool, buffers: &mut impl Buffers) {
         let store = self.store();
         let record = self.log.seal(&mut self.segments, stream, goes_on, &store, buffers);
-        self.write_record(record);
+        if !self.hold_back(record) {
+            self.write_record(record);
+        }
         self.statistics.records += 1;
         self.statistics.long_records += u64::from(self.log.record(record).is_long());
         let (origin, payload) = (self.log.record(record).origin, self.log.record(record).payload);

@@ -3,7 +3,7 @@
 use super::{Log, RecordState};
 use crate::api::RecordRef;
 use crate::segments::Segments;
-use crate::units::Origin;
+use crate::units::{Origin, SegmentIndex};
 
 /// Record buffers that a stream leaves to those that must always get on.
 const IDLE_KEPT_BY_USER: usize = 6;
@@ -58,6 +58,14 @@ impl Log {
         if !is_needed {
             self.give_back(image);
         }
+    }
+
+    /// The first record over the holes of a segment that is sealed and not written yet.
+    pub(crate) fn first_held_back(&self, segment: SegmentIndex) -> Option<RecordRef> {
+        self.order.iter().copied().find(|record| {
+            let record = self.record(*record);
+            record.is_held && record.segment == segment
+        })
     }
 
     /// Takes an image back, if there is one.

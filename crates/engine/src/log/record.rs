@@ -58,6 +58,8 @@ pub(crate) struct Record {
     /// are padded with.
     pub(super) image: Option<RecordRef>,
     pub(crate) pads: Option<Pads>,
+    /// Sealed, and not written yet: see `pads`.
+    pub(crate) is_held: bool,
     /// Device commands that have not completed, and how the others ended.
     pub(crate) parts: u32,
     pub(super) outcome: Result<(), i32>,
@@ -91,6 +93,7 @@ impl Record {
             place: Place::Row,
             image: None,
             pads: None,
+            is_held: false,
             parts: 1,
             outcome: Ok(()),
             capacity: 0,

@@ -94,6 +94,7 @@ impl Log {
             in_flight[record.origin.index()] += u32::from(!goes_on);
             let is_out = record.state == RecordState::InFlight;
             assert_eq!(record.parts > 0, is_out, "a record is done with its last part");
+            assert!(!record.is_held || is_out, "what is held back is not done");
             if let Some(pads) = &record.pads {
                 assert_eq!(Some(pads.image), record.image, "pages are put together in its image");
                 let lent = self.record(pads.image).state == RecordState::Lent;
