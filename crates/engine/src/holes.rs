@@ -39,7 +39,7 @@ use coulter_format::segment_table::SegmentState;
 pub(crate) const SEGMENTS_MAX: usize = 32;
 
 /// A segment is worth it from so many holes on that records can use, as a share of its size.
-const HOLES_SHARE_MIN: u32 = 8;
+pub(crate) const HOLES_SHARE_MIN: u32 = 8;
 
 /// One that was searched in vain is searched again when so much more of it is dead at least, as a share
 /// of its size: where its records are short a search reads all of it.
@@ -238,7 +238,7 @@ impl Segments {
             && !self.is_exhausted(index)
             && segment.pending == 0
             && segment.stream != Stream::Metadata as u8
-            && segment.valid + size / HOLES_SHARE_MIN <= size
+            && segment.valid + self.least_holes() <= size
     }
 
     /// Begins to look for holes.
@@ -294,7 +294,7 @@ impl Segments {
     pub(crate) fn holes_known(&mut self, segment: SegmentIndex) {
         let size = self.geometry().segment_blocks;
         let page = self.geometry().page_blocks;
-        let hole = self.hole_blocks();
+        let (hole, least) = (self.hole_blocks(), self.least_holes());
         let mut no_hole = core::mem::take(&mut self.holes.in_hand);
         if let Some(entry) = self.hole_entry(segment) {
             entry.stage = SearchStage::Known;
@@ -302,7 +302,7 @@ impl Segments {
             no_hole.extend(entry.needed.iter().zip(&entry.counted).map(|(a, b)| a | b));
             fill_pages(&mut no_hole, hole);
             entry.holes = usable(&no_hole, size, page);
-            let too_few = (size / HOLES_SHARE_MIN).saturating_sub(entry.holes);
+            let too_few = least.saturating_sub(entry.holes);
             if too_few > 0 {
                 self.searched_in_vain(segment, too_few);
             }

@@ -24,7 +24,7 @@
 use crate::Engine;
 use crate::api::{Buffers, Command, IoResult, OpenError, RECORD_BLOCKS, RecordRef, Target};
 use crate::canary::{Canary, sings};
-use crate::holes::{HoleRoom, Holes};
+use crate::holes::{HOLES_SHARE_MIN, HoleRoom, Holes};
 use crate::ios::Purpose;
 use crate::log::{Place, Record};
 use crate::pages::{MULTI_LEVEL, PaddingCost, is_set, page_mask, set};
@@ -45,6 +45,10 @@ const IMAGE_BLOCKS: usize =
 const _: () =
     assert!(IMAGE_FIRST as usize + IMAGE_BLOCKS <= RECORD_BLOCKS, "it has room in a buffer");
 const _: () = assert!(IMAGE_BLOCKS.is_multiple_of(64), "bits are in whole words");
+
+/// Where pages are padded, a segment is worth it from so many holes on, as a share of its size: all of its pages
+/// are programmed for them, which cleaning the emptiest segments does not cost.
+const PADDED_SHARE_MIN: u32 = 3;
 
 type ImageBits = [u64; IMAGE_BLOCKS / 64];
 
@@ -193,6 +197,12 @@ impl Segments {
     /// Blocks that are holes only together.
     pub(crate) fn hole_blocks(&self) -> u32 {
         if self.holes.pads { 1 } else { self.geometry().page_blocks }
+    }
+
+    /// Holes from which on a segment is worth it.
+    pub(crate) fn least_holes(&self) -> u32 {
+        self.geometry().segment_blocks
+            / if self.holes.pads { PADDED_SHARE_MIN } else { HOLES_SHARE_MIN }
     }
 
     /// What it costs the flash if records are written between the blocks that are needed.

@@ -191,7 +191,7 @@ fn padding_is_refused_where_nobody_says_that_pages_are_whole() {
     let open = |device: Box<dyn Device>| {
         let refused =
             Volume::open(device, OpenOptions { pad_pages: true, ..OpenOptions::default() });
-        refused.err().expect("it is refused").to_string()
+        refused.expect_err("it is refused").to_string()
     };
     coulter::create(Box::new(memory.open().expect("free")), &options(Some(PAGE))).expect("it fits");
     let why = open(Box::new(memory.open().expect("free")));
