@@ -14,9 +14,9 @@ const KNOWN: [(Canary, &str); 1] =
     [(Canary::UnchangedReleased, include_str!("../../sim/tests/released.plan"))];
 
 /// Those that lives come to too seldom, and that a scenario catches: see `holes.rs`,
-/// `recovery_memory.rs`, `superblocks.rs`, `copies.rs`, `unreadable_log.rs`, `scrub.rs` and `log_headers.rs`; of the last one, which takes two threads, the model in
+/// `recovery_memory.rs`, `superblocks.rs`, `copies.rs`, `unreadable_log.rs`, `scrub.rs`, `log_headers.rs` and `degraded.rs`; of the last one, which takes two threads, the model in
 /// `crates/model-reads`.
-const BY_SCENARIO: [Canary; 10] = [
+const BY_SCENARIO: [Canary; 12] = [
     Canary::HoleReaderIgnored,
     Canary::StaleHeaderBelieved,
     Canary::SuperblockSingle,
@@ -26,6 +26,8 @@ const BY_SCENARIO: [Canary; 10] = [
     Canary::EchoUnverified,
     Canary::ScrubSkipsSegment,
     Canary::ScrubBelieves,
+    Canary::DoubtForgotten,
+    Canary::DoubtAnswered,
     Canary::CachedReadUnchecked,
 ];
 

@@ -106,6 +106,10 @@ pub enum Canary {
     ScrubSkipsSegment,
     /// A scrub does not compare checksums.
     ScrubBelieves,
+    /// What is in doubt is not marked lost in the map, so that it is forgotten with the next checkpoint.
+    DoubtForgotten,
+    /// An address comes into doubt, and what was known of it before is still told.
+    DoubtAnswered,
 }
 
 impl Canary {
@@ -157,6 +161,8 @@ impl Canary {
         Canary::EchoUnverified,
         Canary::ScrubSkipsSegment,
         Canary::ScrubBelieves,
+        Canary::DoubtForgotten,
+        Canary::DoubtAnswered,
     ];
 }
 

@@ -27,6 +27,7 @@ use crate::segments::Segments;
 use crate::statistics::Statistics;
 use crate::units::{Sequence, Stream};
 use alloc::sync::Arc;
+use core::ops::Range;
 use coulter_format::StoreId;
 use coulter_format::superblock::Superblock;
 
@@ -217,6 +218,12 @@ impl Shared {
             self.refuse_to_write();
         }
         Ok(())
+    }
+
+    /// These addresses are in doubt from now on.
+    pub(crate) fn cast_doubt(&mut self, range: Range<u64>) -> Result<(), NoMemory> {
+        let now = self.log.now();
+        self.map.cast_doubt(&mut self.segments, range, now)
     }
 
     /// What is damaged makes writing unsafe: what counts where is not kept any more.

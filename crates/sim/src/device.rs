@@ -336,6 +336,20 @@ impl Device {
         *place = Some(Rc::new(block));
     }
 
+    /// Another content takes a block's place, durably.
+    pub fn replace(&mut self, pba: Pba, content: Block) {
+        let content = Some(Rc::new(content));
+        for write in &mut self.unflushed {
+            let offset = pba.0.wrapping_sub(write.pba) as usize;
+            for part in [&mut write.before, &mut write.after] {
+                if let Some(block) = part.get_mut(offset) {
+                    block.clone_from(&content);
+                }
+            }
+        }
+        self.blocks[pba.0 as usize] = content;
+    }
+
     /// Blocks that were ever written.
     pub fn written(&self) -> impl Iterator<Item = Pba> + '_ {
         let blocks = (0..).zip(&self.blocks);

@@ -539,7 +539,7 @@ fn compare(
             return Err("opening stands still".to_owned());
         }
     }
-    let mut observed = vec![0; VOLUME as usize];
+    let mut observed = vec![Some(0); VOLUME as usize];
     let mut cursor = 0;
     while let Some(range) = run.oracle.touched(cursor) {
         cursor = range.end;
@@ -552,11 +552,12 @@ fn compare(
         read_to_its_end(&mut run)?;
         let blocks = run.memory.take_host(buffer);
         for (lba, block) in (range.start..).zip(&blocks) {
-            observed[lba as usize] = number_of(lba, block).map_err(|violation| violation.what)?;
+            let number = number_of(lba, block).map_err(|violation| violation.what)?;
+            observed[lba as usize] = Some(number);
         }
     }
     let mut oracle = scene.oracle.clone();
-    oracle.recover(&observed, false).map_err(|violation| violation.what)?;
+    oracle.recover(&observed, false, |_| false).map_err(|violation| violation.what)?;
     while goes_on && run.engine.phase() != Phase::Running {
         if !run.turn() {
             return Err("with space it does not go on".to_owned());

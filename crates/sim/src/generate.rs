@@ -62,6 +62,14 @@ pub fn plan(seed: u64) -> Plan {
     if seed % 64 == 5 {
         return crate::scarce::plan(seed);
     }
+    if seed % 64 == 41 {
+        return crate::ruined::plan(seed);
+    }
+    life(seed)
+}
+
+/// Makes the plan of a life without any purpose of its own.
+pub(crate) fn life(seed: u64) -> Plan {
     let mut random = Random::new(seed);
     let shape = shape(&mut random);
     // Numbers of its own, so that lives without holes are what they were.

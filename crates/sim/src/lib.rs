@@ -23,6 +23,7 @@ pub mod lives;
 pub mod oracle;
 pub mod plan;
 pub mod random;
+pub mod ruined;
 pub mod scarce;
 pub mod scene;
 pub mod shrink;

@@ -3,6 +3,11 @@
 //! Every accepted write or discard gets a number; a block's content tells the number of the write
 //! that it came from. After a crash the volume must equal the state after some prefix of the
 //! accepted operations, and that prefix must contain everything that a completed flush covers.
+//!
+//! # Addresses in doubt
+//! After damage beyond repair a block may be in doubt: reading it is an error until an operation that names it takes effect,
+//! and over crashes for as long as that operation is not kept. It is an error only where the damage explains it, and a block
+//! in doubt answers no data, neither older nor the right ones: what was unknown once is known no better later.
 
 use std::ops::Range;
 
@@ -64,6 +69,8 @@ pub struct Oracle {
     latest_write: Vec<u64>,
     /// Blocks that any operation ever named.
     touched: Vec<bool>,
+    /// Blocks of which `base` was in doubt.
+    doubt: Vec<bool>,
 }
 
 /// Blocks read at once at most.
@@ -76,6 +83,8 @@ pub struct Floor {
     pub operation: u64,
     /// The number that it left in the block.
     pub content: u64,
+    /// Since no operation on the block was completed since it is in doubt: it must be an error, or something newer.
+    pub in_doubt: bool,
 }
 
 /// What the volume shows that no allowed state explains.
@@ -97,6 +106,7 @@ impl Oracle {
             latest_discard: vec![0; volume_size as usize],
             latest_write: vec![0; volume_size as usize],
             touched: vec![false; volume_size as usize],
+            doubt: vec![false; volume_size as usize],
         }
     }
 
@@ -148,8 +158,8 @@ impl Oracle {
     /// What a read of a block that is submitted now must show at least: the operation that was
     /// completed last, and the content that it left.
     pub fn floor(&self, lba: u64) -> Floor {
-        let mut floor =
-            Floor { operation: self.base_operation(), content: self.base[lba as usize] };
+        let (content, in_doubt) = (self.base[lba as usize], self.doubt[lba as usize]);
+        let mut floor = Floor { operation: self.base_operation(), content, in_doubt };
         for (index, operation) in self.operations.iter().enumerate() {
             let covering =
                 operation.parts.iter().find(|part| part.range().contains(&(lba as usize)));
@@ -157,7 +167,8 @@ impl Oracle {
                 && self.completed[index]
             {
                 let number = self.first + index as u64;
-                floor = Floor { operation: number, content: part.content(number) };
+                let content = part.content(number);
+                floor = Floor { operation: number, content, in_doubt: false };
             }
         }
         floor
@@ -170,14 +181,14 @@ impl Oracle {
     /// Whether a read may show `seen`: its floor, or anything accepted after that. Operations are
     /// applied in order of acceptance, so nothing older can come back.
     pub fn allows(&self, lba: u64, floor: Floor, seen: u64) -> bool {
-        seen == floor.content
+        (seen == floor.content && !floor.in_doubt)
             || (seen > floor.operation && seen < self.next_number())
             || (seen == 0 && self.latest_discard[lba as usize] > floor.operation)
     }
 
     /// Whether a block may be said to be mapped by an answer to what was asked at this floor.
     pub fn may_be_mapped(&self, lba: u64, floor: Floor) -> bool {
-        floor.content != 0 || self.latest_write[lba as usize] > floor.operation
+        floor.content != 0 || floor.in_doubt || self.latest_write[lba as usize] > floor.operation
     }
 
     /// The write of this number discards nothing.
@@ -209,16 +220,31 @@ impl Oracle {
         units.collect::<std::collections::BTreeSet<_>>().len() as u64
     }
 
-    /// Compares the volume after a crash. `observed` holds each block's number. Goes on from the
-    /// state that was found. `lossless`: everything acknowledged must be there.
+    /// Blocks in doubt, as of the latest opening.
+    pub fn in_doubt(&self) -> u64 {
+        self.doubt.iter().filter(|doubt| **doubt).count() as u64
+    }
+
+    /// Compares the volume after a crash. `observed` holds each block's number, or `None` if reading it was an error.
+    /// Goes on from the state that was found. `lossless`: everything acknowledged must be there. `damaged`: whether what
+    /// lies damaged on the device explains that a block is an error.
     ///
     /// # Errors
     /// A [`Violation`] if no allowed prefix gives this state.
-    pub fn recover(&mut self, observed: &[u64], lossless: bool) -> Result<(), Violation> {
+    pub fn recover(
+        &mut self,
+        observed: &[Option<u64>],
+        lossless: bool,
+        damaged: impl Fn(u64) -> bool,
+    ) -> Result<(), Violation> {
         let must = if lossless { self.completed_prefix() } else { self.durable };
         let mut state = self.base.clone();
-        let mut wrong: usize =
-            state.iter().zip(observed).filter(|(state, seen)| state != seen).count();
+        let mut doubt = self.doubt.clone();
+        let is_wrong = |lba: usize, state: &[u64], doubt: &[bool]| match observed[lba] {
+            Some(seen) => doubt[lba] || seen != state[lba],
+            None => !doubt[lba] && !damaged(lba as u64),
+        };
+        let mut wrong = (0..state.len()).filter(|lba| is_wrong(*lba, &state, &doubt)).count();
         let mut best = (usize::MAX, 0);
         let mut found = None;
         for length in 0..=self.operations.len() {
@@ -232,22 +258,23 @@ impl Oracle {
             let Some(operation) = self.operations.get(length) else { break };
             for part in &operation.parts {
                 for lba in part.range() {
-                    wrong -= usize::from(state[lba] != observed[lba]);
-                    state[lba] = part.content(next);
-                    wrong += usize::from(state[lba] != observed[lba]);
+                    wrong -= usize::from(is_wrong(lba, &state, &doubt));
+                    (state[lba], doubt[lba]) = (part.content(next), false);
+                    wrong += usize::from(is_wrong(lba, &state, &doubt));
                 }
             }
         }
         let Some((_, state)) = found else { return Err(self.explain(observed, must, best)) };
         self.first += self.operations.len() as u64;
         self.base = state;
+        self.doubt = observed.iter().map(Option::is_none).collect();
         self.operations.clear();
         self.completed.clear();
         self.durable = self.first;
         Ok(())
     }
 
-    fn explain(&self, observed: &[u64], must: u64, best: (usize, u64)) -> Violation {
+    fn explain(&self, observed: &[Option<u64>], must: u64, best: (usize, u64)) -> Violation {
         let mut state = self.base.clone();
         for (index, operation) in self.operations.iter().enumerate() {
             let number = self.first + index as u64;
@@ -258,15 +285,17 @@ impl Oracle {
                 state[part.range()].fill(part.content(number));
             }
         }
-        let differing = state.iter().zip(observed).enumerate().filter(|(_, (a, b))| a != b);
+        let doubt = &self.doubt;
+        let seen = state.iter().zip(observed).enumerate();
+        let differing = seen.filter(|(lba, (want, seen))| **seen != Some(**want) || doubt[*lba]);
         let examples: Vec<_> =
-            differing.take(5).map(|(lba, (want, seen))| (lba, *want, *seen)).collect();
+            differing.take(5).map(|(lba, (want, seen))| (lba, *want, *seen, doubt[lba])).collect();
         let (wrong, prefix) = best;
         Violation {
             what: format!(
                 "no prefix of operations {}..{} that contains those below {must} gives this \
                  state; nearest: below {prefix}, {wrong} blocks differ, e.g. (block, expected, \
-                 seen) {examples:?}",
+                 seen, in doubt before) {examples:?}",
                 self.first,
                 self.first + self.operations.len() as u64
             ),
@@ -281,6 +310,7 @@ impl Oracle {
             let number = self.first + index as u64;
             for part in operation.parts {
                 self.base[part.range()].fill(part.content(number));
+                self.doubt[part.range()].fill(false);
             }
         }
         self.completed.drain(..count);

@@ -23,6 +23,8 @@
 //! configure 100 14 greedy 16   from the next opening on: frames of the map besides what recovery may
 //!                      need, record buffers, how the cleaner chooses, records that are referred to
 //! grow 5               the device gets room for five segments more, taken in at the next opening
+//! ruin header-and-payload 7   damages metadata as soon as the store is not open: see Ruin; the store is opened degraded
+//!                      from then on
 //! shutdown
 //! cut sectors 99 17,3  the power goes; again after 17 and after 3 commands of opening
 //! ```
@@ -130,6 +132,31 @@ pub enum Fault {
     Rot,
 }
 
+/// What is damaged while the store is not open: of all there is, the one chosen by a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruin {
+    /// One copy of a page of the segment table, a block of a run or a root page.
+    Copy,
+    /// Both copies of a page of the segment table.
+    Table,
+    /// Both copies of a block of a run.
+    Run,
+    /// Both copies of a root page.
+    Root,
+    /// A leaf page.
+    Leaf,
+    /// A header that the checkpoint refers to.
+    Referred,
+    /// Two of one group.
+    ReferredPair,
+    /// The header of a record behind the checkpoint, of which a later one attests that it was durable.
+    Header,
+    /// The same, with the first block of its payload.
+    HeaderAndPayload,
+    /// The headers of two records in a row, and the first blocks of their payload.
+    Headers,
+}
+
 /// What an operator, or a clock, tells the engine about cleaning. An opening begins without any of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
@@ -212,6 +239,8 @@ pub enum Step {
     Scrub,
     /// The device misbehaves.
     Fault(Fault, u64),
+    /// Metadata is damaged the next time the store is not open.
+    Ruin(Ruin, u64),
     /// Space is reclaimed in another way.
     Reclaim(Reclaim),
     /// Other blocks share segments.
@@ -332,6 +361,20 @@ const FAULTS: [(&str, Fault); 8] = [
     ("rot", Fault::Rot),
 ];
 
+/// All ways to ruin metadata, each with its name.
+pub const RUINS: [(&str, Ruin); 10] = [
+    ("copy", Ruin::Copy),
+    ("table", Ruin::Table),
+    ("run", Ruin::Run),
+    ("root", Ruin::Root),
+    ("leaf", Ruin::Leaf),
+    ("referred", Ruin::Referred),
+    ("referred-pair", Ruin::ReferredPair),
+    ("header", Ruin::Header),
+    ("header-and-payload", Ruin::HeaderAndPayload),
+    ("headers", Ruin::Headers),
+];
+
 /// All settings, each with its name.
 pub const SETTINGS: [(&str, Setting); 10] = [
     ("limited", Setting::Limited),
@@ -413,6 +456,7 @@ impl fmt::Display for Step {
             Step::Scrub => write!(f, "scrub"),
             Step::Tune(setting) => write!(f, "tune {}", name_of(&SETTINGS, setting)),
             Step::Fault(fault, number) => write!(f, "fault {} {number}", name_of(&FAULTS, fault)),
+            Step::Ruin(ruin, number) => write!(f, "ruin {} {number}", name_of(&RUINS, ruin)),
             Step::Reclaim(reclaim) => write!(f, "reclaim {reclaim}"),
             Step::Place(placement) => write!(f, "place {}", name_of(&PLACEMENTS, placement)),
             Step::Configure { frames, records, victims, references } => {
@@ -520,6 +564,7 @@ fn parse_step(words: &[&str]) -> Option<Step> {
         "scrub" => Step::Scrub,
         "tune" => Step::Tune(by_name(&SETTINGS, words.get(1)?)?),
         "fault" => Step::Fault(by_name(&FAULTS, words.get(1)?)?, number(2)?),
+        "ruin" => Step::Ruin(by_name(&RUINS, words.get(1)?)?, number(2)?),
         "reclaim" => Step::Reclaim(words.get(1)?.parse().ok()?),
         "place" => Step::Place(by_name(&PLACEMENTS, words.get(1)?)?),
         "configure" => Step::Configure {

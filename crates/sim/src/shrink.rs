@@ -110,6 +110,7 @@ fn smaller(step: &Step) -> Option<Step> {
         }
         Step::Discard { lba, count } if *count > 1 => Step::Discard { lba: *lba, count: count / 2 },
         Step::Read { lba, count } if *count > 1 => Step::Read { lba: *lba, count: count / 2 },
+        Step::Ruin(ruin, number) if *number > 0 => Step::Ruin(*ruin, number / 2),
         Step::Run { events, seed } if *events > 1 => Step::Run { events: events / 2, seed: *seed },
         Step::Cut { loss, seed, again } if !again.is_empty() => {
             let again = again[..again.len() - 1].to_vec();

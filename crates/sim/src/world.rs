@@ -11,6 +11,8 @@
 //! - after every cut: the independent checker finds no fault;
 //! - no request fails or hangs unless the plan made the device fail, and no store refuses to open.
 //!
+//! A store of which metadata is damaged beyond repair is opened degraded: see `ruin` and the oracle.
+//!
 //! A device that lost, misplaced or rotted a block is held to less: errors are allowed, and opening may be
 //! refused; wrong bytes are not.
 
@@ -20,6 +22,7 @@ mod disk;
 mod invariants;
 mod outcome;
 mod power;
+mod ruin;
 mod shape;
 mod space;
 
@@ -40,6 +43,7 @@ use coulter_format::{BLOCK_SIZE, Block, Lba};
 use disk::Armed;
 use invariants::Invariants;
 pub use outcome::Outcome;
+use ruin::Ruins;
 pub(crate) use shape::create_options;
 use shape::{config, reference_blocks};
 use space::Space;
@@ -155,6 +159,7 @@ struct World {
     recovery_cells: Option<u64>,
     invariants: Invariants,
     clients: Clients,
+    ruins: Ruins,
     story: Option<Vec<String>>,
 }
 
@@ -202,6 +207,7 @@ impl World {
             recovery_cells: None,
             invariants: Invariants::default(),
             clients: Clients::default(),
+            ruins: Ruins::default(),
             story: None,
         }
     }
@@ -297,9 +303,14 @@ impl World {
                 (self.config.growth, self.config.map_size) = (Some(growth), None);
                 Ok(())
             }
+            Step::Ruin(ruin, number) => {
+                self.await_ruin(*ruin, *number);
+                Ok(())
+            }
             Step::Shutdown => {
                 self.shut_down()?;
                 self.leave();
+                self.ruin();
                 self.reopen(&[])
             }
             Step::Cut { loss, seed, again } => {
@@ -307,6 +318,7 @@ impl World {
                 self.read_on()?;
                 self.cut(*loss);
                 self.audit()?;
+                self.ruin();
                 self.reopen(again)
             }
         }
@@ -332,6 +344,10 @@ impl World {
             self.reopen(&[])?;
         }
         self.drain()?;
+        if self.ruins.refuses {
+            self.cut(Loss::Everything);
+            return self.reopen(&[]);
+        }
         let count = (u64::from(self.shape.segment_blocks) - 1).min(64).min(self.volume_size);
         for lba in (0..=self.volume_size - count).step_by(2 * count as usize) {
             self.submit(&Step::Write { lba, count, fua: false })?;
@@ -372,6 +388,11 @@ impl World {
         if step.end() > volume_size {
             return Ok(());
         }
+        // A store that refuses writes is not asked for any.
+        let asks_only = matches!(step, Step::Read { .. } | Step::Presence { .. } | Step::Flush);
+        if self.ruins.refuses && !asks_only {
+            return Ok(());
+        }
         let step = &self.clipped(step);
         if let Step::Read { lba, count } = *step {
             self.try_client_read(lba, count);
@@ -391,6 +412,10 @@ impl World {
                 return self.take_responses();
             }
             idle_turns = if self.turn()? { 0 } else { idle_turns + 1 };
+            if idle_turns > IDLE_TURNS_MAX && self.gives_up_for_want_of_room() {
+                buffer.map(|buffer| self.memory.take_host(buffer));
+                return Ok(());
+            }
             if idle_turns > IDLE_TURNS_MAX {
                 return violation(format!("{step} is never accepted: {}", self.state()));
             }

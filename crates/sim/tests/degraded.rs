@@ -8,6 +8,7 @@ use coulter_format::{BLOCK_SIZE, Pba};
 use coulter_sim::device::Device;
 use coulter_sim::hand::{Hand, small, store};
 use coulter_sim::random::Random;
+use coulter_sim::{Outcome, Simulator, lives, ruined, shrink};
 use std::collections::BTreeMap;
 
 fn config(degraded: Degraded) -> Config {
@@ -237,4 +238,87 @@ fn what_cannot_be_read_and_may_have_been_durable_puts_all_in_doubt() {
     hand.run();
     assert_eq!(hand.engine.phase(), Phase::Running);
     assert_eq!(errors(&mut hand, &expected, "all"), expected.len() as u64);
+}
+
+/// Lives with damage between openings, some of it beyond repair.
+const RUINED_LIVES: u64 = 48;
+
+#[test]
+fn whatever_metadata_is_ruined_between_openings_reads_are_right_or_errors_that_the_damage_explains()
+{
+    let mut simulator = Simulator::default();
+    let mut total = Outcome::default();
+    for seed in 0..RUINED_LIVES {
+        let plan = ruined::plan(seed);
+        match lives::run(&mut simulator, &plan) {
+            Ok(outcome) => total.add(&outcome),
+            Err(what) => {
+                let short = shrink::shrink(&plan, 60).map(|(plan, what)| format!("{what}\n{plan}"));
+                panic!("seed {seed}: {what}\nshorter: {}", short.unwrap_or_default());
+            }
+        }
+    }
+    assert!(total.blocks_ruined > RUINED_LIVES, "{total:?}");
+    assert!(total.degraded_openings > RUINED_LIVES, "{total:?}");
+    assert!(total.blocks_in_doubt > RUINED_LIVES, "{total:?}");
+}
+
+/// Runs a plan.
+fn holds(text: &str) {
+    let plan = text.parse().expect("a plan of this version");
+    if let Err(what) = lives::run(&mut Simulator::default(), &plan) {
+        panic!("{what}");
+    }
+}
+
+/// The opening panicked: a leaf that is not in doubt had an array.
+#[test]
+fn a_store_with_other_leaves_in_memory_opens_degraded() {
+    holds(
+        "\
+        coulter-sim plan 1
+        store segments=280 segment_blocks=256 volume=0 journal=1024 runs=5 map=1 trim=1 placement=apart reclaim=copy-out references=4 spare=20 prepare=never
+        write 706 1
+        write 1708 1
+        write 8223 38
+        drain
+        write 266 1 fua
+        drain
+        write 871 39
+        drain
+        ruin header-and-payload 676160480952
+        cut nothing 981542387
+",
+    );
+}
+
+/// The opening never ended: a header was rebuilt again and again, for its record seemed to go on in the rest of its page.
+#[test]
+fn the_header_of_a_record_that_does_not_fill_its_flash_page_is_rebuilt_once() {
+    holds(
+        "\
+        coulter-sim plan 1
+        store segments=292 segment_blocks=256 volume=0 journal=1024 runs=6 map=1 trim=1 placement=scattered reclaim=threaded references=1 spare=20 prepare=never page_blocks=2
+        cut sectors 2358507128
+        ruin header-and-payload 394643225250
+        cut everything 1780623477
+",
+    );
+}
+
+/// It was not opened at all: what the checkpoint lists lies in a segment that nobody had opened.
+#[test]
+fn a_store_without_the_first_header_of_the_segment_of_its_checkpoint_opens_degraded() {
+    holds(
+        "\
+        coulter-sim plan 1
+        store segments=28 segment_blocks=256 volume=972 journal=1024 runs=3 map=0 trim=0 placement=apart reclaim=copy-out references=4 spare=20 prepare=blocks
+        run 1 3259363453
+        write 499 1 fua
+        many 68+1
+        run 1 3190092083
+        ruin header-and-payload 0
+        cut sectors 230680121
+",
+    );
 }

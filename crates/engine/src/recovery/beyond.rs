@@ -267,11 +267,11 @@ impl Recovery {
             return Ok(());
         }
         if !self.is_told(missing.clone()) {
-            return Ok(shared.map.cast_doubt(0..u64::MAX)?);
+            return Ok(shared.cast_doubt(0..u64::MAX)?);
         }
         let changed = self.beyond.changed.iter().filter(|(told, _)| missing.contains(told));
         for (_, range) in changed {
-            shared.map.cast_doubt(range.clone())?;
+            shared.cast_doubt(range.clone())?;
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ impl Recovery {
     /// All has been replayed: what is in doubt stays so.
     pub(super) fn settle_doubt(&mut self, shared: &mut Shared) -> Result<(), OpenError> {
         if self.beyond.tail {
-            shared.map.cast_doubt(0..u64::MAX)?;
+            shared.cast_doubt(0..u64::MAX)?;
         }
         if shared.degradation.is_none() || shared.config.read_only {
             return Ok(());
@@ -301,7 +301,7 @@ fn doubt_live(
     let per_leaf = ENTRIES_PER_PAGE as u64;
     for leaves in live_leaves(written, shared.map.sweep_position()) {
         let live = leaves.start * per_leaf..leaves.end * per_leaf;
-        shared.map.cast_doubt(range.start.max(live.start)..range.end.min(live.end))?;
+        shared.cast_doubt(range.start.max(live.start)..range.end.min(live.end))?;
     }
     Ok(())
 }

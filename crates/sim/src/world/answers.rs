@@ -3,6 +3,7 @@
 use super::{Expected, World, number_of, violation};
 use crate::oracle::{Floor, Violation};
 use coulter_engine::{BufferRef, Failure};
+use coulter_format::Lba;
 
 impl World {
     /// A sparse store has no room for the write of this number: it must be so.
@@ -17,7 +18,10 @@ impl World {
         // A root that became empty counts until the next checkpoint.
         let roots_in_use = self.oracle.touched_units(|lba| self.shape.place(lba) >> 18);
         let most = with.blocks + 2 * roots_in_use;
-        if most > charge_max(sparse.capacity) || roots_in_use > u64::from(sparse.roots) {
+        if self.ruins.any()
+            || most > charge_max(sparse.capacity)
+            || roots_in_use > u64::from(sparse.roots)
+        {
             return Ok(());
         }
         violation(format!("write {number} is refused, but {with:?} and {roots_in_use} roots fit"))
@@ -35,7 +39,9 @@ impl World {
 
     /// Nothing is accepted that would be one block too many.
     pub(super) fn check_capacity(&self) -> Result<(), Violation> {
-        let Some(sparse) = self.shape.sparse else { return Ok(()) };
+        // What is lost is not counted, and the oracle does not know what it was.
+        let sparse = self.shape.sparse.filter(|_| !self.ruins.any());
+        let Some(sparse) = sparse else { return Ok(()) };
         let (charge, most) = (self.charge(), charge_max(sparse.capacity));
         match charge.blocks <= most {
             true => Ok(()),
@@ -45,7 +51,7 @@ impl World {
 
     /// On a device without fault a scrub finds nothing, whatever is written, moved and overwritten meanwhile.
     pub(super) fn check_scrub(&mut self) -> Result<(), Violation> {
-        if self.tainted || self.failed || self.forgotten {
+        if self.tainted || self.failed || self.forgotten || self.ruins.any() {
             return Ok(());
         }
         let engine = self.engine();
@@ -62,8 +68,16 @@ impl World {
         expected: &Expected,
         failure: Failure,
     ) -> Result<(), Violation> {
-        if let Expected::Read { buffer, .. } | Expected::Presence { buffer, .. } = expected {
+        if let Expected::Read { lba, buffer, floors } | Expected::Presence { lba, buffer, floors } =
+            expected
+        {
             self.memory.take_host(*buffer);
+            let is_at =
+                |(lba, _): &(u64, &Floor)| failure == Failure::Corrupt(Lba(self.shape.place(*lba)));
+            let at = (*lba..).zip(floors).find(is_at);
+            if at.is_some_and(|(_, floor)| floor.in_doubt) {
+                return Ok(());
+            }
         }
         let may_be_corrupt = self.forgotten && matches!(expected, Expected::Read { .. });
         let is_corrupt = matches!(failure, Failure::Corrupt(_));

@@ -39,6 +39,12 @@ pub struct Outcome {
     pub client_reads: u64,
     /// Of the memory that recovery may use for updates, how much it used at most, in percent.
     pub recovery_fill_max: u64,
+    /// Blocks of metadata damaged while the store was not open.
+    pub blocks_ruined: u64,
+    /// Openings of a degraded store.
+    pub degraded_openings: u64,
+    /// Blocks that were in doubt at openings.
+    pub blocks_in_doubt: u64,
     /// Nanoseconds of virtual time.
     pub time_ns: u64,
     /// A hash over every device command and what was written, to compare two runs.
@@ -65,6 +71,9 @@ impl Outcome {
         self.references_followed += other.references_followed;
         self.client_reads += other.client_reads;
         self.recovery_fill_max = self.recovery_fill_max.max(other.recovery_fill_max);
+        self.blocks_ruined += other.blocks_ruined;
+        self.degraded_openings += other.degraded_openings;
+        self.blocks_in_doubt += other.blocks_in_doubt;
         self.time_ns += other.time_ns;
         self.fingerprint = mix(self.fingerprint, other.fingerprint);
     }

@@ -6,6 +6,7 @@ use crate::device::Loss;
 use crate::oracle::Violation;
 use coulter_engine::{Command, Engine, Failure, Phase, Request, RequestId};
 use coulter_format::{BLOCK_SIZE, Lba};
+use std::ops::Range;
 
 impl World {
     /// The process ends: its engine, its requests, what it had not yet handed over.
@@ -63,7 +64,7 @@ impl World {
 
     /// What lies on the device after a cut must satisfy the independent checker.
     pub(super) fn audit(&mut self) -> Result<(), Violation> {
-        if self.tainted {
+        if self.tainted || self.ruins.any() {
             return Ok(());
         }
         if self.references_lost > 0 {
@@ -106,6 +107,7 @@ impl World {
     /// Opens the store and compares what it holds.
     pub(super) fn open(&mut self) -> Result<(), Violation> {
         self.failed = false;
+        self.explain_ruins();
         self.begin_to_open();
         let mut events = 0;
         loop {
@@ -126,6 +128,7 @@ impl World {
             }
         }
         self.outcome.recoveries += 1;
+        self.note_degradation()?;
         self.compare_memory()?;
         self.admit_clients();
         let observed = self.read_everything()?;
@@ -138,7 +141,11 @@ impl World {
             return self.open();
         }
         let lossless = std::mem::replace(&mut self.lossless, true);
-        self.oracle.recover(&observed, lossless)
+        let (ruins, shape) = (&self.ruins, &self.shape);
+        let is_explained = |lba| ruins.explains(shape.place(lba));
+        self.oracle.recover(&observed, lossless, is_explained)?;
+        self.outcome.blocks_in_doubt += self.oracle.in_doubt();
+        Ok(())
     }
 
     /// Recovery holds no more than the engine said that it may need, and no more than it may have: else a
@@ -147,7 +154,10 @@ impl World {
         let statistics = self.engine().statistics();
         let (held, most) = (statistics.recovered_cells, statistics.recovery_cells_max);
         self.outcome.recovery_fill_max = self.outcome.recovery_fill_max.max(held * 100 / most);
-        let Some(counted) = self.recovery_cells.filter(|_| !self.tainted) else { return Ok(()) };
+        let Some(counted) = self.recovery_cells.filter(|_| !self.tainted && !self.ruins.any())
+        else {
+            return Ok(());
+        };
         if held > counted || held > most {
             return violation(format!(
                 "recovery holds {held} chunks of updates, {counted} were counted, and {most} are \
@@ -178,20 +188,30 @@ impl World {
         Ok(())
     }
 
+    /// Blocks to be read from this one on: those that were ever written, or all, for any may be in doubt.
+    fn next_to_read(&self, lba: u64) -> Option<Range<u64>> {
+        match self.ruins.any() {
+            false => self.oracle.touched(lba),
+            true => (lba < self.volume_size).then(|| lba..self.volume_size.min(lba + 512)),
+        }
+    }
+
     /// Reads all that was ever written while nothing else happens; the rest is zero.
-    fn read_everything(&mut self) -> Result<Vec<u64>, Violation> {
-        let mut observed = vec![0; self.volume_size as usize];
+    fn read_everything(&mut self) -> Result<Vec<Option<u64>>, Violation> {
+        let mut observed = vec![Some(0); self.volume_size as usize];
         let mut lba = 0;
-        while let Some(range) = self.oracle.touched(lba) {
-            let together = self.shape.together(range.start, range.end - range.start);
+        let mut longest = u64::MAX;
+        while let Some(range) = self.next_to_read(lba) {
+            let count = (range.end - range.start).min(longest);
+            let together = self.shape.together(range.start, count);
             let range = range.start..range.start + together;
             lba = range.end;
             let count = together as u32;
             let buffer = self.memory.add_host(vec![[1; BLOCK_SIZE]; count as usize]);
             self.next_request += 1;
             let id = RequestId(self.next_request);
-            let lba = Lba(self.shape.place(range.start));
-            let request = Request::Read { lba, count, buffer };
+            let place = Lba(self.shape.place(range.start));
+            let request = Request::Read { lba: place, count, buffer };
             let (engine, memory) = (self.engine.as_mut().expect("open"), &mut self.memory);
             if engine.handle_request(id, request, memory).is_err() {
                 return violation("a read is refused while nothing else happens".to_owned());
@@ -200,13 +220,22 @@ impl World {
             let (blocks, absent) = self.memory.take_host_and_absent(buffer);
             match answer {
                 Ok(()) => {
+                    longest = u64::MAX;
                     for (lba, (block, absent)) in (range.start..).zip(blocks.iter().zip(absent)) {
                         let number = number_of(lba, block)?;
                         present_as_shown(lba, number, absent)?;
-                        observed[lba as usize] = number;
+                        observed[lba as usize] = Some(number);
                     }
                 }
                 Err(_) if self.tainted || self.failed => {}
+                Err(Failure::Corrupt(_)) if self.ruins.any() && together == 1 => {
+                    observed[range.start as usize] = None;
+                }
+                // Which of its blocks is it? They are read one by one, up to that.
+                Err(Failure::Corrupt(at)) if self.ruins.any() => {
+                    lba = range.start;
+                    longest = (at.0 - place.0).max(1);
+                }
                 Err(failure) => return violation(format!("reading {range:?}: {failure:?}")),
             }
         }
