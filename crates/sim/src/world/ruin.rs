@@ -400,7 +400,7 @@ impl View {
             any |= !is_rebuilt;
             let changed = match is_told {
                 true => changes_of(row).collect(),
-                false => vec![0..u64::MAX],
+                false => std::iter::once(0..u64::MAX).collect(),
             };
             let later = self.log.range(sequence + 1..).map(|(_, logged)| &logged.row);
             let later = later.filter(|row| !is_lost(row)).flat_map(changes_of);

@@ -1,0 +1,103 @@
+//! Requests at the limit of a volume with more addresses than blocks, over each way in: the last block is served, and
+//! what begins or ends behind it is refused by the server, whatever its client had sent.
+
+use coulter::buffer::Buffer;
+use coulter::service::{BlockService, Completion, Operation, Request, RequestError};
+use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_attach::net::Address;
+use coulter_attach::nvme::{
+    Disk, Initiator, InitiatorError, InitiatorOptions, Target, TargetOptions,
+};
+use coulter_device::MemoryStore;
+use coulter_nvme::opcode::io;
+use coulter_nvme::{DataPointer, Sqe, Status};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u64 = 4096;
+const SPACE: u64 = 1 << 50;
+
+/// Where requests begin, and their bytes, that end behind the limit or begin there.
+const OUTSIDE: [(u64, u64); 4] = [
+    (SPACE - BLOCK, 2 * BLOCK),
+    (SPACE, BLOCK),
+    (SPACE + (1 << 40), BLOCK),
+    ((1 << 62) - BLOCK, BLOCK),
+];
+
+fn sparse() -> Arc<Volume> {
+    let store = MemoryStore::sparse(64 << 20);
+    let options = CreateOptions {
+        segment_size: Some(2 << 20),
+        address_space: Some(SPACE),
+        ..CreateOptions::default()
+    };
+    create(Box::new(store.open().expect("nothing has it open")), &options).expect("it fits");
+    let device = store.open().expect("nothing has it open");
+    let volume = Volume::open(Box::new(device), OpenOptions::default()).expect("it is intact");
+    assert_eq!(volume.size(), SPACE);
+    Arc::new(volume)
+}
+
+#[test]
+fn the_library_refuses_each_request_behind_the_limit() {
+    let volume = sparse();
+    let mut session = BlockService::connect(&*volume);
+    let mut ask = |operation, offset, length: u64| {
+        let has_data = matches!(operation, Operation::Read | Operation::Write { .. });
+        let buffer = if has_data { Buffer::zeroed(length as usize) } else { Buffer::empty() };
+        session.submit(Request { tag: 1, operation, offset, length, buffer });
+        let mut completions: Vec<Completion> = Vec::new();
+        while completions.is_empty() {
+            session.complete(&mut completions, None);
+        }
+        completions.remove(0).result
+    };
+    let fua = false;
+    for operation in [
+        Operation::Write { fua },
+        Operation::Read,
+        Operation::Discard,
+        Operation::WriteZeroes { fua },
+        Operation::Extents,
+    ] {
+        assert_eq!(ask(operation, SPACE - BLOCK, BLOCK), Ok(()), "{operation:?}");
+        for (offset, length) in OUTSIDE {
+            let answer = ask(operation, offset, length);
+            assert_eq!(answer, Err(RequestError::OutOfRange), "{operation:?} at {offset}");
+        }
+    }
+}
+
+#[test]
+fn an_nvme_target_refuses_each_command_behind_the_limit() {
+    let disk = Disk { service: sparse(), read_only: false, block_size: 4096 };
+    let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
+    let target = Target::start(&address, vec![disk], TargetOptions::default()).expect("it starts");
+    let timeout = Duration::from_secs(20);
+    let name = target.names()[0].clone();
+    let options = InitiatorOptions { timeout, ..InitiatorOptions::new(name, 1) };
+    let mut initiator = Initiator::connect(target.address(), &options).expect("it can connect");
+    let mut ask = |opcode, offset: u64, length: u64| {
+        let count = (length / BLOCK) as u32;
+        let command = Sqe::new(opcode, 1).with_blocks(offset / BLOCK, count);
+        let data = vec![7; if opcode == io::WRITE { length as usize } else { 0 }];
+        let command = match opcode {
+            io::WRITE_ZEROES => command,
+            _ => command.with_data_pointer(DataPointer::Transport { length: length as u32 }),
+        };
+        match opcode {
+            io::READ => initiator.io.fetch(command, length as usize).map(drop),
+            _ => initiator.io.send(command, &data).map(drop),
+        }
+    };
+    for opcode in [io::WRITE, io::READ, io::WRITE_ZEROES] {
+        ask(opcode, SPACE - BLOCK, BLOCK).expect("the last block is served");
+        for (offset, length) in OUTSIDE {
+            let outcome = ask(opcode, offset, length);
+            let is_refused = matches!(&outcome, Err(InitiatorError::Status(cqe))
+                if cqe.status.code_and_type() == Status::LBA_OUT_OF_RANGE);
+            assert!(is_refused, "{opcode} at {offset}: {outcome:?}");
+        }
+    }
+}
