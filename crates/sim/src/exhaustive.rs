@@ -7,6 +7,8 @@
 //!
 //! The device may also have no space for segments ([`Search::without_space`]): it refuses each one until
 //! nothing else is left to be done, and then has room for one more. After a power cut it has none at all.
+//!
+//! Or it is flash that writes each page whole or not at all, and the store pads them ([`Search::padding`]).
 
 use crate::buffers::Memory;
 use crate::device::Device;
@@ -101,6 +103,8 @@ pub struct Tried {
     pub exhausted_points: u64,
     /// Segments for which the device had no space.
     pub refusals: u64,
+    /// Blocks that flash pages were padded with.
+    pub padded_blocks: u64,
 }
 
 /// A plan that went wrong.
@@ -123,9 +127,24 @@ impl fmt::Display for Failure {
     }
 }
 
-fn config(has_space: bool) -> Config {
-    let prepare = if has_space { Prepare::Never } else { Prepare::Space };
-    Config { record_count: 12, page_count: 16, request_count: 16, prepare, ..Config::default() }
+/// What the tiny store lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ground {
+    /// A device with all its space.
+    Whole,
+    /// One without space for segments.
+    WithoutSpace,
+    /// Flash with pages of so many blocks, each written whole or not at all; the store pads them.
+    Pages(u32),
+}
+
+fn config(ground: Ground) -> Config {
+    let usual = Config { record_count: 12, page_count: 16, request_count: 16, ..Config::default() };
+    match ground {
+        Ground::Whole => usual,
+        Ground::WithoutSpace => Config { prepare: Prepare::Space, ..usual },
+        Ground::Pages(blocks) => Config { atomic_page_blocks: blocks, pad_pages: true, ..usual },
+    }
 }
 
 /// Error number of a device without space.
@@ -164,10 +183,10 @@ struct Run {
 }
 
 impl Run {
-    fn begin(scene: &Scene, memory: Memory, has_space: bool) -> Run {
+    fn begin(scene: &Scene, memory: Memory, ground: Ground) -> Run {
         Run {
-            engine: Engine::open(config(has_space), scene.device.size()).expect("there is memory"),
-            room: (!has_space).then_some(0),
+            engine: Engine::open(config(ground), scene.device.size()).expect("there is memory"),
+            room: (ground == Ground::WithoutSpace).then_some(0),
             refusals: 0,
             memory,
             device: scene.device.clone(),
@@ -269,6 +288,20 @@ impl Run {
         self.engine.handle_completion(io.id, result, &mut self.memory);
     }
 
+    /// Writes what is too long for holes until some have been reserved by a durable checkpoint.
+    fn reserve_holes(&mut self) {
+        while self.turn() {}
+        let checkpoints = self.engine.statistics().checkpoints;
+        for round in 0.. {
+            assert!(round < 100, "checkpoints are written");
+            assert!(self.submit(Letter::WriteLong), "a store at rest takes a write");
+            while self.turn() {}
+            if self.engine.statistics().checkpoints >= checkpoints + 2 {
+                return;
+            }
+        }
+    }
+
     /// Offers a letter; false if the engine is busy.
     fn submit(&mut self, letter: Letter) -> bool {
         self.next += 1;
@@ -338,7 +371,7 @@ pub struct Search {
     random: Random,
     /// Every how many crash points the independent checker looks at the device too.
     pub audit_every: u64,
-    has_space: bool,
+    ground: Ground,
     /// What was tried so far.
     pub tried: Tried,
 }
@@ -355,8 +388,25 @@ impl Search {
     /// # Panics
     /// If the store cannot be laid out or worked in.
     pub fn new() -> Search {
+        Search::on(Ground::Whole)
+    }
+
+    /// The same store on flash of which each page of four blocks is written whole or not at all; it pads them. Before
+    /// each plan its holes are reserved.
+    ///
+    /// # Panics
+    /// If the store cannot be laid out or worked in.
+    pub fn padding() -> Search {
+        Search::on(Ground::Pages(4))
+    }
+
+    fn on(ground: Ground) -> Search {
+        let (superblocks, page_blocks) = match ground {
+            Ground::Pages(blocks) => (3, Some(blocks)),
+            _ => (1, None),
+        };
         let options = CreateOptions {
-            device_size: 256 * (SEGMENTS + 1),
+            device_size: 256 * (SEGMENTS + superblocks),
             sparse: None,
             volume_size: Some(VOLUME),
             segment_blocks: 256,
@@ -366,7 +416,7 @@ impl Search {
             map_size: None,
             journal_size: Some(1024),
             run_count_limit: Some(2),
-            page_blocks: None,
+            page_blocks,
         };
         let (_, blocks) = create(&options).expect("the tiny store can be laid out");
         let mut device = Device::new(options.device_size);
@@ -375,9 +425,9 @@ impl Search {
         }
         device.flush_all();
         let scene = Scene { device, oracle: Oracle::new(VOLUME) };
-        let config = config(true);
+        let config = config(ground);
         let memory = Memory::new(config.record_count, config.page_count);
-        let mut run = Run::begin(&scene, memory, true);
+        let mut run = Run::begin(&scene, memory, ground);
         // One cold block is left behind in each segment, so none becomes free by itself.
         for segment in 0..SEGMENTS {
             while run.turn() {}
@@ -405,7 +455,7 @@ impl Search {
             memory: Some(run.memory),
             random: Random::new(1),
             audit_every: 64,
-            has_space: true,
+            ground,
             tried: Tried::default(),
         }
     }
@@ -415,7 +465,7 @@ impl Search {
     /// # Panics
     /// If the store cannot be laid out or worked in.
     pub fn without_space() -> Search {
-        Search { has_space: false, ..Search::new() }
+        Search { ground: Ground::WithoutSpace, ..Search::new() }
     }
 
     /// Tries all plans of `length` letters. `progress` is told before each; if it returns false, the search
@@ -446,8 +496,11 @@ impl Search {
     fn plan(&mut self, letters: &[Letter]) -> Result<(), Failure> {
         self.tried.plans += 1;
         let memory = self.memory.take().expect("it is given back");
-        let mut run = Run::begin(&self.scene, memory, self.has_space);
-        let config = config(self.has_space);
+        let mut run = Run::begin(&self.scene, memory, self.ground);
+        if let Ground::Pages(_) = self.ground {
+            run.reserve_holes();
+        }
+        let config = config(self.ground);
         let mut spare = Memory::new(config.record_count, config.page_count);
         let mut left = letters;
         let mut result = Ok(());
@@ -477,6 +530,7 @@ impl Search {
                 Err(Failure { letters: letters.to_vec(), command: run.commands, kept: 0, what });
         }
         self.tried.refusals += run.refusals;
+        self.tried.padded_blocks += run.engine.statistics().padded_blocks;
         self.memory = Some(run.memory);
         result
     }
@@ -509,21 +563,15 @@ impl Search {
             }
             let scene = Scene { device: cut, oracle: run.oracle.clone() };
             let goes_on = self.tried.crash_points.is_multiple_of(GO_ON_EVERY);
-            memory =
-                compare(&scene, memory, self.has_space, goes_on).map_err(|what| (kept, what))?;
+            memory = compare(&scene, memory, self.ground, goes_on).map_err(|what| (kept, what))?;
         }
         Ok(memory)
     }
 }
 
 /// Opens a store and compares all of it. If it `goes_on`, it is also brought to where it can be written.
-fn compare(
-    scene: &Scene,
-    memory: Memory,
-    has_space: bool,
-    goes_on: bool,
-) -> Result<Memory, String> {
-    let mut run = Run::begin(scene, memory, has_space);
+fn compare(scene: &Scene, memory: Memory, ground: Ground, goes_on: bool) -> Result<Memory, String> {
+    let mut run = Run::begin(scene, memory, ground);
     loop {
         run.poll();
         match run.engine.phase() {

@@ -30,3 +30,17 @@ fn without_space_every_crash_point_is_an_allowed_state_and_every_plan_goes_on() 
     assert!(search.tried.refusals > 200, "{:?}", search.tried);
     println!("{:?}", search.tried);
 }
+
+/// On flash that writes each page whole or not at all. The holes of partly dead pages are reserved before each plan.
+#[test]
+fn padding_every_crash_point_is_an_allowed_state() {
+    let mut search = Search::padding();
+    for length in 0..=2 {
+        let result = search.all_of_length(length, |_, _| true);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+    }
+    let tried = search.tried;
+    println!("{tried:?}");
+    assert_eq!(tried.plans, 1 + 6 + 36);
+    assert!(tried.crash_points > 150 && tried.padded_blocks > 30, "{tried:?}");
+}
