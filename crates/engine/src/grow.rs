@@ -108,7 +108,7 @@ impl Shared {
         }
         let marks = Watermarks::of(&geometry, &self.superblock.budget);
         self.pacing = Pacing::new(marks);
-        self.placer = self.placer.renewed(marks.spare);
+        *self.placer = self.placer.renewed(marks.spare);
         Ok(())
     }
 

@@ -122,9 +122,9 @@ pub(crate) struct Shared {
     /// Of the newest checkpoint.
     pub(crate) lists: Apart<Lists>,
     /// Parity of headers that the next one will refer to.
-    pub(crate) header_parities: HeaderParities,
+    pub(crate) header_parities: Apart<HeaderParities>,
     pub(crate) pacing: Pacing,
-    pub(crate) placer: Placer,
+    pub(crate) placer: Apart<Placer>,
     pub(crate) signals: Signals,
     /// What was promised to writes of a sparse store.
     pub(crate) promises: Promises,
@@ -181,9 +181,9 @@ impl Shared {
             requests: first_requests(&config)?,
             loads: Loads::new(config.page_count)?,
             lists: Apart::new(Lists::default())?,
-            header_parities: HeaderParities::new()?,
+            header_parities: Apart::new(HeaderParities::new()?)?,
             pacing: Pacing::default(),
-            placer: Placer::new(config.placement, 0),
+            placer: Apart::new(Placer::new(config.placement, 0))?,
             signals: Signals::default(),
             promises: Promises::new()?,
             cache: None,

@@ -127,7 +127,7 @@ impl Recovery {
         assert!(shared.log.order.is_empty(), "nothing is on its way while a store is opened");
         let marks = Watermarks::of(&geometry, &superblock.budget);
         shared.pacing = Pacing::new(marks);
-        shared.placer = shared.placer.renewed(marks.spare);
+        *shared.placer = shared.placer.renewed(marks.spare);
         shared.log.applied = superblock.checkpoint.sequence;
         Ok(())
     }
