@@ -4,6 +4,8 @@
 use coulter::buffer::Buffer;
 use coulter::service::{BlockService, Completion, Operation, Request, RequestError};
 use coulter::{CreateOptions, OpenOptions, Volume, create};
+use coulter_attach::nbd::ServerOptions;
+use coulter_attach::nbd::wire::command;
 use coulter_attach::net::Address;
 use coulter_attach::nvme::{
     Disk, Initiator, InitiatorError, InitiatorOptions, Target, TargetOptions,
@@ -13,9 +15,14 @@ use coulter_nvme::opcode::io;
 use coulter_nvme::{DataPointer, Sqe, Status};
 use std::sync::Arc;
 use std::time::Duration;
+use support::raw::{Raw, serve};
+
+mod support;
 
 const BLOCK: u64 = 4096;
 const SPACE: u64 = 1 << 50;
+const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
 
 /// Where requests begin, and their bytes, that end behind the limit or begin there.
 const OUTSIDE: [(u64, u64); 4] = [
@@ -37,6 +44,32 @@ fn sparse() -> Arc<Volume> {
     let volume = Volume::open(Box::new(device), OpenOptions::default()).expect("it is intact");
     assert_eq!(volume.size(), SPACE);
     Arc::new(volume)
+}
+
+/// A service that several servers may have.
+#[derive(Clone)]
+struct Shared(Arc<Volume>);
+
+impl BlockService for Shared {
+    fn size(&self) -> u64 {
+        BlockService::size(&*self.0)
+    }
+
+    fn read_only(&self) -> bool {
+        BlockService::read_only(&*self.0)
+    }
+
+    fn describe(&self) -> coulter::service::Description {
+        self.0.describe()
+    }
+
+    fn watch(&self, watcher: std::sync::Weak<dyn coulter::service::Watch>) {
+        BlockService::watch(&*self.0, watcher);
+    }
+
+    fn connect(&self) -> Box<dyn coulter::service::Session + Send> {
+        BlockService::connect(&*self.0)
+    }
 }
 
 #[test]
@@ -70,8 +103,36 @@ fn the_library_refuses_each_request_behind_the_limit() {
 }
 
 #[test]
+fn an_nbd_server_refuses_each_request_behind_the_limit() {
+    let volume = Shared(sparse());
+    let directory = tempfile::tempdir().expect("there is room");
+    let server = serve(directory.path(), &volume, ServerOptions::default());
+    let mut raw = Raw::entered(&server, true, false);
+    let mut ask = |kind: u16, offset, length: u64| {
+        raw.request(0, kind, offset, length as u32);
+        if kind == command::WRITE {
+            raw.send(&vec![7; length as usize]);
+        }
+        // Only what is read comes with data.
+        let data = if kind == command::READ { length as usize } else { 0 };
+        raw.reply(data).error
+    };
+    for (kind, expected) in [
+        (command::WRITE, ENOSPC),
+        (command::READ, EINVAL),
+        (command::TRIM, EINVAL),
+        (command::WRITE_ZEROES, ENOSPC),
+    ] {
+        assert_eq!(ask(kind, SPACE - BLOCK, BLOCK), 0, "{kind}");
+        for (offset, length) in OUTSIDE {
+            assert_eq!(ask(kind, offset, length), expected, "{kind} at {offset}");
+        }
+    }
+}
+
+#[test]
 fn an_nvme_target_refuses_each_command_behind_the_limit() {
-    let disk = Disk { service: sparse(), read_only: false, block_size: 4096 };
+    let disk = Disk { service: Arc::new(Shared(sparse())), read_only: false, block_size: 4096 };
     let address = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
     let target = Target::start(&address, vec![disk], TargetOptions::default()).expect("it starts");
     let timeout = Duration::from_secs(20);
