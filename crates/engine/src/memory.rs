@@ -111,6 +111,11 @@ pub(crate) fn reserve_in_all<T>(list: &mut Vec<T>, room: usize) -> Result<(), No
     list.try_reserve_exact(room.saturating_sub(list.len())).map_err(|_| NoMemory::of::<T>(room))
 }
 
+/// The same for a list of which the length grows step by step: what is there is not moved each time.
+pub(crate) fn reserve_amply<T>(list: &mut Vec<T>, room: usize) -> Result<(), NoMemory> {
+    list.try_reserve(room.saturating_sub(list.len())).map_err(|_| NoMemory::of::<T>(room))
+}
+
 /// One more.
 pub(crate) fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), NoMemory> {
     reserve(list)?;

@@ -1,172 +1,28 @@
-//! The directory: root pages in memory, each with the states of its 512 leaves.
+//! The directory: root pages in memory, each with the states of those of its 512 leaves that are in use.
 //!
 //! A root is there from the start for every 2^18 blocks of the volume, unless that is sparse: then it is
-//! made when something is written there. Its table of leaves is allocated when it is first needed.
+//! made when something is written there. Its tables of leaves are allocated when they are first needed.
+//!
+//! # Invariants
+//! - A root stays where it is for as long as it is there: its index is good until a cut forgets it.
+//! - Where tables are counted, roots never need more of them than the volume may have.
 
-use super::frames::{CellIndex, FrameIndex};
+pub(crate) use super::leaf::{Flag, Leaf};
+use super::order::{KEY_SIZE_MAX, Order};
+use super::root::bit_of;
+pub(crate) use super::root::{Root, RootState};
+use super::tables::{LEAVES_PER_TABLE, LeafIndex, TABLE_SIZE, TABLES_PER_ROOT, Tables};
 use crate::memory::{self, NoMemory};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
+use coulter_format::Lba;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
-use coulter_format::{BlockPointer, Lba};
 
-/// What is known of one leaf: 512 consecutive host blocks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaf {
-    /// The leaf page on the device. Meaningless while the root is not loaded.
-    pub(crate) disk: BlockPointer,
-    /// The array in memory.
-    pub(crate) frame: FrameIndex,
-    /// Updates that are not in the array.
-    pub(crate) chain: CellIndex,
-    /// Updates since the sweep last wrote the leaf, saturating at 512: what recovery would find in
-    /// runs and records.
-    pub(crate) unmerged: u16,
-    /// Relocations on their way that will compare this leaf's pointers.
-    pub(crate) relocating: u16,
-    flags: u16,
-}
-
-/// A condition of a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub(crate) enum Flag {
-    /// The array holds updates that the leaf page does not.
-    Changed = 1,
-    /// A leaf page is on its way to the device.
-    Writing = 2,
-    /// An update came after the page on its way was made.
-    Touched = 4,
-    /// Every address without an update is unmapped, and the leaf page's locations are still
-    /// counted.
-    Dead = 8,
-    /// Every address without an update is unmapped, and the leaf page's locations are no longer
-    /// counted.
-    Cleared = 16,
-    /// The leaf page is on its way into memory.
-    Loading = 32,
-    /// The leaf page is damaged.
-    Damaged = 64,
-    /// Records that are referred to have changed addresses of it since it was swept: so there are
-    /// updates that a run need not say.
-    Referred = 128,
-    /// It has updates, and no page that is known: it is counted as one that will take a page.
-    Pageless = 256,
-    /// The array was used since the hand that looks for one to give up last passed it.
-    Used = 512,
-}
-
-impl Leaf {
-    const EMPTY: Leaf = Leaf {
-        disk: BlockPointer::NOWHERE,
-        frame: FrameIndex::NONE,
-        chain: CellIndex::NONE,
-        unmerged: 0,
-        relocating: 0,
-        flags: 0,
-    };
-
-    pub(crate) fn is(&self, flag: Flag) -> bool {
-        self.flags & flag as u16 != 0
-    }
-
-    pub(crate) fn set(&mut self, flag: Flag, on: bool) {
-        if on {
-            self.flags |= flag as u16;
-        } else {
-            self.flags &= !(flag as u16);
-        }
-    }
-
-    /// Whether the array was used since this was last asked.
-    pub(crate) fn take_used(&mut self) -> bool {
-        let was_used = self.is(Flag::Used);
-        self.set(Flag::Used, false);
-        was_used
-    }
-
-    /// Whether the array must stay in memory: it differs from the page on the device, or something
-    /// is on its way that will need it.
-    pub(crate) fn must_stay(&self) -> bool {
-        let busy = Flag::Changed as u16 | Flag::Writing as u16 | Flag::Loading as u16;
-        self.flags & busy != 0 || self.relocating > 0
-    }
-
-    /// Whether nothing is known of the leaf but that it is unmapped, and nothing is under way.
-    fn is_empty(&self) -> bool {
-        let tells = [Flag::Dead, Flag::Damaged, Flag::Pageless].iter().any(|flag| self.is(*flag));
-        let is_quiet = self.unmerged == 0 && !self.must_stay() && !tells;
-        is_quiet && !self.disk.is_mapped() && !self.frame.is_some() && !self.chain.is_some()
-    }
-
-    /// Whether the addresses without an update are known to be unmapped.
-    pub(crate) fn base_is_gone(&self) -> bool {
-        self.is(Flag::Dead) || self.is(Flag::Cleared)
-    }
-}
-
-/// Whether the pointers to a root's leaf pages are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RootState {
-    /// They are in the leaves.
-    Loaded,
-    /// They are on the device.
-    OnDevice,
-    /// They are on their way.
-    Loading,
-    /// They are damaged on the device.
-    Damaged,
-}
-
-/// One root page: 512 leaves, 1 GiB of host space.
-pub(crate) struct Root {
-    pub(crate) key: u64,
-    /// The root page on the device.
-    pub(crate) disk: BlockPointer,
-    pub(crate) state: RootState,
-    /// A leaf page moved since the root page was last written. It is listed then.
-    pub(super) changed: bool,
-    /// A bit for each leaf with updates that its page does not contain.
-    dirty: [u64; ENTRIES_PER_PAGE / 64],
-    pub(crate) leaves: Option<Box<[Leaf; ENTRIES_PER_PAGE]>>,
-}
-
-impl Root {
-    /// The first leaf from this one on that has updates which its page does not contain.
-    pub(crate) fn next_dirty(&self, from: usize) -> Option<usize> {
-        let first = from / 64;
-        for (index, word) in self.dirty.iter().enumerate().skip(first) {
-            let word = if index == first { word & u64::MAX << (from % 64) } else { *word };
-            if word != 0 {
-                return Some(index * 64 + word.trailing_zeros() as usize);
-            }
-        }
-        None
-    }
-
-    /// Whether nothing is mapped in it, and nothing is under way.
-    fn is_empty(&self) -> bool {
-        let leaves = self.leaves.iter().flat_map(|leaves| leaves.iter());
-        self.state == RootState::Loaded && leaves.clone().all(Leaf::is_empty)
-    }
-
-    fn empty(key: u64) -> Root {
-        Root {
-            key,
-            disk: BlockPointer::NOWHERE,
-            state: RootState::Loaded,
-            changed: false,
-            dirty: [0; ENTRIES_PER_PAGE / 64],
-            leaves: None,
-        }
-    }
-}
-
-/// A leaf's place in the directory. Valid until a root is inserted.
+/// A leaf's place in the directory. Valid until the next cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafPlace {
     pub(crate) root: usize,
     pub(crate) slot: usize,
+    at: LeafIndex,
 }
 
 /// Leaf key and index of a host address.
@@ -174,72 +30,165 @@ pub(crate) fn split(lba: Lba) -> (u64, usize) {
     (lba.0 / ENTRIES_PER_PAGE as u64, (lba.0 % ENTRIES_PER_PAGE as u64) as usize)
 }
 
-/// All roots, by key.
-pub(crate) struct Directory {
-    roots: Vec<Root>,
-    /// Roots `0..dense` have their index as key.
-    dense: u64,
-    pub(crate) leaf_tables: usize,
-    /// Keys of the roots that changed.
-    changed: Vec<u64>,
+/// Key of a leaf's root, and the leaf's index there.
+fn split_leaf(leaf: u64) -> (u64, usize) {
+    split(Lba(leaf))
 }
 
-/// Bytes of a root's table of leaves.
-pub(crate) const LEAF_TABLE_SIZE: usize = core::mem::size_of::<[Leaf; ENTRIES_PER_PAGE]>();
+/// How many roots and tables there may be at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Roots of lower keys are there from the start.
+    pub(crate) dense: u64,
+    pub(crate) roots: u64,
+    /// If there may be fewer tables than all roots have.
+    pub(crate) tables: Option<u64>,
+}
+
+impl Limits {
+    /// Bytes that the directory can take.
+    pub(crate) fn size(&self) -> u64 {
+        let root = ROOT_SIZE as u64;
+        match self.tables {
+            None => self.roots * (root + (TABLES_PER_ROOT * TABLE_SIZE) as u64),
+            // A piece more, for the one that is begun.
+            Some(tables) => {
+                self.roots * (root + KEY_SIZE_MAX as u64 + 4)
+                    + (tables + TABLES_PER_ROOT as u64) * (TABLE_SIZE as u64 + 4)
+            }
+        }
+    }
+}
+
+/// Bytes that a root is counted with. It is part of what stores were promised.
+const ROOT_SIZE: usize = 96;
+
+const _: () = assert!(size_of::<Root>() <= ROOT_SIZE);
+
+/// Roots of a piece of memory.
+const ROOTS_PER_PIECE: usize = 256;
+
+/// Roots that a cut looks at to find those that say nothing; more wait for the next one.
+const LOOKED_AT_MAX: usize = 1 << 15;
+
+/// All roots.
+pub(crate) struct Directory {
+    /// By index, in pieces of [`ROOTS_PER_PIECE`]. Roots `0..dense` have their index as key.
+    roots: Vec<Vec<Root>>,
+    /// Indices where there is no root any more.
+    free: Vec<u32>,
+    /// Roots that are there.
+    count: usize,
+    /// The others by key.
+    order: Order,
+    limits: Limits,
+    tables: Tables,
+    /// Tables that roots need, if these are counted.
+    needed: u64,
+    /// Keys of the roots that changed.
+    changed: Vec<u64>,
+    /// Roots from here on are looked at by the next cut.
+    looked_at: usize,
+}
 
 impl Directory {
-    /// With roots of the keys below `dense` from the start, and no more than `most` ever.
-    pub(crate) fn new(dense: u64, most: u64) -> Result<Directory, NoMemory> {
-        let mut roots = memory::list(dense as usize)?;
-        roots.extend((0..dense).map(Root::empty));
-        let changed = memory::list(most as usize)?;
-        Ok(Directory { roots, dense, leaf_tables: 0, changed })
+    pub(crate) fn new(limits: Limits) -> Result<Directory, NoMemory> {
+        let mut directory = Directory {
+            roots: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            order: Order::default(),
+            limits: Limits { dense: 0, ..limits },
+            tables: Tables::default(),
+            needed: 0,
+            changed: memory::list(limits.roots as usize)?,
+            looked_at: 0,
+        };
+        directory.grow(limits.dense)?;
+        Ok(directory)
     }
 
-    /// There may be `most` roots from now on.
-    pub(crate) fn allow(&mut self, most: u64) -> Result<(), NoMemory> {
-        assert!(most >= self.roots.len() as u64, "those that are there are allowed");
-        let mut changed = memory::list((most as usize).max(self.changed.len()))?;
+    /// There may be more roots and tables from now on.
+    pub(crate) fn allow(&mut self, limits: Limits) -> Result<(), NoMemory> {
+        assert!(limits.roots >= self.count as u64, "those that are there are allowed");
+        assert!(limits.tables.is_none_or(|most| most >= self.needed), "and so are their tables");
+        assert_eq!(
+            limits.tables.is_some(),
+            self.limits.tables.is_some(),
+            "they are counted or not"
+        );
+        let mut changed = memory::list((limits.roots as usize).max(self.changed.len()))?;
         changed.extend_from_slice(&self.changed);
         self.changed = changed;
-        Ok(())
+        self.limits = Limits { dense: self.limits.dense, ..limits };
+        self.grow(limits.dense)
     }
 
     /// There are roots of the keys below `dense` from now on.
-    pub(crate) fn grow(&mut self, dense: u64) -> Result<(), NoMemory> {
-        assert_eq!(self.roots.len() as u64, self.dense, "there are no roots behind the volume");
-        for key in self.dense..dense {
-            memory::push(&mut self.roots, Root::empty(key))?;
+    fn grow(&mut self, dense: u64) -> Result<(), NoMemory> {
+        assert!(
+            dense == 0 || self.count as u64 == self.limits.dense,
+            "none lies behind the volume"
+        );
+        for key in self.limits.dense..dense {
+            let index = self.add_root(key)?;
+            assert_eq!(index as u64, key, "a root for each key, in order");
         }
-        self.dense = self.dense.max(dense);
-        assert_eq!(self.roots.len() as u64, self.dense, "a root for each key");
+        self.limits.dense = self.limits.dense.max(dense);
         Ok(())
+    }
+
+    /// A root's place in memory.
+    fn add_root(&mut self, key: u64) -> Result<usize, NoMemory> {
+        let root = Root::empty(key, if self.limits.tables.is_some() { 0 } else { u16::MAX });
+        let index = match self.free.pop() {
+            Some(index) => {
+                *self.root_mut(index as usize) = root;
+                index as usize
+            }
+            None => {
+                let index = self.count;
+                if index.is_multiple_of(ROOTS_PER_PIECE) {
+                    // Room for all there will be: forgetting roots asks for no memory.
+                    memory::reserve_amply(&mut self.free, index + ROOTS_PER_PIECE)?;
+                    let rest = (self.limits.roots as usize).saturating_sub(index);
+                    let piece = memory::list(rest.clamp(1, ROOTS_PER_PIECE))?;
+                    memory::push(&mut self.roots, piece)?;
+                }
+                memory::push(&mut self.roots[index / ROOTS_PER_PIECE], root)?;
+                index
+            }
+        };
+        self.count += 1;
+        assert_eq!(self.root(index).key, key, "the root lies at its index");
+        Ok(index)
     }
 
     /// A leaf page of a root moved: the next checkpoint writes the root's page.
     pub(crate) fn root_changed(&mut self, index: usize) {
-        let root = &mut self.roots[index];
-        assert!(root.leaves.is_some(), "a root that changes has leaves");
+        let root = self.root_mut(index);
+        assert!(root.has_tables(), "a root that changes has leaves");
         if !core::mem::replace(&mut root.changed, true) {
-            self.changed.push(root.key);
+            let key = root.key;
+            self.changed.push(key);
         }
     }
 
     /// Puts roots that changed into order, to be taken.
     pub(crate) fn sort_changed_roots(&mut self) {
         self.changed.sort_unstable_by(|a, b| b.cmp(a));
-        assert!(self.changed.len() <= self.roots.len(), "each root is listed once");
+        assert!(self.changed.len() <= self.count, "each root is listed once");
     }
 
     /// The first root that changed; it counts as written now.
-    pub(crate) fn take_changed_root(&mut self) -> Option<&mut Root> {
+    pub(crate) fn take_changed_root(&mut self) -> Option<usize> {
         let key = self.changed.pop()?;
         let index = self.find_root(key).expect("a root that changed stays until it is written");
-        let root = &mut self.roots[index];
+        let root = self.root_mut(index);
         assert!(root.changed, "a root is listed while it has changed");
-        assert!(root.leaves.is_some(), "a root that changed has leaves");
+        assert!(root.has_tables(), "a root that changed has leaves");
         root.changed = false;
-        Some(root)
+        Some(index)
     }
 
     /// How many have changed.
@@ -248,17 +197,35 @@ impl Directory {
         self.changed.len()
     }
 
-    pub(crate) fn roots(&self) -> &[Root] {
-        &self.roots
+    #[inline]
+    pub(crate) fn root(&self, index: usize) -> &Root {
+        &self.roots[index / ROOTS_PER_PIECE][index % ROOTS_PER_PIECE]
     }
 
-    pub(crate) fn roots_mut(&mut self) -> &mut [Root] {
-        &mut self.roots
+    #[inline]
+    pub(crate) fn root_mut(&mut self, index: usize) -> &mut Root {
+        &mut self.roots[index / ROOTS_PER_PIECE][index % ROOTS_PER_PIECE]
+    }
+
+    /// Roots that are there.
+    pub(crate) fn root_count(&self) -> usize {
+        self.count
+    }
+
+    /// The roots by key, from this one on.
+    pub(crate) fn roots_from(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
+        let dense = key.min(self.limits.dense) as usize..self.limits.dense as usize;
+        dense.chain(self.order.iter_from(key))
+    }
+
+    /// All roots by key.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = &Root> + '_ {
+        self.roots_from(0).map(|index| self.root(index))
     }
 
     #[inline]
     pub(crate) fn find_root(&self, key: u64) -> Option<usize> {
-        if key < self.dense {
+        if key < self.limits.dense {
             return Some(key as usize);
         }
         self.search_root(key)
@@ -267,77 +234,147 @@ impl Directory {
     /// Among the roots of a sparse volume. Not inline: lookups of others are short without it.
     #[inline(never)]
     fn search_root(&self, key: u64) -> Option<usize> {
-        self.roots.binary_search_by_key(&key, |root| root.key).ok()
+        self.order.find(key)
     }
 
     /// The root of this key, made if there is none.
     pub(crate) fn root_index(&mut self, key: u64) -> usize {
-        if key < self.dense {
-            return key as usize;
-        }
-        match self.roots.binary_search_by_key(&key, |root| root.key) {
-            Ok(index) => index,
-            Err(index) => {
-                self.roots.insert(index, Root::empty(key));
-                let near = &self.roots[index.saturating_sub(1)..(index + 2).min(self.roots.len())];
-                assert!(near.is_sorted_by(|a, b| a.key < b.key), "roots are in order of key");
-                index
-            }
-        }
+        self.try_root_index(key).expect("there is memory for a root")
     }
 
     /// The same, if there is memory.
     pub(crate) fn try_root_index(&mut self, key: u64) -> Result<usize, NoMemory> {
-        if key >= self.dense {
-            memory::reserve(&mut self.roots)?;
+        match self.find_root(key) {
+            Some(index) => Ok(index),
+            None => {
+                let index = self.add_root(key)?;
+                self.order.insert(key, index)?;
+                Ok(index)
+            }
         }
-        Ok(self.root_index(key))
     }
 
-    /// Whether there is a root that says nothing.
+    /// Whether there is a root that says nothing. Its page is gone, or it changed since it was written.
     pub(crate) fn has_empty(&self) -> bool {
-        self.roots.iter().any(|root| root.key >= self.dense && root.is_empty())
+        let is_gone = |root: &Root| !root.disk.is_mapped() && root.key >= self.limits.dense;
+        let changed = self.changed.iter().filter_map(|key| self.find_root(*key));
+        let mut changed = changed.map(|index| self.root(index));
+        changed.any(|root| root.key >= self.limits.dense && self.is_empty(root))
+            || self.roots().any(|root| is_gone(root) && self.is_empty(root))
+    }
+
+    /// Whether nothing is mapped in a root, and nothing is under way.
+    fn is_empty(&self, root: &Root) -> bool {
+        root.state == RootState::Loaded && self.leaves(root).all(|(_, leaf)| leaf.is_empty())
+    }
+
+    /// The leaves of a root of which something is known, with their indices.
+    pub(crate) fn leaves<'a>(
+        &'a self,
+        root: &'a Root,
+    ) -> impl Iterator<Item = (usize, &'a Leaf)> + Clone + 'a {
+        let tables = root.tables.iter().enumerate().filter(|(_, table)| table.is_some());
+        tables
+            .flat_map(|(index, table)| (index * LEAVES_PER_TABLE..).zip(self.tables.leaves(*table)))
     }
 
     /// The first leaf from this one on that may hold anything.
     pub(crate) fn next_in_use(&self, leaf: u64) -> Option<u64> {
-        let per_root = ENTRIES_PER_PAGE as u64;
-        let first = self.roots.partition_point(|root| root.key < leaf / per_root);
-        for root in &self.roots[first..] {
-            let start = root.key * per_root;
-            let from = leaf.saturating_sub(start).min(per_root);
+        let (first, slot) = split_leaf(leaf);
+        for index in self.roots_from(first) {
+            let root = self.root(index);
+            let start = root.key * ENTRIES_PER_PAGE as u64;
+            let from = if root.key == first { slot } else { 0 };
             if root.state != RootState::Loaded {
-                return Some(start + from);
+                return Some(start + from as u64);
             }
-            let Some(leaves) = &root.leaves else { continue };
-            let is_in_use = |leaf: &Leaf| !leaf.is_empty();
-            if let Some(found) = leaves[from as usize..].iter().position(is_in_use) {
-                return Some(start + from + found as u64);
+            let mut in_use =
+                self.leaves(root).filter(|(slot, leaf)| *slot >= from && !leaf.is_empty());
+            if let Some((found, _)) = in_use.next() {
+                return Some(start + found as u64);
             }
         }
         None
     }
 
-    /// Forgets roots that say nothing; returns how many. Their pages were given up.
-    pub(crate) fn drop_empty(&mut self) -> usize {
-        let before = self.roots.len();
-        assert!(self.leaf_tables <= before, "a root has one table");
-        let (dense, leaf_tables) = (self.dense, &mut self.leaf_tables);
-        self.roots.retain(|root| {
-            let is_empty = root.key >= dense && root.is_empty() && !root.disk.is_mapped();
-            assert!(!is_empty || !root.changed, "a root that changed is written first");
-            *leaf_tables -= usize::from(is_empty && root.leaves.is_some());
-            !is_empty
-        });
-        before - self.roots.len()
+    /// The first leaf from this one on that has updates which its page does not contain.
+    pub(crate) fn next_dirty(&self, leaf: u64) -> Option<u64> {
+        let (first, slot) = split_leaf(leaf);
+        let dense = first.min(self.limits.dense) as usize..self.limits.dense as usize;
+        for index in dense.chain(self.order.dirty_from(first)) {
+            let root = self.root(index);
+            let from = if root.key == first { slot } else { 0 };
+            if let Some(found) = self.next_dirty_of(root, from) {
+                assert!(found >= from && found < ENTRIES_PER_PAGE, "the sweep goes on in order");
+                return Some(root.key * ENTRIES_PER_PAGE as u64 + found as u64);
+            }
+        }
+        None
     }
 
-    /// The place of a leaf whose root has a table.
+    fn next_dirty_of(&self, root: &Root, from: usize) -> Option<usize> {
+        let mut dirty = root.dirty & (u16::MAX << (from / LEAVES_PER_TABLE));
+        while dirty != 0 {
+            let index = dirty.trailing_zeros() as usize;
+            dirty &= dirty - 1;
+            let first = index * LEAVES_PER_TABLE;
+            let skipped = from.saturating_sub(first);
+            let leaves = &self.tables.leaves(root.tables[index])[skipped..];
+            if let Some(found) = leaves.iter().position(|leaf| leaf.unmerged > 0) {
+                return Some(first + skipped + found);
+            }
+        }
+        None
+    }
+
+    /// Forgets roots that say nothing; returns how many, and how many tables they needed. Their pages were given up.
+    /// Of a volume with very many roots some are looked at, others the next time.
+    pub(crate) fn drop_empty(&mut self) -> (usize, u64) {
+        let before = (self.count, self.needed);
+        let end = self.count + self.free.len();
+        for _ in 0..end.min(LOOKED_AT_MAX) {
+            self.looked_at = if self.looked_at + 1 < end { self.looked_at + 1 } else { 0 };
+            let root = self.root(self.looked_at);
+            if root.key < self.limits.dense || root.disk.is_mapped() || !self.is_empty(root) {
+                continue;
+            }
+            if self.order.find(root.key) == Some(self.looked_at) {
+                assert!(!root.changed, "a root that changed is written first");
+                self.drop_root(self.looked_at);
+            }
+        }
+        assert!(self.count <= before.0, "none is made here");
+        (before.0 - self.count, before.1 - self.needed)
+    }
+
+    fn drop_root(&mut self, index: usize) {
+        let root = self.root_mut(index);
+        let (key, needed, dirty) = (root.key, root.needed, root.dirty);
+        assert_eq!(dirty, 0, "nothing of it is to be swept");
+        let tables = core::mem::replace(&mut root.tables, Root::empty(key, 0).tables);
+        tables.into_iter().filter(|table| table.is_some()).for_each(|t| self.tables.give_back(t));
+        if self.limits.tables.is_some() {
+            self.needed -= u64::from(needed.count_ones());
+        }
+        self.order.remove(key);
+        assert!(self.free.len() < self.free.capacity(), "there is room for all");
+        self.free.push(index as u32);
+        self.count -= 1;
+    }
+
+    /// The place of a leaf whose table is there.
     #[inline]
     pub(crate) fn find(&self, leaf: u64) -> Option<LeafPlace> {
-        let root = self.find_root(leaf / ENTRIES_PER_PAGE as u64)?;
-        self.roots[root].leaves.as_ref()?;
-        Some(LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize })
+        let (key, slot) = split_leaf(leaf);
+        let root = self.find_root(key)?;
+        self.place_in(root, slot)
+    }
+
+    /// The place of a root's leaf whose table is there.
+    #[inline]
+    pub(crate) fn place_in(&self, root: usize, slot: usize) -> Option<LeafPlace> {
+        let at = self.root(root).leaf(slot)?;
+        Some(LeafPlace { root, slot, at })
     }
 
     /// The place of a leaf, made if it is not there.
@@ -351,39 +388,109 @@ impl Directory {
 
     /// The same, if there is memory.
     pub(crate) fn try_place(&mut self, leaf: u64) -> Result<LeafPlace, NoMemory> {
-        let root = self.try_root_index(leaf / ENTRIES_PER_PAGE as u64)?;
-        if self.roots[root].leaves.is_none() {
-            self.roots[root].leaves = Some(memory::boxed(Leaf::EMPTY)?);
-            self.leaf_tables += 1;
+        let (key, slot) = split_leaf(leaf);
+        let root = self.try_root_index(key)?;
+        self.let_in(root, bit_of(slot));
+        if self.root(root).leaf(slot).is_none() {
+            let table = self.tables.take()?;
+            self.root_mut(root).tables[slot / LEAVES_PER_TABLE] = table;
         }
-        Ok(LeafPlace { root, slot: (leaf % ENTRIES_PER_PAGE as u64) as usize })
+        Ok(self.place_in(root, slot).expect("its table is there now"))
+    }
+
+    /// A root may need these tables from now on.
+    pub(crate) fn let_in(&mut self, root: usize, tables: u16) {
+        let Some(most) = self.limits.tables else { return };
+        let new = tables & !self.root(root).needed;
+        self.root_mut(root).needed |= new;
+        self.needed += u64::from(new.count_ones());
+        assert!(self.needed <= most, "no table is one too many");
+    }
+
+    /// Whether anything may be mapped in a leaf, for all that is known without its root page.
+    #[inline]
+    pub(crate) fn may_hold(&self, leaf: u64) -> bool {
+        let (key, slot) = split_leaf(leaf);
+        self.find_root(key).is_some_and(|root| self.root(root).needs(slot))
+    }
+
+    /// How many more tables roots may need.
+    pub(crate) fn tables_left(&self) -> u64 {
+        self.limits.tables.map_or(u64::MAX, |most| most - self.needed)
+    }
+
+    /// Leaves of which something is known.
+    pub(crate) fn leaf_count(&self) -> usize {
+        self.tables.count() * LEAVES_PER_TABLE
+    }
+
+    /// Bytes in use.
+    pub(crate) fn size(&self) -> usize {
+        self.tables.count() * TABLE_SIZE + self.count * size_of::<Root>() + self.order.size()
     }
 
     #[inline]
     pub(crate) fn leaf(&self, place: LeafPlace) -> &Leaf {
-        &self.roots[place.root].leaves.as_ref().expect("a place has a table")[place.slot]
+        self.tables.leaf(place.at)
     }
 
     #[inline]
     pub(crate) fn leaf_mut(&mut self, place: LeafPlace) -> &mut Leaf {
-        &mut self.roots[place.root].leaves.as_mut().expect("a place has a table")[place.slot]
+        self.tables.leaf_mut(place.at)
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn leaf_at(&self, leaf: LeafIndex) -> &Leaf {
+        self.tables.leaf(leaf)
+    }
+
+    /// # Panics
+    /// If roots and tables are not as many as are counted.
+    #[cfg(feature = "verify")]
+    pub(super) fn assert_counted(&self) {
+        assert_eq!(self.roots().count(), self.count, "roots are counted");
+        assert!(self.roots().map(|root| root.key).is_sorted(), "roots are in order of key");
+        let tables = self.roots().flat_map(|root| root.tables.iter());
+        let count = tables.filter(|table| table.is_some()).count();
+        assert_eq!(count, self.tables.count(), "a table is of one root");
+        if self.limits.tables.is_some() {
+            let needed = self.roots().map(|root| u64::from(root.needed.count_ones()));
+            assert_eq!(needed.sum::<u64>(), self.needed, "needed tables are counted");
+            let of = |slot: usize| bit_of(slot * LEAVES_PER_TABLE);
+            let is_let_in = |root: &Root| {
+                let tables = root.tables.iter().enumerate().filter(|(_, table)| table.is_some());
+                tables.clone().all(|(index, _)| root.needed & of(index) != 0)
+            };
+            assert!(self.roots().all(is_let_in), "a table that is there was let in");
+        }
     }
 
     /// Notes whether a leaf has updates that its page does not contain.
     pub(crate) fn note_dirty(&mut self, place: LeafPlace) {
-        let is_dirty = self.leaf(place).unmerged > 0;
-        let word = &mut self.roots[place.root].dirty[place.slot / 64];
-        let bit = 1 << (place.slot % 64);
-        *word = if is_dirty { *word | bit } else { *word & !bit };
+        let bit = bit_of(place.slot);
+        let (was_dirty, is_dirty) = (self.root(place.root).dirty, self.leaf(place).unmerged > 0);
+        if is_dirty == (was_dirty & bit != 0) {
+            return;
+        }
+        let table = self.root(place.root).tables[place.slot / LEAVES_PER_TABLE];
+        if !is_dirty && self.tables.leaves(table).iter().any(|leaf| leaf.unmerged > 0) {
+            return;
+        }
+        let root = self.root_mut(place.root);
+        root.dirty ^= bit;
+        let (key, dirty) = (root.key, root.dirty);
+        if (was_dirty == 0 || dirty == 0) && key >= self.limits.dense {
+            self.order.note_dirty(key, dirty != 0);
+        }
     }
 
     /// Whether the leaf's page pointer is known.
     pub(crate) fn is_loaded(&self, place: LeafPlace) -> bool {
-        self.roots[place.root].state == RootState::Loaded
+        self.root(place.root).state == RootState::Loaded
     }
 
     /// The key of a leaf.
     pub(crate) fn key(&self, place: LeafPlace) -> u64 {
-        self.roots[place.root].key * ENTRIES_PER_PAGE as u64 + place.slot as u64
+        self.root(place.root).key * ENTRIES_PER_PAGE as u64 + place.slot as u64
     }
 }

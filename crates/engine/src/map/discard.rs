@@ -16,7 +16,7 @@ impl Map {
         let mut next = lba.0;
         while next < end {
             let leaf_end = (next / per_leaf + 1) * per_leaf;
-            if !self.has_root(next / per_leaf / per_leaf) {
+            if !self.directory.may_hold(next / per_leaf) {
                 // Nothing was written there before, or it would exist.
             } else if next.is_multiple_of(per_leaf) && leaf_end <= end {
                 self.discard_leaf(segments, next / per_leaf, now);

@@ -49,15 +49,12 @@ impl Map {
         self.doubt.add(range.clone())?;
         assert!(range.is_empty() || self.doubt.meets(&range), "what was added is in doubt");
         let per_leaf = ENTRIES_PER_PAGE as u64;
-        for root in 0..self.directory.roots().len() {
-            let found = &self.directory.roots()[root];
-            let first = found.key * per_leaf * per_leaf;
-            let is_met = first < range.end && first + per_leaf * per_leaf > range.start;
-            if found.leaves.is_none() || !is_met {
-                continue;
-            }
+        let per_root = per_leaf * per_leaf;
+        let met = self.directory.roots_from(range.start / per_root);
+        let met = met.take_while(|root| self.directory.root(*root).key * per_root < range.end);
+        for root in memory::listed(met)? {
             for slot in 0..ENTRIES_PER_PAGE {
-                let place = LeafPlace { root, slot };
+                let Some(place) = self.directory.place_in(root, slot) else { continue };
                 let start = self.directory.key(place) * per_leaf;
                 let met = start.max(range.start)..range.end.min(start + per_leaf);
                 if !met.is_empty() {
@@ -155,7 +152,11 @@ impl Map {
                 if self.journal_room() <= 1 || !self.reserve(1) {
                     return Ok(false);
                 }
-                self.make_leaves(Lba(lba), 1)?;
+                if !self.has_leaf_of(Lba(lba)) {
+                    self.unreserve(1);
+                    return Ok(false);
+                }
+                self.make_leaves(Lba(lba), 1, true)?;
                 let (key, slot) = split(Lba(lba));
                 let place = self.directory.place(key);
                 let was_written = self.known_since(place, slot);

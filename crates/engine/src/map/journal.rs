@@ -284,9 +284,9 @@ impl Map {
     /// Sets where a root page lies, at recovery.
     pub(crate) fn restore_root(&mut self, key: u64, pointer: BlockPointer) -> Result<(), NoMemory> {
         let index = self.directory.try_root_index(key)?;
-        let root = &mut self.directory.roots_mut()[index];
+        let root = self.directory.root_mut(index);
         root.disk = pointer;
-        assert!(root.state == RootState::Loaded && root.leaves.is_none(), "it is restored once");
+        assert!(root.state == RootState::Loaded && !root.has_tables(), "it is restored once");
         root.state = RootState::OnDevice;
         self.root_page_count += 1;
         Ok(())
@@ -302,9 +302,10 @@ impl Map {
         mut gone: impl FnMut(u64),
     ) {
         self.directory.sort_changed_roots();
-        while let Some(root) = self.directory.take_changed_root() {
-            let leaves = root.leaves.as_ref().expect("a root that changed has leaves");
-            if leaves.iter().all(|leaf| !leaf.disk.is_mapped()) {
+        while let Some(index) = self.directory.take_changed_root() {
+            let root = self.directory.root(index);
+            if self.directory.leaves(root).all(|(_, leaf)| !leaf.disk.is_mapped()) {
+                let root = self.directory.root_mut(index);
                 let old = core::mem::replace(&mut root.disk, BlockPointer::NOWHERE);
                 if old.is_mapped() {
                     segments.release_listed(old.pba, now);
@@ -314,22 +315,26 @@ impl Map {
                 }
                 continue;
             }
-            image(root.key, &mut leaves.iter().map(|leaf| leaf.disk));
+            let page_of = |slot| {
+                let place = self.directory.place_in(index, slot);
+                place.map_or(BlockPointer::NOWHERE, |place| self.directory.leaf(place).disk)
+            };
+            image(root.key, &mut (0..ENTRIES_PER_PAGE).map(page_of));
         }
     }
 
     /// The next checkpoint writes this root page anew.
     pub(crate) fn root_is_to_be_written(&mut self, key: u64) {
         let index = self.directory.root_index(key);
-        if self.directory.roots()[index].leaves.is_some() {
+        if self.directory.root(index).has_tables() {
             self.directory.root_changed(index);
         }
     }
 
     /// Whether memory knows what a root page says.
     pub(crate) fn root_is_known(&self, key: u64) -> bool {
-        let root = self.directory.find_root(key).map(|root| &self.directory.roots()[root]);
-        root.is_some_and(|root| root.state == RootState::Loaded && root.leaves.is_some())
+        let root = self.directory.find_root(key).map(|root| self.directory.root(root));
+        root.is_some_and(|root| root.state == RootState::Loaded && root.has_tables())
     }
 
     /// A root page is on the device.
@@ -341,7 +346,7 @@ impl Map {
         now: Sequence,
     ) {
         let index = self.directory.root_index(key);
-        let root = &mut self.directory.roots_mut()[index];
+        let root = self.directory.root_mut(index);
         assert!(pointer.is_mapped() && !pointer.is_lost(), "a page that was written is somewhere");
         let old = core::mem::replace(&mut root.disk, pointer);
         segments.retain_listed(pointer.pba);
@@ -371,17 +376,17 @@ impl Map {
     /// Where a root page lies.
     pub(crate) fn root_page(&self, key: u64) -> Option<BlockPointer> {
         let index = self.directory.find_root(key)?;
-        Some(self.directory.roots()[index].disk)
+        Some(self.directory.root(index).disk)
     }
 
     /// Root pages, on the device or not.
     pub(crate) fn root_count(&self) -> usize {
-        self.directory.roots().len() + self.roots_held
+        self.directory.root_count() + self.held.0
     }
 
     /// All root pages on the device, by key.
     pub(crate) fn root_pages(&self) -> impl Iterator<Item = (u64, BlockPointer)> + '_ {
-        let roots = self.directory.roots().iter();
+        let roots = self.directory.roots();
         roots.filter(|root| root.disk.is_mapped()).map(|root| (root.key, root.disk))
     }
 }

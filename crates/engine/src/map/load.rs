@@ -49,16 +49,17 @@ impl Map {
     pub(crate) fn load_step(&mut self, key: u64, purpose: LoadPurpose) -> LoadStep {
         let root_key = key / ENTRIES_PER_PAGE as u64;
         let root = self.directory.root_index(root_key);
-        match self.directory.roots()[root].state {
+        match self.directory.root(root).state {
             RootState::Loaded => {}
             RootState::Damaged => return LoadStep::Ready,
             RootState::Loading => return LoadStep::Wait { root: true },
             RootState::OnDevice => {
-                self.directory.roots_mut()[root].state = RootState::Loading;
-                return LoadStep::ReadRoot(root_key, self.directory.roots()[root].disk);
+                let root = self.directory.root_mut(root);
+                root.state = RootState::Loading;
+                return LoadStep::ReadRoot(root_key, root.disk);
             }
         }
-        let place = self.directory.place(key);
+        let Some(place) = self.directory.find(key) else { return LoadStep::Ready };
         let leaf = *self.directory.leaf(place);
         if leaf.is(Flag::Loading) {
             return LoadStep::Wait { root: false };
@@ -82,28 +83,35 @@ impl Map {
     /// The root page arrived; `None` if it is damaged.
     pub(crate) fn finish_root(&mut self, key: u64, page: Option<&Block>, geometry: &Geometry) {
         let index = self.directory.root_index(key);
-        assert_eq!(self.directory.roots()[index].state, RootState::Loading, "one load at a time");
+        assert_eq!(self.directory.root(index).state, RootState::Loading, "one load at a time");
         let page = page.filter(|page| points_into_log(page, geometry));
-        let Some(page) = page else {
-            self.directory.roots_mut()[index].state = RootState::Damaged;
+        // Tables of which the root's list knows nothing would be more than was allowed.
+        let first = key * ENTRIES_PER_PAGE as u64;
+        let is_expected = |page: &&Block| {
+            let mut mapped =
+                (first..).zip(map_page::decode(page)).filter(|(_, page)| page.is_mapped());
+            mapped.all(|(leaf, _)| self.directory.may_hold(leaf))
+        };
+        let Some(page) = page.filter(is_expected) else {
+            self.directory.root_mut(index).state = RootState::Damaged;
             return;
         };
         for (slot, pointer) in map_page::decode(page).enumerate() {
-            if pointer.is_mapped() || self.directory.roots()[index].leaves.is_some() {
-                let place = self.directory.place(key * ENTRIES_PER_PAGE as u64 + slot as u64);
+            if pointer.is_mapped() || self.directory.place_in(index, slot).is_some() {
+                let place = self.directory.place(first + slot as u64);
                 let leaf = self.directory.leaf_mut(place);
                 leaf.disk = pointer;
                 leaf.set(Flag::Damaged, pointer.is_lost());
             }
         }
-        self.directory.roots_mut()[index].state = RootState::Loaded;
+        self.directory.root_mut(index).state = RootState::Loaded;
     }
 
     /// The root page could not be read.
     pub(crate) fn forget_root_load(&mut self, key: u64) {
         let index = self.directory.root_index(key);
-        assert_eq!(self.directory.roots()[index].state, RootState::Loading, "it was on its way");
-        self.directory.roots_mut()[index].state = RootState::OnDevice;
+        assert_eq!(self.directory.root(index).state, RootState::Loading, "it was on its way");
+        self.directory.root_mut(index).state = RootState::OnDevice;
     }
 
     /// The leaf page could not be read.

@@ -30,8 +30,9 @@ impl Map {
             }
             None => {
                 let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
-                let state = root.map(|root| self.directory.roots()[root].state);
-                matches!(state, None | Some(RootState::Loaded)).then_some(false)
+                let state = root.map(|root| self.directory.root(root).state);
+                let is_known = matches!(state, None | Some(RootState::Loaded));
+                (is_known || !self.directory.may_hold(key)).then_some(false)
             }
         }
     }
@@ -67,7 +68,7 @@ impl Map {
         if leaf.base_is_gone() {
             return Lookup::Unmapped;
         }
-        match self.directory.roots()[place.root].state {
+        match self.directory.root(place.root).state {
             RootState::Loaded if !leaf.disk.is_mapped() => Lookup::Unmapped,
             RootState::Loaded if leaf.is(Flag::Damaged) => Lookup::Damaged,
             RootState::Damaged => Lookup::Damaged,
@@ -84,8 +85,9 @@ impl Map {
             return Lookup::Damaged;
         }
         let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
-        match root.map(|root| self.directory.roots()[root].state) {
+        match root.map(|root| self.directory.root(root).state) {
             None | Some(RootState::Loaded) => Lookup::Unmapped,
+            Some(_) if !self.directory.may_hold(key) => Lookup::Unmapped,
             Some(RootState::Damaged) => Lookup::Damaged,
             Some(_) => Lookup::Miss(key),
         }

@@ -58,7 +58,7 @@ impl Map {
     /// others there may be any number.
     fn leaf_count(&self) -> usize {
         if self.is_sparse {
-            self.leaf_count_max.min(self.directory.leaf_tables * super::ENTRIES_PER_PAGE)
+            self.leaf_count_max.min(self.directory.leaf_count())
         } else {
             self.leaf_count_max
         }

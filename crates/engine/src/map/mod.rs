@@ -33,12 +33,16 @@ mod doubt;
 mod entries;
 mod frames;
 mod journal;
+mod leaf;
 mod load;
 mod lookup;
 mod memory;
+mod order;
 mod recovery_memory;
+mod root;
 mod settle;
 mod sweep;
+mod tables;
 mod update;
 #[cfg(feature = "verify")]
 mod verify;
@@ -52,7 +56,7 @@ use coulter_format::Lba;
 use coulter_format::checkpoint::SweepPosition;
 use coulter_format::map_page::ENTRIES_PER_PAGE;
 use coulter_format::superblock::{Geometry, RecoveryBudget};
-use directory::{Directory, Flag, LEAF_TABLE_SIZE, LeafPlace, split};
+use directory::{Directory, Flag, LeafPlace, Limits, split};
 pub(crate) use entries::EntryWidth;
 use frames::{CELL_SIZE, Frames};
 pub(crate) use journal::{EMPTY_BLOCK, RunBuilder};
@@ -80,8 +84,8 @@ pub(crate) struct Map {
     leaf_count_max: usize,
     roots_max: u64,
     is_sparse: bool,
-    /// Roots that were forgotten and that the durable checkpoint still has.
-    roots_held: usize,
+    /// Roots that were forgotten and that the durable checkpoint still has, and tables that they needed.
+    held: (usize, u64),
     /// Root pages on the device.
     root_page_count: u64,
     /// Leaves of which it is not known that they have a page, and that have updates.
@@ -124,9 +128,16 @@ pub struct MapStatistics {
 /// The least frames that a map works with, if they are of the largest size.
 pub(crate) const FRAME_COUNT_MIN: u64 = 64;
 
-/// Bytes that a directory of so many roots can take.
+/// Bytes that the directory of a volume that is not sparse can take, if it has so many roots.
 pub(crate) fn directory_size(roots: u64) -> u64 {
-    roots * (LEAF_TABLE_SIZE + core::mem::size_of::<directory::Root>()) as u64
+    Limits { dense: roots, roots, tables: None }.size()
+}
+
+/// What the directory of a volume may come to.
+fn limits(geometry: &Geometry) -> Limits {
+    let roots = geometry.roots_max();
+    let dense = if geometry.is_sparse() { 0 } else { roots };
+    Limits { dense, roots, tables: None }
 }
 
 /// Leaves that may be in use at once.
@@ -134,11 +145,6 @@ fn leaf_count_max(geometry: &Geometry) -> u64 {
     let addressable = geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64);
     // Of a sparse volume each block may be in a leaf of its own; but then half of them are map pages.
     if geometry.is_sparse() { addressable.min(geometry.capacity) } else { addressable }
-}
-
-/// Roots that are there from the start.
-fn dense_roots(geometry: &Geometry) -> u64 {
-    if geometry.is_sparse() { 0 } else { geometry.roots_max() }
 }
 
 /// Bytes of a frame of entries of this width.
@@ -163,13 +169,13 @@ impl Map {
         assert!(geometry.volume_size > 0 && roots_max > 0, "a volume has blocks");
         assert!(budget.journal_size > 0, "some updates come between two checkpoints");
         let useful = (3 * leaf_count_max + 1024) * FRAME_SIZE_MAX;
-        let Some(left) = map_size.checked_sub(directory_size(roots_max)) else { return Ok(None) };
+        let Some(left) = map_size.checked_sub(limits(geometry).size()) else { return Ok(None) };
         let size = left.min(useful);
         if size / FRAME_SIZE_MAX < FRAME_COUNT_MIN {
             return Ok(None);
         }
         let frame_count = size / frame_size(width);
-        let budget_size = budget.map_size.saturating_sub(directory_size(roots_max)).min(size);
+        let budget_size = budget.map_size.saturating_sub(limits(geometry).size()).min(size);
         // Three times the size between cuts, and replay may have to take two intervals in one.
         let journal_capacity = 8 * budget.journal_size as usize;
         assert!(
@@ -177,13 +183,13 @@ impl Map {
             "both intervals have room"
         );
         Ok(Some(Map {
-            directory: Directory::new(dense_roots(geometry), roots_max)?,
+            directory: Directory::new(limits(geometry))?,
             volume_size: geometry.volume_size,
             volume_leaves: geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64),
             leaf_count_max: leaf_count_max as usize,
             roots_max,
             is_sparse: geometry.is_sparse(),
-            roots_held: 0,
+            held: (0, 0),
             root_page_count: 0,
             pageless: 0,
             frames: Frames::new(frame_count as usize, width)?,
@@ -210,14 +216,10 @@ impl Map {
         assert!(geometry.roots_max() >= self.roots_max, "nor does what may be in use");
         assert_eq!(geometry.is_sparse(), self.is_sparse, "and it stays what it is");
         let width = self.frames.width();
-        let directory = directory_size(geometry.roots_max());
-        let frames = map_size.saturating_sub(directory) / frame_size(width);
+        let frames = map_size.saturating_sub(limits(geometry).size()) / frame_size(width);
         self.frames.retire_down_to(frames as usize);
         assert!(self.frames.count() > 0, "frames are left");
-        self.directory.allow(geometry.roots_max())?;
-        if !geometry.is_sparse() {
-            self.directory.grow(dense_roots(geometry))?;
-        }
+        self.directory.allow(limits(geometry))?;
         self.volume_size = geometry.volume_size;
         self.volume_leaves = geometry.volume_size.div_ceil(ENTRIES_PER_PAGE as u64);
         self.leaf_count_max = leaf_count_max(geometry) as usize;
@@ -250,7 +252,8 @@ impl Map {
         let (leaf, _) = split(lba);
         let root = leaf / ENTRIES_PER_PAGE as u64;
         let has_room = self.has_root(root) || (self.root_count() as u64) < self.roots_max;
-        self.can_have_leaf_of(lba) && has_room
+        let has_table = self.directory.may_hold(leaf) || self.directory.tables_left() > 0;
+        self.can_have_leaf_of(lba) && has_room && has_table
     }
 
     /// Whether anything may be mapped in this root: it is in use.
@@ -259,13 +262,17 @@ impl Map {
     }
 
     /// While a store is opened: there is memory for what is known of each leaf that may be mapped among so
-    /// many blocks.
-    pub(crate) fn make_leaves(&mut self, lba: Lba, count: u64) -> Result<(), NoMemory> {
+    /// many blocks: of all of them if data comes, else of those that may hold something.
+    pub(crate) fn make_leaves(
+        &mut self,
+        lba: Lba,
+        count: u64,
+        is_data: bool,
+    ) -> Result<(), NoMemory> {
         let (first, last) = (split(lba).0, split(Lba(lba.0 + count.max(1) - 1)).0);
         assert!(self.is_recovering, "once it runs, leaves are made as they are written");
         for leaf in first..=last {
-            let in_use = self.has_root(leaf / ENTRIES_PER_PAGE as u64) || count == 1;
-            if in_use {
+            if is_data || self.directory.may_hold(leaf) {
                 self.directory.try_place(leaf)?;
             }
         }
@@ -281,9 +288,9 @@ impl Map {
     /// The first address from here on that belongs to a root in use; behind all addresses if none does.
     pub(crate) fn next_in_use(&self, lba: u64) -> u64 {
         let per_root = (ENTRIES_PER_PAGE * ENTRIES_PER_PAGE) as u64;
-        let roots = self.directory.roots();
-        let index = roots.partition_point(|root| root.key < lba / per_root);
-        let first = roots.get(index).map(|root| root.key.saturating_mul(per_root));
+        let mut roots = self.directory.roots_from(lba / per_root);
+        let first =
+            roots.next().map(|index| self.directory.root(index).key.saturating_mul(per_root));
         let next = first.map_or(self.volume_size.max(lba), |first| first.max(lba));
         next.min(self.doubt.next(lba))
     }
@@ -297,7 +304,8 @@ impl Map {
     /// and did not take effect needs its root. Recovery may come from the checkpoint before this one, which
     /// has them, so they count until this one is durable.
     pub(crate) fn drop_empty_roots(&mut self) {
-        self.roots_held += self.directory.drop_empty();
+        let (roots, tables) = self.directory.drop_empty();
+        self.held = (self.held.0 + roots, self.held.1 + tables);
     }
 
     /// Root pages on the device.
@@ -319,12 +327,17 @@ impl Map {
 
     /// Whether any old location in a leaf page is counted though nobody looked whether it is there.
     pub(crate) fn has_unsettled(&self) -> bool {
-        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
-        let mut leaves = tables.flat_map(|leaves| leaves.iter()).filter(|leaf| leaf.unmerged > 0);
-        leaves.any(|leaf| {
+        let mut next = self.directory.next_dirty(0);
+        while let Some(key) = next {
+            let leaf = self.directory.find(key).map(|place| self.directory.leaf(place));
+            let leaf = leaf.expect("a leaf with updates has a table");
             let unknown = leaf.is(Flag::Pageless) || leaf.is(Flag::Dead);
-            unknown || self.frames.chain_updates(leaf.chain).any(|update| !update.released)
-        })
+            if unknown || self.frames.chain_updates(leaf.chain).any(|update| !update.released) {
+                return true;
+            }
+            next = self.directory.next_dirty(key + 1);
+        }
+        false
     }
 
     /// A leaf has updates: if it is not known to have a page, it is counted as one that will.
@@ -352,9 +365,7 @@ impl Map {
     pub(crate) fn size(&self) -> u64 {
         assert!(self.frames.free_count() <= self.frames.count(), "what is free is there");
         let frames = (self.frames.count() - self.frames.free_count()) as u64;
-        frames * frame_size(self.frames.width())
-            + (self.directory.leaf_tables * LEAF_TABLE_SIZE
-                + core::mem::size_of_val(self.directory.roots())) as u64
+        frames * frame_size(self.frames.width()) + self.directory.size() as u64
     }
 
     /// Pins a leaf's array while it must stay.

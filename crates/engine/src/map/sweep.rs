@@ -54,25 +54,19 @@ impl Map {
     /// The checkpoint cut last is durable.
     pub(crate) fn checkpoint_is_durable(&mut self) {
         self.recovery.checkpoint_is_durable();
-        self.roots_held = 0;
+        self.held = (0, 0);
     }
 
     /// The next leaf that has updates, from the position on; moves the position to it. `None` at
     /// the end of a round (the position is then at the start of the next one).
     pub(crate) fn sweep_next(&mut self) -> Option<u64> {
-        let per_root = ENTRIES_PER_PAGE as u64;
-        let first =
-            self.directory.roots().partition_point(|root| root.key < self.sweep.leaf / per_root);
-        for root in &self.directory.roots()[first..] {
-            let start = self.sweep.leaf.saturating_sub(root.key * per_root).min(per_root);
-            if let Some(slot) = root.next_dirty(start as usize) {
-                assert!(slot >= start as usize, "the sweep goes on in order");
-                self.sweep.leaf = root.key * per_root + slot as u64;
-                return Some(self.sweep.leaf);
-            }
-        }
-        self.sweep = SweepPosition { cycle: self.sweep.cycle + 1, leaf: 0 };
-        None
+        let next = self.directory.next_dirty(self.sweep.leaf);
+        assert!(next.is_none_or(|next| next >= self.sweep.leaf), "the sweep goes on in order");
+        self.sweep = match next {
+            Some(leaf) => SweepPosition { leaf, ..self.sweep },
+            None => SweepPosition { cycle: self.sweep.cycle + 1, leaf: 0 },
+        };
+        next
     }
 
     /// Leaves to be swept so that none is left that has updates, and one more: the round comes to its end.
@@ -109,20 +103,12 @@ impl Map {
 
     /// Leaves with updates behind `key`, in order; returns how many were found.
     pub(crate) fn sweep_ahead(&self, key: u64, found: &mut [u64]) -> usize {
-        let per_root = ENTRIES_PER_PAGE as u64;
-        let mut count = 0;
-        let first = self.directory.roots().partition_point(|root| root.key < key / per_root);
-        for root in &self.directory.roots()[first..] {
-            let mut from = (key + 1).saturating_sub(root.key * per_root).min(per_root) as usize;
-            while let Some(slot) = root.next_dirty(from) {
-                if count == found.len() {
-                    return count;
-                }
-                assert!(slot >= from && slot < ENTRIES_PER_PAGE, "a leaf behind the one before");
-                found[count] = root.key * per_root + slot as u64;
-                count += 1;
-                from = slot + 1;
-            }
+        let (mut count, mut latest) = (0, key);
+        for place in found {
+            let Some(next) = self.directory.next_dirty(latest + 1) else { break };
+            assert!(next > latest, "a leaf behind the one before");
+            (*place, latest) = (next, next);
+            count += 1;
         }
         count
     }
@@ -182,7 +168,7 @@ impl Map {
     /// more for what it, or its root page, said.
     pub(crate) fn give_up_damaged(&mut self, key: u64) {
         self.give_up_damaged_root(key);
-        let place = self.directory.place(key);
+        let Some(place) = self.directory.find(key) else { return };
         let leaf = self.directory.leaf(place);
         if leaf.is(Flag::Damaged) && leaf.unmerged == 0 {
             self.count_update(place);
@@ -192,19 +178,25 @@ impl Map {
     /// If a leaf's root page is damaged, its leaf pages are lost, save those written since. The next
     /// checkpoint says so.
     fn give_up_damaged_root(&mut self, key: u64) {
-        let place = self.directory.place(key);
-        let root = &mut self.directory.roots_mut()[place.root];
-        if root.state != RootState::Damaged {
+        let root_key = key / ENTRIES_PER_PAGE as u64;
+        let root = self.directory.root_index(root_key);
+        if self.directory.root(root).state != RootState::Damaged {
             return;
         }
-        root.state = RootState::Loaded;
-        let first = root.key * ENTRIES_PER_PAGE as u64;
-        let inside = self.volume_leaves.saturating_sub(first).min(ENTRIES_PER_PAGE as u64) as usize;
-        for leaf in root.leaves.iter_mut().flat_map(|leaves| leaves.iter_mut().take(inside)) {
-            leaf.disk = BlockPointer::LOST;
-            leaf.set(Flag::Damaged, true);
+        self.directory.root_mut(root).state = RootState::Loaded;
+        let first = root_key * ENTRIES_PER_PAGE as u64;
+        let inside = self.volume_leaves.saturating_sub(first).min(ENTRIES_PER_PAGE as u64);
+        for key in first..first + inside {
+            if self.directory.may_hold(key) {
+                let place = self.directory.place(key);
+                let leaf = self.directory.leaf_mut(place);
+                leaf.disk = BlockPointer::LOST;
+                leaf.set(Flag::Damaged, true);
+            }
         }
-        self.directory.root_changed(place.root);
+        if self.directory.root(root).has_tables() {
+            self.directory.root_changed(root);
+        }
     }
 
     /// Whether a leaf's page, or its root page, is damaged and still is what recovery would look at.
@@ -217,7 +209,8 @@ impl Map {
     /// Whether the page that would tell where a leaf's page lies is damaged.
     pub(crate) fn root_is_damaged(&self, key: u64) -> bool {
         let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
-        root.is_some_and(|root| self.directory.roots()[root].state == RootState::Damaged)
+        root.is_some_and(|root| self.directory.root(root).state == RootState::Damaged)
+            && self.directory.may_hold(key)
     }
 
     fn vanish(&mut self, segments: &mut Segments, place: LeafPlace, now: Sequence) {
@@ -268,7 +261,7 @@ impl Map {
         pointer: BlockPointer,
         now: Sequence,
     ) -> bool {
-        let place = self.directory.place(key);
+        let Some(place) = self.directory.find(key) else { return false };
         let current = self.directory.leaf(place).disk;
         assert!(source.0 != 0 && pointer.pba != source, "a copy lies elsewhere");
         if !self.directory.is_loaded(place) || current.pba != source {
@@ -299,7 +292,8 @@ impl Map {
     /// Where a leaf's page lies, if it has one; `None` if its root must be loaded first.
     pub(crate) fn leaf_standing(&self, key: u64) -> Option<Option<BlockPointer>> {
         let root = self.directory.find_root(key / ENTRIES_PER_PAGE as u64);
-        match root.map(|root| self.directory.roots()[root].state) {
+        match root.map(|root| self.directory.root(root).state) {
+            _ if !self.directory.may_hold(key) => Some(None),
             None | Some(RootState::Damaged) => Some(None),
             Some(RootState::OnDevice | RootState::Loading) => None,
             Some(RootState::Loaded) => {

@@ -45,7 +45,7 @@ impl Map {
             }
         };
         for slot in 0..ENTRIES_PER_PAGE {
-            let leaf = root.leaves.as_ref().map(|leaves| leaves[slot]);
+            let leaf = root.leaf(slot).map(|leaf| *self.directory.leaf_at(leaf));
             let disk = match (&listed, leaf) {
                 (Some(page), _) => page[slot],
                 (None, leaf) => leaf.map_or(BlockPointer::NOWHERE, |leaf| leaf.disk),
@@ -95,8 +95,8 @@ impl Map {
 
     /// Leaves that are counted as ones that will take a page.
     pub(crate) fn count_pageless(&self) -> u64 {
-        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
-        let leaves = tables.flat_map(|leaves| leaves.iter());
+        let leaves = self.directory.roots().flat_map(|root| self.directory.leaves(root));
+        let leaves = leaves.map(|(_, leaf)| leaf);
         leaves.filter(|leaf| leaf.is(Flag::Pageless)).count() as u64
     }
 
@@ -107,11 +107,13 @@ impl Map {
         assert!(self.journal.len() <= self.journal.capacity(), "the journal does not grow");
         let (mut arrays, mut pinned, mut cells, mut pending, mut dirty) = (0, 0, 0, 0, 0);
         let mut changed = 0;
-        for (index, root) in self.directory.roots().iter().enumerate() {
-            assert!(!root.changed || root.leaves.is_some(), "a root that changed has leaves");
+        let mut next_dirty = self.directory.next_dirty(0);
+        for index in self.directory.roots_from(0) {
+            let root = self.directory.root(index);
+            assert!(!root.changed || root.has_tables(), "a root that changed has leaves");
             changed += usize::from(root.changed);
-            for slot in 0..root.leaves.as_ref().map_or(0, |leaves| leaves.len()) {
-                let place = LeafPlace { root: index, slot };
+            for slot in 0..ENTRIES_PER_PAGE {
+                let Some(place) = self.directory.place_in(index, slot) else { continue };
                 let leaf = self.directory.leaf(place);
                 self.assert_leaf(place, leaf);
                 arrays += usize::from(leaf.frame.is_some());
@@ -119,10 +121,15 @@ impl Map {
                 cells += self.frames.chain_length(leaf.chain);
                 pending += usize::from(leaf.unmerged).div_ceil(UPDATES_PER_CELL);
                 dirty += usize::from(leaf.unmerged > 0);
-                let is_next = root.next_dirty(slot) == Some(slot);
+                let key = self.directory.key(place);
+                let is_next = next_dirty == Some(key);
                 assert_eq!(is_next, leaf.unmerged > 0, "leaves to be swept are noted");
+                if is_next {
+                    next_dirty = self.directory.next_dirty(key + 1);
+                }
             }
         }
+        self.directory.assert_counted();
         assert_eq!(self.directory.changed_count(), changed, "roots that changed are listed");
         self.recovery.assert_pending(pending, dirty);
         self.frames.assert_invariants(arrays, pinned, cells);
@@ -163,9 +170,9 @@ impl Map {
         for key in &under_way.leaf_pages {
             assert!(leaf(*key).is(Flag::Writing), "leaf {key}'s page is on its way");
         }
-        let tables = self.directory.roots().iter().filter_map(|root| root.leaves.as_ref());
+        let leaves = self.directory.roots().flat_map(|root| self.directory.leaves(root));
         let (mut kept, mut written) = (0, 0);
-        for leaf in tables.flat_map(|leaves| leaves.iter()) {
+        for (_, leaf) in leaves {
             kept += usize::from(leaf.relocating);
             written += usize::from(leaf.is(Flag::Writing));
         }
@@ -175,18 +182,17 @@ impl Map {
 
     /// Root and leaf pages that are on their way into memory.
     pub(crate) fn pages_being_loaded(&self) -> usize {
-        let roots = self.directory.roots();
-        let leaves = roots.iter().filter_map(|root| root.leaves.as_ref());
-        let loading = |leaf: &&Leaf| leaf.is(Flag::Loading);
-        let leaves = leaves.map(|leaves| leaves.iter().filter(loading).count());
-        leaves.sum::<usize>() + roots.iter().filter(|root| root.state == RootState::Loading).count()
+        let leaves = self.directory.roots().flat_map(|root| self.directory.leaves(root));
+        let leaves = leaves.filter(|(_, leaf)| leaf.is(Flag::Loading)).count();
+        let roots = self.directory.roots().filter(|root| root.state == RootState::Loading);
+        leaves + roots.count()
     }
 
     /// Whether this page is one of them.
     pub(crate) fn waits_for(&self, kind: Kind, key: u64) -> bool {
         if kind == Kind::Root {
             let root = self.directory.find_root(key);
-            return root.is_some_and(|i| self.directory.roots()[i].state == RootState::Loading);
+            return root.is_some_and(|i| self.directory.root(i).state == RootState::Loading);
         }
         let place = self.directory.find(key);
         place.is_some_and(|place| self.directory.leaf(place).is(Flag::Loading))

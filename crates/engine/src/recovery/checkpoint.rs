@@ -223,7 +223,7 @@ impl Recovery {
             if !is_live(&entry) {
                 continue;
             }
-            shared.map.make_leaves(entry.lba, u64::from(entry.count))?;
+            shared.map.make_leaves(entry.lba, u64::from(entry.count), entry.count == 1)?;
             if !shared.map.restore_update(&entry) {
                 return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
             }
@@ -277,7 +277,7 @@ impl Recovery {
             if !is_live(&entry) {
                 continue;
             }
-            shared.map.make_leaves(update.lba, 1)?;
+            shared.map.make_leaves(update.lba, 1, true)?;
             if !shared.map.restore_update(&update) {
                 return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
             }

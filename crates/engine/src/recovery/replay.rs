@@ -65,7 +65,7 @@ fn replay_entry(shared: &mut Shared, entry: &Entry) -> Result<(), OpenError> {
     if !shared.map.reserve(updates) || shared.map.journal_room() <= updates {
         return Err(OpenError::MapMemory { needed: shared.map_size() * 2 });
     }
-    shared.map.make_leaves(Lba(entry.key), entry.count.into())?;
+    shared.map.make_leaves(Lba(entry.key), entry.count.into(), entry.kind == Kind::Data)?;
     let countable = |pba: Pba| {
         segment_of(&geometry, pba).is_some_and(|segment| {
             let segment = shared.segments.segment(segment);
